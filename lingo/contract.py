@@ -157,10 +157,7 @@ class Experiment(Configurable):
         self.runtime.check_learner(self.learner)
 
     def warm_start(self) -> Transfer | None:
-        """Returns the initial weights from the source `init_from`; None if they are random.
-
-        Raises: as for `WarmStart.transfer`.
-        """
+        """Returns `WarmStart.transfer` of `init_from`; None if the first weights are random."""
         return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
 
     def step_flops(self, specs: Specs | None = None) -> int:

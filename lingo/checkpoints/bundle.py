@@ -37,14 +37,11 @@ def write_bundle(
     Args:
         folder: directory of the bundles.
         values: (name, array of any shape and a type in `DTYPES`, or its Shards), consumed lazily.
-        table: receives the `table_entry` of each name.
+        table: receives the `table_entry` of each name; two of one name are a ValueError.
         name: start of all file names; each process has its own.
 
     Returns:
         The prefix of each bundle, relative to `folder`.
-
-    Raises:
-        ValueError: for two tensors of one name.
     """
     prefixes = []
     with tf.device("cpu:0"):
@@ -134,16 +131,9 @@ def num_bytes(table: Mapping[str, Mapping[str, Any]]) -> int:
 def restore(
     folder: Path, names: Sequence[str], specs: Sequence[str], dtypes: Sequence[str]
 ) -> list[np.ndarray]:
-    """Reads tensors of a TensorBundle, or slices of them.
+    """Reads tensors of a TensorBundle in a directory, or slices of them.
 
-    Args:
-        folder: directory of the bundle.
-        names: of the tensors.
-        specs: which slice of each, as `slice_spec` writes it.
-        dtypes: of each.
-
-    Returns:
-        Arrays of the shapes of the slices, in `dtypes`.
+    `specs` are as `slice_spec` writes them; the arrays have the shapes of the slices, in `dtypes`.
     """
     if not names:
         return []

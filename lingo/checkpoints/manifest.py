@@ -75,12 +75,7 @@ def write_manifest(
 ) -> None:
     """Writes the manifest of a checkpoint, and waits until it is on the disk.
 
-    Args:
-        folder: directory of the checkpoint.
-        step: steps done.
-        metadata: other values to record, of JSON types.
-        tensors: name -> {"shape", "dtype"}.
-        files: name -> result of `seal_file`.
+    `tensors` is name -> {"shape", "dtype"}, `files` is name -> result of `seal_file`.
     """
     body = {"format": FORMAT, "step": step, "metadata": dict(metadata), "tensors": dict(tensors)}
     body["files"] = dict(files)

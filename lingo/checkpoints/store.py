@@ -82,12 +82,7 @@ def latest(directory: Path) -> Checkpoint | None:
 
 
 def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
-    """Returns a sound checkpoint; it changes nothing.
-
-    Args:
-        directory: of all checkpoints.
-        step: None for the latest sound one.
-        of: the run that the checkpoints belong to, for messages.
+    """Returns a sound checkpoint, of a step or the latest; messages name the run it is `of`.
 
     Raises:
         NoUsableCheckpoint: if there is none of that step, or none that can be used.
@@ -168,15 +163,10 @@ def save(
         directory: of all checkpoints; created if it is missing, but not its parent.
         step: steps done.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
-        metadata: other values to record, of JSON types: hash of the configuration, environment,
-            counters of the run, seed.
-        keep: how many of the latest checkpoints are kept, this one included.
-        keep_every_steps: checkpoints of its multiples are kept.
+        metadata: other values to record, of JSON types.
+        keep, keep_every_steps: as for `select_kept`.
         protected: steps whose checkpoints are kept, too.
         processes: those that save it together, on one file system; the leader deletes.
-
-    Returns:
-        The committed directory.
     """
     target = step_path(directory, step)
     commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)
@@ -206,12 +196,8 @@ def select_kept(
 ) -> dict[int, list[str]]:
     """Returns the steps whose checkpoints are kept, with the reasons; others may be deleted.
 
-    Args:
-        steps: of all checkpoints.
-        keep: how many are kept as "latest".
-        keep_every_steps: its multiples are kept for ever: "every".
-        best: steps that are kept because they are the "best".
-        rewind: steps that are kept because the run may "rewind" to them.
+    "latest" are the last `keep`, "every" the multiples of `keep_every_steps`, "best" and "rewind"
+    the steps of these names.
     """
     every = keep_every_steps
     reasons: dict[str, Collection[int]] = {

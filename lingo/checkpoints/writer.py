@@ -44,13 +44,9 @@ class Writer:
         on_commit: Callable[[int], None],
         processes: Processes = ALONE,
     ) -> None:
-        """Starts nothing yet.
+        """Writes nothing yet; each of the processes that write together has a Writer.
 
-        Args:
-            directory: of all checkpoints.
-            policy: how they are written, and which are kept.
-            on_commit: called in the thread with the step of each checkpoint that is on the disk.
-            processes: those that write together, each with a Writer of its own.
+        In its thread, `on_commit` is called with the step of each checkpoint that is on the disk.
         """
         self._directory, self._policy, self._on_commit = directory, policy, on_commit
         self._processes = processes
@@ -84,7 +80,9 @@ class Writer:
             StorageError, NumericFailure, LostWorker: if the previous one could not be written.
         """
         self.wait()
-        self._pending = self._thread.submit(self._write, step, tensors, metadata, protected)
+        self._pending = self._thread.submit(
+            self._write, step, tensors=tensors, metadata=metadata, protected=protected
+        )
         if not self._policy.asynchronous:
             self.wait()
 
@@ -103,21 +101,13 @@ class Writer:
             future, self._pending = self._pending, None
             future.result()
 
-    def _write(
-        self,
-        step: int,
-        tensors: Iterable[tuple[str, Any]],
-        metadata: Mapping[str, Any],
-        protected: Collection[int],
-    ) -> None:
+    def _write(self, step: int, **content: Any) -> None:
         store.save(
             self._directory,
             step=step,
-            tensors=tensors,
-            metadata=metadata,
             keep=self._policy.keep,
             keep_every_steps=self._policy.keep_every_steps,
-            protected=protected,
             processes=self._processes,
+            **content,
         )
         self._on_commit(step)

@@ -31,13 +31,7 @@ class StorageError(LingoError):
 
 
 def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> StorageError:
-    """Returns the error for a failed write; its message has the number of free bytes.
-
-    Args:
-        path: the file that could not be written.
-        error: an OSError, or TensorFlow's OpError.
-        needs_bytes: size of the file; 0 if it is small.
-    """
+    """Returns the error for a write that failed with an OSError or TensorFlow's OpError."""
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
     return StorageError(f"cannot write {path}: {describe_os_error(error)} ({_free(path)}{needs}).")
 
@@ -102,12 +96,7 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
-    """Appends bytes to a file: all of them or, if there is an error, none.
-
-    Args:
-        path: created if it does not exist.
-        data: the bytes to append.
-        start: bytes that a new file begins with.
+    """Appends bytes to a file, all or, if there is an error, none; a new one begins with `start`.
 
     Raises:
         StorageError: if it cannot be written; the file is as it was.

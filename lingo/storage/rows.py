@@ -42,10 +42,8 @@ class Rows:
     def __init__(self, path: Path, *, enabled: bool = True) -> None:
         """Touches no file yet.
 
-        Args:
-            path: of the file, which is created with its first row.
-            enabled: whether this process writes. If another process writes, the last rows are only
-                remembered for `write_missed`, and `read` returns none.
+        If another process writes (not `enabled`), the last rows are only remembered for
+        `write_missed`, and `read` returns none.
         """
         self.path = path
         self._enabled = enabled

@@ -26,11 +26,7 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def dry_run(request: Request, run: RunDirectory | None) -> str:
-    """Returns a description of the run that `train` would start, one fact per line.
-
-    Args:
-        request: what to train.
-        run: the run directory, if there is one to compare with.
+    """Returns what a run would be, a fact a line, compared with the run in a directory, if any.
 
     Raises:
         ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,

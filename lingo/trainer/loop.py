@@ -60,14 +60,7 @@ class Loop:
         metadata: Mapping[str, Any],
         profile: Profile,
     ) -> None:
-        """Trains nothing yet.
-
-        Args:
-            run: all its processes run this loop.
-            restore: reads the state of a checkpoint, or makes the initial one for None.
-            metadata: what each checkpoint records.
-            profile: profiles some steps.
-        """
+        """Trains nothing yet; `restore` reads a checkpoint, or makes the first state for None."""
         self._run, self._profile = run, profile
         self._work = Work(run.experiment)
         self._scalars: dict[str, float] = {}
@@ -125,11 +118,7 @@ class Loop:
         return Prefetch(data, spans=self._spans(), offset=offset, rows=rows)
 
     def _train(self, items: Prefetch) -> None:
-        """Trains on all items, and does what is due in between.
-
-        Raises:
-            Stop: if a signal comes, after the current step or save is complete.
-        """
+        """Trains on all items, and does what is due in between, where a signal raises Stop."""
         evaluation, saver = self._evaluation, self._saver
         if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run before
             self._rewind_or_stop(anomaly, items)
@@ -222,12 +211,8 @@ def spans(
 ) -> Iterator[range]:
     """Yields the ranges of steps that are done together, by one call of the program.
 
-    Args:
-        start: the number of steps already done.
-        stop: the number of steps at the end.
-        size: the largest number of steps in a span.
-        due: a span ends at every multiple of each of these numbers.
-        bounds: a span ends at each of these steps.
+    A span has at most `size` steps, and ends at every multiple of a number in `due` and at every
+    step in `bounds`.
     """
     while start < stop:
         ends = [(start // every + 1) * every for every in due] + [b for b in bounds if b > start]

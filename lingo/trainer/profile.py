@@ -24,12 +24,9 @@ class Profile:
     """
 
     def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:
-        """Records nothing yet.
+        """Records nothing yet; a process that is not `enabled` only has the same `bounds`.
 
-        Args:
-            folder: TensorBoard's profiler makes a folder for the profile there.
-            steps: 10, ..., 14 is from after 10 steps until after 15; empty for no profile.
-            enabled: whether this process records; if not, it only has the same `bounds`.
+        Steps 10, ..., 14 are from after 10 steps until after 15; none: no profile.
         """
         self._folder, self._steps = folder, steps if enabled else range(0)
         self._is_running = self._was_running = False

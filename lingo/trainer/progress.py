@@ -85,14 +85,7 @@ class Progress:
         console: Console | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Shows nothing yet.
-
-        Args:
-            max_steps: the step at which the run ends.
-            enabled: whether this process shows anything; if not, another process of the run does.
-            console: prints; to standard output if None.
-            clock: returns the time in seconds.
-        """
+        """Shows nothing yet, and never anything if another process does (not `enabled`)."""
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -156,18 +149,12 @@ def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
         "learner/learning_rate": lambda v: f"lr {v:.2e}",
         "perf/examples_per_sec": lambda v: f"{_short(v)} examples/s",
         "perf/tokens_per_sec": lambda v: f"{_short(v)} tokens/s",
-        "perf/step_time_ms": _step_time,
+        "perf/step_time_ms": lambda v: f"{v:.1f} ms/step" if v < 1e4 else f"{v / 1e3:.1f} s/step",
         "perf/input_wait_fraction": lambda v: f"input {100 * v:.0f}%",
         "perf/steps_per_sec": lambda v: f"ETA {_duration((max_steps - step) / v)}",
     }
     words = (form(scalars[tag]) for tag, form in formats.items() if tag in scalars)
     return "  ".join([f"step {step}/{max_steps}", *words])
-
-
-def _step_time(milliseconds: float) -> str:
-    if milliseconds >= 10_000:
-        return f"{milliseconds / 1000:.1f} s/step"
-    return f"{milliseconds:.1f} ms/step"
 
 
 def _number(value: float) -> str:

@@ -28,13 +28,7 @@ class Rewinder:
     def __init__(
         self, run: LiveRun, saver: Saver, restore: Callable[[Checkpoint | None], TrainState]
     ) -> None:
-        """Stores the collaborators.
-
-        Args:
-            run: all its processes rewind together.
-            saver: deletes the checkpoints of later steps.
-            restore: reads the state of a checkpoint, or makes the initial one for None.
-        """
+        """Does nothing yet; `restore` reads a checkpoint, or makes the first state for None."""
         self._run, self._saver, self._restore = run, saver, restore
 
     def rewind_or_stop(self, anomaly: Anomaly) -> None:
@@ -42,10 +36,6 @@ class Rewinder:
 
         Raises:
             NumericFailure: if the guard stops the run, or there is no sound checkpoint.
-            NoUsableCheckpoint: if a checkpoint cannot be read now.
-            ProgramError: if the devices cannot load the state.
-            StorageError: if a pending checkpoint cannot be written, or later ones not deleted.
-            LostWorker: if another process ends, or does not answer.
         """
         run, recorder = self._run, self._run.recorder
         before, most = anomaly.sound_step, run.experiment.p.guard.max_rewinds

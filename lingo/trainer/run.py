@@ -53,14 +53,6 @@ def train(
 ) -> Outcome:
     """Trains an experiment in a directory, from its latest checkpoint if there is one.
 
-    Args:
-        request: what to train.
-        directory: the run directory.
-        watchdog: detects hangs; None for none.
-
-    Returns:
-        How the run ended.
-
     Raises:
         ParamError: if the experiment cannot be built, has no room in this machine's memory, or its
             evaluations lack `evaluate.metric`.
@@ -252,11 +244,7 @@ def mark_running(directory: RunDirectory, step: int) -> Iterator[None]:
 
 
 def mark_ended(directory: RunDirectory, outcome: Outcome, progress: Progress) -> None:
-    """Writes to STATUS, and shows, how a run ended.
-
-    Raises:
-        StorageError: if STATUS cannot be written.
-    """
+    """Writes to STATUS, and shows, how a run ended; StorageError if STATUS cannot be written."""
     directory.set_status(outcome.state, outcome.step)
     skipped = ""
     if outcome.num_skipped:

@@ -42,12 +42,7 @@ class Saver:
     """
 
     def __init__(self, run: LiveRun, metadata: Mapping[str, Any]) -> None:
-        """Writes nothing yet: the current step is already saved.
-
-        Args:
-            run: all its processes save together: they call the same methods, in the same order.
-            metadata: what each checkpoint records, beside the recorder's metadata.
-        """
+        """Writes nothing yet: the current step is already saved. All processes save together."""
         self._run, self._metadata = run, metadata
         self.saved = run.recorder.counters.step
         p = run.experiment.p.checkpoint
@@ -79,7 +74,6 @@ class Saver:
         Raises:
             StorageError: if this state or the previous one cannot be written.
             NumericFailure: if the previous state has a number that is not finite.
-            ProgramError: as for `state`.
         """
         self.wait()  # at most one copy of the state is in memory
         run, step = self._run, self._run.recorder.counters.step
@@ -115,11 +109,7 @@ class Saver:
             _log.error("what was done until step %d is not saved: %s", step, late)
 
     def delete_later(self, *, after: int) -> None:
-        """Deletes the checkpoints of steps after `after`, the latest first, for a rewind.
-
-        Raises:
-            StorageError: if one cannot be deleted.
-        """
+        """Deletes the checkpoints of steps after `after`, the latest first, for a rewind."""
         directory = self._run.directory
         directory.set_status("running", after)  # or a start without checkpoints misses them
         if self._run.processes.is_leader:
@@ -129,10 +119,7 @@ class Saver:
         self.saved = after  # if rewinding fails now, `rescue` writes the step that it came from
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state of the program, which must be at the recorder's step.
-
-        Args:
-            alone: whether the other processes are lost.
+        """Returns the state of the program; `alone`: although the other processes are lost.
 
         Raises:
             ProgramError: if an error left program and recorder at different steps, or if a device
@@ -146,12 +133,7 @@ class Saver:
         return state
 
     def _save_alone(self) -> None:
-        """Writes the state without the other processes, which are lost; deletes nothing.
-
-        Raises:
-            DirectoryLocked: if the leader still has the directory, or another process took over.
-            StorageError, NumericFailure, ProgramError: as for `save`.
-        """
+        """Writes the state without the other processes, which are lost; deletes nothing."""
         with contextlib.suppress(LingoError):  # a pending save needs the other processes, too
             self.wait()
         metadata, state = self._metadata_now(), self.state(alone=True)
@@ -217,19 +199,10 @@ def is_regular(experiment: Experiment, step: int) -> bool:
 def protected_steps(
     experiment: Experiment, directory: RunDirectory, counters: RunCounters, steps: Sequence[int]
 ) -> Protected:
-    """Returns which checkpoints of a run are kept.
+    """Returns which of the checkpoints of a run, given by their steps in order, are kept.
 
     A target for a rewind is also kept while nothing is wrong: many checkpoints that are not regular
     may be written before an anomaly is.
-
-    Args:
-        experiment: the run's experiment.
-        directory: its reports tell which checkpoint is best.
-        counters: the run's counters.
-        steps: the steps of all its checkpoints, in order.
-
-    Raises:
-        NoUsableCheckpoint: if the directory of checkpoints cannot be read.
     """
     p = experiment.p
     anomaly = first_anomaly(counters, p.guard, max_steps=p.max_steps)
@@ -244,11 +217,6 @@ def rewind_targets(experiment: Experiment, steps: Sequence[int], *, at_most: int
     A checkpoint that was due at its step precedes one that a signal or an error caused: so a run
     that was interrupted rewinds to the same one as a run that was not. Any other is better than
     none: intervals may have been changed since, or the due one be damaged.
-
-    Args:
-        experiment: the run's experiment.
-        steps: the steps of all checkpoints, in order.
-        at_most: the number of steps done before the anomaly.
     """
     before = [step for step in reversed(steps) if step <= at_most]
     return sorted(before, key=lambda step: not is_regular(experiment, step))

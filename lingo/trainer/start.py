@@ -235,11 +235,7 @@ def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
 
 
 def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
-    """Returns the checkpoint to resume from, or None for a run that never had one.
-
-    Raises:
-        NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
-    """
+    """Returns the checkpoint to resume from, or None for a run that never had one."""
     found = store.latest(run.checkpoints)
     if found is None and (evidence := _checkpoint_evidence(run)):
         raise NoUsableCheckpoint(
@@ -269,14 +265,8 @@ def check_changes(
 ) -> list[text.Change]:
     """Returns the fields in which a directory's run differs from the requested one.
 
-    Args:
-        run: the run directory.
-        lines: the resolved text of the requested configuration.
-        found: the checkpoint to resume from; without one any change is allowed.
-        allow_change: whether any change is allowed with a checkpoint, too.
-
-    Raises:
-        ChangedConfiguration: if a field that is not operational differs, and may not.
+    With a checkpoint to resume from, any but operational ones raise ChangedConfiguration, unless
+    `allow_change`.
     """
     before = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)
@@ -311,11 +301,9 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
 
 
 def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
-    """Returns the changes of machine and versions that may change the last bits of results.
+    """Returns the changes, since a checkpoint, that may change the last bits of results.
 
-    Args:
-        found: the checkpoint from which a run resumes.
-        recorded: the metadata that its next checkpoint will record.
+    They are of machine and versions: `recorded` is what the run's next checkpoint will record.
     """
     kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
     return _changed_leaves(

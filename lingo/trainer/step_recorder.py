@@ -38,14 +38,7 @@ class StepRecorder:
         incidents: Incidents,
         audit: Audit | None = None,
     ) -> None:
-        """Starts from the counters of a run.
-
-        Args:
-            experiment: what is trained.
-            start: the run's counters.
-            incidents: receives every anomalous step.
-            audit: receives one row per step, if there is an audit log.
-        """
+        """Starts from the counters of a run."""
         self._experiment, self._incidents, self._audit = experiment, incidents, audit
         self.continue_from(start)
 
@@ -96,30 +89,17 @@ class StepRecorder:
         return first_anomaly(self.counters, p.guard, max_steps=p.max_steps)
 
     def failure(self, anomaly: Anomaly, *, but: str = "") -> NumericFailure:
-        """Writes the incident file, and returns the error that ends the run.
-
-        Args:
-            anomaly: why it ends.
-            but: why the run cannot rewind; "" if it should not.
-        """
+        """Writes the incident file, and returns the error; `but` says why the run cannot rewind."""
         reason = f"{anomaly.reason}, but {but}" if but else anomaly.reason
         return NumericFailure(self._incidents.write(anomaly._replace(reason=reason)))
 
     def write(self) -> None:
-        """Writes the recorded rows of the audit log.
-
-        Raises:
-            StorageError: if they cannot be written.
-        """
+        """Writes the recorded rows of the audit log."""
         if self._audit is not None:
             self._audit.write()
 
     def cut(self, step: int) -> None:
-        """Removes the records of steps after `step`.
-
-        Raises:
-            StorageError: if they cannot be removed.
-        """
+        """Removes the records of steps after `step`."""
         self._incidents.cut(step)
         if self._audit is not None:
             self._audit.cut(step)

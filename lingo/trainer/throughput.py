@@ -56,12 +56,7 @@ class Throughput:
         peak_flops_per_second: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts counting.
-
-        Args:
-            peak_flops_per_second: the peak for matrix products of all devices; 0 if unknown.
-            clock: returns the time in seconds.
-        """
+        """Starts counting; a peak of 0, that of matrix products on all devices, is unknown."""
         self._peak, self._clock = peak_flops_per_second, clock
         self._reset()
 

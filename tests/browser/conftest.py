@@ -1,7 +1,5 @@
 """TensorBoard as a server, and a headless Chromium that looks at it."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json
@@ -17,8 +15,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import IO, Any
 
 import pytest
 
@@ -30,13 +26,12 @@ LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextlib.contextmanager
-def serving(command: list[str], announced: str, **options: Any) -> Iterator[re.Match[str]]:
+def serving(command, announced, **options):
     """Runs a server; yields the match of the pattern of what it prints when it is up."""
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
     )
-    lines: queue.Queue[str | None] = queue.Queue()
-    assert server.stdout is not None
+    lines = queue.Queue()
     reader = threading.Thread(target=_read, args=(server.stdout, lines), daemon=True)
     reader.start()
     try:
@@ -52,13 +47,13 @@ def serving(command: list[str], announced: str, **options: Any) -> Iterator[re.M
         server.stdout.close()
 
 
-def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+def _read(stream, lines):
     for line in stream:
         lines.put(line)
     lines.put(None)
 
 
-def _announcement(lines: queue.Queue[str | None], announced: str) -> re.Match[str]:
+def _announcement(lines, announced):
     said, deadline = "", time.monotonic() + START_SECONDS
     while (line := lines.get(timeout=max(deadline - time.monotonic(), 0.01))) is not None:
         said += line
@@ -67,7 +62,7 @@ def _announcement(lines: queue.Queue[str | None], announced: str) -> re.Match[st
     raise AssertionError(f"the server ended: {said}")
 
 
-def until(found: Callable[[], Any], what: str) -> Any:
+def until(found, what):
     """Returns what a function finds, as soon as it finds something."""
     deadline = time.monotonic() + SHOWN_SECONDS
     while time.monotonic() < deadline:
@@ -77,7 +72,7 @@ def until(found: Callable[[], Any], what: str) -> Any:
     raise AssertionError(f"{what}: not seen in {SHOWN_SECONDS} seconds")
 
 
-def ask(url: str, data: Any = None, *, method: str | None = None, seconds: float = 60) -> bytes:
+def ask(url, data=None, *, method=None, seconds=60):
     """Returns the bytes that a server answers; `data` is posted to it as JSON."""
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
@@ -91,18 +86,18 @@ def ask(url: str, data: Any = None, *, method: str | None = None, seconds: float
 class TensorBoard:
     """A TensorBoard server."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         self.url = url
 
-    def get(self, path: str) -> Any:
+    def get(self, path):
         """Returns what its API answers in JSON: `data/plugin/scalars/tags`."""
         return json.loads(self.file(path))
 
-    def file(self, path: str) -> bytes:
+    def file(self, path):
         """Returns what its API answers."""
         return ask(self.url + path)
 
-    def rows(self) -> dict[str, dict[str, Any]]:
+    def rows(self):
         """Returns the HParams table: run -> `hparams`, `metrics` by `group/tag`, `status`."""
         statuses = [f"STATUS_{s}" for s in ("UNKNOWN", "SUCCESS", "FAILURE", "RUNNING")]
         asked = {"experimentName": "", "allowedStatuses": statuses, "colParams": []}
@@ -122,11 +117,11 @@ class TensorBoard:
 
 
 @pytest.fixture(scope="session")
-def tensorboard() -> Callable[[pathlib.Path], contextlib.AbstractContextManager[TensorBoard]]:
+def tensorboard():
     """Returns a function: `with tensorboard(logdir) as server`; all runs there have been read."""
 
     @contextlib.contextmanager
-    def tensorboard(logdir: pathlib.Path) -> Iterator[TensorBoard]:
+    def tensorboard(logdir):
         module = [sys.executable, "-m", "tensorboard.main", f"--logdir={logdir}"]
         options = ["--host=127.0.0.1", "--port=0", "--reload_interval=1"]
         runs = {str(f.parent.relative_to(logdir)) for f in logdir.rglob("events.out.tfevents.*")}
@@ -144,25 +139,25 @@ def tensorboard() -> Callable[[pathlib.Path], contextlib.AbstractContextManager[
 class Browser:
     """A page in a headless Chromium, by the WebDriver protocol (W3C 2018)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         self.url = url
 
-    def open(self, url: str) -> None:
+    def open(self, url):
         """Goes to a page."""
         self._do("url", {"url": url})
 
-    def script(self, script: str) -> Any:
+    def script(self, script):
         """Returns what the body of a JavaScript function returns in the page.
 
         It may call `all(selector)`: all elements that match, also inside shadow roots.
         """
         return self._do("execute/sync", {"script": _ALL + script, "args": []})
 
-    def until(self, script: str, what: str) -> Any:
+    def until(self, script, what):
         """Returns what a script returns, as soon as that is something."""
         return until(lambda: self.script(script), what)
 
-    def curves(self, server: TensorBoard, tag: str) -> list[list[float]]:
+    def curves(self, server, tag):
         """Returns the heights, from above, of the lines that are drawn for a scalar."""
         self.open(f"{server.url}#scalars&tagFilter=^{tag}$&_smoothingWeight=0")
         card = f"all('tf-scalar-card').find(card => card.tag === '{tag}')"
@@ -174,7 +169,7 @@ class Browser:
         drawn = self.until(script, f"a line for {tag}")
         return [[float(point.split(",")[1]) for point in d[1:].split("L")] for d in drawn]
 
-    def hparams(self, server: TensorBoard) -> dict[str, dict[str, str]]:
+    def hparams(self, server):
         """Returns the HParams table as it is drawn: run -> column -> text."""
         self.open(f"{server.url}#hparams")
         script = """
@@ -189,14 +184,14 @@ class Browser:
         header, *rows = self.until(script, "the rows of the HParams table")
         return {row[0]: dict(zip(header[1:], row[1:], strict=True)) for row in rows}
 
-    def screenshot(self, name: str) -> pathlib.Path:
+    def screenshot(self, name):
         """Saves what is seen as `artifacts/<name>.png`."""
         ARTIFACTS.mkdir(exist_ok=True)
         file = ARTIFACTS / f"{name}.png"
         file.write_bytes(base64.b64decode(json.loads(ask(f"{self.url}/screenshot"))["value"]))
         return file
 
-    def _do(self, command: str, data: Any) -> Any:
+    def _do(self, command, data):
         return json.loads(ask(f"{self.url}/{command}", data))["value"]
 
 
@@ -209,7 +204,7 @@ const all = (selector, root = document) => {
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     """A headless Chromium; without one, the test is skipped."""
     driver = shutil.which("chromedriver")
     binary = next((found for name in CHROMIUM if (found := shutil.which(name))), None)

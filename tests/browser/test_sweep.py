@@ -1,12 +1,6 @@
 """What TensorBoard shows of a sweep of two trials: one table, in its API and in a browser."""
 
-from __future__ import annotations
-
-import contextlib
 import json
-import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -41,7 +35,7 @@ def micro(text: str):
 
 
 @pytest.fixture(scope="module")
-def sweep_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def sweep_dir(tmp_path_factory):
     """The directory of a sweep over two values of a number and one of a field of a class."""
     folder = tmp_path_factory.mktemp("sweep_dir")
     (folder / "text.txt").write_text("abcabcabd" * 10)
@@ -53,14 +47,12 @@ def sweep_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def server(
-    sweep_dir: pathlib.Path, tensorboard: Callable[..., contextlib.AbstractContextManager[Any]]
-) -> Iterator[Any]:
+def server(sweep_dir, tensorboard):
     with tensorboard(sweep_dir) as server:
         yield server
 
 
-def trials(sweep_dir: pathlib.Path) -> dict[str, dict[str, Any]]:
+def trials(sweep_dir):
     """Returns what the sweep says of each trial, by name."""
     results = json.loads((sweep_dir / "results.json").read_text())
     return {trial["name"]: trial for trial in results["trials"]}

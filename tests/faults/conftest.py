@@ -1,7 +1,5 @@
 """A small experiment that real processes train, and what is read from their directories."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -11,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -58,7 +55,7 @@ def small():
 '''
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Tries a test of real processes a second time, and says so, where pytest-rerunfailures is."""
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
@@ -69,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 class Runs:
     """A folder with texts, an experiment on them, and runs of it."""
 
-    def __init__(self, folder: pathlib.Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         texts = folder / "texts"
         texts.mkdir()
@@ -79,9 +76,7 @@ class Runs:
         (folder / "small.py").write_text(EXPERIMENT.replace("{data}", f"{texts}/*.txt"))
         self.experiment = f"{folder}/small.py:small"
 
-    def start(
-        self, *arguments: str, inject: str = "", prefix: tuple[str, ...] = (), **environment: str
-    ) -> subprocess.Popen[str]:
+    def start(self, *arguments, inject="", prefix=(), **environment):
         """Starts `lingo` in the folder, run by a command such as strace, with LINGO_INJECT."""
         left_out = ("LINGO_", "PYTHONDONTWRITEBYTECODE")  # else each process compiles all of lingo
         known = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
@@ -96,32 +91,32 @@ class Runs:
             preexec_fn=_default_signals,
         )
 
-    def lingo(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    def lingo(self, *arguments, **options):
         """Runs `lingo` to its end; `options` as `start` takes them."""
         return self.finish(self.start(*arguments, **options))
 
-    def train(self, name: str, *flags: str, **options) -> subprocess.CompletedProcess[str]:
+    def train(self, name, *flags, **options):
         """Trains the experiment in a directory of the folder."""
         return self.lingo(*self.training(name, *flags), **options)
 
-    def training(self, name: str, *flags: str) -> tuple[str, ...]:
+    def training(self, name, *flags):
         """Returns the arguments that train the experiment in a directory of the folder."""
         return ("train", f"--exp={self.experiment}", f"--logdir={self.folder / name}", *flags)
 
-    def reach(self, name: str, step: int, process: subprocess.Popen[str]) -> None:
+    def reach(self, name, step, process):
         """Waits until the process that trains a run has reported a step."""
         file = self.folder / name / "metrics.jsonl"
         until(lambda: file.exists() and f'"step": {step},' in file.read_text(), process)
 
-    def reach_save(self, name: str, step: int, process: subprocess.Popen[str]) -> None:
+    def reach_save(self, name, step, process):
         """Waits until the process that trains a run has committed a checkpoint, and said so."""
         until(lambda: self.has_status(name, f"running at step {step}"), process)
 
-    def has_status(self, name: str, text: str) -> bool:
+    def has_status(self, name, text):
         """Returns whether a run's STATUS says something."""
         return (self.folder / name / "STATUS").exists() and self.status(name) == text
 
-    def reach_sleep(self, process: subprocess.Popen[str]) -> None:
+    def reach_sleep(self, process):
         """Waits until the main thread of a process sleeps, as LINGO_INJECT makes it.
 
         Libraries sleep too while they start, for much less than a second.
@@ -129,7 +124,7 @@ class Runs:
         place = pathlib.Path(f"/proc/{process.pid}/wchan")
         since = time.monotonic()
 
-        def sleeps() -> bool:
+        def sleeps():
             nonlocal since
             if "nanosleep" not in (place.read_text() if place.exists() else ""):
                 since = time.monotonic()
@@ -137,7 +132,7 @@ class Runs:
 
         until(sleeps, process)
 
-    def finish(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    def finish(self, process):
         """Waits for the end of a process, and kills it if it hangs."""
         try:
             out, err = process.communicate(timeout=TIMEOUT)
@@ -147,11 +142,11 @@ class Runs:
             pytest.fail(f"still there after {TIMEOUT} seconds: {process.args}\n{out}\n{err}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def checkpoints(self, name: str) -> list[int]:
+    def checkpoints(self, name):
         """Returns the steps of a run's committed checkpoints."""
         return store.steps(self.folder / name / "checkpoints")
 
-    def is_sound(self, name: str, step: int) -> bool:
+    def is_sound(self, name, step):
         """Returns whether every byte of a checkpoint is what was written."""
         try:
             open_sound(store.step_path(self.folder / name / "checkpoints", step))
@@ -159,42 +154,40 @@ class Runs:
             return False
         return True
 
-    def digests(self, name: str) -> dict[str, str]:
+    def digests(self, name):
         """Returns the digest of every tensor in a run's latest checkpoint."""
         found = store.latest(self.folder / name / "checkpoints")
         assert found is not None, f"{name} has no checkpoint"
         return dict(found.digests())
 
-    def losses(self, name: str) -> dict[int, float]:
+    def losses(self, name):
         """Returns the loss of every reported step of a run."""
         lines = (self.folder / name / "metrics.jsonl").read_text().splitlines()
         rows = map(json.loads, lines)
         return {row["step"]: row["loss/total"] for row in rows if "loss/total" in row}
 
-    def assert_same(self, reference: Runs, *, losses: bool = True) -> None:
+    def assert_same(self, reference, *, losses=True):
         """Checks that `run` has ended as `whole`, which was not disturbed, and left nothing."""
         assert self.digests("run") == reference.digests("whole")
         assert not losses or self.losses("run") == reference.losses("whole")
         assert self.leftovers("run") == []
 
-    def assert_resumes(
-        self, reference: Runs, *flags: str, losses: bool = True
-    ) -> subprocess.CompletedProcess[str]:
+    def assert_resumes(self, reference, *flags, losses=True):
         """Trains `run` to its end, and checks that it is the same as `whole`."""
         done = self.train("run", *flags)
         assert done.returncode == 0, done.stderr
         self.assert_same(reference, losses=losses)
         return done
 
-    def last_step(self, name: str) -> int:
+    def last_step(self, name):
         """Returns the last step that a run has saved, from which it would go on; 0 if none."""
         return max(self.checkpoints(name), default=0)
 
-    def status(self, name: str) -> str:
+    def status(self, name):
         """Returns what STATUS says."""
         return (self.folder / name / "STATUS").read_text().strip()
 
-    def leftovers(self, name: str) -> list[str]:
+    def leftovers(self, name):
         """Returns the names of temporary files and directories anywhere in a run."""
         found = (self.folder / name).rglob("*")
         return sorted(p.name for p in found if p.name.startswith((".tmp-", ".trash-")))
@@ -203,45 +196,45 @@ class Runs:
 class Mounts:
     """File systems that a test mounts, and that are gone after it."""
 
-    def __init__(self) -> None:
-        self._places: list[pathlib.Path] = []
+    def __init__(self):
+        self._places = []
 
-    def tmpfs(self, place: pathlib.Path, options: str) -> None:
+    def tmpfs(self, place, options):
         """Mounts an empty file system in memory, with options such as size=20m."""
         place.mkdir(exist_ok=True)
         self._mount(place, "-t", "tmpfs", "-o", options, "tmpfs")
 
-    def read_only(self, place: pathlib.Path) -> None:
+    def read_only(self, place):
         """Makes a directory, or a file, read-only for whoever opens something in it from now on."""
         self._mount(place, "--bind", str(place))
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
 
-    def change(self, place: pathlib.Path, options: str) -> None:
+    def change(self, place, options):
         """Changes the options of what is mounted at a place."""
         subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
 
-    def unmount(self, place: pathlib.Path) -> None:
+    def unmount(self, place):
         """Ends what was mounted last at a place."""
         self._places.remove(place)
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
-    def close(self) -> None:
+    def close(self):
         """Ends what is left."""
         for place in reversed(self._places.copy()):
             self.unmount(place)
 
-    def _mount(self, place: pathlib.Path, *arguments: str) -> None:
+    def _mount(self, place, *arguments):
         subprocess.run(["mount", *arguments, str(place)], check=True, capture_output=True)
         self._places.append(place)
 
 
-def _default_signals() -> None:
+def _default_signals():
     """Heeds what whoever runs the tests ignores, as `nohup` and `&` do."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def until(condition, process):
     """Waits for something that a process brings about, and fails if it ends without it."""
     end = time.monotonic() + TIMEOUT
     while not condition():
@@ -252,13 +245,13 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 
 @pytest.fixture
-def runs(tmp_path: pathlib.Path) -> Runs:
+def runs(tmp_path):
     """A folder with an experiment and no run."""
     return Runs(tmp_path)
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def reference(tmp_path_factory):
     """The same, with an uninterrupted run `whole`; tests only read it."""
     found = Runs(tmp_path_factory.mktemp("reference"))
     done = found.train("whole", "--audit")
@@ -267,7 +260,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture
-def mounts(tmp_path: pathlib.Path) -> Iterator[Mounts]:
+def mounts(tmp_path):
     """Mounts file systems; the test is skipped where that is not allowed."""
     found = Mounts()
     try:
@@ -279,7 +272,7 @@ def mounts(tmp_path: pathlib.Path) -> Iterator[Mounts]:
 
 
 @pytest.fixture
-def again(runs: Runs, reference: Runs) -> Callable[..., subprocess.CompletedProcess[str]]:
+def again(runs, reference):
     """Trains the reference's experiment, with more flags, in a copy `run` of its directory."""
     shutil.copytree(reference.folder / "whole", runs.folder / "run")
     runs.experiment = reference.experiment

@@ -3,8 +3,6 @@
 One process has TensorFlow; for each point a child of it saves under strace, which kills it there.
 """
 
-from __future__ import annotations
-
 import os
 import pathlib
 import select
@@ -12,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -41,17 +38,17 @@ for directory in map(str.strip, sys.stdin):
 """
 
 
-def tensors(step: int) -> list[tuple[str, np.ndarray]]:
+def tensors(step):
     return [(f"weights/{i}", np.full((30, 40), step + i, np.float32)) for i in range(4)]
 
 
 class Saver:
     """The process whose children save."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process):
         self._process = process
 
-    def save(self, directory: pathlib.Path, fault: str) -> int:
+    def save(self, directory, fault):
         """Saves step 3 in a directory with a fault that strace injects; returns the exit code."""
         self._say(f"{directory}\n")
         child = self._line()
@@ -67,25 +64,23 @@ class Saver:
             strace.kill()
             strace.communicate()
 
-    def _attached(self, strace: subprocess.Popen[bytes], child: int) -> None:
+    def _attached(self, strace, child):
         status = pathlib.Path(f"/proc/{child}/status")
         while "TracerPid:\t0\n" in status.read_text():
             if strace.poll() is not None:
                 os.kill(child, signal.SIGKILL)
                 pytest.skip(f"strace cannot attach: {strace.communicate()[1].decode().strip()}")
 
-    def _say(self, text: str) -> None:
-        assert self._process.stdin is not None
+    def _say(self, text):
         self._process.stdin.write(text.encode())
 
-    def _line(self) -> str:
-        assert self._process.stdout is not None
+    def _line(self):
         assert select.select([self._process.stdout], [], [], TIMEOUT)[0], "the saver hangs"
         return self._process.stdout.readline().decode().strip()
 
 
 @pytest.fixture(scope="module")
-def saver() -> Iterator[Saver]:
+def saver():
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     with subprocess.Popen(
@@ -100,12 +95,12 @@ def saver() -> Iterator[Saver]:
 
 
 @pytest.fixture
-def fresh(tmp_path: pathlib.Path) -> Callable[[str], pathlib.Path]:
+def fresh(tmp_path):
     """Makes directories with the checkpoints of two steps."""
     for step in (1, 2):
         store.save(tmp_path / "two", step=step, tensors=tensors(step), metadata={}, keep=KEEP)
 
-    def fresh(name: str) -> pathlib.Path:
+    def fresh(name):
         return pathlib.Path(shutil.copytree(tmp_path / "two", tmp_path / name))
 
     return fresh
@@ -120,7 +115,6 @@ def test_a_save_killed_at_any_system_call_loses_nothing(saver, fresh, call):
         exit_code = saver.save(directory, f"{call}:signal=SIGKILL:when={killed + 1}")
         killed += exit_code == -signal.SIGKILL
         found = store.latest(directory)
-        assert found is not None
         assert (found.step in (2, 3), found.later_errors) == (True, ())
         for name, value in tensors(found.step):
             np.testing.assert_array_equal(found.read([name])[name], value)

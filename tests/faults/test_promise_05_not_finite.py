@@ -61,16 +61,6 @@ def test_for_ever_it_stops_and_says_where_to_look(runs):
     assert runs.status("run") == "done at step 12"
 
 
-def test_a_loss_spike_is_flagged_where_it_is(runs):
-    done = runs.train("run", *SPIKE, "--set=summary.every_steps=5", inject="batch:garble@10")
-    assert done.returncode == 0, done.stderr
-    assert "step 11  loss" in done.stdout
-    assert "is a spike" in done.stdout
-    found = rows(runs, "run")
-    assert sorted(found) == [1, 5, 6, 10, 11, 12]
-    assert [step for step, row in found.items() if row["learner/loss_spike"]] == [11]
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("fault", "policy", "instant"),

@@ -112,16 +112,6 @@ def test_while_a_run_resumes_it_is_stopped_where_it_was(runs, reference):
 
 
 @pytest.mark.faults
-def test_an_input_that_does_not_come_is_not_waited_for(runs, reference):
-    process = runs.start(*runs.training("run"), inject="input:sleep=600@5")
-    runs.reach_sleep(process)
-    process.send_signal(signal.SIGTERM)
-    assert runs.finish(process).returncode == 143
-    assert runs.status("run") == "stopped at step 5"
-    runs.assert_resumes(reference)
-
-
-@pytest.mark.faults
 def test_under_nohup_a_hangup_is_ignored(runs):
     process = runs.start(*runs.training("run"), inject="step:sleep=2@5", prefix=("nohup",))
     runs.reach("run", 5, process)

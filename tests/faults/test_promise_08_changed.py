@@ -1,12 +1,9 @@
 """Promise 8: a changed configuration stops with the difference, field by field."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 
 
-def contents(folder: pathlib.Path) -> dict[str, bytes]:
+def contents(folder):
     """Returns the bytes of every file below a folder but the lock, which says who came last."""
     files = (file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
@@ -58,15 +55,3 @@ def test_what_is_allowed_to_change_is_kept_both_ways(again, tmp_path):
     refused = again("--set=max_steps=14")
     assert refused.returncode == 7, "it is another run now"
     assert "optimizer.learning_rate: 0.02 -> 0.01\n" in refused.stderr
-
-
-def test_other_data_under_the_same_name_stops(runs):
-    short = ("--set=max_steps=2", "--set=eval_inputs={}")
-    assert runs.train("run", *short).returncode == 0
-    before = contents(runs.folder / "run")
-    (runs.folder / "texts" / "9.txt").write_text("one more document")
-    done = runs.train("run", "--set=max_steps=3", "--set=eval_inputs={}")
-    assert done.returncode == 7
-    assert "other data" in done.stderr
-    assert "train.documents: 5 -> 6\n" in done.stderr
-    assert contents(runs.folder / "run") == before

@@ -1,10 +1,7 @@
 """Promise 9: bad data ends a run with the file, the byte and the record, or is counted; no wait."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import struct
 import time
 
@@ -31,7 +28,7 @@ def example(text):
 
 
 @pytest.fixture
-def shards(runs) -> list[pathlib.Path]:
+def shards(runs):
     """Five shards of ten records."""
     folder = runs.folder / "shards"
     folder.mkdir()
@@ -141,24 +138,6 @@ def test_damage_within_a_limit_is_counted_and_more_of_it_is_other_data(runs, sha
     assert "more than max_damaged=2: 8 damaged records" in beyond.stderr
 
 
-STATEFUL = """
-from lingo.data.tensor_input import TensorInput
-from lingo.config.lazy import tf
-
-
-class Noise(TensorInput):
-    \"\"\"Leaves out tokens by chance.\"\"\"
-
-    def arrays(self):
-        known = ("example_id", "rows", "weights")
-        specs = self.input.specs()
-        return {n: (shape[1:], dtype) for n, (shape, dtype) in specs.items() if n not in known}
-
-    def map(self, arrays, key):
-        kept = tf.cast(tf.random.uniform([16]) > 0.1, tf.int32)
-        return arrays | {"tokens": arrays["tokens"] * kept}
-"""
-
 UNSEEDED = """
 import numpy as np
 from lingo.data.text_input import TextInput
@@ -174,25 +153,13 @@ class Noise(TextInput):
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "change", "said"),
-    [
-        (
-            STATEFUL,
-            "TextInput=Noise(batch_size=4,input=_)",
-            "Noise.map uses RandomUniform, which keeps state",
-        ),
-        pytest.param(
-            *(UNSEEDED, "TextInput=Noise", "Noise: the first batch, made twice, differs in tokens"),
-            marks=pytest.mark.faults,
-        ),
-    ],
-)
-def test_an_input_that_is_no_function_of_seed_and_step_is_refused(runs, code, change, said):
+@pytest.mark.faults
+def test_an_input_that_is_no_function_of_seed_and_step_is_refused(runs):
+    """`tests/lingo/data/test_tensor_input.py` has those whose operations keep state."""
     text = (runs.folder / "small.py").read_text()
-    (runs.folder / "small.py").write_text(code + text)
-    done = runs.train("run", f"--set={change}")
+    (runs.folder / "small.py").write_text(UNSEEDED + text)
+    done = runs.train("run", "--set=TextInput=Noise")
     assert done.returncode == BAD_CONFIGURATION
-    assert said in done.stderr
+    assert "Noise: the first batch, made twice, differs in tokens" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (runs.folder / "run/config.json").exists()

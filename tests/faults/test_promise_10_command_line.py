@@ -1,9 +1,6 @@
 """Promise 10: a mistake on a command line is named with exit code 2, and nothing is created."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 import time
 
 import pytest
@@ -17,54 +14,39 @@ LONG = "x" * 100_000
 TABLE = [
     # a value that is no value of its field
     ([*RUN, "--set=optimizer.learning_rate=nan"], "A number must be finite"),
-    ([*RUN, "--set=optimizer.learning_rate=-Infinity"], "A number must be finite"),
-    ([*RUN, "--set=optimizer.learning_rate=1e400"], "A number must be finite"),
     ([*RUN, "--set=optimizer.learning_rate=1e39"], "not finite in float32"),
     ([*RUN, f"--set=optimizer.learning_rate={'1' * 100_000}x"], "takes float"),
-    ([*RUN, "--set=optimizer.learning_rate="], "takes float, got ''"),
     ([*RUN, "--set=optimizer.learning_rate=-1"], "is negative"),
     ([*RUN, "--set=max_steps=1e3"], "Write 1000"),
     ([*RUN, "--set=max_steps=\uff13"], "takes int"),
     ([*RUN, "--set=max_steps=0"], "max_steps=0 is not positive"),
     ([*RUN, "--set=max_steps=99999999999"], "max_steps=99999999999 is more than 2147483647"),
-    ([*RUN, "--set=seed=9223372036854775808"], "A whole number has 64 bits"),
     ([*RUN, "--set=Stack.num_layers=1000000000"], "more than 50,000 parts"),
     ([*RUN, "--set=train_input.batch_size=1000000000000"], "of memory: a smaller batch_size"),
-    ([*RUN, "--set=exp.model_dim=1e400"], "model_dim takes int"),
     # a size that does not fit
     ([*RUN, "--set=FeedForward.dim=64"], "dim=64, but TransformerLayer, which builds it, has"),
     ([*RUN, "--set=task.model.vocab_size=100"], "has vocab_size=259: leave it out"),
-    ([*RUN, "--set=task.model.embedding.dim=7"], "has dim=128: leave it out"),
     ([*RUN, "--set=Attention.mask=Bidirectional"], "shows later positions"),
     ([*RUN, "--set=FeedForward=MoE(expert=_, num_experts=2, router=ExpertChoiceRouter)"], "later"),
     # an override that is none
     ([*RUN, "--set=max_steps"], "sets nothing"),
-    ([*RUN, "--set==3"], "sets nothing"),
     ([*RUN, "--set="], "--set has no value"),
     ([*RUN, "--set"], "Missing value"),
-    ([*RUN, f"--set={LONG}"], "sets nothing"),
     ([*RUN, f"--set={LONG}=3"], "has no field"),
-    ([*RUN, "--set=max_steps =="], "takes int, got '='"),
     ([*RUN, "--set=" + "Stack=Remat(layer=" * 70 + "_" + ")" * 70], "more than 64 deep"),
     ([*RUN, "--set=\uff4dax_steps=3"], "is not a path"),
-    ([*RUN, "--set=max_steps\u202e=3"], "is not a path"),
     ([*RUN, "--set=Stack=os:system"], "no class 'system' to configure"),
-    ([*RUN, "--set=task=lingo.cli.main:main"], "no class 'main' to configure"),
     # a directory that could be none
     (["train", TINY, f"--logdir={'x' * 300}"], "a name in it 255"),
-    (["train", TINY, "--logdir=a\nb"], "line breaks"),
     (["train", TINY, "--logdir=\udcff"], "it is not UTF-8"),
     # a flag that is none, or no value of it
     ([*RUN, f"--{LONG}"], "there is no flag"),
     ([*RUN, "--logdri=run"], "Did you mean --logdir?"),
-    ([*RUN, "--Logdir=run"], "Did you mean --logdir?"),
     ([*RUN, "\N{EM DASH}set=max_steps=3"], "Did you mean --set=max_steps=3?"),
     ([*RUN, "max_steps=3"], "Did you mean --set=max_steps=3?"),
     ([*RUN, "--devices=two"], "--devices=two"),
     ([*RUN, "--devices=0"], "range [1, 4096]"),
     ([*RUN, "--dry_run=perhaps"], "write true or false"),
-    ([*RUN, "--nodry_run=1"], "does not take an argument"),
-    ([*RUN, "--overfit=1.5"], "not a positive number"),
     ([*RUN, "--profile_steps=5"], "write FROM:TO"),
     ([*RUN, "--hang_timeout=-1"], "--hang_timeout=-1"),
     ([*RUN, "--logdir=run"], "already defined"),
@@ -73,19 +55,15 @@ TABLE = [
     # an experiment that is none
     (["train", f"--exp={LONG}", "--logdir=run"], "There is no experiment"),
     (["train", "--exp=tiny\x1b[31m", "--logdir=run"], r"'tiny\x1b[31m' is not an experiment"),
-    (["train", "--exp=\udcff", "--logdir=run"], "is not an experiment"),
-    (["train", "--exp=/etc/passwd", "--logdir=run"], "is not an experiment"),
     (["train", "--exp=tiny(model_dim=1,model_dim=2)", "--logdir=run"], "'model_dim' twice"),
     # a verb that is none
     ([LONG], "there is no verb"),
-    (["TRAIN"], "Did you mean 'train'?"),
     (["\0"], r"there is no verb '\x00'"),
-    ([""], "there is no verb ''"),
 ]
 
 
 @pytest.fixture(autouse=True)
-def empty(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def empty(tmp_path, monkeypatch):
     """Works in an empty directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -131,7 +109,7 @@ def test_a_damaged_flag_file_is_refused(name, empty, capsys):
     assert os.listdir(empty) == before
 
 
-def files_in(folder: pathlib.Path) -> list[pathlib.Path]:
+def files_in(folder):
     """Returns what is in a folder, but what Python keeps of modules that it has imported."""
     return sorted(file for file in folder.iterdir() if file.name != "__pycache__")
 

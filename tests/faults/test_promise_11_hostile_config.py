@@ -1,7 +1,5 @@
 """Promise 11: a configuration file can import and run nothing, and costs little to refuse."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io
@@ -50,7 +48,7 @@ def attack(runs):
     file = runs.folder / "run" / "config.json"
     file.parent.mkdir()
 
-    def attack(content: object, *verb: str) -> str:
+    def attack(content, *verb):
         file.write_text(content if isinstance(content, str) else json.dumps(content))
         before = sorted(runs.folder.rglob("*"))
         path = f"{runs.folder / 'on_the_path'}:{pathlib.Path(__file__).parents[2]}"
@@ -66,14 +64,14 @@ def attack(runs):
 
 
 @pytest.fixture(scope="module")
-def sound() -> dict:
+def sound():
     """A configuration as lingo writes it."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         assert main(["show", "--exp=lm.source.tiny", "--format=json"]) == 0
     return json.loads(out.getvalue())
 
 
-def naming(sound: dict, name: str) -> dict:
+def naming(sound, name):
     """Returns a configuration in which a layer is of some class."""
     config = copy.deepcopy(sound)
     config["params"]["task"]["model"]["stack"]["layer"] = {"@": name, "x": 1}

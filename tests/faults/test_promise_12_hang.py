@@ -51,17 +51,6 @@ def test_a_save_that_never_ends_is_a_hang_though_it_is_the_last(runs, reference)
 
 
 @pytest.mark.faults
-def test_signals_reach_a_watched_run(runs, reference):
-    process = runs.start(*runs.training("run", "--hang_timeout=60"), inject="step:sleep=2@5")
-    runs.reach("run", 5, process)
-    process.send_signal(signal.SIGINT)
-    done = runs.finish(process)
-    assert (done.returncode, done.stderr) == (130, "")
-    assert runs.status("run").startswith("stopped at step ")
-    runs.assert_resumes(reference, "--hang_timeout=60")
-
-
-@pytest.mark.faults
 @pytest.mark.parametrize("victim", ["watcher", "trainer"])
 def test_a_watched_run_can_be_killed_at_either_process(runs, reference, victim):
     watched = runs.training("run", "--hang_timeout=60")

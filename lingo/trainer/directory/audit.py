@@ -52,12 +52,9 @@ class Audit:
         """Adds the row of a step, which `write` will write.
 
         Args:
-            step: the number of steps done, with this one.
-            batch: the [B, ...] arrays of the step's batch, or of the part that this process has.
-            number: the index of the batch in the run.
-            loss: the loss of the step.
-            examples: the `example_id` of the whole batch.
-            origins: the origin of each example.
+            step: the number of steps done, with this one, on batch `number` of the run.
+            batch: the [B, ...] arrays of the batch, or of the part that this process has.
+            number, loss, examples, origins: of the whole batch.
             not_finite: the first quantity that is not finite, if the step changed nothing.
         """
         is_whole = len(batch["example_id"]) == len(examples)
@@ -74,20 +71,12 @@ class Audit:
         self._rows.append(json.dumps(row).encode() + b"\n")
 
     def write(self) -> None:
-        """Writes the added rows.
-
-        Raises:
-            StorageError: if they cannot be written; then none is, and the next call tries again.
-        """
+        """Writes the added rows, or none if there is an error; the next call tries again."""
         append(self.path, b"".join(self._rows))
         self._rows.clear()
 
     def cut(self, step: int) -> None:
-        """Removes the rows of steps after `step`, and a row that a crash cut short.
-
-        Raises:
-            StorageError: if they cannot be removed.
-        """
+        """Removes the rows of steps after `step`, and a row that a crash cut short."""
         if not self.path.exists():
             return
         with explain_write_errors(self.path), open(self.path, "rb+") as file:

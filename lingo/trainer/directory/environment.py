@@ -17,18 +17,10 @@ from typing import Any
 
 from lingo.config.lazy import tf
 
-_PACKAGES = [
-    "lingo-tf",
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-tpu",
-    "libtpu",
-    "keras",
-    "tensorboard",
-    "fiddle",
-    "numpy",
-    "jax",
-]
+_PACKAGES = (
+    *("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "libtpu", "keras"),
+    *("tensorboard", "fiddle", "numpy", "jax"),
+)
 _PATCH_CHARACTERS = 1 << 20
 _VARIABLES = {
     "onednn": "TF_ENABLE_ONEDNN_OPTS",
@@ -47,13 +39,7 @@ _VOLATILE_KEYS = ("time", "argv", "matmul_flops_per_second")
 def environment(
     *, devices: Sequence[str], data: Mapping[str, Any], speed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns the content of `environment.json`.
-
-    Args:
-        devices: the names of the devices.
-        data: the fingerprints of the data.
-        speed: the measured speed of the devices; its entries are added.
-    """
+    """Returns the content of `environment.json`; the entries of `speed` are added to it."""
     return {
         "time": time.strftime("%Y-%m-%d %H:%M:%S%z"),
         "argv": list(sys.argv),

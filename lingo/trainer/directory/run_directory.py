@@ -121,12 +121,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Yields the directory, enabled and locked, with the reports a lost leader has not written.
-
-        Raises:
-            DirectoryLocked: if the leader still has the lock, or another process has taken over.
-            StorageError: if the reports cannot be written.
-        """
+        """Yields the directory, enabled and locked, with the reports that a lost leader missed."""
         with RunDirectory(self.path).lock() as run:
             for rows in (self.metrics, self.vectors):
                 rows.write_missed()
@@ -144,13 +139,10 @@ class RunDirectory:
             )
 
     def write(self, texts: Mapping[str, str], *, replaced: Collection[str] = ()) -> None:
-        """Writes text files, `config.json` last: with it the run begins.
+        """Writes text files by name, `config.json` last: with it the run begins.
 
-        A different old text is kept beside the new one, as `config.1.json`, `config.2.json`, ...
-
-        Args:
-            texts: file name -> text.
-            replaced: the names of files whose old text need not be kept.
+        A different old text is kept beside the new one, as `config.1.json`, `config.2.json`, ...,
+        unless its name is in `replaced`.
 
         Raises:
             StorageError: if one cannot be written; if the run had not begun, all are removed.
@@ -220,11 +212,7 @@ class RunDirectory:
         return max(steps)
 
     def cut(self, step: int) -> None:
-        """Removes all rows of steps after `step`, also those of `lingo eval`.
-
-        Raises:
-            StorageError: if they cannot be removed.
-        """
+        """Removes all rows of steps after `step`, also those of `lingo eval`."""
         folders = self.path.glob("eval_*")
         beside = (Rows(folder / METRICS, enabled=self.enabled) for folder in folders)
         for rows in (self.metrics, self.vectors, *beside):
@@ -292,14 +280,8 @@ def flags_text(
     """Returns the text of flags.txt, which resumes a run from any directory.
 
     A flag file has one flag per line, whose outer spaces are lost. For a flag that does not fit,
-    the text refers to config.json.
-
-    Args:
-        run: the directory of the run.
-        config: the text of its config.json.
-        exp: the value of --exp; "" for the experiment of config.json, with its overrides.
-        overrides: the values of --set, in order.
-        operational: other flags, which do not change the experiment.
+    the text refers to config.json, whose text is `config`. `exp` is the value of --exp ("" for
+    the experiment of config.json), `overrides` those of --set; `operational` are other flags.
     """
     lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
     lines += operational

@@ -54,9 +54,7 @@ class Ranking(NamedTuple):
 def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Ranking:
     """Returns the ranking of a run's evaluations; it is empty without `evaluate.metric`.
 
-    Args:
-        experiment: the run's experiment.
-        rows: of metrics.jsonl; of two rows of one step the later counts.
+    Of two rows of one step in metrics.jsonl the later counts.
     """
     p = experiment.p.evaluate
     if p.metric is None:
@@ -68,12 +66,7 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
 
 
 def check_metric(experiment: Experiment, results: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises ParamError if results lack `evaluate.metric`.
-
-    Args:
-        experiment: the run's experiment.
-        results: name of the evaluation input -> {TensorBoard tag: value}.
-    """
+    """Raises ParamError if results, input name -> {tag: value}, lack `evaluate.metric`."""
     p = experiment.p.evaluate
     if p.metric is None:
         return
@@ -98,17 +91,7 @@ def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:
 def choose(
     experiment: Experiment, run: RunDirectory, step: int | Literal["best"] | None
 ) -> Checkpoint:
-    """Returns a sound checkpoint of a run.
-
-    Args:
-        experiment: the run's experiment.
-        run: its directory.
-        step: the checkpoint's step; "best" by `evaluate.metric`; None for the latest sound one.
-
-    Raises:
-        ParamError: if step is "best" and `evaluate.metric` is not set.
-        NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
-    """
+    """Returns a sound checkpoint: of a step, the "best" by `evaluate.metric`, or the latest."""
     if step == "best":
         step = _best_step(experiment, run)
     return store.find(run.checkpoints, step, of=run.path)

@@ -45,11 +45,7 @@ def evaluate(
 def evaluations(
     experiment: Experiment, program: Program, *, between: Between = iter
 ) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields the name and the metrics of every evaluation input of an experiment, in its order.
-
-    Raises:
-        DataError, ProgramError: as for `evaluate`.
-    """
+    """Yields the name and the metrics of every evaluation input of an experiment, in its order."""
     task, weights = experiment.task, experiment.p.evaluate.weights
     for name, input in experiment.eval_inputs.items():
         yield name, evaluate(task, program, input, weights=weights, between=between)
@@ -68,13 +64,7 @@ class Evaluator:
         self._program: Program | None = None  # the first checkpoint starts it
 
     def evaluate(self, found: Checkpoint) -> dict[str, dict[str, float]]:
-        """Returns the metrics of every evaluation input, by input name.
-
-        Raises:
-            CheckpointMismatch: if the checkpoint is of another model.
-            DamagedCheckpoint: if it cannot be read.
-            DataError, ProgramError: as for the function `evaluate`.
-        """
+        """Returns the metrics of every evaluation input, by input name."""
         state = restore_state(self._experiment.learner, found)
         if self._program is None:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)

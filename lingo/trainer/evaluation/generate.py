@@ -32,8 +32,6 @@ def generate(
     other prompts.
 
     Args:
-        experiment: the program's experiment.
-        program: has the weights.
         prompts: texts to continue, or to answer if the model is trained on pairs.
         decoding: the decoding algorithm.
         seed: of sampling.
@@ -60,11 +58,7 @@ def generate(
 
 
 def samples(experiment: Experiment, program: Program) -> dict[str, str]:
-    """Returns the first text of each prompt in `evaluate.prompts`, by prompt.
-
-    Raises:
-        ParamError, ProgramError: as for `generate`.
-    """
+    """Returns the first text of each prompt in `evaluate.prompts`, by prompt."""
     prompts, seed = experiment.p.evaluate.prompts, experiment.p.seed
     found = generate(experiment, program, prompts, experiment.evaluate.sampling, seed=seed)
     return {prompt: texts[0].text for prompt, texts in zip(prompts, found, strict=True)}
@@ -109,11 +103,7 @@ def encode_prompts(
 
 
 def tokenizer_of(experiment: Experiment) -> Tokenizer:
-    """Returns the tokenizer of the training input.
-
-    Raises:
-        ParamError: if the input has no tokenizer.
-    """
+    """Returns the tokenizer of the training input; ParamError if it has none."""
     tokenizer = getattr(experiment.train_input, "tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
         kind = type(experiment.train_input).__name__

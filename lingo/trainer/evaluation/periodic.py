@@ -31,12 +31,7 @@ class PeriodicEvaluation:
     """
 
     def __init__(self, run: LiveRun, state: Callable[[], TrainState]) -> None:
-        """Evaluates nothing yet.
-
-        Args:
-            run: its reports tell which evaluation was best.
-            state: returns the state of the program.
-        """
+        """Evaluates nothing yet; `state` returns the state of the program."""
         self._run, self._state = run, state
         self.results: dict[str, dict[str, float]] = {}
         self.is_enough = False
@@ -51,12 +46,7 @@ class PeriodicEvaluation:
         return self._agree(self._run.directory.is_evaluated(step))
 
     def evaluate(self, step: int) -> None:
-        """Evaluates every input if due; after a signal, the next start of the run does it.
-
-        Raises:
-            ParamError: if an evaluation lacks the metric that `evaluate.metric` names.
-            DataError, ProgramError: if the input or the devices fail.
-        """
+        """Evaluates every input if due; after a signal, the next start of the run does it."""
         run, experiment = self._run, self._run.experiment
         results: dict[str, dict[str, float]] = {}
         if not (self.is_due(step) and experiment.eval_inputs):

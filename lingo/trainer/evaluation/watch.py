@@ -39,14 +39,9 @@ def new_checkpoints(
 ) -> Iterator[int]:
     """Yields the step of every checkpoint when it appears, until the run is over.
 
-    A run that rewinds writes some checkpoints once more: their steps are yielded again.
-
-    Args:
-        run: the run directory.
-        done: steps to leave out.
-        newest: whether to yield only the latest of several new checkpoints.
-        timeout_seconds: ends after this time without a new checkpoint or report.
-        sleep: sleeps for a number of seconds.
+    A run that rewinds writes some checkpoints once more: their steps are yielded again. Steps in
+    `done` are left out; of several new ones `newest` yields only the latest. It ends, too, after
+    `timeout_seconds` without a new checkpoint or report.
     """
     seen = set(done)
     for _ in _ticks(lambda: _news(run, seen), timeout_seconds, sleep):

@@ -31,11 +31,7 @@ class Anomaly(NamedTuple):
 def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
     """Returns the anomaly of a run, or None if the run may continue.
 
-    Args:
-        health: the run's health.
-        step: the number of steps done.
-        guard: the params of a Guard.
-        is_over: whether this is the last step; then it is an anomaly if all steps were skipped.
+    After the last step (`is_over`) it is an anomaly if all steps were skipped.
     """
     limit = 1 if guard.on_non_finite == "stop" else guard.max_skipped_steps
     if health.num_skipped and health.num_skipped >= (min(limit, step) if is_over else limit):

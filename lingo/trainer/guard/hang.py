@@ -47,12 +47,10 @@ class Watchdog:
     """Restarts a timer at every sign of life, from the first steps on (`arm`)."""
 
     def __init__(self, timeout_seconds: float = 0, file: int = -1) -> None:
-        """Expects nothing yet.
+        """Expects nothing yet; later a sign of life every `timeout_seconds`, 0 for no limit.
 
-        Args:
-            timeout_seconds: the time from one sign of life to the next; 0: no limit.
-            file: the descriptor of a file that gets the present limit in seconds, in a line, and
-                the stacks each time that half of it has passed.
+        The file gets the present limit in seconds, in a line, and the stacks each time that half
+        of it has passed.
         """
         self._timeout_seconds, self._file = timeout_seconds, file
         self._is_armed = False
@@ -128,15 +126,10 @@ class _WatchedProgram:
 
 
 def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float) -> int:
-    """Calls `work` in a child process, and returns its exit code.
+    """Calls `work` with a watchdog in a child process, and returns its exit code.
 
     This returns in the child, too, or raises what `work` raises. The parent keeps forwarding
-    signals after it returns.
-
-    Args:
-        work: is called with the watchdog to which it must give signs of life.
-        run: the run directory, for hang.txt and STATUS after a hang.
-        timeout_seconds: the time from one sign of life to the next.
+    signals after it returns. After a hang it writes hang.txt and STATUS in the run directory.
 
     Raises:
         Hang: in the parent, if no sign of life came in time.

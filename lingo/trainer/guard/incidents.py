@@ -36,12 +36,7 @@ class Incidents:
     """Keeps the last anomalous steps."""
 
     def __init__(self, file: Path | None, *, report: Callable[[str], None]) -> None:
-        """Keeps nothing yet.
-
-        Args:
-            file: where to write them when they end the run; None: another process does that.
-            report: shows a message.
-        """
+        """Keeps nothing yet; without a file another process writes those that end the run."""
         self._file, self._report = file, report
         self._last: collections.deque[Incident] = collections.deque(maxlen=_MOST)
 
@@ -57,13 +52,8 @@ class Incidents:
     ) -> None:
         """Adds an anomalous step, and reports it if it is the first in a row.
 
-        Args:
-            step: the number of steps done, with this one.
-            scalars: the scalars of its report.
-            number: the index of its batch in the run.
-            examples: the `example_id` of the whole batch.
-            health: the run's health after the step.
-            not_finite: the first quantity that is not finite; None for a spike.
+        `number` is the index of its batch in the run, `health` that after the step; `not_finite`,
+        the first quantity that is not finite, is None for a spike.
         """
         if not_finite:
             what = f"{not_finite} is not finite; nothing was changed"

@@ -43,12 +43,7 @@ class Events:
     """
 
     def __init__(self, root: Path, *, enabled: bool = True) -> None:
-        """Writes nothing yet.
-
-        Args:
-            root: holds the folders, and may be one. If it is moved or deleted it is not made again.
-            enabled: whether this process writes and cuts.
-        """
+        """Writes nothing yet. `root` holds the folders; if it is moved it is not made again."""
         self._root, self._enabled = root, enabled
         self._files: dict[Path, Path] = {}
         self._failing: set[Path] = set()
@@ -78,11 +73,7 @@ class Events:
         self._append(folder, Event(wall_time=time.time(), graph_def=definition))
 
     def cut(self, folder: Path, step: int) -> None:
-        """Removes the events of steps after `step` from a folder; all of them if it is negative.
-
-        Raises:
-            StorageError: if that cannot be done.
-        """
+        """Removes the events of steps after `step` from a folder; all of them if it is negative."""
         if not self._enabled:
             return
         self._files.pop(folder, None)  # a live reader is past its new end: continue in another

@@ -47,11 +47,7 @@ class Summaries:
     """
 
     def __init__(self, run: RunDirectory, *, step: int) -> None:
-        """Continues the reports of a run after a step; those of later ones are removed.
-
-        Raises:
-            StorageError: if the reports of later steps cannot be removed.
-        """
+        """Continues the reports of a run after a step; those of later ones are removed."""
         self._run, self._events = run, events.Events(run.path, enabled=run.enabled)
         self._is_started = False
         self.cut(step or -1)
@@ -60,9 +56,6 @@ class Summaries:
         """Removes the reports of steps after `step`.
 
         What is written before the first step, such as the graph, has step 0: -1 removes it, too.
-
-        Raises:
-            StorageError: if they cannot be removed.
         """
         self._run.cut(step)
         self._history = History()
@@ -164,14 +157,7 @@ class Summaries:
         *,
         step: int,
     ) -> None:
-        """Writes how pipelines are split into stages, their clocks, and their bubbles.
-
-        Args:
-            clocks: path of each pipeline -> its schedule.
-            bubble_fractions: path of each pipeline -> the share of time in which stages are idle.
-            report: a text about all of them.
-            step: the number of steps done.
-        """
+        """Writes how pipelines are split: a text, and by path their clocks and bubbles."""
         values = [events.text_value("pipeline", _code_block(report))]
         for where, schedule in clocks.items():
             tag = f"/{where}" if len(clocks) > 1 else ""

@@ -1,13 +1,8 @@
 """Small tensors, checkpoints of them, harm done to files, and threads that act as processes."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import threading
-from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,31 +13,24 @@ from lingo.processes.processes import LostWorker
 
 SECONDS = 60.0  # by which a thread that is not stuck has done anything here
 
-Tensors = Callable[..., dict[str, Any]]
-Save = Callable[..., pathlib.Path]
-Harm = Callable[[pathlib.Path, int], None]
-Rewrite = Callable[..., None]
 
-
-def tensors(scale: float = 1.0) -> dict[str, Any]:
+def tensors(scale=1.0):
     grid = np.float32(scale) * np.arange(12, dtype=np.float32).reshape(3, 4)
     return {"weights/ffn/w": grid, "slots/m/ffn/w": grid / 2, "state/count": np.int64(7)}
 
 
-def save(
-    directory: pathlib.Path, step: int, *, keep: int = 3, scale: float = 1.0, **options: Any
-) -> pathlib.Path:
+def save(directory, step, *, keep=3, scale=1.0, **options):
     given = {"tensors": tensors(scale).items(), "metadata": {"seed": 1}} | options
     return store.save(directory, step=step, keep=keep, **given)
 
 
-def flip(path: pathlib.Path, position: int) -> None:
+def flip(path, position):
     data = bytearray(path.read_bytes())
     data[position] ^= 1
     path.write_bytes(data)
 
 
-def rewrite(path: pathlib.Path, **changes: Any) -> None:
+def rewrite(path, **changes):
     """Writes a manifest that says something else, and whose digest is right."""
     file = path / manifest.MANIFEST
     body = json.loads(file.read_text())
@@ -53,15 +41,15 @@ def rewrite(path: pathlib.Path, **changes: Any) -> None:
 class Crowd:
     """Threads that act as the processes of a run. One that dies does not clear up."""
 
-    def __init__(self, count: int, deaths: Collection[tuple[int, int]] = ()) -> None:
+    def __init__(self, count, deaths=()):
         """Each of `deaths` is (process, point): 0 before its first exchange, 1 after it, ..."""
         self.count, self.deaths = count, deaths
         self.over, self.lock, self.is_dead = threading.Event(), threading.Lock(), False
-        self.barriers: dict[str, threading.Barrier] = {}
-        self.shared: dict[str, str] = {}
+        self.barriers = {}
+        self.shared = {}
         self.flags = [False] * count
 
-    def run(self, action: Callable[[Member], Any]) -> list[Any]:
+    def run(self, action):
         """Returns what an action does in each process, or raises there; None of those that died."""
         with ThreadPoolExecutor(self.count) as threads:
             members = [Member(self, index) for index in range(self.count)]
@@ -75,7 +63,7 @@ class Crowd:
             self.over.set()
         return found
 
-    def barrier(self, name: str) -> threading.Barrier:
+    def barrier(self, name):
         """Returns where processes meet; none does any more when one has died."""
         with self.lock:
             found = self.barriers.setdefault(name, threading.Barrier(self.count))
@@ -83,42 +71,42 @@ class Crowd:
                 found.abort()
             return found
 
-    def lose(self) -> None:
+    def lose(self):
         """Ends all meetings."""
         with self.lock:
             self.is_dead = True
             for barrier in self.barriers.values():
                 barrier.abort()
 
-    def look(self) -> Any:
+    def look(self):
         """Is replaced by a test that looks at what is there while the dead are dead."""
 
 
 class Member:
     """One process of a crowd, in a thread of its own."""
 
-    def __init__(self, crowd: Crowd, index: int) -> None:
+    def __init__(self, crowd, index):
         self.crowd, self.index, self.count, self.points = crowd, index, crowd.count, 0
         self.is_leader = index == 0
 
-    def any(self, flag: bool) -> bool:
-        found: list[bool] = []
+    def any(self, flag):
+        found = []
         self.crowd.flags[self.index] = flag
         self._exchange("any", lambda: found.append(any(self.crowd.flags)))
         return found[0]
 
-    def barrier(self, name: str) -> None:
+    def barrier(self, name):
         self._exchange(name, lambda: None)
 
-    def share(self, name: str, value: str | None) -> str:
+    def share(self, name, value):
         assert (value is not None) == self.is_leader
         if value is not None:
             self.crowd.shared[name] = value
-        found: list[str] = []
+        found = []
         self._exchange(name, lambda: found.append(self.crowd.shared[name]))
         return found[0]
 
-    def _exchange(self, name: str, read: Callable[[], None]) -> None:
+    def _exchange(self, name, read):
         self._may_die()
         try:
             self.crowd.barrier(name).wait(SECONDS)
@@ -128,7 +116,7 @@ class Member:
             raise LostWorker(1 - self.index, "a process has ended") from None
         self._may_die()
 
-    def _may_die(self) -> None:
+    def _may_die(self):
         self.points += 1
         if (self.index, self.points - 1) in self.crowd.deaths:
             self.crowd.lose()
@@ -136,26 +124,13 @@ class Member:
             raise LingoError("killed")
 
 
-@pytest.fixture(name="crowd")
-def _crowd() -> type[Crowd]:
-    return Crowd
+def give(name, value):
+    """Returns a fixture that gives tests a function or a class of this file."""
+    return pytest.fixture(lambda: value, name=name)
 
 
-@pytest.fixture(name="tensors")
-def _tensors() -> Tensors:
-    return tensors
-
-
-@pytest.fixture(name="save")
-def _save() -> Save:
-    return save
-
-
-@pytest.fixture(name="flip")
-def _flip() -> Harm:
-    return flip
-
-
-@pytest.fixture(name="rewrite")
-def _rewrite() -> Rewrite:
-    return rewrite
+_crowd = give("crowd", Crowd)
+_tensors = give("tensors", tensors)
+_save = give("save", save)
+_flip = give("flip", flip)
+_rewrite = give("rewrite", rewrite)

@@ -1,13 +1,9 @@
 """A checkpoint of several processes: the same tensors however they are cut, all or nothing."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,16 +16,12 @@ from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
 from lingo.storage.files import StorageError
-from lingo.storage.shards import Box, Shards
-
-Tensors = dict[str, np.ndarray]
-Draw = np.random.Generator
-
+from lingo.storage.shards import Shards
 
 # ---- cutting -----------------------------------------------------------------------------------
 
 
-def cut(draw: Draw, whole: Box, times: int) -> list[Box]:
+def cut(draw, whole, times):
     """Cuts a box at random places; what comes out fills it, and is no regular grid."""
     boxes = [whole]
     for _ in range(times):
@@ -47,17 +39,17 @@ def cut(draw: Draw, whole: Box, times: int) -> list[Box]:
     return boxes
 
 
-def split(draw: Draw, value: np.ndarray, count: int) -> list[Shards]:
+def split(draw, value, count):
     """Returns the parts of a tensor that each of some processes has, some of them none."""
-    hands: list[list] = [[] for _ in range(count)]
+    hands = [[] for _ in range(count)]
     for box in cut(draw, tuple((0, size) for size in value.shape), int(draw.integers(6))):
         index = tuple(slice(*along) for along in box)
         hands[draw.integers(count)].append((index, value[index]))
     return [Shards(value.shape, hand, value.dtype.name) for hand in hands]
 
 
-def random_tensors(draw: Draw) -> Tensors:
-    def one() -> np.ndarray:
+def random_tensors(draw):
+    def one():
         shape = draw.integers(0 if draw.random() < 0.1 else 1, 5, size=draw.integers(5))
         dtype = draw.choice(DTYPES)
         return np.asarray(draw.integers(0, 100, size=shape)).astype(
@@ -67,13 +59,11 @@ def random_tensors(draw: Draw) -> Tensors:
     return {f"weights/{i}": one() for i in range(4)}
 
 
-def together(
-    crowd: Any, directory: pathlib.Path, step: int, hands: list[dict[str, Any]], **options: Any
-) -> list[Any]:
+def together(crowd, directory, step, hands, **options):
     """Saves what each process has, and returns what each of them says."""
     given = {"metadata": {"seed": 1}, "keep": 3} | options
 
-    def save(member: Any) -> pathlib.Path:
+    def save(member):
         tensors = hands[member.index].items()
         return store.save(directory, step=step, tensors=tensors, processes=member, **given)
 
@@ -83,7 +73,7 @@ def together(
 GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def halves(value: np.ndarray = GRID) -> list[dict[str, Any]]:
+def halves(value=GRID):
     """Returns what two processes have of a tensor, and of one that both have."""
     index = (slice(0, 1), slice(None)), (slice(1, 3), slice(None))
     parts = [Shards(value.shape, [(i, value[i].copy())], value.dtype.name) for i in index]
@@ -136,20 +126,19 @@ def test_every_file_of_every_process_is_verified(tmp_path, crowd, flip):
     for file in sorted((tmp_path / "step_00000002").iterdir()):
         flip(file, 10)
         found = store.latest(tmp_path)
-        assert found is not None
         assert found.step == 1
         assert file.name in str(found.later_errors[0])
         flip(file, 10)
 
 
-def writer(directory: pathlib.Path, member: Any, committed: Callable[[int], None] = id) -> Writer:
+def writer(directory, member, committed=id):
     policy = Policy(asynchronous=True, keep=2, keep_every_steps=None)
     return Writer(directory, policy, on_commit=committed, processes=member)
 
 
 def test_writers_of_several_processes_write_in_their_threads(tmp_path, crowd):
-    def train(member: Any) -> list[int]:
-        said: list[int] = []
+    def train(member):
+        said = []
         with writer(tmp_path, member, said.append) as out:
             for step in (1, 2):
                 out.save(step, halves()[member.index].items(), metadata={})
@@ -162,7 +151,7 @@ def test_writers_of_several_processes_write_in_their_threads(tmp_path, crowd):
 def test_an_error_in_the_threads_is_raised_at_the_same_step_everywhere(tmp_path, crowd):
     hands = halves(np.full((3, 4), np.nan, np.float32))
 
-    def train(member: Any) -> int:
+    def train(member):
         with writer(tmp_path, member) as out:
             out.save(1, hands[member.index].items(), metadata={})
             for step in itertools.count():
@@ -179,11 +168,11 @@ def test_an_error_in_the_threads_is_raised_at_the_same_step_everywhere(tmp_path,
 # ---- all of it or nothing ----------------------------------------------------------------------
 
 
-def with_parts(*parts: Shards) -> list[dict[str, Any]]:
+def with_parts(*parts):
     return [{"weights/w": part} for part in parts]
 
 
-def part(*index: slice, value: np.ndarray = GRID) -> Shards:
+def part(*index, value=GRID):
     return Shards(value.shape, [(index, value[index])], value.dtype.name)
 
 
@@ -232,7 +221,7 @@ def test_a_disk_that_is_full_for_one_process_fails_in_all_and_the_next_save_succ
 ):
     sealed = commit.seal_file
 
-    def full(path: pathlib.Path) -> Any:
+    def full(path):
         if path.name.startswith(f"part-{failing}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return sealed(path)
@@ -248,11 +237,11 @@ def test_a_disk_that_is_full_for_one_process_fails_in_all_and_the_next_save_succ
 
 
 def test_an_error_of_any_kind_is_raised_as_it_is_and_told_to_the_others(tmp_path, crowd):
-    def breaks() -> Iterator[tuple[str, Any]]:
+    def breaks():
         yield "weights/w", halves()[1]["weights/w"]
         raise KeyboardInterrupt
 
-    def save(member: Any) -> Any:
+    def save(member):
         tensors = breaks() if member.index else halves()[0].items()
         try:
             store.save(tmp_path, step=1, tensors=tensors, metadata={}, keep=1, processes=member)
@@ -267,7 +256,7 @@ def test_an_error_of_any_kind_is_raised_as_it_is_and_told_to_the_others(tmp_path
 
 
 def test_a_process_that_cannot_even_report_is_named(tmp_path, crowd, monkeypatch):
-    def denied(path: pathlib.Path, text: str) -> int:
+    def denied(path, text):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(pathlib.Path, "write_text", denied)
@@ -292,5 +281,4 @@ def test_a_process_that_dies_at_any_point_leaves_the_old_checkpoints_and_nothing
     store.clear_leftovers(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [f"step_{s:08d}" for s in members.seen]
     latest = store.latest(tmp_path)
-    assert latest is not None
     assert latest.later_errors == ()

@@ -1,23 +1,11 @@
 """What a model and a checkpoint do not share reads as few lines, by layer path."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.checkpoints.difference import difference
-from lingo.data.array_spec import Specs
 
 
-def model(
-    *,
-    layers: int = 3,
-    ffn: str = "ffn",
-    w_in: str = "w_in",
-    dim: int = 4,
-    stack: str = "stack",
-    slots: tuple[str, ...] = ("m",),
-    more: Specs | None = None,
-) -> Specs:
+def model(*, layers=3, ffn="ffn", w_in="w_in", dim=4, stack="stack", slots=("m",), more=None):
     shapes = {f"{ffn}/{w_in}": (dim, 8), f"{ffn}/w_out": (8, dim), "norm/scale": (dim,)}
     weights = {
         f"model/{stack}/layers/{i}/{name}": (shape, "float32")
@@ -30,7 +18,7 @@ def model(
     return {f"{kind}/{name}": spec for kind in kinds for name, spec in weights.items()}
 
 
-BIAS: Specs = {"model/head/bias": ((3,), "float32")}
+BIAS = {"model/head/bias": ((3,), "float32")}
 
 
 @pytest.mark.parametrize(
@@ -58,11 +46,6 @@ BIAS: Specs = {"model/head/bias": ((3,), "float32")}
             model(layers=6),
             model(),
             ["missing model/stack/layers/3-5 (ffn/w_in, ffn/w_out, norm/scale)"],
-        ),
-        (
-            model(),
-            model(layers=4),
-            ["unexpected model/stack/layers/3 (ffn/w_in, ffn/w_out, norm/scale)"],
         ),
         (
             model(dim=6),
@@ -117,7 +100,7 @@ def test_what_is_missing_has_a_near_name_though_its_shape_is_another():
 
 
 def test_tensors_that_only_look_alike_are_not_called_renamed():
-    own: Specs = {"weights/bias": ((3,), "float32")}
+    own = {"weights/bias": ((3,), "float32")}
     assert difference(model=own, checkpoint={"weights/scale": ((3,), "float32")}) == [
         "missing bias [3] float32",
         "unexpected scale [3] float32",
@@ -125,14 +108,14 @@ def test_tensors_that_only_look_alike_are_not_called_renamed():
 
 
 def test_layers_with_gaps_are_named_as_they_are():
-    gaps: Specs = {f"weights/layers/{i}/w": ((1,), "float32") for i in (0, 1, 2, 5, 7)}
-    there: Specs = {"weights/layers/norm": ((1,), "float32")}
+    gaps = {f"weights/layers/{i}/w": ((1,), "float32") for i in (0, 1, 2, 5, 7)}
+    there = {"weights/layers/norm": ((1,), "float32")}
     assert difference(model=gaps | there, checkpoint=there) == ["missing layers/0-2,5,7 (w)"]
 
 
 def test_numbers_that_do_not_make_a_grid_have_lines_of_their_own():
-    pairs: Specs = {f"weights/a/{i}/b/{j}": ((1,), "float32") for i, j in ((0, 0), (1, 1))}
-    there: Specs = {f"weights/a/{i}/b/9": ((1,), "float32") for i in (0, 1)}
+    pairs = {f"weights/a/{i}/b/{j}": ((1,), "float32") for i, j in ((0, 0), (1, 1))}
+    there = {f"weights/a/{i}/b/9": ((1,), "float32") for i in (0, 1)}
     assert difference(model=pairs | there, checkpoint=there) == [
         "missing a/0/b/0 [1] float32",
         "missing a/1/b/1 [1] float32",
@@ -140,7 +123,7 @@ def test_numbers_that_do_not_make_a_grid_have_lines_of_their_own():
 
 
 def test_a_long_difference_is_cut():
-    many: Specs = {f"weights/w{'x' * i}": ((i,), "float32") for i in range(50)}
+    many = {f"weights/w{'x' * i}": ((i,), "float32") for i in range(50)}
     lines = difference(model=many, checkpoint={})
     assert len(lines) == 21
     assert lines[-1] == "... and 30 more"

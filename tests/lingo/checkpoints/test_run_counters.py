@@ -1,7 +1,5 @@
 """Where a run stands is recorded in JSON and read back to the last bit; nonsense is refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -14,7 +12,7 @@ from lingo.data.input import Input
 class Numbers(Input):
     """Ten examples, five a batch."""
 
-    def num_examples(self) -> int:
+    def num_examples(self):
         return 10
 
 

@@ -1,9 +1,6 @@
 """A manifest of any origin either says what manifests say, or is refused in words."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ SHA256 = "0" * 64
 FILE = {"size": 3, "sha256": SHA256}
 
 
-def manifest() -> dict[str, Any]:
+def manifest():
     return {
         "format": 1,
         "step": 20,
@@ -30,7 +27,7 @@ def manifest() -> dict[str, Any]:
     }
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
+def changed(path, value):
     body = at = copy.deepcopy(manifest())
     *parents, last = path.split(" ")
     for name in parents:
@@ -56,31 +53,22 @@ def test_no_field_may_be_missing(field):
     ("path", "value", "said"),
     [
         ("step", True, "step is bool True, not a whole number"),
-        ("step", None, "step is missing"),
         ("step", -1, r"step is int -1, not in 0\.\."),
-        ("step", 2**31, r"not in 0\.\.2147483647"),
-        ("metadata", [], "metadata is list .*, not an object"),
         ("metadata config", 1, "metadata.config is int 1, not a text"),
         ("metadata skipped_steps", -2, "metadata.skipped_steps is int -2"),
         ("metadata data_position", {"step": 1}, "metadata.data_position.examples is missing"),
-        ("metadata data_position examples", 0.5, "metadata.data_position.examples is float"),
         ("metadata skipped_steps", 21, "no run can have|can have after 20 steps"),
         ("metadata guard", {"spiked": "x"}, "its position is|a count in its position"),
         ("metadata metrics", {"loss": 3}, "its position is not one that was written"),
         ("tensors weights/w", 3, "tensors.*weights/w.* is int 3, not an object"),
         ("tensors weights/w", {"dtype": "float32"}, "shape is missing"),
         ("tensors weights/w shape", [-1], "shape is int -1"),
-        ("tensors weights/w shape", [10**30], "shape is int 1000"),
         ("tensors weights/w dtype", "string", "dtype is 'string', not a type of numbers"),
         ("tensors a\x1b[2J", {"shape": [], "dtype": "int8"}, "is not the name of a tensor"),
-        ("tensors " + "a" * 1001, {"shape": [], "dtype": "int8"}, "is not the name of a tensor"),
         ("files ../../etc/passwd", FILE, "'../../etc/passwd' is not the name of a file in it"),
-        ("files MANIFEST.json", FILE, "is not the name of a file in it"),
         ("files tensors.data-00001-of-00001", FILE, "does not name all files of the bundle"),
-        ("files", {}, "does not name all files of the bundle"),
         ("files", {DATA: FILE}, "does not name all files of the bundle"),
         (f"files {DATA}", {"size": 3}, "sha256 is missing"),
-        (f"files {DATA}", {"size": -3, "sha256": SHA256}, "size is int -3"),
         (f"files {DATA}", {"size": 3, "sha256": "x"}, "sha256 is not a digest"),
     ],
 )

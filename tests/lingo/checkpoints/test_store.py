@@ -1,33 +1,27 @@
 """The checkpoints of a run: committed whole, never rewritten, found damaged at any byte."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os
-import pathlib
 import shutil
-from collections.abc import Iterator
-from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from lingo.checkpoints import commit, store
-from lingo.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.checkpoints.checkpoint import open_sound
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.store import select_kept, share_checkpoint, share_checkpoints
 from lingo.config.errors import NumericFailure
 from lingo.config.lazy import tf
-from lingo.processes.processes import ALONE, Processes
+from lingo.processes.processes import ALONE
 from lingo.storage.files import StorageError
 
 
-def latest(directory: pathlib.Path) -> Checkpoint:
+def latest(directory):
     found = store.latest(directory)
-    assert found is not None
     return found
 
 
@@ -130,7 +124,7 @@ def test_what_is_kept_has_its_reasons(steps, policy, kept):
 
 
 def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path, save, monkeypatch, caplog):
-    def denied(path: pathlib.Path) -> None:
+    def denied(path):
         raise PermissionError(13, "Permission denied", str(path))
 
     save(tmp_path, 1)
@@ -184,7 +178,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(tmp_path,
         save(tmp_path, step)
     opened = store.open_sound
 
-    def late(path: pathlib.Path) -> Any:
+    def late(path):
         if path.name == "step_00000002" and path.exists():
             store.delete(path)
             save(tmp_path, 3)
@@ -196,7 +190,7 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(tmp_path,
 
 
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(tmp_path, monkeypatch):
-    def denied(_: pathlib.Path) -> list[str]:
+    def denied(_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "listdir", denied)
@@ -230,7 +224,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(tmp_path, save, monkeypat
     path = save(tmp_path, 2)
     opened = os.open
 
-    def refused(name: Any, *how: Any) -> int:
+    def refused(name, *how):
         if name == path / file:
             raise OSError(code, os.strerror(code))
         return opened(name, *how)
@@ -242,7 +236,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(tmp_path, save, monkeypat
 
 
 def test_what_went_wrong_first_is_told(tmp_path, save, monkeypatch):
-    def full(folder: object, values: Iterator[object], table: object, *, name: str) -> None:
+    def full(folder, values, table, *, name):
         next(values)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -255,35 +249,23 @@ def test_what_went_wrong_first_is_told(tmp_path, save, monkeypatch):
 # ---- several processes ---------------------------------------------------------------------------
 
 
-class Follower:
-    """A process that hears what the leader has shared."""
+def test_others_open_what_the_leader_found_though_there_is_a_later_one(tmp_path, save, crowd):
+    found = open_sound(save(tmp_path, 1))
+    save(tmp_path, 2)
 
-    is_leader = False
+    def share(member, found):
+        def find():
+            assert member.is_leader
+            return found
 
-    def __init__(self, *shared: str) -> None:
-        self._shared = iter(shared)
+        return share_checkpoint(member, tmp_path, find)
 
-    def share(self, name: str, value: str | None) -> str:
-        assert value is None
-        return next(self._shared)
-
-
-def follower(*shared: str) -> Processes:
-    return cast(Processes, Follower(*shared))
-
-
-def test_others_open_what_the_leader_found_though_there_is_a_later_one(tmp_path, save):
-    for step in (1, 2):
-        save(tmp_path, step)
-    found = share_checkpoint(follower("1"), tmp_path, pytest.fail)
-    assert found is not None
-    assert found.step == 1
-    assert share_checkpoint(follower(""), tmp_path, pytest.fail) is None
+    assert [one.step for one in crowd(2).run(lambda member: share(member, found))] == [1, 1]
+    assert crowd(2).run(lambda member: share(member, None)) == [None, None]
     assert share_checkpoint(ALONE, tmp_path, lambda: None) is None
 
 
-def test_many_are_shared_until_there_are_no_more(tmp_path, save):
+def test_many_are_shared_until_there_are_no_more(tmp_path, save, crowd):
     found = [open_sound(save(tmp_path, step)) for step in (2, 1)]
-    assert [one.step for one in share_checkpoints(ALONE, tmp_path, found)] == [2, 1]
-    others = share_checkpoints(follower("2", "1", ""), tmp_path, ())
-    assert [one.step for one in others] == [2, 1]
+    both = crowd(2).run(lambda member: list(share_checkpoints(member, tmp_path, found)))
+    assert [[one.step for one in some] for some in both] == [[2, 1]] * 2

@@ -1,10 +1,6 @@
 """What is read from where, as it is told and as it is written down."""
 
-from __future__ import annotations
-
 import hashlib
-import pathlib
-from collections.abc import Collection
 
 import numpy as np
 import pytest
@@ -14,30 +10,26 @@ from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 
 
 class Arrays:
-    """A source in memory.
-
-    Attributes:
-        path: of a file that is one of it.
-    """
+    """A source in memory; `path` is of a file that is one of it."""
 
     what = "arrays"
 
-    def __init__(self, path: pathlib.Path, **arrays: np.ndarray) -> None:
+    def __init__(self, path, **arrays):
         self.path, self._arrays = path, arrays
         self.tensors = {n: Tensor(a.shape, a.dtype.name) for n, a in arrays.items()}
-        self.was_read: list[str] = []
+        self.was_read = []
 
-    def read(self, name: str) -> np.ndarray:
+    def read(self, name):
         self.was_read.append(name)
         return self._arrays[name]
 
-    def files(self, names: Collection[str]) -> list[pathlib.Path]:
+    def files(self, names):
         assert names
         return [self.path]
 
 
 @pytest.fixture
-def source(tmp_path: pathlib.Path) -> Arrays:
+def source(tmp_path):
     (tmp_path / "a").write_bytes(b"content")
     return Arrays(
         tmp_path / "a",
@@ -54,7 +46,6 @@ def test_a_weight_is_read_when_it_is_asked_for_in_its_type_and_shape(source):
     found = Transfer(source, parts, {}, [])
     assert source.was_read == []
     value = found.value("a/w")
-    assert value is not None
     assert value.dtype == np.float32
     np.testing.assert_array_equal(value, [[0, 3], [1, 4], [2, 5]])
     assert found.value("a/h") == 1.5
@@ -108,11 +99,8 @@ def test_a_source_is_identified_by_the_content_of_its_files(source):
         ([8, 6], [8, 2, 3], True),
         ([6], [1, 6, 1], True),
         ([1], [], True),
-        ([48], [8, 6], True),
-        ([8, 6], [8, 6], True),
         ([0, 3], [0, 4], True),
         ([8, 6], [6, 8], False),
-        ([4, 6], [2, 12], False),
         ([8, 6], [8, 5], False),
     ],
 )

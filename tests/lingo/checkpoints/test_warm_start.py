@@ -1,22 +1,17 @@
 """First weights that are read: by rule, all or some, from every kind of source; in whole runs."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import shutil
-import struct
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 from lingo.checkpoints.sources.source import UnusableSource
-from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
-from lingo.config.params import ParamError, Params
+from lingo.config.params import ParamError
 from lingo.contract import Guard
 from lingo.data.text_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
@@ -30,8 +25,6 @@ from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
-Make = Callable[..., Params]
-
 OURS = {
     "model/table": (4, 3),
     "model/layers/0/w": (3, 2, 2),
@@ -40,29 +33,22 @@ OURS = {
 }
 
 
-def write(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> pathlib.Path:
-    """Writes float32 arrays as a safetensors file, by hand."""
-    header, data = {}, b""
-    for name, value in values.items():
-        offsets = [len(data), len(data) + value.nbytes]
-        header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": offsets}
-        data += value.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+def write(path, values):
+    save_file(values, path)
     return path
 
 
-def transfer(path: pathlib.Path, **fields: object) -> Transfer:
+def transfer(path, **fields):
     warm = WarmStart.params(path=str(path), **fields).build()
     warm.check_weights(list(OURS))
     return warm.transfer(OURS)
 
 
-def read(found: Transfer) -> dict[str, np.ndarray]:
+def read(found):
     return {name: value for name in OURS if (value := found.value(name)) is not None}
 
 
-def assert_same(mine: Mapping[str, np.ndarray], yours: Mapping[str, np.ndarray]) -> None:
+def assert_same(mine, yours):
     assert mine.keys() == yours.keys()
     for name, value in mine.items():
         assert value.dtype == np.float32
@@ -73,13 +59,13 @@ def assert_same(mine: Mapping[str, np.ndarray], yours: Mapping[str, np.ndarray])
 
 
 @pytest.fixture
-def values() -> dict[str, np.ndarray]:
+def values():
     draw = np.random.RandomState(1)
     return {name: draw.randn(*shape).astype(np.float32) for name, shape in OURS.items()}
 
 
 @pytest.fixture
-def path(tmp_path: pathlib.Path) -> pathlib.Path:
+def path(tmp_path):
     return tmp_path / "a.safetensors"
 
 
@@ -115,7 +101,7 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(path, values
     assert str(caught.value).splitlines() == [
         f"{path} does not fit the model:",
         "  missing model/table Did you mean 'model/tabel'?",
-        "2 tensors there are not asked for: model/tabel, extra.",
+        "2 tensors there are not asked for: extra, model/tabel.",
         "init_from.partial=true draws what is missing.",
     ]
 
@@ -175,14 +161,12 @@ def test_where_nothing_is_found_names_of_both_sides_are_shown(path):
         ({"step": -1}, "step=-1 is negative"),
         ({"rename": {"(": "x"}}, r"rename: '\(' is not a regular expression"),
         ({"only": ["["]}, r"only: '\[' is not a regular expression"),
-        ({"transpose": ["*"]}, "transpose: .* is not a regular expression"),
         ({"rename": {"model/b": ""}}, "='' is not a name"),
         ({"rename": {"model/(b)": "\1"}}, r"='\\x01' is not a name; in quotes .* doubled"),
         ({"rename": {"model/(b)": r"\2"}}, r"\['model/\(b\)'\]='\\\\2': invalid group reference 2"),
         ({"rename": {"other": "x"}}, "init_from.rename: 'other' matches none of 4 weights"),
         ({"rename": {".*": "x", "model/b": "y"}}, "'model/b' matches only weights that earlier"),
         ({"only": ["b"]}, "init_from.only: 'b' matches none of 4 weights; .* whole name"),
-        ({"transpose": ["b"]}, "init_from.transpose: 'b' matches none"),
         ({"skip": [".*"]}, "leave no weight to read"),
     ],
 )
@@ -194,12 +178,12 @@ def test_mistakes_are_found_before_a_file_is_opened(fields, said):
 # ---- whole runs --------------------------------------------------------------------------------
 
 
-def warm(params: Params, path: pathlib.Path, **fields: object) -> Params:
+def warm(params, path, **fields):
     return params.set(init_from=WarmStart.params(path=str(path), **fields))
 
 
 @pytest.fixture
-def source(experiment: Make, text: str, tmp_path: pathlib.Path) -> pathlib.Path:
+def source(experiment, text, tmp_path):
     """The directory of a run with checkpoints of two steps, averages among them."""
     learner = experiment(text).set(seed=7).build().learner
     (tmp_path / "source").mkdir()
@@ -218,11 +202,10 @@ def source(experiment: Make, text: str, tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "source"
 
 
-def first(params: Params) -> dict[str, np.ndarray]:
+def first(params):
     """Returns the weights before the first step, by program path."""
     built = params.build()
     found = built.warm_start()
-    assert found is not None
     return load_arrays(initial_state(built.learner, found.value)).weights
 
 
@@ -254,14 +237,13 @@ def test_a_run_says_what_it_read_and_goes_on_without_its_source(
     assert said["path"] == f"{source}/checkpoints/step_00000003"
     assert len(said["sha256"]["MANIFEST.json"]) == 64
     latest = store.latest(tmp_path / "run/checkpoints")
-    assert latest is not None
     assert latest.metadata["init_from"] == said
 
 
 def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
     experiment, run, text, tmp_path, monkeypatch
 ):
-    indexed: list[TextInput] = []
+    indexed = []
     monkeypatch.setattr(TextInput, "prepare", lambda self, progress: indexed.append(self))
     params = warm(experiment(text), tmp_path / "nowhere")
     with pytest.raises(UnusableSource, match="nowhere"):
@@ -274,7 +256,7 @@ def test_a_source_that_is_not_there_is_named_before_data_is_indexed(
 def test_a_run_never_goes_back_to_other_weights_than_those_it_began_with(
     experiment, run, inject, source, text, tmp_path, monkeypatch
 ):
-    def changed(self: Rewinder, *known: object) -> None:
+    def changed(self, *known):
         store.delete(store.step_path(source / "checkpoints", 3))
 
     monkeypatch.setattr(Rewinder, "_find", changed)

@@ -1,14 +1,9 @@
 """Checkpoints written while training goes on: none is lost, no error is, and one is at work."""
 
-from __future__ import annotations
-
 import logging
-import pathlib
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +16,7 @@ SECONDS = 60.0  # by which a thread that is not stuck has done anything here
 TENSORS = {"weights/w": np.ones(3, np.float32)}
 
 
-def writer(directory: pathlib.Path, committed: Callable[[int], None] = id, **policy: Any) -> Writer:
+def writer(directory, committed=id, **policy):
     given = {"asynchronous": True, "keep": 3, "keep_every_steps": None} | policy
     return Writer(directory, Policy(**given), on_commit=committed)
 
@@ -29,10 +24,10 @@ def writer(directory: pathlib.Path, committed: Callable[[int], None] = id, **pol
 class Gate:
     """Tensors that cannot be had before it is opened."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.is_open, self.is_reached = threading.Event(), threading.Event()
 
-    def tensors(self) -> Iterator[tuple[str, np.ndarray]]:
+    def tensors(self):
         self.is_reached.set()
         assert self.is_open.wait(SECONDS)
         yield from TENSORS.items()
@@ -74,17 +69,16 @@ def test_the_policy_says_which_stay(tmp_path):
     assert store.steps(tmp_path) == [1, 3, 5]
 
 
-def failing(out: Writer, tmp_path: pathlib.Path) -> None:
+def failing(out, tmp_path):
     """Lets the write in the thread fail, and returns when it has."""
     (tmp_path / "step_00000001").write_text("in the way")
     out.save(1, TENSORS.items(), metadata={})
-    assert out._pending is not None
     out._pending.exception(SECONDS)
 
 
 @pytest.mark.parametrize("call", ["check", "wait", "save", "leave"])
 def test_an_error_in_the_thread_is_raised_once_by_whatever_is_called_next(tmp_path, call):
-    calls: dict[str, Callable[[Writer], None]] = {
+    calls = {
         "check": lambda out: out.check(),
         "wait": lambda out: out.wait(),
         "save": lambda out: out.save(2, TENSORS.items(), metadata={}),

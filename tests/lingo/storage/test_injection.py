@@ -2,11 +2,8 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -14,12 +11,6 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.storage import injection
 from lingo.storage.injection import InjectedFault
-
-
-@pytest.fixture
-def inject(monkeypatch):
-    """Asks for faults, as LINGO_INJECT does for a process."""
-    return lambda text: monkeypatch.setattr(injection, "_FAULTS", injection._parse(text))
 
 
 def test_a_fault_happens_at_its_place_and_its_steps_and_nowhere_else(inject):
@@ -32,42 +23,6 @@ def test_a_fault_happens_at_its_place_and_its_steps_and_nowhere_else(inject):
             injection.at("save", step)
     with pytest.raises(InjectedFault):
         injection.at("step", 2)
-
-
-def test_the_process_kills_itself():
-    code = "from lingo.storage import injection; injection.at('step', 3); print('alive')"
-    for action, number in (("kill", signal.SIGKILL), ("term", signal.SIGTERM)):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {injection.VARIABLE: f"step:{action}@3"},
-            capture_output=True,
-        )
-        assert done.returncode == -number, done.stderr
-        assert done.stdout == b""
-
-
-def ticks_during(place):
-    """Returns how often another thread got its turn during a fault."""
-    counted, over = [], threading.Event()
-
-    def count():
-        while not over.wait(0.01):
-            counted.append(time.monotonic())
-
-    thread = threading.Thread(target=count)
-    thread.start()
-    start = time.monotonic()
-    injection.at(place, 0)
-    end = time.monotonic()
-    over.set()
-    thread.join()
-    return sum(start + 0.02 < moment < end - 0.02 for moment in counted)
-
-
-def test_others_go_on_during_a_sleep_and_not_during_a_hang(inject):
-    inject("step:sleep=0.5@0 save:hang=0.5@0")
-    assert ticks_during("step") > 0
-    assert ticks_during("save") == 0
 
 
 def test_batches_are_spoilt_and_the_given_ones_left_alone(inject):

@@ -1,11 +1,8 @@
 """Rows of steps: whole, each step once, cut where steps are done again; and STATUS."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -14,11 +11,11 @@ from lingo.storage.rows import Rows, State, Status, parse_status
 
 
 @pytest.fixture
-def rows(tmp_path: pathlib.Path) -> Rows:
+def rows(tmp_path):
     return Rows(tmp_path / "rows.jsonl")
 
 
-def steps(rows: Rows) -> list[int]:
+def steps(rows):
     return [row["step"] for row in rows.read()]
 
 
@@ -96,7 +93,6 @@ def test_rows_that_cannot_be_written_count_and_are_written_with_the_next(rows):
 def test_rows_of_a_process_that_does_not_write_are_written_where_they_are_missing(rows):
     rows.append({"step": 1, "a": 1.0})
     other = Rows(rows.path, enabled=False)
-    row: dict[str, Any]
     for row in ({"step": 1, "a": 1.0}, {"step": 2, "a": [2.0]}, {"step": 3}):
         other.append(row)
     other.cut(2)
@@ -108,7 +104,6 @@ def test_rows_of_a_process_that_does_not_write_are_written_where_they_are_missin
 
 def test_an_evaluation_that_is_missing_and_a_line_cut_short_are_written_again(rows):
     other = Rows(rows.path, enabled=False)
-    row: dict[str, Any]
     for row in ({"step": 1, "a": 1.0}, {"step": 1, "eval": 2.0}, {"step": 2, "a": 3.0}):
         other.append(row)
     rows.append({"step": 1, "a": 1.0})

@@ -1,13 +1,9 @@
 """Shards: what slices take, what is stacked in them, what all of them cover, and lazy arrays."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-
 import numpy as np
 import pytest
 
-from lingo.storage.shards import Index, LazyArray, Shards, box, find_flaw, whole_box
+from lingo.storage.shards import LazyArray, Shards, box, find_flaw, whole_box
 
 GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -85,17 +81,17 @@ WHOLE = np.arange(3 * 2 * 4 * 5, dtype=np.float32).reshape(3, 2, 4, 5)
 class Layers:
     """The tensors of some layers, and what was asked for of them."""
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[list[str], Index]] = []
+    def __init__(self):
+        self.asked = []
         self.values = {
             f"stack/layers/{i}/ffn/{2 * j + 1}/w": WHOLE[i, j] for i in range(3) for j in range(2)
         }
 
-    def read(self, names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+    def read(self, names, index):
         self.asked.append((list(names), index))
         return (self.values[name][index] for name in names)
 
-    def array(self) -> LazyArray:
+    def array(self):
         return LazyArray(NAMES, WHOLE.shape, self.read)
 
 

@@ -6,17 +6,13 @@
 A process of its own for this, because TensorFlow and JAX choose their devices once a process.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
-from typing import Any
 
 import jax
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.config.types import Wrapped
 from lingo.contract import Checkpointing, Evaluation, Experiment, Guard, Summary
 from lingo.data.source import TextFiles
@@ -44,7 +40,7 @@ DECAY = 0.5
 BALANCE = 0.25  # loss of each layer and example
 
 LAYER = TransformerLayer.params(attention=Attention.params(num_heads=2))
-RUNTIMES: dict[str, tuple[Params, dict[str, Any]]] = {
+RUNTIMES = {
     "local": (Stack.params(layer=LAYER), {}),
     "repeat": (
         Repeat.params(layer=Remat.params(layer=LAYER)),
@@ -61,12 +57,12 @@ class Loaded(Layer):
 
     layer: Wrapped  # the layer that computes
 
-    def setup(self) -> None:
+    def setup(self):
         self.layer = self.p.layer.build()
         self.load = self.state("load", [NUM_EXPERTS], decay=DECAY, shown=True)
         self.hidden = self.state("hidden", [NUM_EXPERTS], decay=DECAY)
 
-    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+    def __call__(self, x, **inputs):
         loads = tf.reduce_mean(tf.nn.softmax(10.0 * x[..., :NUM_EXPERTS]), axis=1)
         num = tf.cast(tf.shape(x)[0], tf.float32)
         for name in ("load", "hidden"):
@@ -77,7 +73,7 @@ class Loaded(Layer):
         return self.layer(x, **inputs)
 
 
-def experiment(text: str, stack: Params = RUNTIMES["local"][0], **fields: Any) -> Params:
+def experiment(text, stack=RUNTIMES["local"][0], **fields):
     """Returns an experiment of some steps, each reported, all feed-forward networks loaded."""
     data = TextInput.params(batch_size=4, length=8, source=TextFiles.params(pattern=text))
     stack = stack.copy().set(num_layers=NUM_LAYERS)
@@ -95,13 +91,13 @@ def experiment(text: str, stack: Params = RUNTIMES["local"][0], **fields: Any) -
     return params.set(**fields)
 
 
-def write_text(folder: pathlib.Path) -> str:
+def write_text(folder):
     text, draw = folder / "text.txt", np.random.RandomState(0)
     text.write_bytes(bytes(draw.randint(97, 107, 640).tolist()))
     return str(text)
 
 
-def main(folder: pathlib.Path) -> None:
+def main(folder):
     split_processor(2)
     jax.config.update("jax_num_cpu_devices", 4)
     text = write_text(folder)

@@ -1,14 +1,10 @@
 """Batches of several shapes: training and evaluation have every row, and count their work."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from lingo.config.params import Params
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.text_input import TextInput
 from lingo.learner.state import initial_state
@@ -24,7 +20,7 @@ NUM_STEPS = 8  # two passes and a bit
 
 
 @pytest.fixture
-def params(experiment: Callable[..., Params], text: str) -> Params:
+def params(experiment, text):
     made = experiment(text, max_steps=NUM_STEPS)
     source = made.train_input.source
     rows = BucketedInput.params(source=source, batch_size=1, boundaries=BOUNDARIES)

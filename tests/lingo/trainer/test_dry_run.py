@@ -1,14 +1,9 @@
 """A dry run says what a run would be, and leaves nothing."""
 
-from __future__ import annotations
-
-import pathlib
-
 import pytest
 
 import lingo
 from lingo.checkpoints.errors import CheckpointMismatch
-from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
@@ -29,7 +24,7 @@ from tasks.lm.task import LanguageModeling
 
 
 @pytest.fixture
-def params(tmp_path: pathlib.Path) -> Params:
+def params(tmp_path):
     (tmp_path / "a.txt").write_text("a few letters")
     layer = TransformerLayer.params(attention=Attention.params(num_heads=1))
     model = LanguageModel.params(dim=4, stack=Stack.params(layer=layer))
@@ -44,7 +39,7 @@ def params(tmp_path: pathlib.Path) -> Params:
     )
 
 
-def facts(params: Params, run: RunDirectory | None = None, **options: bool) -> dict[str, str]:
+def facts(params, run=None, **options):
     lines = dry_run(Request(params, "{}", "", **options), run).splitlines()
     return dict((part.strip() for part in line.split("  ", 1)) for line in lines)
 

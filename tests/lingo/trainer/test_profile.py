@@ -1,7 +1,5 @@
 """A profile of some steps, where TensorBoard looks for it."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -10,44 +8,39 @@ from lingo.config.lazy import tf
 from lingo.trainer.profile import Profile
 
 
-class Profiler:
-    """Stands for TensorFlow's, which is one a process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.log: list[str] = []
-        monkeypatch.setattr(tf.profiler.experimental, "start", lambda _: self.log.append("start"))
-        monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: self.log.append("stop"))
-
-
 @pytest.fixture
-def profiler(monkeypatch: pytest.MonkeyPatch) -> Profiler:
-    return Profiler(monkeypatch)
+def log(monkeypatch):
+    """What is asked of TensorFlow's profiler, which is one a process."""
+    log = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda _: log.append("start"))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: log.append("stop"))
+    return log
 
 
-def done(profile: Profile, profiler: Profiler, spans: list[range]) -> None:
+def done(profile, log, spans):
     with profile:
         for steps in spans:
             with profile.record(steps):
-                profiler.log.append(f"{steps.start}:{steps.stop}")
+                log.append(f"{steps.start}:{steps.stop}")
 
 
-def test_the_steps_of_the_range_are_recorded_and_no_others(tmp_path, profiler):
+def test_the_steps_of_the_range_are_recorded_and_no_others(tmp_path, log):
     profile = Profile(tmp_path, range(2, 5))
     assert profile.bounds == (2, 5)
-    done(profile, profiler, [range(0, 2), range(2, 4), range(4, 5), range(5, 8)])
-    assert profiler.log == ["0:2", "start", "2:4", "4:5", "stop", "5:8"]
+    done(profile, log, [range(0, 2), range(2, 4), range(4, 5), range(5, 8)])
+    assert log == ["0:2", "start", "2:4", "4:5", "stop", "5:8"]
 
 
-def test_a_range_that_the_run_ends_in_is_recorded_to_the_end(tmp_path, profiler):
-    done(Profile(tmp_path, range(2, 9)), profiler, [range(3, 4)])
-    assert profiler.log == ["start", "3:4", "stop"]
+def test_a_range_that_the_run_ends_in_is_recorded_to_the_end(tmp_path, log):
+    done(Profile(tmp_path, range(2, 9)), log, [range(3, 4)])
+    assert log == ["start", "3:4", "stop"]
 
 
-def test_a_range_that_was_never_reached_is_a_warning(tmp_path, profiler, caplog):
+def test_a_range_that_was_never_reached_is_a_warning(tmp_path, log, caplog):
     with caplog.at_level(logging.WARNING):
-        done(Profile(tmp_path, range(20, 25)), profiler, [range(0, 4)])
-        done(Profile(tmp_path, range(0)), profiler, [range(0, 4)])
-    assert profiler.log == ["0:4", "0:4"]
+        done(Profile(tmp_path, range(20, 25)), log, [range(0, 4)])
+        done(Profile(tmp_path, range(0)), log, [range(0, 4)])
+    assert log == ["0:4", "0:4"]
     assert caplog.messages == [
         "profile_steps=20:25: no such step was done, so there is no profile."
     ]

@@ -1,7 +1,5 @@
 """Progress lines."""
 
-from __future__ import annotations
-
 import io
 import sys
 from pathlib import Path
@@ -10,21 +8,6 @@ import pytest
 from rich.console import Console
 
 from lingo.trainer.progress import Progress, report_line
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def plain(max_steps=10, **options):
@@ -67,13 +50,10 @@ def test_a_report_shows_all_there_is():
     ("tag", "value", "words"),
     [
         ("perf/step_time_ms", 12_500.0, "12.5 s/step"),
-        ("perf/steps_per_sec", 1.0, "ETA 1m 30s"),
         ("perf/steps_per_sec", 10.0, "ETA 9s"),
         ("perf/steps_per_sec", 0.01, "ETA 2h 30m"),
         ("loss/total", float("nan"), "loss nan"),
-        ("loss/total", float("inf"), "loss inf"),
         ("loss/total", 1e9, "loss 1.000e+09"),
-        ("loss/total", 1e-9, "loss 1.000e-09"),
         ("loss/total", 0.0, "loss 0.0000"),
     ],
 )

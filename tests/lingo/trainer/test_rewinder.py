@@ -1,7 +1,5 @@
 """A run in trouble goes back to before it, and on with the data that comes after it."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import os
@@ -59,15 +57,10 @@ def test_it_goes_back_to_the_checkpoint_before_and_skips_data(run, rows, inject,
     assert (found["offset"], found["rewinds"], found["examples"]) == (3, 1, 60)
 
 
-def test_where_it_goes_does_not_depend_on_how_it_is_carried_out(run, inject):
+def test_neither_longer_loops_nor_stops_on_the_way_change_where_it_goes(run, inject, tmp_path):
     inject("batch:nan@7-8")
     audit = run("plain", guard={})
     assert run("together", guard={}, steps_per_loop=12) == audit
-
-
-def test_a_stop_on_the_way_changes_nothing(run, inject, tmp_path):
-    inject("batch:nan@7-8")
-    audit = run("plain", guard={})
     run("parts", guard={}, max_steps=7)  # saved at 7, which is no checkpoint to go back to
     assert store.steps(tmp_path / "parts/checkpoints") == [6, 7]
     assert run("parts", guard={}) == audit

@@ -1,7 +1,5 @@
 """A run: started, stopped, resumed; in-process and small."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -28,7 +26,7 @@ from lingo.trainer.run import mark_ended, mark_running, mark_stopped_on_signal
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
 
-def assert_same(mine: dict[str, np.ndarray], yours: dict[str, np.ndarray]) -> None:
+def assert_same(mine, yours):
     assert mine.keys() == yours.keys()
     for name, value in mine.items():
         np.testing.assert_array_equal(value, yours[name], err_msg=name)

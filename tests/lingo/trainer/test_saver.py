@@ -1,11 +1,7 @@
 """When a run is saved, and what it says of that."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
-import pathlib
-from typing import Any
 
 import pytest
 
@@ -22,11 +18,11 @@ from lingo.trainer.run import train
 from lingo.trainer.saver import Saver, protected_steps, rewind_targets
 
 
-def unwritable(monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
+def unwritable(monkeypatch, *steps):
     """Lets checkpoints of some steps fail after everything else is written."""
     written = commit.write_manifest
 
-    def full(folder: pathlib.Path, *, step: int, **content: Any) -> None:
+    def full(folder, *, step, **content):
         if step in steps:
             raise OSError(28, "No space left on device")
         written(folder, step=step, **content)

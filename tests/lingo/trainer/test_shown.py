@@ -3,13 +3,10 @@
 `loaded.py` has the experiment, and trains it on every runtime.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +30,7 @@ NUM_STEPS = 6
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder)],
@@ -47,17 +44,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def rows(run: pathlib.Path, file: str = "vectors.jsonl") -> list[dict[str, Any]]:
+def rows(run, file="vectors.jsonl"):
     lines = (run / file).read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in lines]
 
 
-def vectors(run: pathlib.Path) -> np.ndarray:
+def vectors(run):
     """Returns the load of each expert by report and layer."""
     return np.array([[row[name] for name in NAMES] for row in rows(run)])
 
 
-def pictures(run: pathlib.Path, tag: str) -> dict[int, np.ndarray]:
+def pictures(run, tag):
     """Returns the pictures of a tag by step, uint8 [H, W, 3]."""
     found = {}
     for event in EventAccumulator(str(run / "train")).Reload().Tensors(tag):
@@ -67,7 +64,7 @@ def pictures(run: pathlib.Path, tag: str) -> dict[int, np.ndarray]:
     return found
 
 
-def scalars(run: pathlib.Path, folder: str, tag: str) -> list[float]:
+def scalars(run, folder, tag):
     events = EventAccumulator(str(run / folder)).Reload().Tensors(tag)
     return [tensor_util.make_ndarray(event.tensor_proto).item() for event in events]
 
@@ -101,15 +98,6 @@ def test_a_picture_has_the_load_of_each_expert_at_each_report(runs, run):
             colours = picture.cell_colours(vectors(runs / run)[:step, i].T)
             expected = np.kron(colours, np.ones([16, 16, 1], int))
             np.testing.assert_array_equal(pixels, expected)
-
-
-def test_an_overview_has_all_layers_below_each_other(runs):
-    overviews = pictures(runs / "local", "load")
-    for step, pixels in overviews.items():
-        first, second = (pictures(runs / "local", name)[step] for name in NAMES)
-        np.testing.assert_array_equal(pixels[: len(first)], first)
-        np.testing.assert_array_equal(pixels[-len(second) :], second)
-    assert list(overviews) == [3, 6]
 
 
 def test_a_rewind_takes_back_what_it_does_again(runs):

@@ -1,7 +1,5 @@
 """A run that goes on from any of its checkpoints does what it did, in everything that it notes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,25 +1,6 @@
 """Throughput: what was done, by the time it took."""
 
-from __future__ import annotations
-
-import pytest
-
 from lingo.trainer.throughput import Throughput
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def test_pace_is_what_was_done_by_the_time_it_took(clock):

@@ -1,37 +1,26 @@
 """Several processes make one run as one does: here two threads, each with a program of its own."""
 
-from __future__ import annotations
-
 import json
-import pathlib
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.checkpoints import store
 from lingo.config.errors import LingoError
-from lingo.config.params import Params
 from lingo.config.text import flatten, render
 from lingo.contract import Guard
-from lingo.learner.state import Learner, TrainState
 from lingo.learner.step import Placement
 from lingo.processes.group import Group
-from lingo.processes.processes import Cluster, LostWorker, Processes
+from lingo.processes.processes import Cluster, LostWorker
 from lingo.processes.pulse import Patience
 from lingo.runtimes.local import Local, LocalProgram
-from lingo.storage import injection
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.loop import Outcome
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
-
-Make = Callable[..., Params]
 
 HERE = threading.local()  # the group of a thread, and the step at which its program dies
 PATIENCE = Patience(beat=0.05, silence=5.0, blame=1.0, leave=1.0)
@@ -44,22 +33,22 @@ class Died(BaseException):
 class Half(LocalProgram):
     """Does all of the work, but is asked to feed half of it only when it is to be seen."""
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches):
         if int(self._variables.step.numpy()) == HERE.dies_at:
             raise Died
         return super().train(batches)
 
 
-PROGRAMS: dict[tuple[int, str], Half] = {}
+PROGRAMS = {}
 
 
 class Paired(Local):
     """A runtime whose processes are threads; each compiles a learner once for all runs."""
 
-    def join(self) -> Processes:
+    def join(self):
         return HERE.group
 
-    def start(self, learner: Learner, state: TrainState) -> LocalProgram:
+    def start(self, learner, state):
         task, optimizer = (render(flatten(part.p)) for part in (learner.task, learner.optimizer))
         program = PROGRAMS.get(key := (HERE.group.index, task + optimizer))
         if program is None:
@@ -71,11 +60,11 @@ class Paired(Local):
 class Own(LocalProgram):
     """Does the work of the rows that it feeds, and of no others."""
 
-    def __init__(self, learner: Learner, state: TrainState) -> None:
+    def __init__(self, learner, state):
         super().__init__(learner, state, Placement())
         self._index = HERE.group.index  # of the thread that trains; batches are made in another
 
-    def rows(self, size: int) -> slice:
+    def example_slice(self, size):
         half = size // 2
         return slice(self._index * half, (self._index + 1) * half)
 
@@ -83,53 +72,40 @@ class Own(LocalProgram):
 class Divided(Paired):
     """Processes that share a batch."""
 
-    def start(self, learner: Learner, state: TrainState) -> LocalProgram:
+    def start(self, learner, state):
         return Own(learner, state)
 
 
 class Table:
     """A coordination service in memory."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, str] = {}
+    def __init__(self):
+        self._values = {}
         self._changed = threading.Condition()
 
-    def put(self, key: str, value: str) -> None:
+    def put(self, key, value):
         with self._changed:
             self._values[key] = value
             self._changed.notify_all()
 
-    def get(self, key: str, *, timeout_seconds: float) -> str | None:
+    def get(self, key, *, timeout_seconds):
         with self._changed:
             self._changed.wait_for(lambda: key in self._values, timeout_seconds)
             return self._values.get(key)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key):
         with self._changed:
             self._values.pop(key, None)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason):
         del reason
 
 
-def together(
-    params: list[Params],
-    directory: pathlib.Path,
-    *,
-    dies: Mapping[int, int] | None = None,
-    audit: bool = False,
-) -> list[Outcome | BaseException]:
-    """Trains in two threads; returns how each ended.
-
-    Args:
-        params: of each.
-        directory: of the run.
-        dies: index of a process -> step at which it does.
-        audit: whether each step leaves a row in `audit.jsonl`.
-    """
+def together(params, directory, *, dies=None, audit=False):
+    """Trains in two threads, of which some die at a step; returns how each ended."""
     table, found = Table(), {}
 
-    def work(index: int) -> None:
+    def work(index):
         HERE.group = Group(Cluster(("a:1", "b:2"), index), table, patience=PATIENCE)
         HERE.dies_at = (dies or {}).get(index)
         try:
@@ -147,28 +123,28 @@ def together(
 
 
 @pytest.fixture
-def paired(experiment: Make, text: str) -> Callable[..., list[Params]]:
+def paired(experiment, text):
     """Makes the parameters of both processes."""
 
-    def make(**fields: Any) -> list[Params]:
+    def make(**fields):
         return [experiment(text).set(runtime=Paired.params(), **fields) for _ in range(2)]
 
     return make
 
 
-def entries(directory: pathlib.Path) -> list[str]:
+def entries(directory):
     """Returns what is in a directory, event files without their numbers."""
     found = (str(path.relative_to(directory)) for path in directory.rglob("*"))
     return sorted(name.partition(".tfevents")[0] for name in found)
 
 
-def lasting(shown: str) -> list[str]:
+def lasting(shown):
     """Returns the lines of events, sorted: saving is done beside the steps."""
     events = ("saved", " eval ", "done at")
     return sorted(line for line in shown.splitlines() if any(event in line for event in events))
 
 
-def same_weights(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
+def same_weights(a, b):
     return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
@@ -221,8 +197,8 @@ def test_the_one_that_is_left_saves(victim, paired, experiment, run, rows, weigh
     assert steps == [1, 2, 3, 4, 5, 6]
 
 
-def test_all_go_back_to_the_same_checkpoint(paired, tmp_path, monkeypatch):
-    monkeypatch.setattr(injection, "_FAULTS", (injection._parse_fault("batch:nan@3"),))
+def test_all_go_back_to_the_same_checkpoint(paired, tmp_path, inject):
+    inject("batch:nan@3")
     guard = Guard.params(on_non_finite="rewind", max_skipped_steps=1)
     ended = together(paired(guard=guard, eval_inputs={}), tmp_path / "two")
     assert [(one.state, one.step) for one in ended] == [("done", 6)] * 2

@@ -1,7 +1,5 @@
 """What a path means: each kind of source is recognized, and what is none is refused."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import struct
@@ -12,19 +10,19 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, NoUsableCheckpoint
 from lingo.checkpoints.sources.find import find_source
-from lingo.checkpoints.sources.source import Source, UnusableSource
+from lingo.checkpoints.sources.source import UnusableSource
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
 ONE = np.ones(2, np.float32)
 
 
-def open_source(path: pathlib.Path, step: int | None = None, averages: bool = False) -> Source:
+def open_source(path, step=None, averages=False):
     return find_source(path, step=step, averages=averages)
 
 
 @pytest.fixture
-def run(tmp_path: pathlib.Path) -> pathlib.Path:
+def run(tmp_path):
     """The directory of a run with two checkpoints."""
     (tmp_path / "run").mkdir()
     for step in (1, 2):

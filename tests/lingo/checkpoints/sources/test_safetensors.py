@@ -1,13 +1,9 @@
 """Safetensors files, written here byte by byte: read exactly, or refused with a reason."""
 
-from __future__ import annotations
-
 import json
 import os
-import pathlib
 import struct
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,19 +12,17 @@ from lingo.checkpoints.sources.safetensors import Safetensors
 from lingo.checkpoints.sources.source import Tensor, UnusableSource
 from lingo.config.errors import MissingPackage
 
-Header = dict[str, Any]
 
-
-def entry(dtype: str, shape: list[int], begin: int, end: int) -> Header:
+def entry(dtype, shape, begin, end):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
-def packed(header: Header | bytes, data: bytes = b"") -> bytes:
+def packed(header, data=b""):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
-def write(path: pathlib.Path, header: Header | bytes, data: bytes = b"") -> pathlib.Path:
+def write(path, header, data=b""):
     path.write_bytes(packed(header, data))
     return path
 
@@ -37,11 +31,7 @@ def write(path: pathlib.Path, header: Header | bytes, data: bytes = b"") -> path
     ("dtype", "data", "name", "values"),
     [
         ("F32", struct.pack("<2f", 1.5, -2), "float32", [1.5, -2]),
-        ("F64", struct.pack("<2d", 1e300, -2), "float64", [1e300, -2]),
-        ("F16", struct.pack("<2e", 1.5, -2), "float16", [1.5, -2]),
         ("BF16", b"\xc0\x3f\x00\xc0", "bfloat16", [1.5, -2]),
-        ("I8", struct.pack("<2b", 1, -2), "int8", [1, -2]),
-        ("U16", struct.pack("<2H", 1, 65535), "uint16", [1, 65535]),
         ("F8_E4M3", b"\0\0", "F8_E4M3", None),  # listed, but not read
         ("BOOL", b"\1\0", "bool", [True, False]),
     ],
@@ -54,20 +44,6 @@ def test_tensors_of_each_type_are_read(tmp_path, dtype, data, name, values):
         np.testing.assert_array_equal(source.read("x"), values)
 
 
-def test_tensors_are_read_from_where_the_header_says_row_by_row(tmp_path):
-    data = struct.pack("<7f", *range(7))
-    header = {
-        "last": entry("F32", [2, 3], 4, 28),
-        "first": entry("F32", [], 0, 4),
-        "empty": entry("F32", [0, 3], 4, 4),
-    }
-    text = json.dumps(header).encode() + b"   "
-    source = Safetensors(write(tmp_path / "a.safetensors", text, data))
-    np.testing.assert_array_equal(source.read("last"), [[1, 2, 3], [4, 5, 6]])
-    assert source.read("first") == 0
-    assert source.read("empty").shape == (0, 3)
-
-
 FLOATS = struct.pack("<2f", 1, 2)
 X = entry("F32", [2], 0, 8)
 
@@ -75,14 +51,10 @@ X = entry("F32", [2], 0, 8)
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "header too small"),
         (packed({"x": X}, FLOATS)[:20], "invalid header length"),
-        (struct.pack("<Q", 2**63) + b"{}", "header too large"),
         (packed({"x": X}, FLOATS)[:-1], "file not fully covered"),
         (packed(b"[" * 100_000), "invalid JSON in header"),
         (packed({"x": {**X, "shape": [-2]}}, FLOATS), "invalid JSON in header"),
-        (packed({"x": {**X, "shape": [2**62, 2**62]}}, FLOATS), "overflow"),
-        (packed({"x": X, "y": entry("F32", [1], 4, 8)}, FLOATS), "invalid offset for tensor `y`"),
         (packed({"a\x1b[2J": entry("F32", [1], 4, 8)}, FLOATS), r"a\\x1b\[2J"),
     ],
 )
@@ -122,7 +94,7 @@ def test_without_the_library_the_error_names_what_to_install(tmp_path, monkeypat
 # ---- several files -------------------------------------------------------------------------------
 
 
-def index(folder: pathlib.Path, weight_map: Any) -> pathlib.Path:
+def index(folder, weight_map):
     path = folder / "model.safetensors.index.json"
     path.write_text(json.dumps({"metadata": {"total_size": 16}, "weight_map": weight_map}))
     return path

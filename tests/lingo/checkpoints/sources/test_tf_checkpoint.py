@@ -1,7 +1,5 @@
 """Checkpoints that TensorFlow itself wrote: read by name, damage found, nothing left out."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import shutil
@@ -16,7 +14,7 @@ from lingo.config.lazy import tf
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
-def save(prefix: pathlib.Path, tensors: dict[str, object], specs: dict[str, str] | None = None):
+def save(prefix, tensors, specs=None):
     tf.raw_ops.SaveV2(
         prefix=str(prefix),
         tensor_names=list(tensors),
@@ -27,7 +25,7 @@ def save(prefix: pathlib.Path, tensors: dict[str, object], specs: dict[str, str]
 
 
 @pytest.fixture
-def theirs(tmp_path: pathlib.Path) -> pathlib.Path:
+def theirs(tmp_path):
     """Prefix of a tf.train.Checkpoint."""
     net = tf.train.Checkpoint(w=tf.Variable(VALUE), half=tf.Variable(tf.cast(VALUE, tf.bfloat16)))
     odd = {"a/b.c..d": tf.Variable([1, 2])}
@@ -51,7 +49,7 @@ def first_row(shape, dtype, partition_info):  # as tf.compat.v1 calls it
     return tf.fill(shape, tf.cast(partition_info.var_offset[0], dtype))
 
 
-def save_three(folder: pathlib.Path, **options: object) -> list[pathlib.Path]:
+def save_three(folder, **options):
     """Saves three steps as TensorFlow 1 did; returns the prefixes of those that are kept."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         w = tf.compat.v1.get_variable("scope/w", initializer=tf.constant(VALUE))
@@ -80,69 +78,16 @@ def test_what_a_saver_of_tensorflow_1_wrote_is_read(tmp_path):
     np.testing.assert_array_equal(TfCheckpoint(second).read("scope/w"), VALUE + 1)
 
 
-def test_shards_are_read_together(tmp_path):
-    *_, third = save_three(tmp_path, sharded=True)
-    assert TfCheckpoint(third).read("scope/w").shape == (2, 3)
-
-
-def test_every_float_type_and_shape_is_read(tmp_path):
-    draw = np.random.RandomState(0).randn(3, 2, 2)
-    tensors = {dtype: tf.cast(draw, dtype) for dtype in ("float64", "float32", "float16")}
-    tensors |= {"b": tf.cast(draw, tf.bfloat16), "scalar": tf.constant(2.5), "none": tf.zeros([0])}
-    source = TfCheckpoint(save(tmp_path / "all", tensors))
-    for name, value in tensors.items():
-        assert source.tensors[name] == Tensor(tuple(value.shape), value.dtype.name)
-        read = source.read(name)
-        assert read.dtype == value.numpy().dtype
-        np.testing.assert_array_equal(read, value.numpy())
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis", "cuts"),
-    [((300, 2), 0, (70, 130)), ((2, 20_000), 1, (8191, 8192, 16_500)), ((1,), 0, ())],
-)
-def test_slices_of_a_partitioned_variable_are_put_together(tmp_path, shape, axis, cuts):
-    value = np.random.RandomState(0).randn(*shape).astype(np.float32)
-    prefixes = []
-    for i, part in enumerate(np.split(value, cuts, axis)):
-        start = (0, *cuts)[i]
-        spans = ["-"] * len(shape)
-        spans[axis] = f"{start},{part.shape[axis]}"
-        spec = f"{' '.join(map(str, shape))} {':'.join(spans)}"
-        prefixes.append(str(save(tmp_path / f"part{i}", {"a/w": part}, {"a/w": spec})))
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=prefixes, destination_prefix=str(tmp_path / "whole")
-    )
-    source = TfCheckpoint(tmp_path / "whole")
-    assert source.tensors == {"a/w": Tensor(shape, "float32")}
-    np.testing.assert_array_equal(source.read("a/w"), value)
-
-
 # ---- damage --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def two(tmp_path: pathlib.Path) -> pathlib.Path:
+def two(tmp_path):
     """Prefix of a checkpoint of two tensors."""
     return save(tmp_path / "two", {"w": VALUE, "b": np.float64([1, 2])})
 
 
 DATA = "two.data-00000-of-00001"
-
-
-def test_a_flipped_byte_anywhere_in_the_index_is_found_or_changes_nothing(two):
-    path, whole, num_found = two.with_name("two.index"), TfCheckpoint(two).tensors, 0
-    raw = path.read_bytes()
-    for i in range(len(raw)):
-        path.write_bytes(raw[:i] + bytes([raw[i] ^ 0x41]) + raw[i + 1 :])
-        try:
-            source = TfCheckpoint(two)
-        except UnusableSource:
-            num_found += 1
-            continue
-        assert source.tensors == whole, f"byte {i}"
-        np.testing.assert_array_equal(source.read("w"), VALUE)
-    assert num_found >= len(raw) - 60  # the rest is padding, and a block that holds nothing
 
 
 def test_a_flipped_byte_anywhere_in_the_data_is_found(two):

@@ -1,7 +1,5 @@
 """The audit log has a whole row for every step, and none for steps that will be done again."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

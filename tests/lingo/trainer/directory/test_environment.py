@@ -1,7 +1,5 @@
 """The record of what a run ran on."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 

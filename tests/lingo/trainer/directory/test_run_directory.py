@@ -1,7 +1,5 @@
 """The run directory: texts, rows, status; begun whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
@@ -10,7 +8,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.storage.files import DirectoryLocked, StorageError
-from lingo.storage.rows import Rows, Status
+from lingo.storage.rows import Rows
 from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory, flags_text
 from lingo.trainer.summaries.summaries import Summaries
 
@@ -45,15 +43,6 @@ def test_a_run_that_was_begun_stays(tmp_path):
     assert run.read("config.txt") == "a = 1\n"
 
 
-def test_two_writers_are_refused_and_the_first_goes_on(tmp_path):
-    with RunDirectory(tmp_path / "run").lock() as run:
-        with pytest.raises(DirectoryLocked), RunDirectory(tmp_path / "run").lock():
-            pass
-        run.write(TEXTS)
-    with RunDirectory(tmp_path / "run").lock():
-        pass
-
-
 def test_making_the_object_touches_nothing(tmp_path):
     run = RunDirectory(tmp_path / "run")
     assert not run.exists
@@ -70,22 +59,6 @@ def test_a_changed_text_is_kept_beside_the_new_one(run):
     assert [run.read(f"flags{n}.txt") for n in ("", ".1", ".2", ".3")] == ["3", "1", "2", None]
 
 
-def test_a_run_begins_with_its_last_text(run, tmp_path):
-    (tmp_path / "weights.txt").mkdir()
-    with pytest.raises(StorageError):
-        run.write(TEXTS)
-    assert not run.exists
-
-
-def test_status_is_one_line_and_nonsense_is_none(run, tmp_path):
-    run.set_status("running", 0)
-    run.set_status("done", 200)
-    assert (tmp_path / "STATUS").read_text() == "done at step 200\n"
-    assert run.status() == Status("done", 200)
-    (tmp_path / "STATUS").write_text("hello")
-    assert run.status() is None
-
-
 def test_a_text_that_need_not_be_kept_is_replaced(run, tmp_path):
     for text in ("1", "2"):
         run.write({"a.txt": text}, replaced={"a.txt"})
@@ -100,7 +73,7 @@ def test_bytes_that_are_no_text_can_be_read_and_replaced(run, tmp_path):
     assert run.read("a.txt") == "b"
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".x"])
+@pytest.mark.parametrize("name", ["../x", "a/b", "", "..", ".x", "-x", "a" * 65, "a\n"])
 def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
     with pytest.raises(ParamError, match="cannot be part of a path"):
         RunDirectory(tmp_path).evaluation(name)
@@ -111,9 +84,7 @@ def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
     [
         ("", "'' names none"),
         ("a\nb", "line breaks, other control characters"),
-        ("a\0b", "line breaks, other control characters"),
         ("a/b ", "spaces at its end get lost"),
-        ("\x1b[31m", r"'.*\\x1b\[31m' cannot be"),
         ("\udcff", "it is not UTF-8"),
         ("x" * 256, "a name in it 255"),
         ("x/" * 2000, "a path has 3500 bytes"),

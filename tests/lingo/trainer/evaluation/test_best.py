@@ -1,17 +1,11 @@
 """Which evaluations were best, from the rows of metrics.jsonl alone."""
 
-from __future__ import annotations
-
 import json
-import pathlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.config.params import ParamError, Params
-from lingo.contract import Experiment
+from lingo.config.params import ParamError
 from lingo.optim.sgd import Sgd
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
@@ -19,10 +13,10 @@ from lingo.trainer.evaluation.best import Ranking, Score
 
 
 @pytest.fixture
-def compared(experiment: Callable[..., Params]) -> Callable[..., Experiment]:
+def compared(experiment):
     """Makes experiments whose evaluations of two inputs, a and b, are compared."""
 
-    def compared(**evaluate: Any) -> Experiment:
+    def compared(**evaluate):
         params = experiment("none").set(optimizer=Sgd.params(learning_rate=0.1))
         params.eval_inputs = {name: params.eval_inputs["same"].copy() for name in "ab"}
         params.evaluate.set(**evaluate)
@@ -32,7 +26,7 @@ def compared(experiment: Callable[..., Params]) -> Callable[..., Experiment]:
     return compared
 
 
-def ranked(*values: float | None, **kwargs: Any) -> Ranking:
+def ranked(*values, **kwargs):
     return Ranking(tuple(Score(10 * i, v) for i, v in enumerate(values, 1)), **kwargs)
 
 
@@ -81,7 +75,7 @@ def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives(
         best.check_metric(compared(metric="a/los"), found)
 
 
-def run_with(folder: pathlib.Path, *steps: int) -> RunDirectory:
+def run_with(folder, *steps):
     for step in steps:
         (folder / "checkpoints" / f"step_{step:08d}").mkdir(parents=True)
     return RunDirectory(folder)

@@ -1,17 +1,13 @@
 """Texts from programs: prompts in any number and order, and what is refused."""
 
-from __future__ import annotations
-
-import pathlib
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lingo
-from lingo.config.params import ParamError, Params
+from lingo.config.params import ParamError
 from lingo.contract import Evaluation, Experiment
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
@@ -29,14 +25,13 @@ from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.trainer.evaluation import generate as generate_
 from lingo.trainer.evaluation.generate import generate
-from lingo.trainer.trained import Trained
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 PROMPTS = ["def f", "", "class", "x = ", "ü"]
 
 
-def params(**fields: Any) -> Params:
+def params(**fields):
     """Returns a language model of one small layer."""
     layer = TransformerLayer.params(attention=Attention.params(num_heads=1))
     model = LanguageModel.params(dim=8, stack=Stack.params(layer=layer))
@@ -50,7 +45,7 @@ def params(**fields: Any) -> Params:
     )
 
 
-def start(params: Params) -> tuple[Experiment, Any]:
+def start(params):
     experiment = params.build()
     return experiment, experiment.runtime.start(
         experiment.learner, initial_state(experiment.learner)
@@ -58,11 +53,11 @@ def start(params: Params) -> tuple[Experiment, Any]:
 
 
 @pytest.fixture(scope="module")
-def started() -> tuple[Experiment, Any]:
+def started():
     return start(params())
 
 
-def sampling(**fields: Any) -> Sampling:
+def sampling(**fields):
     return Sampling.params(**{"max_tokens": 6, "temperature": 1.0, **fields}).build()
 
 
@@ -125,7 +120,6 @@ def test_the_weights_are_those_of_evaluations():
         ([], r"prompts=\[\] is not a list of at least one text"),
         ("def", "prompts='def' is not a list of at least one text"),
         (["a", 5], r"prompts\[1\] is 5 \(int\), not a str"),
-        ([b"a"], r"prompts\[0\] is b'a' \(bytes\), not a str"),
     ],
 )
 def test_prompts_that_are_none_are_refused(prompts, message, started):
@@ -147,7 +141,7 @@ def test_a_prompt_longer_than_the_positions_is_refused_before_training():
 class Numbers(Input):
     """An input without texts."""
 
-    def offers(self) -> dict[str, Any]:
+    def offers(self):
         return {"vocab_size": 5}
 
 
@@ -174,7 +168,7 @@ def test_a_task_that_does_not_decode_says_so():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generate")
     (folder / "a.txt").write_text("def f(x):\n    return x\n" * 9)
     cfg = params(evaluate=Evaluation.params(prompts=["def ", "x"], every_steps=1), max_steps=2)
@@ -185,7 +179,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="module")
-def model(run: pathlib.Path) -> Trained:
+def model(run):
     return lingo.load(run)
 
 
@@ -229,19 +223,12 @@ def test_a_search_and_a_sampling_of_equal_settings_are_two(model):
     assert {type(decoding) for decoding in model._decodings.values()} >= {Beam, Sampling}
 
 
-def test_a_default_is_that_of_sampling(model):
-    given = {k: v for k, v in Trained.generate.__kwdefaults__.items() if v is not None}
-    assert given == {"max_tokens": Sampling.params().max_tokens, "seed": 0}
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"temperature": np.float32(0.5)}, r"Sampling\.temperature takes float"),
-        ({"max_tokens": np.int64(3)}, r"Decoding\.max_tokens takes int"),
         ({"max_tokens": True}, r"Decoding\.max_tokens takes int"),
         ({"top_p": 2.0}, r"top_p=2\.0 is not in"),
-        ({"top_k": [1]}, r"Sampling\.top_k takes int or None"),
         ({"seed": 1.5}, r"seed=1\.5 \(float\) is not an int"),
         ({"num_beams": 2, "num_samples": 3}, "num_samples=3 is more than num_beams=2"),
         ({"num_beams": 2, "temperature": 0.5}, r"temperature=0\.5 says how tokens are drawn"),
@@ -266,6 +253,6 @@ def test_a_batch_that_is_none_is_one_sentence(model):
     with pytest.raises(ParamError, match=r"the batch has no 'segments'.*shows what a batch is"):
         model.loss({"tokens": batch["tokens"]})
     with pytest.raises(ParamError, match=r"dict of arrays, got list"):
-        model.loss([batch])  # pyright: ignore[reportArgumentType]
+        model.loss([batch])
     with pytest.raises(ParamError, match=r"'tokens' has shape \(2,\), but needs 2 axes"):
         model.loss({**batch, "tokens": batch["tokens"][:, 0]})

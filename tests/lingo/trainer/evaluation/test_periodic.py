@@ -1,19 +1,12 @@
 """Evaluation between steps: which is best, when it is enough, and by which weights."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.config.params import ParamError, Params
-from lingo.contract import Experiment
-from lingo.runtimes.local import LocalProgram
+from lingo.config.params import ParamError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
-from lingo.trainer.evaluation.evaluate import Between
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -26,19 +19,17 @@ def test_evaluation_can_use_the_moving_average(small, run, tmp_path):
     assert one != other
 
 
-def compared(params: Params, **evaluate: object) -> Params:
+def compared(params, **evaluate):
     """Evaluates at steps 1, 2, 3, ... by a metric, and has no other reason for a checkpoint."""
     params.evaluate.set(every_steps=1, metric="same/loss", **evaluate)
     params.checkpoint.set(every_steps=100, keep=1, keep_best=1)
     return params
 
 
-def evaluated(monkeypatch: pytest.MonkeyPatch, **losses: float) -> None:
+def evaluated(monkeypatch, **losses):
     """Lets the evaluation of step n find the loss `at_n`."""
 
-    def found(
-        experiment: Experiment, program: LocalProgram, *, between: Between
-    ) -> Iterator[tuple[str, object]]:
+    def found(experiment, program, *, between):
         list(between([0]))
         yield "same", {"loss": losses[f"at_{int(program.state().step)}"]}
 

@@ -1,9 +1,6 @@
 """Evaluation beside the training: waiting by a clock that runs when told to; rows and events."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,16 +23,16 @@ def run(tmp_path):
 class Elsewhere:
     """What happens at each poll; stands for the process that trains."""
 
-    def __init__(self, *events: Callable[[], object]) -> None:
+    def __init__(self, *events):
         self.events, self.slept = list(events), 0.0
 
-    def __call__(self, seconds: float) -> None:
+    def __call__(self, seconds):
         self.slept += seconds
         if self.events:
             self.events.pop(0)()
 
 
-def saved(run: RunDirectory, *steps: int) -> None:
+def saved(run, *steps):
     for step in steps:
         (run.checkpoints / f"step_{step:08d}").mkdir(parents=True)
 

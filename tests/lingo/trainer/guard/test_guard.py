@@ -1,7 +1,5 @@
 """The guard counts, compares losses with those before, and says when a run may not go on."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

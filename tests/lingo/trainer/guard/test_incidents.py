@@ -1,7 +1,5 @@
 """What went wrong is said once a streak, and written down when it ends a run."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,9 +1,5 @@
 """Vectors over time: columns are means of reports, however many there are."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,11 +8,11 @@ from lingo.trainer.summaries.history import History, round_digits
 
 
 @pytest.fixture(autouse=True)
-def four_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def four_columns(monkeypatch):
     monkeypatch.setattr(history_, "MAX_COLUMNS", 4)
 
 
-def history(*rows: dict[str, Any]) -> dict[str, np.ndarray]:
+def history(*rows):
     reports = History()
     for row in rows:
         reports.add(row)

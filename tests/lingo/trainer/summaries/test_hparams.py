@@ -1,7 +1,5 @@
 """Hyperparameters: what stands in a run's row, and as which type."""
 
-from __future__ import annotations
-
 import pytest
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata
@@ -20,7 +18,7 @@ LINES = [
 ]
 
 
-def row(*overrides: str, **arguments: object) -> dict[str, object]:
+def row(*overrides, **arguments):
     return hparams(LINES, Origin("", "", "", arguments, overrides), total_parameters=7)
 
 
@@ -46,9 +44,7 @@ def test_a_row_names_the_experiment_by_name_or_file():
         ("optimizer.learning_rate=1e-3", "optimizer.learning_rate", 0.001),
         ("optimizer=Adam(beta=0.5)", "optimizer", "Adam"),
         ("optimizer.max_grad_norm=None", "optimizer.max_grad_norm", "None"),
-        ("task.model.name=a", "task.model.name", "a"),
         ("FeedForward.dropout_rate=.5", "FeedForward.dropout_rate", 0.5),
-        ("FeedForward.gated=True", "FeedForward.gated", True),
         ("FeedForward=MoE(expert=_, num_experts=8)", "FeedForward", "MoE(expert=_, num_experts=8)"),
         ("Stack.sizes=[1, 2]", "Stack.sizes", "[1, 2]"),
     ],

@@ -1,7 +1,5 @@
 """Images of shares over time, against NumPy, pixel by pixel."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -39,7 +37,7 @@ def test_unknown_shares_are_grey(column):
     assert picture.cell_colours(matrix).tolist() == [[GREY, WHITE], [GREY, WHITE]]
 
 
-def enlarge(matrix: np.ndarray, height: int, width: int) -> np.ndarray:
+def enlarge(matrix, height, width):
     return np.kron(picture.cell_colours(matrix), np.ones([height, width, 1], int))
 
 
