@@ -159,10 +159,7 @@ def _wait_for_workers(
     """Waits for all workers, forwards signals meanwhile, and returns how they ended."""
     endings: dict[int, Ending] = {}
     forwarded, first_end = False, 0.0
-    deadlines = [
-        (signal.SIGTERM, patience.grace),
-        (signal.SIGKILL, patience.grace + patience.kill),
-    ]
+    deadlines = [(signal.SIGTERM, patience.grace), (signal.SIGKILL, patience.grace + patience.kill)]
     try:
         while True:
             codes = {index: worker.poll() for index, worker in enumerate(workers)}

@@ -154,9 +154,7 @@ def test_experiments_are_listed_by_a_word() -> None:
         lingo.list("lm.source.tny")
 
 
-def test_a_file_of_experiments_that_cannot_be_read_is_a_warning(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_experiments_that_cannot_be_read_is_a_warning(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("@experiment\ndef bad(:\n")
     monkeypatch.setenv(roots.VARIABLE, str(tmp_path))
     with pytest.warns(UserWarning, match=r"broken\.py:2"):
@@ -179,9 +177,7 @@ def test_show_diff_and_why_are_what_the_verbs_print(capsys: pytest.CaptureFixtur
     assert chains.splitlines() == printed(capsys, "why", path, small)
 
 
-def test_check_builds_every_experiment_with_the_same_overrides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_check_builds_every_experiment_with_the_same_overrides(monkeypatch):
     names = ("image.amoebanet.digits", "lm.source.tiny")
     entries = {name: experiment_index.index().entries[name] for name in names}
     index = experiment_index.Registry(entries, [])
@@ -199,9 +195,7 @@ def test_check_builds_every_experiment_with_the_same_overrides(
         lingo.check("Stck=Repeat")
 
 
-def test_a_sweep_asks_for_what_the_verb_does(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_asks_for_what_the_verb_does(tmp_path, monkeypatch):
     requests = []
 
     def run_sweep(request, **kwargs) -> SweepOutcome:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import pytest
 
@@ -108,9 +107,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
-def test_a_mistake_is_named_in_three_lines_and_creates_nothing(
-    arguments: Sequence[str], said: str, empty: pathlib.Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_named_in_three_lines_and_creates_nothing(arguments, said, empty, capfd):
     assert main(arguments) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -139,9 +136,7 @@ def test_help_lists_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_shows_examples_and_flags(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_of_a_verb_shows_examples_and_flags(verb, capsys):
     assert main([verb, "--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -167,13 +162,7 @@ class Locked(LingoError):
         (LingoError("a \x1b[31mname"), 1, "lingo list: a \\x1b[31mname\n"),
     ],
 )
-def test_an_error_decides_the_exit_code(
-    error: BaseException,
-    code: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_decides_the_exit_code(error, code, said, monkeypatch, capsys):
     def fail(arguments: list[str]) -> int:
         raise error
 
@@ -186,9 +175,7 @@ def test_an_error_decides_the_exit_code(
 
 
 @pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemExit(1)])
-def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(error, monkeypatch, capsys):
     def fail(arguments: list[str]) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -244,9 +231,7 @@ def test_signals_are_heeded_before_anything_heavy_is_imported() -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "/dev/null"])
-def test_a_run_cannot_stand_where_a_file_is(
-    place: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_cannot_stand_where_a_file_is(place, empty, capsys):
     (empty / "file").write_text("kept")
     assert main(["train", TINY, f"--logdir={place}", "--set=max_steps=1"]) == 2
     assert "is not a directory" in capsys.readouterr().err
@@ -276,9 +261,7 @@ def test_what_looks_like_help_as_a_value_is_a_value(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("flag", ["-traceback", "--traceback=true", "--flagfile=flags.txt"])
-def test_the_traceback_may_be_asked_for_in_every_way(
-    flag: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_traceback_may_be_asked_for_in_every_way(flag, empty, capsys):
     (empty / "flags.txt").write_text("--traceback\n")
     assert main(["show", "--exp=nowhere", flag]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
@@ -287,9 +270,7 @@ def test_the_traceback_may_be_asked_for_in_every_way(
 @pytest.mark.parametrize(
     "arguments", [["list"], ["show", TINY], ["why", "seed", TINY], ["describe", "FeedForward"]]
 )
-def test_a_working_directory_that_is_gone_keeps_nobody_from_reading(
-    arguments: list[str], empty: pathlib.Path
-) -> None:
+def test_a_working_directory_that_is_gone_keeps_nobody_from_reading(arguments, empty):
     done = in_a_directory_that_is_gone(empty, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
 

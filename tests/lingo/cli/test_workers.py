@@ -46,9 +46,7 @@ def test_each_worker_learns_who_it_is(tmp_path: pathlib.Path) -> None:
     assert all(address.startswith("127.0.0.1:") for address in addresses)
 
 
-def test_lines_are_shown_with_the_number_of_their_worker(
-    tmp_path: pathlib.Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_lines_are_shown_with_the_number_of_their_worker(tmp_path, capfdbinary):
     said = "os.write(1, b'one\\ntwo' + bytes([me, 255])); os.write(2, b'wrong\\n')"
     run(said, logs=tmp_path / "logs")
     out, err = capfdbinary.readouterr()
@@ -150,9 +148,7 @@ def _failing(started: list[int]) -> Callable[..., list[Ending]]:
         ([(1, 0), (0, 143), (2, 2)], (0, 143)),
     ],
 )
-def test_the_first_that_failed_for_a_reason_of_its_own_is_named(
-    ended: list[tuple[int, int]], expected: tuple[int, int] | None
-) -> None:
+def test_the_first_that_failed_for_a_reason_of_its_own_is_named(ended, expected):
     assert first_failed([Ending(*one) for one in ended]) == expected
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any, Literal
 
 import numpy as np
@@ -141,9 +140,7 @@ def test_the_type_of_an_item() -> None:
     assert types.item(Any, 0) is Any
 
 
-def test_a_relative_path_means_the_same_from_everywhere(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_means_the_same_from_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert types.fitter(FilePath | None)("a/*.txt") == f"{tmp_path}/a/*.txt"
     assert types.fitter(FilePath)("../b") == str(tmp_path.parent / "b")

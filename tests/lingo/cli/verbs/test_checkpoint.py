@@ -145,9 +145,7 @@ def test_the_best_can_be_inspected(lingo: Callable, run: pathlib.Path) -> None:
         (["--step=latest"], 0, ["step 50: sound"]),
     ],
 )
-def test_every_byte_is_verified(
-    lingo: Callable, run: pathlib.Path, flags: list[str], code: int, lines: list[str]
-) -> None:
+def test_every_byte_is_verified(lingo, run, flags, code, lines):
     damage(run, 40)
     done = lingo("checkpoint", "verify", "--run=run", *flags)
     assert done.code == code
@@ -176,9 +174,7 @@ def test_every_byte_is_verified(
         (["checkpoint", "inspect", "--run=run", "--step=7"], 3, "it has 10, 20, 30, 40, 50"),
     ],
 )
-def test_a_mistake_is_one_line(
-    lingo: Callable, run: pathlib.Path, arguments: list[str], code: int, said: str
-) -> None:
+def test_a_mistake_is_one_line(lingo, run, arguments, code, said):
     done = lingo(*arguments)
     assert (done.code, done.out) == (code, "")
     assert said.format(run=run) in done.err

@@ -105,9 +105,7 @@ def test_tensorboard_shows_the_table_as_it_is(found: dict[str, Any]) -> None:
     assert [line.removeprefix("    ") for line in lines] == found["program"].splitlines()
 
 
-def test_the_table_ends_with_the_time_that_it_took(
-    lingo: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_ends_with_the_time_that_it_took(lingo, monkeypatch):
     made: list[int] = []
     text = "ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}\n"
     program = CompiledProgram(topology({"data": 2, "model": 4}), text, 1, {}, 1.5, 2.5)

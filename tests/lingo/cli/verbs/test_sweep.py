@@ -172,9 +172,7 @@ def test_the_best_trial_is_the_one_with_the_least_loss(sweep_dir: pathlib.Path) 
     assert {trial["name"]: trial["value"] for trial in results["trials"]} == losses
 
 
-def test_the_same_command_shows_the_table_again_and_trains_nothing(
-    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_shows_the_table_again_and_trains_nothing(sweep_dir, micro, capsys):
     before = {path: path.stat().st_mtime_ns for path in sweep_dir.glob("00*/*")}
     assert main(micro) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -184,17 +182,13 @@ def test_the_same_command_shows_the_table_again_and_trains_nothing(
     assert shlex.split(lines[-1])[:2] == ["lingo", "train"]
 
 
-def test_the_command_of_a_trial_resumes_its_run(
-    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_a_trial_resumes_its_run(sweep_dir, micro, capsys):
     results = json.loads((sweep_dir / "results.json").read_text())
     assert main(shlex.split(results["trials"][0]["command"])[1:]) == 0
     assert "is done: step 2" in capsys.readouterr().out
 
 
-def test_another_sweep_there_is_refused(
-    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_sweep_there_is_refused(sweep_dir, micro, capsys):
     assert main([*micro, "--sweep=exp.dim=8,16"]) == 7
     assert "exp.dim=8,16" in capsys.readouterr().err
     assert main([*micro, "--set=train_input.length=4"]) == 7

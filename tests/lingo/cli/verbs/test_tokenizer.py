@@ -46,9 +46,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 
 @pytest.mark.parametrize("of", ["--exp=mine.py:mine", "--source=TextFiles(pattern=text/*.txt)"])
-def test_the_line_it_prints_makes_an_experiment_use_the_file(
-    of: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_line_it_prints_makes_an_experiment_use_the_file(of, capsys):
     assert main(["tokenizer", of, "--vocab_size=275", "--out=my.model"]) == 0
     made, use = capsys.readouterr().out.splitlines()[-2:]
     assert made.startswith("my.model: 275 pieces, ")
@@ -60,9 +58,7 @@ def test_the_line_it_prints_makes_an_experiment_use_the_file(
     assert params.build().task.p.vocab_size == 275
 
 
-def test_a_path_that_would_confuse_the_grammar_is_quoted(
-    capsys: pytest.CaptureFixture[str], folder: pathlib.Path
-) -> None:
+def test_a_path_that_would_confuse_the_grammar_is_quoted(capsys, folder):
     (folder / "a, b").mkdir()
     of = "--source=TextFiles(pattern=text/*.txt)"
     assert main(["tokenizer", of, "--vocab_size=275", "--out=a, b/my.model"]) == 0
@@ -94,22 +90,14 @@ def test_a_path_that_would_confuse_the_grammar_is_quoted(
         (["--source=TextFiles(pattern=gone)", "--vocab_size=300", "--out=x"], 5, "no file matches"),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(
-    arguments: list[str],
-    code: int,
-    reason: str,
-    capsys: pytest.CaptureFixture[str],
-    folder: pathlib.Path,
-) -> None:
+def test_a_mistake_is_one_line_and_writes_nothing(arguments, code, reason, capsys, folder):
     before = sorted(folder.glob("*"))
     assert main(["tokenizer", *arguments]) == code
     assert reason in capsys.readouterr().err
     assert [f for f in sorted(folder.glob("*")) if f.name != "cache"] == before
 
 
-def test_long_learning_says_that_it_gets_on(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_learning_says_that_it_gets_on(capsys, monkeypatch):
     told, train = threading.Event(), sentence_piece_training.train
 
     def slow(*args: Any, **kwargs: Any) -> bytes:

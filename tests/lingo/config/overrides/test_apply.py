@@ -43,9 +43,7 @@ def apply(params: Any, *texts: str) -> list[OverrideResult]:
         ("eval_inputs[heldout].extra='3'", "eval_inputs.heldout.extra", "3"),
     ],
 )
-def test_the_type_of_a_field_decides_how_text_is_read(
-    toys: Any, override: str, path: str, value: object
-) -> None:
+def test_the_type_of_a_field_decides_how_text_is_read(toys, override, path, value):
     toy = toys.Toy.params()
     assert apply(toy, override)[0].num_matches == 1
     at: Any = toy
@@ -202,9 +200,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("override", "message"), MISTAKES, ids=[o[:40] for o, _ in MISTAKES])
-def test_a_mistake_is_one_clear_error_and_changes_nothing(
-    toys: Any, override: str, message: str
-) -> None:
+def test_a_mistake_is_one_clear_error_and_changes_nothing(toys, override, message):
     toy = toys.Toy.params()
     before = toy.copy()
     with pytest.raises(ParamError, match=message) as caught:

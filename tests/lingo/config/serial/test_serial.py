@@ -30,10 +30,7 @@ def test_what_was_set_is_written_and_nothing_else(toys: Any) -> None:
     assert written["params"] == {
         "@": "conftest.py:Toy",
         "optimizer": {"@": "conftest.py:Adam", "betas": {"@tuple": [0.5, 0.25]}},
-        "eval_inputs": {
-            "heldout": {"@": "conftest.py:Input"},
-            "new": {"@": "conftest.py:Input"},
-        },
+        "eval_inputs": {"heldout": {"@": "conftest.py:Input"}, "new": {"@": "conftest.py:Input"}},
         "name": "x",
     }
 
@@ -231,9 +228,7 @@ def test_what_could_not_be_read_is_not_written(toys: Any) -> None:
         serial.dump(toys.Toy.params(name="x" * 2**24), Origin(), "")
 
 
-def test_what_is_counted_is_what_there_is(
-    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_counted_is_what_there_is(toys, tmp_path, monkeypatch):
     """A part that is written counts once, not once more in the defaults of each one around it."""
     toy = toys.Toy.params(name="x")
     toy.optimizer.betas = (0.5, 0.25)

@@ -79,9 +79,7 @@ def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (text.render(lines), "")
 
 
-def test_the_working_directory_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_working_directory_is_not_trusted(tmp_path, monkeypatch):
     file = write_experiment(tmp_path / "params", "serial_local")
     monkeypatch.chdir(tmp_path)
     chosen = registry.get("serial_local.oak")
