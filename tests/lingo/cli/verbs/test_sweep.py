@@ -23,30 +23,18 @@ RATE = "--sweep=optimizer.learning_rate=0.1,0.2"
 MICRO = '''
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles
-from lingo.data.text_input import TextInput
-from lingo.layers.stacks.stack import Stack
-from lingo.optim.adam import AdamW
-from lingo.contract import Experiment
-from tasks.lm.model import LanguageModel
-from tasks.lm.task import LanguageModeling
-from lingo.layers.sequence.transformer import TransformerLayer
+from params.lm.source import tiny
 
 
 @experiment
 def micro(text: str, dim: int = 16):
     """A few steps on a few words."""
-    layer = TransformerLayer.params()
-    layer.attention.num_heads = 2
-    data = TextInput.params(source=TextFiles.params(pattern=text), batch_size=2, length=8)
-    return Experiment.params(
-        task=LanguageModeling.params(
-            model=LanguageModel.params(dim=dim, stack=Stack.params(layer=layer, num_layers=1))
-        ),
-        train_input=data,
-        eval_inputs={"same": data.copy().set(repeat=False, max_batches=2)},
-        optimizer=AdamW.params(learning_rate=1e-3),
-        max_steps=2,
-    )
+    cfg = tiny(model_dim=dim, num_layers=1).set(max_steps=2)
+    cfg.evaluate.prompts = []
+    cfg.task.model.stack.layer.attention.num_heads = 2
+    cfg.train_input.set(source=TextFiles.params(pattern=text), batch_size=2, length=8)
+    cfg.eval_inputs = {"same": cfg.train_input.copy().set(repeat=False, max_batches=2)}
+    return cfg
 '''
 
 
