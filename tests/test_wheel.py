@@ -104,13 +104,6 @@ def test_an_installed_lingo_lists_and_trains_its_experiments(installed, tmp_path
     assert (tmp_path / "run/STATUS").read_text() == "done at step 2\n"
 
 
-def test_an_own_experiment_file_trains_and_resumes_outside_the_checkout(installed, tmp_path):
-    (tmp_path / "mine.py").write_text(MINE)
-    lingo(["train", "--exp=mine.py:mine", "--logdir=run"], installed, tmp_path)
-    lingo(["train", "--exp=mine.py:mine", "--logdir=run", "--set=max_steps=3"], installed, tmp_path)
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"
-
-
 def test_the_first_experiment_of_the_readme_trains_in_an_empty_directory(installed, tmp_path):
     (code,) = re.findall(
         r"^```python first.py\n(.*?)^```$", (ROOT / "README.md").read_text(), FLAGS

@@ -122,20 +122,17 @@ time.sleep(60)
 
 def test_no_worker_outlives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(workers, "_wait_for_workers", _failing(started))
+
+    def fail(processes: list, *_: object) -> list[Ending]:
+        started.extend(process.pid for process in processes)
+        raise RuntimeError
+
+    monkeypatch.setattr(workers, "_wait_for_workers", fail)
     with pytest.raises(RuntimeError):
         run("time.sleep(60)")
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def _failing(started: list[int]) -> Callable[..., list[Ending]]:
-    def wait(processes: list, *_: object) -> list[Ending]:
-        started.extend(process.pid for process in processes)
-        raise RuntimeError
-
-    return wait
 
 
 @pytest.mark.parametrize(

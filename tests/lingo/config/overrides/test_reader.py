@@ -69,28 +69,10 @@ def test_text_is_read_as_its_type_wants(text: str, hint: Any, value: object) -> 
     assert same(read(text, hint), value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        0,
-        -3,
-        0.1,
-        1e-300,
-        1e22,
-        -0.0,
-        True,
-        None,
-        "",
-        "a b",
-        "none",
-        "3",
-        "it's",
-        '"',
-        "\\",
-        "[1]",
-        "é\n",
-    ],
-)
+WRITTEN = [0, -3, 0.1, 1e-300, 1e22, -0.0, True, None, "", "none", "3", "it's", '"', "\\", "[1]"]
+
+
+@pytest.mark.parametrize("value", [*WRITTEN, "a b", "é\n"])
 def test_what_python_writes_is_read_back(value: object) -> None:
     assert same(read(repr(value), Any), value)
     assert same(read(repr([value, [value]]), Any), [value, [value]])
