@@ -155,21 +155,6 @@ def test_tasks_and_params_are_importable_beside_files_of_the_user(installed, bes
         assert "LanguageModeling" in lingo(["show", *arguments], installed, beside)
 
 
-HIDING = [{"tasks/__init__.py": "x = 1"}, {"tasks.py": "x = 1"}]
-
-
-@pytest.mark.parametrize("beside", HIDING, ids=["package", "module"], indirect=True)
-def test_a_file_that_hides_tasks_is_named_and_configurations_are_read(installed, beside):
-    command = [sys.executable, "-S", "mine.py"]
-    done = subprocess.run(command, cwd=beside, env=installed, capture_output=True, text=True)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: {beside / 'tasks'}")
-    assert "hides lingo's" in last
-    recorded_run(installed, beside)
-    for arguments in (["--run=run"], ["--exp=mine.py:mine"], ["--exp=lm.source.tiny"]):
-        assert "LanguageModeling" in lingo(["show", *arguments], installed, beside)
-
-
 def test_the_installed_lingo_uses_its_own_files_inside_a_checkout(installed, tmp_path):
     target = pathlib.Path(installed["PYTHONPATH"].split(os.pathsep)[0])
     for folder in ("lingo", "tasks", "params"):

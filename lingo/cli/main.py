@@ -42,7 +42,6 @@ VERBS = (
     "tokenizer",
 )
 MAX_ERROR_LINES = 3
-MAX_LINE_CHARACTERS = 1000
 
 USAGE = 2
 UNEXPECTED = 1
@@ -153,14 +152,8 @@ def _run_verb(arguments: list[str]) -> int:
 
 
 def _shows_traceback(arguments: list[str]) -> bool:
-    name, *rest = arguments or [""]
-    verb: Any = sys.modules.get(f"{_PLACE}.{name}")  # it may be what could not be imported
-    command = sys.modules.get("lingo.cli.command")
-    if verb and command:
-        found = command.find_flags(verb, rest)
-    else:
-        found = {argument.lstrip("-") for argument in rest}
-    return not found.isdisjoint({"traceback", "traceback=true"})
+    flags = {argument.lstrip("-") for argument in arguments if argument.startswith("-")}
+    return not flags.isdisjoint({"traceback", "traceback=true"})
 
 
 def _import_verb(name: str) -> Verb:
@@ -201,17 +194,9 @@ def _report_error(error: BaseException, name: str) -> int:
         kind = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
         text, code = f"unexpected {kind} (--traceback shows where)", UNEXPECTED
     with contextlib.suppress(OSError):  # the exit code remains
-        lines = [_cut(escape_controls(line)) for line in f"{where}: {text}".splitlines()]
+        lines = [escape_controls(line) for line in f"{where}: {text}".splitlines()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     return code
-
-
-def _cut(line: str) -> str:
-    """Returns a line without its middle if it is very long."""
-    if len(line) <= MAX_LINE_CHARACTERS:
-        return line
-    half = MAX_LINE_CHARACTERS // 2
-    return f"{line[:half]} ... {line[-half:]}"
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from absl import flags
 from lingo.cli import command
 from lingo.config import docs, registry, types
 from lingo.config.node.field import field_of
-from lingo.config.params import Configurable, ParamError, fields, interface
+from lingo.config.params import Configurable, fields, interface
 from lingo.config.printable import relative_path
 from lingo.config.registry import Entry
 from lingo.config.roots.classes import Classes
-from lingo.config.roots.roots import Roots
 
 WORD = "NAME"
 
@@ -38,18 +37,8 @@ def run(values: flags.FlagValues, word: str) -> int:
         cls = Classes(places).find(name if dot else word)
         print(class_text(cls, only=field if dot else None), end="")
     else:
-        print(experiment_text(_entry(word, places)), end="")
+        print(experiment_text(registry.index(places).find(word)), end="")
     return 0
-
-
-def _entry(word: str, places: Roots) -> Entry:
-    try:
-        return registry.index(places).find(word)
-    except ParamError as error:
-        classes = {name.lower(): name for name in Classes(places).names()}
-        if meant := classes.get(word.lower()):
-            raise ParamError(f"There is no experiment {word!r}. The class is {meant}.") from None
-        raise error
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:

@@ -38,9 +38,6 @@ class Selection:
     def __getitem__(self, index: int) -> Any:
         return self._nodes[index]
 
-    def __repr__(self) -> str:
-        return f"{len(self)} {self.cls.__name__} in {self.root.cls.__name__}"
-
     def set(self, **values: Any) -> Selection:
         """Sets fields of each node; Params among the values are copied, so that none is shared."""
         with record_location(_caller_location()):

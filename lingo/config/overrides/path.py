@@ -162,9 +162,6 @@ def refuse_unknown_field(
     owners = sorted({n.cls.__name__ for n in nodes(root) if name in fields(n.cls)})
     patterns = " or ".join(f"{owner}.{name}" for owner in owners[:3])
     hint = f" To set it wherever it is: {patterns}." if owners else ""
-    classes = {} if where else {n.cls.__name__.lower(): n.cls.__name__ for n in nodes(root)}
-    if meant := classes.get(name.lower()):
-        hint += f" The class is {meant}."
     error = unknown_field(cls, name)
     raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")
 

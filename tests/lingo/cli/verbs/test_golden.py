@@ -26,10 +26,8 @@ def checkout(toys, tmp_path, monkeypatch) -> pathlib.Path:
 def test_what_was_written_is_current(lingo: Callable, checkout: pathlib.Path) -> None:
     written = lingo("golden", "--write")
     assert (written.code, written.err) == (0, "")
-    assert sorted(p.name for p in (checkout / "tests/goldens").iterdir()) == [
-        "toys.deep.txt",
-        "toys.narrow.txt",
-    ]
+    files = sorted(p.name for p in (checkout / "tests/goldens").iterdir())
+    assert files == ["toys.deep.txt", "toys.narrow.txt"]
     assert lingo("golden") == (0, "", "")
     assert lingo("golden", "--write") == (0, "", "")
 

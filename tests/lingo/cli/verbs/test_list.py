@@ -57,12 +57,6 @@ def test_a_word_that_selects_nothing_is_a_mistake(lingo: Callable) -> None:
     assert "Did you mean 'toys.narrow'?" in done.err
 
 
-def test_the_params_of_the_working_directory_are_listed(lingo, tmp_path):
-    place(tmp_path, "mine")
-    (line,) = lingo("list", "own.mine").out.splitlines()
-    assert line == "own.mine(width: int = 3)  Local."
-
-
 def test_a_directory_given_by_flag_is_listed(lingo, toys, monkeypatch):
     monkeypatch.delenv("LINGO_PARAMS")
     assert "toys." not in lingo("list").out

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lingo.cli.verbs.show import run_with_clock
+from lingo.cli.clock import run_with_clock
 
 
 def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callable) -> None:

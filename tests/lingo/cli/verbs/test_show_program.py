@@ -119,21 +119,6 @@ def test_the_table_ends_with_the_time_that_it_took(lingo, monkeypatch):
     assert made == [8, 16]
 
 
-def test_without_jax_the_error_says_what_to_install(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "jax.py").write_text("raise ImportError('not here')\n")
-    root = str(pathlib.Path(__file__).parents[4])
-    done = subprocess.run(
-        [sys.executable, "-m", "lingo.cli.main", "show", *SMALL, "--program"],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{root}"},
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 2
-    assert "pip install 'lingo-tf[mesh]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 TPU = "--set=runtime=TpuMesh(data=2)"
 
 

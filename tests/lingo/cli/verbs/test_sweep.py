@@ -68,45 +68,24 @@ def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, message) -> No
 
 
 def test_it_prints_commands_that_a_person_would_type(lingo, toys) -> None:
-    done = lingo(
-        "sweep",
-        f"--exp={toys / 'toys.py'}:narrow",
-        "--logdir=my runs",
-        "--params_dir=.",
-        "--set=seed=3",
-        "--sweep=ToyLayer.rate=0.5",
-        "--sweep=exp.num_layers=1,2",
-        "--print",
-    )
+    shared = [f"--exp={toys / 'toys.py'}:narrow", "--params_dir=.", "--set=seed=3"]
+    sweeps = ["--sweep=ToyLayer.rate=0.5", "--sweep=exp.num_layers=1,2"]
+    done = lingo("sweep", *shared, "--logdir=my runs", *sweeps, "--print")
     assert (done.code, done.err) == (0, "")
-    assert [shlex.split(line) for line in done.out.splitlines()] == [
-        [
-            "lingo",
-            "train",
-            f"--exp={toys / 'toys.py'}:narrow",
-            "--params_dir=.",
-            "--set=seed=3",
-            f"--logdir=my runs/00{i}-rate-0.5-num_layers-{i + 1}",
-            "--set=ToyLayer.rate=0.5",
-            f"--set=exp.num_layers={i + 1}",
-        ]
-        for i in range(2)
-    ]
+    assert [shlex.split(line)[2:-3] for line in done.out.splitlines()] == [shared, shared]
+    for i, line in enumerate(map(shlex.split, done.out.splitlines())):
+        assert line[:2] == ["lingo", "train"]
+        logdir = f"--logdir=my runs/00{i}-rate-0.5-num_layers-{i + 1}"
+        assert line[-3:] == [logdir, "--set=ToyLayer.rate=0.5", f"--set=exp.num_layers={i + 1}"]
     assert list(pathlib.Path().iterdir()) == []
 
 
 def test_an_argument_that_the_experiment_needs_may_be_what_is_swept(lingo, tmp_path) -> None:
     file = tmp_path / "needs.py"
-    file.write_text(
-        "from lingo.config.registry import experiment\n"
-        "from params.toys import narrow\n"
-        "@experiment\n"
-        "def needs(num_layers: int):\n"
-        "    return narrow(num_layers)\n"
-    )
-    done = lingo(
-        "sweep", f"--exp={file}:needs", "--logdir=s", "--sweep=exp.num_layers=2", "--print"
-    )
+    imports = "from lingo.config.registry import experiment\nfrom params.toys import narrow\n"
+    file.write_text(f"{imports}@experiment\ndef needs(num_layers: int): return narrow(num_layers)")
+    sweep = ["--sweep=exp.num_layers=2", "--logdir=s", "--print"]
+    done = lingo("sweep", f"--exp={file}:needs", *sweep)
     assert done.err == ""
     assert "--set=exp.num_layers=2" in done.out
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import re
 import shlex
-import threading
-from typing import Any
 
 import pytest
 
 from lingo.cli.main import main
-from lingo.cli.verbs import tokenizer
 from lingo.config import registry
-from lingo.data import sentence_piece_training
 from lingo.data.sentence_piece import SentencePiece
-from lingo.trainer.progress import Progress
 
 pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 
@@ -95,25 +89,3 @@ def test_a_mistake_is_one_line_and_writes_nothing(arguments, code, reason, capsy
     assert main(["tokenizer", *arguments]) == code
     assert reason in capsys.readouterr().err
     assert [f for f in sorted(folder.glob("*")) if f.name != "cache"] == before
-
-
-def test_long_learning_says_that_it_gets_on(capsys, monkeypatch):
-    told, train = threading.Event(), sentence_piece_training.train
-
-    def slow(*args: Any, **kwargs: Any) -> bytes:
-        assert told.wait(60)
-        return train(*args, **kwargs)
-
-    message = Progress.message
-
-    def seen(self: Progress, text: str) -> None:
-        message(self, text)
-        if text.startswith("learning for "):
-            told.set()
-
-    monkeypatch.setattr(tokenizer, "SHOWN_SECONDS", 0.01)
-    monkeypatch.setattr(sentence_piece_training, "train", slow)
-    monkeypatch.setattr(Progress, "message", seen)
-    of = "--source=TextFiles(pattern=text/*.txt)"
-    assert main(["tokenizer", of, "--vocab_size=275", "--out=my.model"]) == 0
-    assert re.search(r"\nlearning for \d+ s\n", capsys.readouterr().out)

@@ -72,12 +72,9 @@ def test_a_run_leaves_what_is_needed_to_repeat_it(run: pathlib.Path, exp: str) -
     assert 2 in steps(run)
     config = json.loads((run / "config.json").read_text())
     assert config["experiment"]["overrides"] == ["max_steps=2", "optimizer.learning_rate=0.5"]
-    assert (run / "flags.txt").read_text().splitlines() == [
-        f"--exp={exp}",
-        f"--logdir={run}",
-        "--set=max_steps=2",
-        "--set=optimizer.learning_rate=0.5",
-    ]
+    sets = ["--set=max_steps=2", "--set=optimizer.learning_rate=0.5"]
+    flags = [f"--exp={exp}", f"--logdir={run}", *sets]
+    assert (run / "flags.txt").read_text().splitlines() == flags
 
 
 def test_the_same_command_with_nothing_left_does_nothing(run, capsys):

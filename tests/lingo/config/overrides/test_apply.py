@@ -193,7 +193,6 @@ MISTAKES = [
     ("Block=Remat(layer=Remat(layer=_))", "there is nothing that"),
     ("Attention.positions=Remat(layer=_)", "there is nothing that"),
     ("Block=Stack(num_layers=_)", "Stack.num_layers does not take .*Block"),
-    ("block.dim=3", "no field 'block'.*The class is Block"),
 ]
 
 
