@@ -70,15 +70,8 @@ def run(
 ) -> list[Ending]:
     """Starts the workers of a run and waits; returns how they ended, in that order.
 
-    When one has ended, for whatever reason, the others get some time to end; then they are
-    terminated, and finally killed.
-
-    Args:
-        program: the command line of each worker.
-        cluster: their addresses.
-        signals: to forward to them.
-        logs: a directory for a file with each worker's lines; None: lines are only shown.
-        patience: how long to wait for the others.
+    When one has ended, the others get some time to end; then they are terminated, and finally
+    killed. With `logs`, a directory, the lines of each are also written to a file.
 
     Raises:
         StorageError: if a log cannot be written.

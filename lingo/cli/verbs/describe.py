@@ -45,9 +45,8 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
     """Returns a class's docstring, and a line for each field, or for one, which it must have."""
     if only is not None:
         field_of(cls, only)
-    described = docs.describe(cls)
     rows = [("name", "type", "default", "meaning")]
-    shown = [f for f in described.fields if only in (None, f.name)]
+    shown = [f for f in docs.describe(cls) if only in (None, f.name)]
     for field in shown:  # with the choices that the name of its type does not show
         choices = types.describe(fields(cls)[field.name].hint)
         suffix = f" ({choices})" if choices.startswith("one of") else ""
@@ -61,7 +60,8 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
     where = f"{relative_path(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
     article = "an" if kind[0] in "AEIOU" else "a"
-    return f"{described.name}, {article} {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    return f"{cls.__name__}, {article} {kind}: {where}\n\n{doc}\n\nfields:\n{table}\n"
 
 
 def experiment_text(entry: Entry) -> str:

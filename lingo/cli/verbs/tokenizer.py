@@ -83,16 +83,10 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 def _check_free(out: Path) -> None:
     """Raises UsageError unless a file can be made at a path."""
-    try:
-        os.lstat(out)
-        why = "exists already"
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.isdir(out.parent):
-            return
-        why = f"is in no directory that exists: {out.parent}"
-    except OSError as error:
-        why = f"cannot be written: {error.strerror}"
-    raise UsageError(f"--out={out} {why}")
+    if os.path.lexists(out):
+        raise UsageError(f"--out={out} exists already")
+    if not os.path.isdir(out.parent):
+        raise UsageError(f"--out={out} is in no directory that exists: {out.parent}")
 
 
 def usage(out: Path, vocab_size: int) -> str:

@@ -224,11 +224,6 @@ def test_a_file_that_imports_tensorflow_is_read_quietly(empty: pathlib.Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_looks_like_help_as_a_value_is_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decode", "--run=nowhere", "--prompt", "-h"]) != 0
-    assert "usage" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("flag", ["--traceback", "-traceback", "--traceback=true"])
 def test_the_traceback_is_shown_on_request(flag, capsys):
     assert main(["show", "--exp=nowhere", flag]) == 2
