@@ -154,12 +154,8 @@ def diff(old: Params, new: Params) -> Sequence[Change]:
 def why(params: Params, path: str) -> Sequence[Chain]:
     """Traces where values come from: default, parent, file and line, override.
 
-    Args:
-        params: of an experiment.
-        path: `optimizer.learning_rate`, or `FeedForward.dropout_rate` for every FeedForward.
-
-    Returns:
-        For each field its `path` and its `steps`: `value` and `origin`, the last in force.
+    The path is `optimizer.learning_rate`, or `FeedForward.dropout_rate` for every FeedForward. For
+    each field it returns `path` and `steps`: `value` and `origin`, the last in force.
 
     Raises:
         ParamError: if there is no such field.
@@ -173,12 +169,8 @@ def why(params: Params, path: str) -> Sequence[Chain]:
 def check(*overrides: str, trace: bool = False) -> Sequence[CheckResult]:
     """Builds every experiment with the same overrides, shapes only: a change tried on all of them.
 
-    Args:
-        *overrides: as `--set` takes them, applied in order.
-        trace: whether to trace training and evaluation, too, with TensorFlow but without weights.
-
-    Returns:
-        For each experiment its `name`, `num_weights`, and the `error` if it failed, else None.
+    With `trace`, training and evaluation are traced, too, with TensorFlow but without weights. For
+    each experiment it returns `name`, `num_weights`, and the `error` if it failed, else None.
 
     Raises:
         ParamError: if an override matches in no experiment.

@@ -28,18 +28,14 @@ def test_goldens_are_current(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("patterns", ALONE_AND_TOGETHER, ids=" ".join)
-def test_every_experiment_builds(
-    patterns: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_experiment_builds(patterns, capsys):
     assert main(["check", *(f"--set={p}" for p in patterns)]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in NAMES)
 
 
 @pytest.mark.parametrize("flags", [(EXPERTS,), (ROTARY,), (EXPERTS, ROTARY)], ids=" ".join)
-def test_experts_and_rotary_positions_are_one_flag_each_for_all_but_images(
-    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_experts_and_rotary_positions_are_one_flag_each_for_all_but_images(flags, capsys):
     assert main(["check", *(f"--set={flag}" for flag in flags)]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     for flag in flags:
@@ -54,9 +50,7 @@ def test_each_of_these_flags_alone_traces(flag: str) -> None:
 
 
 @pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)
-def test_every_kind_of_experiment_traces(
-    kinds_of_experiments: list[str], patterns: tuple[str, ...]
-) -> None:
+def test_every_kind_of_experiment_traces(kinds_of_experiments, patterns):
     flags = [*(f"--exp={n}" for n in kinds_of_experiments), *(f"--set={p}" for p in patterns)]
     assert main(["check", "--trace", *flags]) == 0
 

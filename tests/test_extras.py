@@ -40,9 +40,7 @@ def lingo(
 
 
 @pytest.mark.parametrize("verb", ["train", "train --devices=4"])
-def test_a_mesh_without_jax_is_one_line_with_what_to_install(
-    verb: str, without_jax: dict[str, str], tmp_path: pathlib.Path
-) -> None:
+def test_a_mesh_without_jax_is_one_line_with_what_to_install(verb, without_jax, tmp_path):
     done = lingo((*verb.split(), "--logdir=run", *SMALL, MESH), without_jax, tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -97,27 +97,14 @@ def test_what_few_need_is_an_extra(wheel: pathlib.Path) -> None:
     assert not {"jax", "optuna"} & {package for package, extra in required if not extra}
 
 
-def test_an_installed_lingo_lists_and_trains_its_experiments(
-    installed: dict[str, str], tmp_path: pathlib.Path
-) -> None:
+def test_an_installed_lingo_lists_and_trains_its_experiments(installed, tmp_path):
     assert "lm.source.tiny" in lingo(["list"], installed, tmp_path)
     small = ["--set=exp.model_dim=32", "--set=max_steps=2", "--set=eval_inputs={}"]
     lingo(["train", "--exp=lm.source.tiny", "--logdir=run", *small], installed, tmp_path)
     assert (tmp_path / "run/STATUS").read_text() == "done at step 2\n"
 
 
-def test_an_own_experiment_file_trains_and_resumes_outside_the_checkout(
-    installed: dict[str, str], tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    lingo(["train", "--exp=mine.py:mine", "--logdir=run"], installed, tmp_path)
-    lingo(["train", "--exp=mine.py:mine", "--logdir=run", "--set=max_steps=3"], installed, tmp_path)
-    assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"
-
-
-def test_the_first_experiment_of_the_readme_trains_in_an_empty_directory(
-    installed: dict[str, str], tmp_path: pathlib.Path
-) -> None:
+def test_the_first_experiment_of_the_readme_trains_in_an_empty_directory(installed, tmp_path):
     (code,) = re.findall(
         r"^```python first.py\n(.*?)^```$", (ROOT / "README.md").read_text(), FLAGS
     )
@@ -160,9 +147,7 @@ BESIDE = [
 
 
 @pytest.mark.parametrize("beside", BESIDE, ids=["modules", "packages"], indirect=True)
-def test_tasks_and_params_are_importable_beside_files_of_the_user(
-    installed: dict[str, str], beside: pathlib.Path
-) -> None:
+def test_tasks_and_params_are_importable_beside_files_of_the_user(installed, beside):
     assert python(["mine.py"], installed, beside) == "<class 'lingo.contract.Experiment'>\n"
     assert "1 passed" in python(["-m", "pytest", "-q", "test_mine.py"], installed, beside)
     recorded_run(installed, beside)
@@ -170,26 +155,7 @@ def test_tasks_and_params_are_importable_beside_files_of_the_user(
         assert "LanguageModeling" in lingo(["show", *arguments], installed, beside)
 
 
-HIDING = [{"tasks/__init__.py": "x = 1"}, {"tasks.py": "x = 1"}]
-
-
-@pytest.mark.parametrize("beside", HIDING, ids=["package", "module"], indirect=True)
-def test_a_file_that_hides_tasks_is_named_and_configurations_are_read(
-    installed: dict[str, str], beside: pathlib.Path
-) -> None:
-    command = [sys.executable, "-S", "mine.py"]
-    done = subprocess.run(command, cwd=beside, env=installed, capture_output=True, text=True)
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: {beside / 'tasks'}")
-    assert "hides lingo's" in last
-    recorded_run(installed, beside)
-    for arguments in (["--run=run"], ["--exp=mine.py:mine"], ["--exp=lm.source.tiny"]):
-        assert "LanguageModeling" in lingo(["show", *arguments], installed, beside)
-
-
-def test_the_installed_lingo_uses_its_own_files_inside_a_checkout(
-    installed: dict[str, str], tmp_path: pathlib.Path
-) -> None:
+def test_the_installed_lingo_uses_its_own_files_inside_a_checkout(installed, tmp_path):
     target = pathlib.Path(installed["PYTHONPATH"].split(os.pathsep)[0])
     for folder in ("lingo", "tasks", "params"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

@@ -5,7 +5,6 @@ Each file in `verbs` is one verb.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import itertools
 import re
@@ -67,9 +66,7 @@ def new_flags(verb: Verb) -> flags.FlagValues:
 def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagValues, str]:
     """Reads the arguments after a verb; returns the flags, and the word beside them or "".
 
-    Raises:
-        UsageError: for everything that absl rejects, and for repeated flags, `--undefok`, and words
-            that the verb does not take.
+    Raises UsageError also for repeated flags and `--undefok`, which absl accepts.
     """
     values = new_flags(verb)
     arguments, inner = _split(name, verb, arguments)
@@ -101,20 +98,8 @@ def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[st
     return arguments[:end], inner
 
 
-def find_flags(verb: Verb, arguments: Sequence[str]) -> set[str]:
-    """Returns the flags before any `--`, `name` or `name=value`, even of a wrong command line."""
-    values = new_flags(verb)
-    with contextlib.suppress(UsageError):  # `read` reports it
-        arguments = list(_expand(arguments))
-    parts = itertools.takewhile(lambda part: part[0] != "--", _scan(arguments, values))
-    return {part[0][2:] for part in parts if part[0].startswith("--")}
-
-
 def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[str, ...]]:
-    """Yields each flag with its value, each word, and `--` with all after it.
-
-    Names of flags have `_` for `-`.
-    """
+    """Yields each flag with its value, `_` for `-` in its name; each word; `--` with the rest."""
     remaining = iter(arguments)
     for argument in remaining:
         name = _FLAG.match(argument)

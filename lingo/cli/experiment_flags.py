@@ -79,11 +79,7 @@ def make_devices(values: flags.FlagValues, experiment: Params) -> None:
 
 
 def resolve(values: flags.FlagValues) -> ResolvedExperiment:
-    """Returns the experiment that the flags name, with their overrides.
-
-    Raises:
-        UsageError, ParamError: for every mistake in them.
-    """
+    """Returns the experiment of the flags and their overrides; raises ParamError for a mistake."""
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
@@ -108,9 +104,7 @@ def read_run(
 ) -> ResolvedExperiment:
     """Returns the experiment of a run, with further overrides.
 
-    Raises:
-        ParamError: if there is no run, or its configuration is not trusted or readable; and for
-            every mistake in the overrides.
+    Raises ParamError if there is no run, or its configuration is not trusted or readable.
     """
     file = Path(directory) / CONFIG
     if not os.path.isfile(file):

@@ -17,11 +17,7 @@ _LAYOUT = {"rankdir": "LR", "ranksep": "1", "nodesep": "0.1"}
 
 
 def write(params: Params, file: Path) -> None:
-    """Writes a picture of parameters: `.dot` for Graphviz source, `.svg` by its program `dot`.
-
-    Raises:
-        UsageError: for another suffix, if `dot` is missing, or if the file cannot be written.
-    """
+    """Writes a picture as `.dot`, or `.svg` by the program `dot`; raises UsageError if it fails."""
     if file.suffix not in (".dot", ".svg"):
         raise UsageError(f"--graph={file}: the name has to end in .dot or .svg")
     text = source(params)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -83,11 +84,7 @@ def program() -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a verb, and returns the exit code; see `lingo.config.errors`.
-
-    Args:
-        argv: the command line without the program's name; None for that of the process.
-    """
+    """Runs a verb of a command line without the program's name; returns the exit code."""
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -127,7 +124,7 @@ def _run(arguments: list[str], signals: Signals) -> int:
         return 0
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever it is, it ends here as a line and a code
         signals.check()  # compiled modules that a signal interrupts only report a failed import
-        if _shows_traceback(arguments):
+        if _has_flag(arguments, {"traceback", "traceback=true"}):
             traceback.print_exc()
         return _report_error(error, name)
 
@@ -145,22 +142,17 @@ def _run_verb(arguments: list[str]) -> int:
         near = suggest(name, VERBS)
         raise ParamError(f"there is no verb {name!r}.{near}\nVerbs: {', '.join(VERBS)}.")
     verb = _import_verb(name)
-    if not _HELP_FLAGS.isdisjoint(command.find_flags(verb, rest)):
+    if _has_flag(rest, _HELP_FLAGS):
         print(command.help_text(name, verb), end="")
         return 0
     values, word = command.read(name, verb, rest)
     return verb.run(values, word)
 
 
-def _shows_traceback(arguments: list[str]) -> bool:
-    name, *rest = arguments or [""]
-    verb: Any = sys.modules.get(f"{_PLACE}.{name}")  # it may be what could not be imported
-    command = sys.modules.get("lingo.cli.command")
-    if verb and command:
-        found = command.find_flags(verb, rest)
-    else:
-        found = {argument.lstrip("-") for argument in rest}
-    return not found.isdisjoint({"traceback", "traceback=true"})
+def _has_flag(arguments: list[str], flags: set[str]) -> bool:
+    """Returns whether one of some flags is among the arguments before any `--`."""
+    own = itertools.takewhile(lambda argument: argument != "--", arguments)
+    return not flags.isdisjoint(a.lstrip("-") for a in own if a.startswith("-"))
 
 
 def _import_verb(name: str) -> Verb:

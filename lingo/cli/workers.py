@@ -70,15 +70,8 @@ def run(
 ) -> list[Ending]:
     """Starts the workers of a run and waits; returns how they ended, in that order.
 
-    When one has ended, for whatever reason, the others get some time to end; then they are
-    terminated, and finally killed.
-
-    Args:
-        program: the command line of each worker.
-        cluster: their addresses.
-        signals: to forward to them.
-        logs: a directory for a file with each worker's lines; None: lines are only shown.
-        patience: how long to wait for the others.
+    When one has ended, the others get some time to end; then they are terminated, and finally
+    killed. With `logs`, a directory, the lines of each are also written to a file.
 
     Raises:
         StorageError: if a log cannot be written.
@@ -92,7 +85,6 @@ def run(
         for index, (worker, file) in enumerate(zip(workers, files, strict=True)):
             readers.append(_reader(index, worker.stdout, sys.stdout, file))
             readers.append(_reader(index, worker.stderr, sys.stderr, file))
-        stack.enter_context(_suspend_together(workers))
         return _wait_for_workers(workers, signals, patience)
 
 
@@ -159,10 +151,7 @@ def _wait_for_workers(
     """Waits for all workers, forwards signals meanwhile, and returns how they ended."""
     endings: dict[int, Ending] = {}
     forwarded, first_end = False, 0.0
-    deadlines = [
-        (signal.SIGTERM, patience.grace),
-        (signal.SIGKILL, patience.grace + patience.kill),
-    ]
+    deadlines = [(signal.SIGTERM, patience.grace), (signal.SIGKILL, patience.grace + patience.kill)]
     try:
         while True:
             codes = {index: worker.poll() for index, worker in enumerate(workers)}
@@ -194,25 +183,6 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
         return False
     text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
     return text.rpartition(")")[2].split()[0] == "T"
-
-
-@contextlib.contextmanager
-def _suspend_together(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Suspends and continues the workers with this process (Ctrl+Z): they are in other groups."""
-
-    def suspend(*_: Any) -> None:
-        _end(workers, signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
-        _end(workers, signal.SIGCONT)
-
-    if threading.current_thread() is not threading.main_thread():  # it gets no signals
-        yield
-        return
-    before = signal.signal(signal.SIGTSTP, suspend)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTSTP, before)
 
 
 # ---- output ------------------------------------------------------------------------------------

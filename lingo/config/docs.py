@@ -29,19 +29,10 @@ class FieldDoc(NamedTuple):
     line: int  # of the declaration; 0 if the source is not available
 
 
-class ClassDoc(NamedTuple):
-    """A class."""
-
-    name: str
-    doc: str
-    fields: list[FieldDoc]  # inherited ones first
-
-
-def describe(cls: type[Configurable]) -> ClassDoc:
-    """Returns the documentation of a class."""
+def describe(cls: type[Configurable]) -> list[FieldDoc]:
+    """Returns the documentation of the fields of a class, inherited ones first."""
     read = functools.cache(_statements)
-    found = [_field(field, read(field.owner)) for field in fields(cls).values()]
-    return ClassDoc(cls.__name__, inspect.cleandoc(cls.__doc__ or ""), found)
+    return [_field(field, read(field.owner)) for field in fields(cls).values()]
 
 
 def declaration(field: Field) -> FieldDoc:

@@ -59,11 +59,7 @@ class ExperimentIndex(NamedTuple):
 
 
 def index(roots: Roots | None = None) -> ExperimentIndex:
-    """Reads all files of the params directories of some roots, by default this installation's.
-
-    Raises:
-        ParamError: if two experiments have the same name.
-    """
+    """Reads all files of the params directories; raises ParamError for two of one name."""
     entries: dict[str, Entry] = {}
     unreadable: list[str] = []
     for directory in (roots or roots_.find()).params:
@@ -83,11 +79,7 @@ def index(roots: Roots | None = None) -> ExperimentIndex:
 
 
 def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
-    """Returns the experiments of a file, without importing it.
-
-    Raises:
-        ParamError: if it is not Python, nested too deep, or has two experiments of one name.
-    """
+    """Returns the experiments of a file, not imported; raises ParamError if it is not readable."""
     try:
         return _read_marked(file, parts)
     except RecursionError:  # `ast.unparse` raises it before the parser does

@@ -62,8 +62,7 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         overrides: `exp.argument=value` for the function, others for the Params it returns.
         roots: where to look; None for those of this installation and the working directory.
 
-    Raises:
-        ParamError: for every mistake in these, and for any error in the experiment's file.
+    Raises ParamError for every mistake in these, and for any error in the experiment's file.
     """
     roots = roots or roots_.find()
     texts = list(overrides)

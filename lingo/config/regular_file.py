@@ -26,11 +26,7 @@ def kind(mode: int) -> str:
 
 
 def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> BufferedReader:
-    """Opens a regular file to read it; with `links` the path may be a symbolic link.
-
-    Raises:
-        OSError: if it cannot be opened, is not a regular file, or is not a valid path.
-    """
+    """Opens a regular file, with `links` also through a symbolic link; raises OSError."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
         if not links:
@@ -47,11 +43,7 @@ def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> Buffere
 
 
 def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
-    """Returns the content of a file; one byte more than `max_bytes` shows that it is larger.
-
-    Raises:
-        OSError: as for `open_regular`.
-    """
+    """Returns the content of a file; one byte more than `max_bytes` shows that it is larger."""
     with open_regular(file) as stream:
         return stream.read(max_bytes + 1)
 

@@ -57,29 +57,16 @@ def test_an_experiment_is_got_by_name_with_overrides() -> None:
     assert params.task.model.stack.num_layers == 1
 
 
-def test_a_mistake_is_a_parameter_error() -> None:
-    with pytest.raises(ParamError, match="max_steps"):
-        lingo.get("lm.source.tiny", "max_stps=3")
-
-
-def test_a_directory_without_a_run_cannot_be_loaded(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ParamError, match=r"config\.json"):
-        lingo.load(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: lingo.get(None), r"lingo\.get takes a name and texts.*None \(NoneType\)"),
         (lambda: lingo.get("tiny", {"max_steps": 3}), r"'max_steps=100', got \{.*\(dict\)"),
         (lambda: lingo.load(None), r"lingo\.load takes the directory of a run, got None"),
-        (
-            lambda: lingo.train("tiny", "x"),
-            r"lingo\.get\('tiny'\) returns them, got 'tiny' \(str\)",
-        ),
+        (lambda: lingo.train("tiny", "x"), r"get\('tiny'\) returns them, got 'tiny' \(str\)"),
         (
             lambda: lingo.train(lingo.get("tiny").task, "x"),
-            r"Experiment.*got the Params of a LanguageModeling",
+            r"Experiment.* the Params of a LanguageModeling",
         ),
         (lambda: lingo.train(lingo.get("tiny"), None), r"takes a directory, got None"),
         (lambda: lingo.show("tiny"), r"lingo\.show takes Params, .*got 'tiny' \(str\)"),
@@ -97,12 +84,6 @@ def test_a_run_of_no_experiment_cannot_be_loaded(tmp_path: pathlib.Path) -> None
     params = lingo.get("lm.source.tiny").optimizer
     (tmp_path / "config.json").write_text(serial.dump(params, serial.Origin(), ""))
     with pytest.raises(ParamError, match="holds the Params of a AdamW, not of an Experiment"):
-        lingo.load(tmp_path)
-
-
-def test_a_configuration_that_never_ends_is_not_waited_for(tmp_path: pathlib.Path) -> None:
-    os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(ParamError, match="it is a named pipe, not a file"):
         lingo.load(tmp_path)
 
 
@@ -154,9 +135,7 @@ def test_experiments_are_listed_by_a_word() -> None:
         lingo.list("lm.source.tny")
 
 
-def test_a_file_of_experiments_that_cannot_be_read_is_a_warning(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_experiments_that_cannot_be_read_is_a_warning(tmp_path, monkeypatch):
     (tmp_path / "broken.py").write_text("@experiment\ndef bad(:\n")
     monkeypatch.setenv(roots.VARIABLE, str(tmp_path))
     with pytest.warns(UserWarning, match=r"broken\.py:2"):
@@ -179,9 +158,7 @@ def test_show_diff_and_why_are_what_the_verbs_print(capsys: pytest.CaptureFixtur
     assert chains.splitlines() == printed(capsys, "why", path, small)
 
 
-def test_check_builds_every_experiment_with_the_same_overrides(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_check_builds_every_experiment_with_the_same_overrides(monkeypatch):
     names = ("image.amoebanet.digits", "lm.source.tiny")
     entries = {name: experiment_index.index().entries[name] for name in names}
     index = experiment_index.ExperimentIndex(entries, [])
@@ -199,9 +176,7 @@ def test_check_builds_every_experiment_with_the_same_overrides(
         lingo.check("Stck=Repeat")
 
 
-def test_a_sweep_asks_for_what_the_verb_does(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_asks_for_what_the_verb_does(tmp_path, monkeypatch):
     requests = []
 
     def run_sweep(request, **kwargs) -> SweepOutcome:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError, Params
-from lingo.contract import Checkpointing, Evaluation, Experiment, Guard, Summary
+from lingo.contract import Checkpointing, Experiment
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
@@ -44,26 +43,32 @@ def test_evaluation_inputs_make_one_pass_unless_they_say_otherwise() -> None:
     assert not params.set(eval_inputs={"a": data}).build().eval_inputs["a"].p.repeat
 
 
-@pytest.mark.parametrize("field", ["max_steps", "steps_per_loop", "accumulation_steps"])
-def test_numbers_of_steps_are_positive(field: str) -> None:
-    with pytest.raises(ParamError, match=f"{field}=0 is not positive"):
-        experiment().set(**{field: 0}).build()
+STEPS = ["max_steps=0", "steps_per_loop=0", "accumulation_steps=0"]
+INTERVALS = ["checkpoint.every_steps=-1", "checkpoint.keep=-1", "summary.every_steps=-1"]
+INTERVALS += ["evaluate.every_steps=-1", "evaluate.patience=-1", "guard.max_skipped_steps=-1"]
+METRICS = ["heldout/loss", "held_out", "held_out/", "/loss"]
 
 
 @pytest.mark.parametrize(
-    ("part", "field"),
+    ("override", "message"),
     [
-        (Checkpointing, "every_steps"),
-        (Checkpointing, "keep"),
-        (Summary, "every_steps"),
-        (Evaluation, "every_steps"),
-        (Evaluation, "patience"),
-        (Guard, "max_skipped_steps"),
+        *((text, f"{text.rpartition('.')[2]} is not positive") for text in STEPS + INTERVALS),
+        ("max_steps=2147483648", "max_steps=2147483648 is more than 2147483647"),
+        ("evaluate.weights=ema", r"evaluate\.weights='ema' needs optimizer\.ema_decay"),
+        ("train_input.repeat=false", r"train_input\.repeat=False: training goes on"),
+        ("eval_inputs[held_out].repeat=true", r"\['held_out'\]\.repeat=True: .* has an end"),
+        ("accumulation_steps=3", r"batch_size=4 does not split .* accumulation_steps=3"),
+        ("task.vocab_size=10", r"task\.vocab_size=10, but the input has \d+ token ids"),
+        ("optimizer.no_decay=nothing", "'nothing' matches none of"),
+        *((f"evaluate.metric={m}", "one of eval_inputs: held_out[.]") for m in METRICS),
+        ("evaluate.patience=2", "patience=2 needs a metric"),
+        ("checkpoint.keep_best=1", r"keep_best=1 needs evaluate\.metric"),
     ],
 )
-def test_intervals_are_positive(part: Any, field: str) -> None:
-    with pytest.raises(ParamError, match=f"{field}=-1 is not positive"):
-        part.params(**{field: -1}).build()
+def test_what_cannot_run_is_refused_with_the_field(override: str, message: str) -> None:
+    apply(params := experiment(), [override])
+    with pytest.raises(ParamError, match=message):
+        params.build()
 
 
 def test_names_of_evaluation_inputs_are_parts_of_paths() -> None:
@@ -73,66 +78,16 @@ def test_names_of_evaluation_inputs_are_parts_of_paths() -> None:
             experiment().set(eval_inputs={name: data.copy()}).build()
 
 
-def test_steps_are_as_many_as_can_be_counted() -> None:
-    with pytest.raises(ParamError, match="max_steps=2147483648 is more than 2147483647"):
-        experiment().set(max_steps=2**31).build()
-
-
-def test_evaluating_the_moving_average_needs_one() -> None:
-    params = experiment().set(evaluate=Evaluation.params(weights="ema"))
-    with pytest.raises(ParamError, match=r"evaluate\.weights='ema' needs optimizer\.ema_decay"):
-        params.build()
-    params.optimizer.ema_decay = 0.9
+@pytest.mark.parametrize(
+    "overrides",
+    [["evaluate.weights=ema", "optimizer.ema_decay=0.9"], ["evaluate.metric=held_out/loss"]],
+)
+def test_an_evaluation_by_metric_or_of_the_moving_average_is_built(overrides: list[str]) -> None:
+    apply(params := experiment(), overrides)
     params.build()
 
 
-def test_training_needs_an_input_without_end() -> None:
-    params = experiment()
-    params.train_input.repeat = False
-    with pytest.raises(ParamError, match=r"train_input\.repeat=False: training goes on"):
-        params.build()
-
-
-def test_an_evaluation_needs_an_end() -> None:
-    params = experiment()
-    params.eval_inputs["held_out"].repeat = True
-    with pytest.raises(ParamError, match=r"eval_inputs\['held_out'\]\.repeat=True: .* has an end"):
-        params.build()
-
-
-def test_a_batch_splits_into_equal_parts() -> None:
-    with pytest.raises(ParamError, match=r"batch_size=4 does not split .* accumulation_steps=3"):
-        experiment().set(accumulation_steps=3).build()
-
-
-def test_the_inputs_suit_the_task() -> None:
-    params = experiment()
-    params.task.vocab_size = 10
-    with pytest.raises(ParamError, match=r"task\.vocab_size=10, but the input has \d+ token ids"):
-        params.build()
-
-
-def test_patterns_of_the_optimizer_fit_the_weights() -> None:
-    params = experiment()
-    params.optimizer.no_decay = ["nothing"]
-    with pytest.raises(ParamError, match="'nothing' matches none of"):
-        params.build()
-
-
-@pytest.mark.parametrize("metric", ["heldout/loss", "held_out", "held_out/", "/loss"])
-def test_a_metric_names_an_evaluation_input(metric: str) -> None:
-    params = experiment().set(evaluate=Evaluation.params(metric=metric))
-    with pytest.raises(ParamError, match=r"not input/metric with one of eval_inputs: held_out\."):
-        params.build()
-    params.evaluate.metric = "held_out/loss"
-    params.build()
-
-
-def test_patience_and_best_checkpoints_need_a_metric() -> None:
-    with pytest.raises(ParamError, match="patience=2 needs a metric"):
-        experiment().set(evaluate=Evaluation.params(patience=2)).build()
-    with pytest.raises(ParamError, match=r"keep_best=1 needs evaluate\.metric"):
-        experiment().set(checkpoint=Checkpointing.params(keep_best=1)).build()
+def test_the_number_of_best_checkpoints_is_not_negative() -> None:
     with pytest.raises(ParamError, match="keep_best=-1 is negative"):
         Checkpointing.params(keep_best=-1).build()
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +28,7 @@ from absl import flags
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.checkpoints.manifest import MANIFEST, step_of
+from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.store import select_kept
 from lingo.cli import command, experiment_flags
@@ -71,20 +69,8 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(values.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        hint = _run_hint(directory.path)
-        raise UsageError(f"{values.run} is not a run directory: it holds no checkpoints{hint}")
+        raise UsageError(f"{values.run} is not a run directory: it holds no checkpoints")
     return actions[word](values, directory)
-
-
-def _run_hint(path: Path) -> str:
-    """Returns a hint if the path is a run's directory of checkpoints, or one of them; else ""."""
-    given = Path(os.path.abspath(path))
-    for above in given.parents[:2]:
-        if RunDirectory(above).exists:
-            step = step_of(given.name)
-            one = "" if step is None else f", its checkpoint --step={step}"
-            return f"; the run is --run={shlex.quote(str(above))}{one}"
-    return ""
 
 
 # ---- list --------------------------------------------------------------------------------------

@@ -16,11 +16,10 @@ from absl import flags
 from lingo.cli import command
 from lingo.config import docs, registry, types
 from lingo.config.node.field import field_of
-from lingo.config.params import Configurable, ParamError, fields, interface
+from lingo.config.params import Configurable, fields, interface
 from lingo.config.printable import relative_path
 from lingo.config.registry import Entry
 from lingo.config.roots.classes import Classes
-from lingo.config.roots.roots import Roots
 
 WORD = "NAME"
 
@@ -38,27 +37,16 @@ def run(values: flags.FlagValues, word: str) -> int:
         cls = Classes(places).find(name if dot else word)
         print(class_text(cls, only=field if dot else None), end="")
     else:
-        print(experiment_text(_entry(word, places)), end="")
+        print(experiment_text(registry.index(places).find(word)), end="")
     return 0
-
-
-def _entry(word: str, places: Roots) -> Entry:
-    try:
-        return registry.index(places).find(word)
-    except ParamError as error:
-        classes = {name.lower(): name for name in Classes(places).names()}
-        if meant := classes.get(word.lower()):
-            raise ParamError(f"There is no experiment {word!r}. The class is {meant}.") from None
-        raise error
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
     """Returns a class's docstring, and a line for each field, or for one, which it must have."""
     if only is not None:
         field_of(cls, only)
-    described = docs.describe(cls)
     rows = [("name", "type", "default", "meaning")]
-    shown = [f for f in described.fields if only in (None, f.name)]
+    shown = [f for f in docs.describe(cls) if only in (None, f.name)]
     for field in shown:  # with the choices that the name of its type does not show
         choices = types.describe(fields(cls)[field.name].hint)
         suffix = f" ({choices})" if choices.startswith("one of") else ""
@@ -72,7 +60,8 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
     where = f"{relative_path(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
     table = "\n".join(f"  {line}" for line in lines)
     article = "an" if kind[0] in "AEIOU" else "a"
-    return f"{described.name}, {article} {kind}: {where}\n\n{described.doc}\n\nfields:\n{table}\n"
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    return f"{cls.__name__}, {article} {kind}: {where}\n\n{doc}\n\nfields:\n{table}\n"
 
 
 def experiment_text(entry: Entry) -> str:

@@ -9,8 +9,7 @@ that should shows in them what it alters. They are in tests/goldens of the check
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+from difflib import unified_diff
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,19 +36,6 @@ class Golden(NamedTuple):
     file_text: str | None  # None if there is no file
     expected_text: str | None  # None if there is no such experiment
 
-    def differences(self) -> Iterator[str]:
-        """Yields the diff from the file to the text it should have."""
-        before, after = ((t or "").splitlines() for t in (self.file_text, self.expected_text))
-        return difflib.unified_diff(before, after, str(self.file), "now", n=0, lineterm="")
-
-    def write(self) -> None:
-        """Writes the text it should have, or deletes the file if there is no experiment."""
-        if self.expected_text is None:
-            self.file.unlink()
-        else:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            self.file.write_text(self.expected_text)
-
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
@@ -63,14 +49,19 @@ def run(values: flags.FlagValues, word: str) -> int:
     if not (checkout / "tests").is_dir():
         raise UsageError("goldens belong to a checkout of lingo; this one is installed without")
     stale = [g for g in goldens(checkout) if g.file_text != g.expected_text]
-    for golden in stale:
-        if values.write:
-            golden.write()
-            print(f"{'removed' if golden.expected_text is None else 'wrote'} {golden.file}")
-        elif golden.expected_text is None:
-            print(f"{golden.file} is of no experiment")
+    for file, found, expected in stale:
+        if expected is None and values.write:
+            file.unlink()
+            print(f"removed {file}")
+        elif expected is None:
+            print(f"{file} is of no experiment")
+        elif values.write:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(expected)
+            print(f"wrote {file}")
         else:
-            print("\n".join(golden.differences()))
+            before, after = (found or "").splitlines(), expected.splitlines()
+            print("\n".join(unified_diff(before, after, str(file), "now", n=0, lineterm="")))
     if stale and not values.write:
         print(f"{len(stale)} golden files are stale; if that is meant: lingo golden --write")
         return STALE

@@ -25,18 +25,13 @@ from __future__ import annotations
 import functools
 import json
 import math
-import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from absl import flags
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lingo.cli import command, experiment_flags, graph, plot
+from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.params import ParamError
@@ -54,8 +49,6 @@ from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 WORD = ""
-Result = TypeVar("Result")
-
 POINTS = 1000  # steps between those of a plot
 
 
@@ -189,24 +182,6 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
         print(json.dumps(program.as_json(report)))
     else:
         print(program.text(report) + program.seconds(compiled), end="")
-
-
-def run_with_clock(what: str, work: Callable[[], Result]) -> Result:
-    """Returns the result of some work, and shows on stderr meanwhile what is being done.
-
-    The work runs in another thread, as compiled code in the main thread would delay signals.
-    """
-    console = Console(file=sys.stderr, highlight=False)
-    thread = ThreadPoolExecutor(max_workers=1)
-    result = thread.submit(work)
-    thread.shutdown(wait=False)
-    if not console.is_terminal:
-        print(what, file=sys.stderr, flush=True)
-        return result.result()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        progress.add_task(what, total=None)
-        return result.result()
 
 
 def _print_rates(experiment: Experiment, *, as_json: bool) -> None:

@@ -9,17 +9,17 @@ train_input: what is held out is not looked at. Needs: pip install 'lingo-tf[tex
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 from absl import flags
 
 from lingo.cli import command, experiment_flags
+from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.config.node.tree import nodes
 from lingo.config.overrides.apply import parse_template
@@ -37,7 +37,6 @@ from lingo.trainer.progress import Progress
 WORD = ""
 MAX_BYTES = 100_000_000
 SHOWN_BYTES = 1_000_000  # the size of the text on which bytes per token are measured
-SHOWN_SECONDS = 10.0  # between messages
 METHODS = ("unigram", "bpe")
 
 _PLAIN = re.compile(r"[\w./~-]+")
@@ -70,10 +69,10 @@ def run(values: flags.FlagValues, word: str) -> int:
             text = sentence_piece_training.sample(
                 indices, max_bytes=values.max_bytes or MAX_BYTES, progress=advance
             )
-        num_bytes = sum(map(len, text))
-        progress.message(f"learning {values.vocab_size} pieces from {num_bytes:,} bytes of text")
-        model = _train_model(text, values, progress)
-    write_bytes(out, model)
+    what = f"learning {values.vocab_size} pieces from {sum(map(len, text)):,} bytes of text"
+    sizes = {"vocab_size": values.vocab_size, "model_type": values.method}
+    train = functools.partial(sentence_piece_training.train, text, **sizes)
+    write_bytes(out, run_with_clock(what, train))
     tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
     shown = b"".join(text)[:SHOWN_BYTES]
     rate = len(shown) / len(tokenizer.encode(shown))
@@ -84,29 +83,10 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 def _check_free(out: Path) -> None:
     """Raises UsageError unless a file can be made at a path."""
-    try:
-        os.lstat(out)
-        why = "exists already"
-    except (FileNotFoundError, NotADirectoryError):
-        if os.path.isdir(out.parent):
-            return
-        why = f"is in no directory that exists: {out.parent}"
-    except OSError as error:
-        why = f"cannot be written: {error.strerror}"
-    raise UsageError(f"--out={out} {why}")
-
-
-def _train_model(text: Sequence[bytes], values: flags.FlagValues, progress: Progress) -> bytes:
-    """Returns the model; trains in a thread, as C++ code in the main thread would delay signals."""
-    start = time.monotonic()
-    thread = ThreadPoolExecutor(max_workers=1)
-    size, method = values.vocab_size, values.method
-    train = sentence_piece_training.train
-    model = thread.submit(train, text, vocab_size=size, model_type=method)
-    thread.shutdown(wait=False)
-    while wait([model], timeout=SHOWN_SECONDS).not_done:  # the total amount of work is unknown
-        progress.message(f"learning for {time.monotonic() - start:.0f} s")
-    return model.result()
+    if os.path.lexists(out):
+        raise UsageError(f"--out={out} exists already")
+    if not os.path.isdir(out.parent):
+        raise UsageError(f"--out={out} is in no directory that exists: {out.parent}")
 
 
 def usage(out: Path, vocab_size: int) -> str:

@@ -119,16 +119,6 @@ def interface(cls: type[Any]) -> type[Any]:
     return cls._interface
 
 
-def call_form(hint: Any) -> str:
-    """Returns the text form of Params of a class with a required path; "" for other classes.
-
-    Errors show it to users who typed only the path.
-    """
-    known: dict[str, Field] = hint._fields if types.is_configurable(hint) else {}
-    paths = [f.name for f in known.values() if f.default is REQUIRED and types.is_file_path(f.hint)]
-    return f"{hint.__name__}({paths[0]}=...)" if paths else ""
-
-
 # ---- class statements ------------------------------------------------------------------------
 
 

@@ -38,9 +38,6 @@ class Selection:
     def __getitem__(self, index: int) -> Any:
         return self._nodes[index]
 
-    def __repr__(self) -> str:
-        return f"{len(self)} {self.cls.__name__} in {self.root.cls.__name__}"
-
     def set(self, **values: Any) -> Selection:
         """Sets fields of each node; Params among the values are copied, so that none is shared."""
         with record_location(_caller_location()):
@@ -49,19 +46,14 @@ class Selection:
         return self
 
     def swap(self, cls: type[Any], **values: Any) -> Selection:
-        """Changes the class of each node.
+        """Changes the class of each node to one of the same interface, then sets values.
 
         Set values are kept, with their history, if the new class has such a field and takes such
         a value; default templates are replaced by the new class's, except for what was set inside
         them. `dropped_values` tells what was lost.
 
-        Args:
-            cls: the new class, with the interface of the old one.
-            **values: set on each node afterwards.
-
         Raises:
-            ParamError: if a field that contains a node does not take the class; then nothing has
-                changed.
+            ParamError: if a field that contains a node does not take it; nothing has changed.
         """
         paths = {id(node): path for path, node in walk(self.root)}
         self._check_places(self._nodes, cls.params())
@@ -73,17 +65,13 @@ class Selection:
         return self.set(**values)
 
     def wrap(self, cls: type[Any], field: str, **values: Any) -> Selection:
-        """Replaces each node by new Params that have the node in their `field`.
+        """Replaces each node by new Params that have the node in their `field`; returns these.
 
         Wrapping is idempotent: a node that is already in that field of that class is not wrapped
         again, nor are Params of the class `cls` itself.
 
-        Returns:
-            The wrappers, including those that already existed.
-
         Raises:
-            ParamError: if a field that contains a node does not take `cls`, or `cls` has no such
-                field.
+            ParamError: if a field that contains a node does not take `cls`, or it lacks the field.
         """
         target = field_of(cls, field)
         existing = self._existing_wrappers(cls, field)

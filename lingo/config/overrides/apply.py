@@ -45,13 +45,12 @@ class OverrideResult(NamedTuple):
 def apply(
     params: Params, overrides: Iterable[str], classes: Classes | None = None
 ) -> list[OverrideResult]:
-    """Applies overrides to parameters, and returns what each did.
+    """Applies overrides in order to the root of an experiment; returns what each did.
 
     Args:
         params: the root, changed in place.
         overrides: texts, applied in order.
-        classes: the classes that may be named, None for those of this installation; the modules of
-            the experiment's own classes are added.
+        classes: that may be named, as well as those in the modules of the experiment's classes.
 
     Raises:
         NoMatch: for a class that is not in the experiment.
@@ -68,12 +67,7 @@ def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params
 
 
 def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
-    """Returns the existing slots that the left side of an override names.
-
-    Raises:
-        NoMatch: for a class that is not in the experiment.
-        ParamError: for a path that does not exist.
-    """
+    """Returns the existing slots that the left side of an override names; raises as `apply`."""
     head = _head(params, target)
     if head is None:
         return [follow(params, target, root=params, new=False)]

@@ -53,14 +53,10 @@ class Slot(NamedTuple):
 def follow(
     node: Params, path: str, where: str = "", *, root: Params | None = None, new: bool = True
 ) -> Slot:
-    """Returns the slot that a path names; raises ParamError if it does not exist.
+    """Returns the slot that a path from a node names; raises ParamError if it does not exist.
 
-    Args:
-        node: the start of the path.
-        path: `a.b[0]['k'].c`.
-        where: the path of the node, for messages.
-        root: the experiment, whose classes messages name; or None.
-        new: whether the slot may be an item that a dict does not have yet.
+    `where` is the path of the node, for messages, which also name classes of `root`; with `new` the
+    slot may be an item that a dict does not have yet.
     """
     steps = _steps(path)
     while True:
@@ -162,9 +158,6 @@ def refuse_unknown_field(
     owners = sorted({n.cls.__name__ for n in nodes(root) if name in fields(n.cls)})
     patterns = " or ".join(f"{owner}.{name}" for owner in owners[:3])
     hint = f" To set it wherever it is: {patterns}." if owners else ""
-    classes = {} if where else {n.cls.__name__.lower(): n.cls.__name__ for n in nodes(root)}
-    if meant := classes.get(name.lower()):
-        hint += f" The class is {meant}."
     error = unknown_field(cls, name)
     raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")
 

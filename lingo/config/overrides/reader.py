@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 from lingo.config import types
 from lingo.config.errors import UnknownClass, Unreadable, shorten
-from lingo.config.node.field import call_form
 
 MAX_DEPTH = 64
 _CLASS = re.compile(r"\s*(?:[\w./-]+:)?[A-Za-z_]\w*\s*")
@@ -126,7 +125,9 @@ def _read_member(text: str, hint: Any, template: Template) -> Any:
         inner = types.alternatives(types.item(hint, key=""))
         return {types.unquote(key): _read(value, inner, template) for key, _, value in pairs}
     if types.takes_params(hint):
-        return _read_params(text, hint, template)
+        if text.lower() == "none" or not is_class(text):
+            raise Unreadable("Write Class or Class(field=value, ...).")
+        return template(text, hint)
     if kind not in (list, tuple):
         return types.read_leaf(text, hint)
     if not text:
@@ -136,13 +137,3 @@ def _read_member(text: str, hint: Any, template: Template) -> Any:
     hints = map(types.alternatives, types.item_hints(hint, len(items)))
     values = [_read(item, h, template) for item, h in zip(items, hints, strict=True)]
     return tuple(values) if kind is tuple else values
-
-
-def _read_params(text: str, hint: Any, template: Template) -> Any:
-    form = call_form(hint)
-    if text.lower() == "none" or not is_class(text):
-        raise Unreadable(f"Write {form or 'Class or Class(field=value, ...)'}.")
-    try:
-        return template(text, hint)
-    except UnknownClass as error:
-        raise UnknownClass(f"{error} Write {form}." if form else str(error)) from None

@@ -33,12 +33,7 @@ class Place(NamedTuple):
 
 
 class Classes:
-    """The classes that an override may name.
-
-    Args:
-        roots: where to look; None for those of this installation.
-        modules: further modules that are already imported: an experiment's own file.
-    """
+    """The classes in files of the roots, and in further modules that are already imported."""
 
     def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
         self.modules = list(modules)
@@ -64,15 +59,10 @@ class Classes:
     def find(
         self, name: str, fits: Callable[[type[Configurable]], bool] | None = None
     ) -> type[Configurable]:
-        """Imports a class.
+        """Imports `Class`, `module:Class`, or `file.py:Class` of the experiment's own file.
 
-        Args:
-            name: `Class`, `module:Class`, or `file.py:Class` for one of the experiment's own file.
-            fits: returns whether a class is allowed; it chooses among several of one name.
-
-        Raises:
-            UnknownClass: if there is none; with the nearest names.
-            ParamError: if there are several, or the name is not of a Configurable class.
+        `fits` returns whether a class is allowed; it chooses among several of one name. Raises
+        UnknownClass, or ParamError if several are left.
         """
         module, _, name = name.rpartition(":")
         found = {

@@ -60,9 +60,7 @@ class Saved(NamedTuple):
 def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
     """Returns the JSON of a configuration, with its origin and the digest of its resolved text.
 
-    Raises:
-        ParamError: for a class that is not defined at the top level of a file, and for anything
-            else that could not be read back, such as a tree that is too deep.
+    Raises ParamError for what could not be read back, such as a class in no file.
     """
     namer = Namer((roots or roots_.find()).trusted_roots())
     encoder = Encoder(namer)
@@ -106,16 +104,14 @@ def load(
     roots: Roots | None = None,
     source: str = "config.json",
 ) -> Saved:
-    """Reads the JSON of a configuration.
+    """Reads the JSON of a configuration, as `dump` returns it.
 
     Args:
-        content: the text that `dump` returned.
         trust: files outside the trusted places that may be imported for their classes.
         roots: the trusted places; None for those of this installation.
         source: where the content comes from, for messages and histories.
 
-    Raises:
-        ParamError: for anything that `dump` would not have written, and for a class from elsewhere.
+    Raises ParamError for all that `dump` would not have written, and for a class from elsewhere.
     """
     try:
         saved, names = parse(content)

@@ -65,7 +65,7 @@ def test_two_readings_share_nothing() -> None:
 
 def test_a_flag_file_stands_for_its_lines(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "flags.txt"
-    file.write_text("# again\n--exp=a\n\n--set=b=1 and more\n--dry-run\n")
+    file.write_bytes(b"\xef\xbb\xbf# again\r\n--exp=a\n\n  --set=b=1 and more \n--dry-run\n")
     values, _ = command.read("toy", toy(), [f"--flagfile={file}", "--set=c=2"])
     assert (values.exp, values.set, values.dry_run) == ("a", ["b=1 and more", "c=2"], True)
 
@@ -133,13 +133,6 @@ def test_a_flag_file_is_read_as_strictly(tmp_path: pathlib.Path, content: bytes,
     assert said in refused(f"--flagfile={file}")
 
 
-def test_flag_files_that_fan_out_are_refused(tmp_path: pathlib.Path) -> None:
-    for i in range(30):
-        (tmp_path / f"{i}").write_text(f"--flagfile={tmp_path / str(i + 1)}\n" * 2)
-    (tmp_path / "30").write_text("--steps=1\n")
-    assert "larger than 1 MiB in all" in refused(f"--flagfile={tmp_path / '0'}")
-
-
 def test_a_long_chain_of_flag_files_is_read(tmp_path: pathlib.Path) -> None:
     for i in range(1200):
         (tmp_path / f"{i}").write_text(f"--flagfile={tmp_path / str(i + 1)}\n--set={i}\n")
@@ -147,13 +140,6 @@ def test_a_long_chain_of_flag_files_is_read(tmp_path: pathlib.Path) -> None:
     values, _ = command.read("toy", toy(), [f"--flagfile={tmp_path / '0'}", "--set=last"])
     assert values.set[:2] == ["end", "1199"]
     assert values.set[-2:] == ["0", "last"]
-
-
-def test_a_flag_file_of_another_editor_is_read_as_well(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "flags.txt"
-    file.write_bytes(b"\xef\xbb\xbf--exp=a\r\n  --set=b=1 \r\n")
-    values, _ = command.read("toy", toy(), [f"--flagfile={file}"])
-    assert (values.exp, values.set) == ("a", ["b=1"])
 
 
 def test_a_verb_knows_which_flag_files_there_were(tmp_path: pathlib.Path) -> None:
@@ -173,11 +159,5 @@ def test_a_pipe_is_no_flag_file(tmp_path: pathlib.Path) -> None:
 def test_help_shows_every_flag_with_its_default() -> None:
     text = command.help_text("toy", toy("[NAME]"))
     assert text.startswith("usage: lingo toy [NAME] [--flags]\n\nDoes nothing.\n")
-    for part in (
-        "--format=text|json",
-        "(default: text)",
-        "--set=SET",
-        "(repeatable)",
-        "--weights ",
-    ):
-        assert part in text
+    parts = ("--format=text|json", "(default: text)", "--set=SET", "(repeatable)", "--weights ")
+    assert [part for part in parts if part not in text] == []

@@ -14,9 +14,7 @@ from lingo.layers.feed_forward import FeedForward
 FFN = FeedForward.params(hidden_dim=7, dim=3)
 
 
-def test_a_text_for_graphviz_has_the_fields_that_were_set_in_the_order_of_the_class(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_text_for_graphviz_has_the_fields_that_were_set_in_the_order_of_the_class(tmp_path):
     graph.write(FFN, tmp_path / "a.dot")
     text = (tmp_path / "a.dot").read_text()
     assert "rankdir=LR" in text
@@ -25,9 +23,7 @@ def test_a_text_for_graphviz_has_the_fields_that_were_set_in_the_order_of_the_cl
     assert [*FFN.__arguments__] == ["init", "hidden_dim", "dim"]  # these stay as they were set
 
 
-def test_a_picture_is_what_the_program_dot_makes_of_the_text(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_is_what_the_program_dot_makes_of_the_text(tmp_path, monkeypatch):
     program = tmp_path / "dot"
     program.write_text("#!/bin/sh\necho $* && exec cat\n")
     program.chmod(0o755)
@@ -52,9 +48,7 @@ def test_graphviz_draws_it(tmp_path: pathlib.Path) -> None:
         ("#!/bin/sh\necho no fonts >&2; exit 1\n", "dot failed: no fonts"),
     ],
 )
-def test_without_a_picture_there_is_no_file(
-    script: str | None, message: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_picture_there_is_no_file(script, message, tmp_path, monkeypatch):
     if script:
         (tmp_path / "dot").write_text(script)
         (tmp_path / "dot").chmod(0o755)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 import pytest
 
@@ -61,19 +60,13 @@ def bash(command: str) -> subprocess.CompletedProcess[str]:
 
 
 MISTAKES = [
-    # verb
     (["trian"], "Did you mean 'train'?"),
     (["--exp=a", "show"], "the verb comes first"),
     (["zzz"], "Verbs: list, show"),
-    # flag
     (["show", TINY, "--sett=a=1"], "Did you mean --set?"),
     (["list", TINY], "there is no flag --exp"),
-    (["eval", "--run=here", "--step=last"], "--step=last"),
-    # repeated flag
     (["show", TINY, "--exp=lm.source.small"], "already defined"),
-    # stray word
     (["show", TINY, "max_steps=3"], "one word too many"),
-    # what is missing
     (["show"], "--exp=NAME or --run=DIR"),
     (["describe"], "lingo describe NAME"),
     (["why", TINY], "lingo why PATH"),
@@ -83,23 +76,8 @@ MISTAKES = [
     (["decode", "--prompt=a"], "no run given"),
     (["diff", TINY], "two of --exp and --run"),
     (["show", TINY, "--run=here"], "both name an experiment"),
-    # experiment
-    (["show", "--exp=lm.source.tinny"], "Did you mean 'lm.source.tiny'"),
-    (["show", "--exp=nowhere.py:tiny"], "There is no file nowhere.py"),
-    (["show", "--exp=lm.source.tiny(width=3)"], "no argument 'width'"),
-    (["describe", "FeedForwrad"], "FeedForward"),
-    (["list", "--params_dir=nowhere"], "nowhere is not a directory"),
-    # run
-    (["show", "--run=nowhere"], "nowhere is not a run directory"),
     (["eval", "--run=nowhere"], "nowhere is not a run directory"),
-    # path, field
-    (["show", TINY, "--set=max_stps=3"], "Did you mean 'max_steps'?"),
-    (["why", "optimizer.learning_rat", TINY], "learning_rate"),
-    # class
     (["show", TINY, "--set=FeedForwrad.dropout_rate=0.1"], "Did you mean 'FeedForward'?"),
-    (["show", TINY, "--set=Stack=Repaet"], "Did you mean 'Repeat'"),
-    # type, value
-    (["show", TINY, "--set=max_steps=many"], "max_steps"),
     (["show", TINY, "--set=FeedForward.dropout_rate=2"], "dropout_rate"),
     (["train", TINY, "--logdir=run", "--set=max_steps=-1"], "max_steps"),
     (["train", TINY, "--logdir=run", "--set=TransformerLayer.dtype=float8"], "bfloat16"),
@@ -108,9 +86,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
-def test_a_mistake_is_named_in_three_lines_and_creates_nothing(
-    arguments: Sequence[str], said: str, empty: pathlib.Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_named_in_three_lines_and_creates_nothing(arguments, said, empty, capfd):
     assert main(arguments) == 2
     out, err = capfd.readouterr()
     assert out == ""
@@ -139,9 +115,7 @@ def test_help_lists_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_shows_examples_and_flags(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_of_a_verb_shows_examples_and_flags(verb, capsys):
     assert main([verb, "--help"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -167,13 +141,7 @@ class Locked(LingoError):
         (LingoError("a \x1b[31mname"), 1, "lingo list: a \\x1b[31mname\n"),
     ],
 )
-def test_an_error_decides_the_exit_code(
-    error: BaseException,
-    code: int,
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_decides_the_exit_code(error, code, said, monkeypatch, capsys):
     def fail(arguments: list[str]) -> int:
         raise error
 
@@ -186,9 +154,7 @@ def test_an_error_decides_the_exit_code(
 
 
 @pytest.mark.parametrize("error", [ImportError("initialization failed"), SystemExit(1)])
-def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(error, monkeypatch, capsys):
     def fail(arguments: list[str]) -> int:
         with contextlib.suppress(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -198,11 +164,6 @@ def test_what_a_library_makes_of_a_signal_is_no_error_of_its_own(
     monkeypatch.setattr(program, "_run_verb", fail)
     assert main(["list"]) == 128 + signal.SIGTERM
     assert capsys.readouterr().err == "lingo: stopped by SIGTERM; nothing had to be saved\n"
-
-
-def test_the_traceback_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "--exp=nowhere", "--traceback"]) == 2
-    assert "Traceback (most recent call last)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -231,9 +192,10 @@ for arguments in {READING}:
     assert done.stderr == ""
 
 
-def test_a_closed_stderr_takes_errors_to_nowhere() -> None:
-    """The shell's `2>&-`: the next file that is opened would take its place."""
-    done = bash("LINGO nothing 2>&-")
+@pytest.mark.parametrize("nowhere", ["&-", "/dev/full"])
+def test_errors_that_cannot_be_written_do_not_change_the_code(nowhere: str) -> None:
+    """The shell's `2>&-` closes stderr: the next file that is opened would take its place."""
+    done = bash(f"LINGO nothing 2>{nowhere}")
     assert (done.returncode, done.stdout) == (2, "")
 
 
@@ -244,17 +206,11 @@ def test_signals_are_heeded_before_anything_heavy_is_imported() -> None:
 
 
 @pytest.mark.parametrize("place", ["file", "file/run", "/dev/null"])
-def test_a_run_cannot_stand_where_a_file_is(
-    place: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_cannot_stand_where_a_file_is(place, empty, capsys):
     (empty / "file").write_text("kept")
     assert main(["train", TINY, f"--logdir={place}", "--set=max_steps=1"]) == 2
     assert "is not a directory" in capsys.readouterr().err
     assert [p.name for p in empty.iterdir()] == ["file"]
-
-
-def test_a_full_stderr_does_not_change_the_code() -> None:
-    assert bash("LINGO nothing 2>/dev/full").returncode == 2
 
 
 def test_a_file_that_imports_tensorflow_is_read_quietly(empty: pathlib.Path) -> None:
@@ -268,18 +224,8 @@ def test_a_file_that_imports_tensorflow_is_read_quietly(empty: pathlib.Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_looks_like_help_as_a_value_is_a_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["decode", "--run=nowhere", "--prompt", "-h"]) != 0
-    assert "usage" not in capsys.readouterr().out
-    assert main(["list", "--params_dir", "--traceback"]) == 2
-    assert "Traceback" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("flag", ["-traceback", "--traceback=true", "--flagfile=flags.txt"])
-def test_the_traceback_may_be_asked_for_in_every_way(
-    flag: str, empty: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (empty / "flags.txt").write_text("--traceback\n")
+@pytest.mark.parametrize("flag", ["--traceback", "-traceback", "--traceback=true"])
+def test_the_traceback_is_shown_on_request(flag, capsys):
     assert main(["show", "--exp=nowhere", flag]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
 
@@ -287,9 +233,7 @@ def test_the_traceback_may_be_asked_for_in_every_way(
 @pytest.mark.parametrize(
     "arguments", [["list"], ["show", TINY], ["why", "seed", TINY], ["describe", "FeedForward"]]
 )
-def test_a_working_directory_that_is_gone_keeps_nobody_from_reading(
-    arguments: list[str], empty: pathlib.Path
-) -> None:
+def test_a_working_directory_that_is_gone_keeps_nobody_from_reading(arguments, empty):
     done = in_a_directory_that_is_gone(empty, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -6,11 +6,9 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -46,9 +44,7 @@ def test_each_worker_learns_who_it_is(tmp_path: pathlib.Path) -> None:
     assert all(address.startswith("127.0.0.1:") for address in addresses)
 
 
-def test_lines_are_shown_with_the_number_of_their_worker(
-    tmp_path: pathlib.Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_lines_are_shown_with_the_number_of_their_worker(tmp_path, capfdbinary):
     said = "os.write(1, b'one\\ntwo' + bytes([me, 255])); os.write(2, b'wrong\\n')"
     run(said, logs=tmp_path / "logs")
     out, err = capfdbinary.readouterr()
@@ -124,20 +120,17 @@ time.sleep(60)
 
 def test_no_worker_outlives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(workers, "_wait_for_workers", _failing(started))
+
+    def fail(processes: list, *_: object) -> list[Ending]:
+        started.extend(process.pid for process in processes)
+        raise RuntimeError
+
+    monkeypatch.setattr(workers, "_wait_for_workers", fail)
     with pytest.raises(RuntimeError):
         run("time.sleep(60)")
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def _failing(started: list[int]) -> Callable[..., list[Ending]]:
-    def wait(processes: list, *_: object) -> list[Ending]:
-        started.extend(process.pid for process in processes)
-        raise RuntimeError
-
-    return wait
 
 
 @pytest.mark.parametrize(
@@ -150,9 +143,7 @@ def _failing(started: list[int]) -> Callable[..., list[Ending]]:
         ([(1, 0), (0, 143), (2, 2)], (0, 143)),
     ],
 )
-def test_the_first_that_failed_for_a_reason_of_its_own_is_named(
-    ended: list[tuple[int, int]], expected: tuple[int, int] | None
-) -> None:
+def test_the_first_that_failed_for_a_reason_of_its_own_is_named(ended, expected):
     assert first_failed([Ending(*one) for one in ended]) == expected
 
 
@@ -160,37 +151,3 @@ def test_how_a_worker_ended_in_words_and_as_a_shell_has_it() -> None:
     killed, failed = Ending(0, -9), Ending(1, 7)
     assert (killed.words, killed.exit_code) == ("was killed by SIGKILL", 137)
     assert (failed.words, failed.exit_code) == ("ended with code 7", 7)
-
-
-LAUNCH = """
-from lingo.cli import workers
-from lingo.processes.signals import Signals
-print(workers.run({program}, workers.free_addresses(1), signals=Signals()))
-"""
-
-
-def test_ctrl_z_suspends_the_workers_with_their_launcher(tmp_path: pathlib.Path) -> None:
-    own, end = tmp_path / "pid", tmp_path / "end"
-    code = f"open('{own}', 'w').write(str(os.getpid()))\n"
-    code += f"while not os.path.exists('{end}'): time.sleep(0.01)"
-    text = LAUNCH.format(program=program(code))
-    launcher = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
-    wait_until(lambda: own.exists() and own.read_text() != "")
-    processes = [launcher.pid, int(own.read_text())]
-    launcher.send_signal(signal.SIGTSTP)
-    wait_until(lambda: [state(process) for process in processes] == ["T", "T"])
-    launcher.send_signal(signal.SIGCONT)
-    wait_until(lambda: "T" not in [state(process) for process in processes])
-    end.touch()
-    assert b"Ending(index=0, code=0)" in launcher.communicate(timeout=60)[0]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def state(pid: int) -> str:
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

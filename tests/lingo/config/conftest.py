@@ -174,47 +174,17 @@ def _random_experiment(seed: int) -> Params:
 
     def layer(depth: int) -> Params:
         if depth > 4 or rng.random() < 0.3:
-            return (
-                Block.params(feed_forward=feed_forward()) if rng.random() < 0.7 else Block.params()
-            )
+            return Block.params(feed_forward=rng.choice([feed_forward(), FeedForward]))
         if rng.random() < 0.5:
             return Remat.params(layer=layer(depth + 1))
-        inner: Any = (
-            [layer(depth + 1) for _ in range(rng.randint(1, 3))]
-            if rng.random() < 0.5
-            else layer(depth + 1)
-        )
-        return Stack.params(layer=inner, num_layers=rng.randint(1, 4))
+        inner: Any = [layer(depth + 1) for _ in range(rng.randint(1, 3))]
+        return Stack.params(layer=rng.choice([inner, inner[0]]), num_layers=rng.randint(1, 4))
 
-    texts = [
-        "",
-        "a b",
-        'd\'oh "quoted"',
-        "[1, 2]",
-        "line\nbreak",
-        "日本\ud800",
-        "# default",
-        "x  # default",
-    ]
-    extra: list[Any] = [
-        None,
-        True,
-        0,
-        -7,
-        2**70,
-        0.1,
-        "x",
-        [1, (2, [])],
-        (3,),
-        {"@": 1},
-        {"a": {"@tuple": 2}},
-        Norm,
-    ]
+    texts = ["", "a b", 'd\'oh "quoted"', "[1, 2]", "line\nbreak", "日本\ud800", "x  # default"]
+    extra = [None, True, -7, 2**70, 0.1, [1, (2, [])], (3,), {"@": 1}, {"a": {"@tuple": 2}}, Norm]
     inputs = {
         rng.choice(texts) or "x": Input.params(
-            pattern=rng.choice(texts),
-            sizes=[rng.randint(0, 9)] * rng.randint(0, 3),
-            extra=rng.choice(extra),
+            pattern=rng.choice(texts), sizes=[rng.randint(0, 9)] * 2, extra=rng.choice(extra)
         )
         for _ in range(rng.randint(0, 3))
     }

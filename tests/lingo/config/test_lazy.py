@@ -42,9 +42,7 @@ def test_with_stderr_closed_there_is_nothing_to_hold_back(tmp_path: pathlib.Path
     assert run(code, tmp_path, quiet="answer = 42").stdout == "42\n"
 
 
-def test_an_import_waits_for_its_first_use_and_notes_what_it_wrote_in_its_error(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_an_import_waits_for_its_first_use_and_notes_what_it_wrote_in_its_error(tmp_path):
     done = run(SCRIPT, tmp_path, noisy=NOISY, broken=BROKEN)
     assert done.stderr.splitlines() == ["between", "the reason", "no such library"]
 
@@ -82,9 +80,7 @@ except KeyboardInterrupt:
     assert run(code, tmp_path, stopped=stopped).stderr == "interrupted\n"
 
 
-def test_tensorflow_is_imported_without_keras_and_jax_which_can_be_imported_later(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_tensorflow_is_imported_without_keras_and_jax_which_can_be_imported_later(tmp_path):
     code = """
 from lingo.config.lazy import tf
 assert tf.constant(1).numpy() == 1

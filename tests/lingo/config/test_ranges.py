@@ -23,6 +23,10 @@ def toy(**values):
     return Toy.params(**values)
 
 
+def finite(p, *names):
+    ranges.check_finite(p)
+
+
 def at_most_3(p, *names):
     ranges.check_at_most(p, 3, *names)
 
@@ -37,20 +41,10 @@ def test_what_fits_is_left_alone():
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"number": 1e39}, r"number=1e\+39 is not finite in float32"),
-        ({"numbers": [1.0, -1e300]}, r"numbers=-1e\+300 is not finite in float32"),
-    ],
-)
-def test_a_number_that_float32_cannot_hold_is_refused(values, message):
-    with pytest.raises(ParamError, match=message):
-        ranges.check_finite(toy(**values))
-
-
-@pytest.mark.parametrize(
     ("check", "values", "message"),
     [
+        (finite, {"number": 1e39}, r"number=1e\+39 is not finite in float32"),
+        (finite, {"numbers": [1.0, -1e300]}, r"numbers=-1e\+300 is not finite in float32"),
         (ranges.check_not_negative, {"number": -0.5}, "number=-0.5 is negative$"),
         (ranges.check_not_negative, {"numbers": [1.0, -1.0]}, r"numbers=\(1.0, -1.0\) is negative"),
         (ranges.check_positive, {"count": 0}, "count=0 is not positive$"),

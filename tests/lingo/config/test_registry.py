@@ -135,9 +135,7 @@ def test_a_file_can_be_named(write: Any, places: Roots, monkeypatch: pytest.Monk
     assert registry.get("by_name.py:small", ["Net=Wide"], places).params.net.cls.__name__ == "Wide"
 
 
-def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(
-    write: Any, places: Roots
-) -> None:
+def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(write, places):
     write("../near/near_classes", "class Near(Net): ...")
     file = write(
         "../near/json",
@@ -149,9 +147,7 @@ def test_a_named_file_may_import_its_neighbours_and_shadow_nothing(
     assert hasattr(sys.modules["json"], "loads")
 
 
-def test_two_experiments_of_one_name_are_refused_with_both_places(
-    write: Any, tmp_path: Path
-) -> None:
+def test_two_experiments_of_one_name_are_refused_with_both_places(write, tmp_path):
     write("twin", ONE)
     other = tmp_path / "more"
     other.mkdir()
@@ -161,9 +157,7 @@ def test_two_experiments_of_one_name_are_refused_with_both_places(
         registry.index(roots.find([tmp_path / "experiments", other]))
 
 
-def test_the_working_directory_and_the_variable_add_directories(
-    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_working_directory_and_the_variable_add_directories(write, tmp_path, monkeypatch):
     write("from_variable", ONE)
     write("../params/from_here", ONE)
     monkeypatch.chdir(tmp_path)
@@ -226,14 +220,7 @@ def raises_what_has_no_text(): raise Mute
 @pytest.mark.parametrize(
     ("form", "overrides", "message"), MISTAKES, ids=[f"{f} {' '.join(o)}" for f, o, _ in MISTAKES]
 )
-def test_a_mistake_is_one_clear_error(
-    write: Any,
-    places: Roots,
-    form: str,
-    overrides: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mistake_is_one_clear_error(write, places, form, overrides, message, monkeypatch):
     file = write("faults", ONE + FAULTS)
     write("faults_import", "import nowhere\n@experiment\ndef x(): ...")
     write("faults_syntax", "def ( experiment")
@@ -245,9 +232,7 @@ def test_a_mistake_is_one_clear_error(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_two_threads_get_experiments_at_once(
-    write: Any, places: Roots, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_threads_get_experiments_at_once(write, places, capsys):
     """`ast` of Python 3.11 fails if two threads parse; a redirected stdout stays redirected."""
     body = ONE.replace("    return", '    print("x")\n    return')
     files = [write(f"threads_{i}", body) for i in range(6)]
@@ -291,9 +276,7 @@ def test_an_argument_set_like_a_field_is_told_apart(write: Any, places: Roots) -
         registry.get("told.small", ["dim=3"], places)
 
 
-def test_what_an_experiment_prints_is_no_result(
-    write: Any, places: Roots, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_an_experiment_prints_is_no_result(write, places, capsys):
     write("talks", ONE.replace("    return", '    print("hello")\n    return') + "\nprint('hi')\n")
     registry.get("talks.small", (), places)
     assert capsys.readouterr() == ("", "hi\nhello\n")

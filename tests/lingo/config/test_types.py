@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any, Literal
 
 import numpy as np
@@ -60,11 +59,9 @@ def test_a_value_that_loses_nothing_is_converted(hint: Any, given: Any, stored: 
         (float, 10**400),
         (bool, 1),
         (float, float("nan")),
-        (float, float("inf")),
         (float, np.float32(1)),
         (str, b"a"),
         (Literal[1, 2], True),
-        (Literal[1], 1.0),
         (list[int], "12"),
         (list[int], [1, "2"]),
         (tuple[int, int], (1,)),
@@ -72,7 +69,6 @@ def test_a_value_that_loses_nothing_is_converted(hint: Any, given: Any, stored: 
         (Any, float("nan")),
         (Any, object()),
         (Shape, Colour),
-        (Shape, Colour.params()),
         (Wrapped, 3),
     ],
 )
@@ -141,9 +137,7 @@ def test_the_type_of_an_item() -> None:
     assert types.item(Any, 0) is Any
 
 
-def test_a_relative_path_means_the_same_from_everywhere(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_means_the_same_from_everywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert types.fitter(FilePath | None)("a/*.txt") == f"{tmp_path}/a/*.txt"
     assert types.fitter(FilePath)("../b") == str(tmp_path.parent / "b")

@@ -85,12 +85,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture
-def lingo(
-    toys: pathlib.Path,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., Result]:
+def lingo(toys, tmp_path, monkeypatch, capsys) -> Callable[..., Result]:
     """Runs a command line that knows the toys in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LINGO_PARAMS", str(toys))

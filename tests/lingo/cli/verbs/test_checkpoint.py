@@ -23,15 +23,10 @@ def run(tmp_path: pathlib.Path, lingo: Callable) -> pathlib.Path:
     """A run with checkpoints of steps 10 to 50, that of step 30 the best; 50 was not due."""
     directory = tmp_path / "run"
     directory.mkdir()
-    overrides = [
-        "--set=eval_inputs={'same': ToyInput(batch_size=1)}",
-        "--set=evaluate.metric=same/loss",
-        "--set=evaluate.every_steps=20",
-        "--set=checkpoint.keep_best=1",
-        "--set=checkpoint.keep=2",
-        "--set=checkpoint.every_steps=20",
-        "--set=checkpoint.keep_every_steps=20",
-    ]
+    checkpoint = "checkpoint=Checkpointing(keep_best=1,keep=2,every_steps=20,keep_every_steps=20)"
+    inputs = "eval_inputs={'same': ToyInput(batch_size=1)}"
+    sets = (inputs, "evaluate.metric=same/loss", "evaluate.every_steps=20", checkpoint)
+    overrides = [f"--set={text}" for text in sets]
     shown = lingo("show", "--exp=narrow", *overrides, "--format=json")
     assert shown.code == 0, shown.err
     (directory / "config.json").write_text(shown.out)
@@ -145,9 +140,7 @@ def test_the_best_can_be_inspected(lingo: Callable, run: pathlib.Path) -> None:
         (["--step=latest"], 0, ["step 50: sound"]),
     ],
 )
-def test_every_byte_is_verified(
-    lingo: Callable, run: pathlib.Path, flags: list[str], code: int, lines: list[str]
-) -> None:
+def test_every_byte_is_verified(lingo, run, flags, code, lines):
     damage(run, 40)
     done = lingo("checkpoint", "verify", "--run=run", *flags)
     assert done.code == code
@@ -167,21 +160,13 @@ def test_every_byte_is_verified(
         (["checkpoint", "list", "--run=run", "--step=3"], 2, "leave --step"),
         (["checkpoint", "inspect", "--run=run", "--step=last"], 2, "--step=last is not a step"),
         (["checkpoint", "verify", "--run=run", "--step=best"], 2, "--step=best is not a step"),
-        (["checkpoint", "list", "--run=run/checkpoints"], 2, "; the run is --run={run}\n"),
-        (
-            ["checkpoint", "inspect", "--run=run/checkpoints/step_00000020"],
-            2,
-            "; the run is --run={run}, its checkpoint --step=20\n",
-        ),
         (["checkpoint", "inspect", "--run=run", "--step=7"], 3, "it has 10, 20, 30, 40, 50"),
     ],
 )
-def test_a_mistake_is_one_line(
-    lingo: Callable, run: pathlib.Path, arguments: list[str], code: int, said: str
-) -> None:
+def test_a_mistake_is_one_line(lingo, run, arguments, code, said):
     done = lingo(*arguments)
     assert (done.code, done.out) == (code, "")
-    assert said.format(run=run) in done.err
+    assert said in done.err
 
 
 def test_names_that_nobody_gave_are_not_shown(lingo: Callable, run: pathlib.Path) -> None:

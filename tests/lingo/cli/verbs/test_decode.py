@@ -61,9 +61,7 @@ def test_an_evaluation_shows_how_prompts_go_on(trained: tuple[pathlib.Path, str]
     assert events.count(b"goes on") == 4
 
 
-def test_texts_are_printed_with_their_prompts(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_are_printed_with_their_prompts(command, capsys):
     assert main([*command, "--prompt=def f", "--prompt=class"]) == 0
     out, err = capsys.readouterr()
     first, second = out.split("\n--------\n")
@@ -72,9 +70,7 @@ def test_texts_are_printed_with_their_prompts(
     assert capsys.readouterr().out == f"{first[5:]}\n--------\n{second[5:]}"
 
 
-def test_json_has_a_line_for_each_text(
-    command: list[str], trained: tuple[pathlib.Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_a_line_for_each_text(command, trained, capsys):
     assert main([*command, "--prompt=def ", "--num_samples=2", "--seed=3", "--format=json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(row["prompt"], row["sample"]) for row in rows] == [("def ", 0), ("def ", 1)]
@@ -87,9 +83,7 @@ def test_json_has_a_line_for_each_text(
         assert row["score"] == pytest.approx(sum(row["log_probs"]))
 
 
-def test_a_search_prints_its_best_texts(
-    trained: tuple[pathlib.Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_prints_its_best_texts(trained, capsys):
     flags = ["--num_beams=3", "--num_samples=3", "--length_penalty=0.6", "--format=json"]
     command = ["decode", f"--run={trained[0]}", "--max_tokens=4", "--prompt=def ", *flags]
     assert main(command) == 0
@@ -98,12 +92,7 @@ def test_a_search_prints_its_best_texts(
     assert len({*scores}) == 3
 
 
-def test_prompts_come_from_flags_then_from_a_file(
-    command: list[str],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_prompts_come_from_flags_then_from_a_file(command, tmp_path, monkeypatch, capsys):
     (tmp_path / "prompts.txt").write_text("one\ntwo\n")
     stdin = types.SimpleNamespace(buffer=io.BytesIO(b"three\nlines\xff"))
     monkeypatch.setattr("sys.stdin", stdin)
@@ -117,9 +106,7 @@ def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
     assert decode._visible("a\n\tü\x1b[2J\udcff\r") == "a\n\tü\\x1b[2J\\udcff\\r"
 
 
-def test_the_checkpoint_may_be_chosen(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_checkpoint_may_be_chosen(command, capsys):
     assert main([*command, "--prompt=a", "--step=2"]) == 0
     assert main([*command, "--prompt=a", "--step=99"]) == 3
     assert "no checkpoint of step 99" in capsys.readouterr().err
@@ -141,13 +128,7 @@ def test_the_checkpoint_may_be_chosen(
         (["--prompt=a", "--step=first"], "--step=first is not a step: a number, or best"),
     ],
 )
-def test_a_mistake_is_a_usage_error(
-    flags: list[str],
-    message: str,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_is_a_usage_error(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompts").write_bytes(b"ab\xff")
     assert main(["decode", "--run=nowhere", *flags]) == 2

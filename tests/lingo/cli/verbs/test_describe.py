@@ -21,7 +21,6 @@ def test_a_class_is_described_field_by_field(lingo: Callable, toys: pathlib.Path
     one = lingo("describe", "ToyLayer.rate").out.partition("fields:\n")[2].splitlines()
     assert [line.split()[0] for line in one] == ["name", "rate"]
     assert "no field 'rat'. Did you mean 'rate'" in lingo("describe", "ToyLayer.rat").err
-    assert "The class is ToyLayer." in lingo("describe", "toylayer").err
 
 
 def test_a_field_without_a_default_is_required(lingo: Callable) -> None:

@@ -13,9 +13,7 @@ from lingo.config.roots.roots import Roots
 
 
 @pytest.fixture
-def checkout(
-    toys: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> pathlib.Path:
+def checkout(toys, tmp_path, monkeypatch) -> pathlib.Path:
     """A checkout whose experiments are the toys."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "params").symlink_to(toys)
@@ -28,17 +26,13 @@ def checkout(
 def test_what_was_written_is_current(lingo: Callable, checkout: pathlib.Path) -> None:
     written = lingo("golden", "--write")
     assert (written.code, written.err) == (0, "")
-    assert sorted(p.name for p in (checkout / "tests/goldens").iterdir()) == [
-        "toys.deep.txt",
-        "toys.narrow.txt",
-    ]
+    files = sorted(p.name for p in (checkout / "tests/goldens").iterdir())
+    assert files == ["toys.deep.txt", "toys.narrow.txt"]
     assert lingo("golden") == (0, "", "")
     assert lingo("golden", "--write") == (0, "", "")
 
 
-def test_a_golden_file_holds_parameters_and_alike_weights_once(
-    lingo: Callable, checkout: pathlib.Path
-) -> None:
+def test_a_golden_file_holds_parameters_and_alike_weights_once(lingo, checkout):
     lingo("golden", "--write")
     content = (checkout / "tests/goldens/toys.deep.txt").read_text()
     parameters, weights = content.split("\n\n")
@@ -58,9 +52,7 @@ def test_a_stale_file_is_shown_and_fails(lingo: Callable, checkout: pathlib.Path
     assert "1 golden files are stale" in done.out
 
 
-def test_a_file_of_no_experiment_is_reported_and_removed(
-    lingo: Callable, checkout: pathlib.Path
-) -> None:
+def test_a_file_of_no_experiment_is_reported_and_removed(lingo, checkout):
     lingo("golden", "--write")
     file = checkout / "tests/goldens/gone.txt"
     file.write_text("")
@@ -71,9 +63,7 @@ def test_a_file_of_no_experiment_is_reported_and_removed(
     assert not file.exists()
 
 
-def test_an_installation_without_tests_has_no_goldens(
-    lingo: Callable, checkout: pathlib.Path
-) -> None:
+def test_an_installation_without_tests_has_no_goldens(lingo, checkout):
     (checkout / "tests").rmdir()
     done = lingo("golden")
     assert done.code == 2

@@ -26,17 +26,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], int]]:
     return found
 
 
-def test_every_worker_runs_what_stands_after_the_dashes(
-    started: list[tuple[Sequence[str], int]],
-) -> None:
+def test_every_worker_runs_what_stands_after_the_dashes(started):
     inner = ["train", "--exp=tiny(model_dim=8)", "--logdir=a b", "--set=max_steps=1"]
     assert main(["launch", "--workers=3", "--", *inner]) == 0
     assert started == [((sys.executable, "-P", "-m", "lingo.cli.main", *inner), 3)]
 
 
-def test_the_code_is_that_of_the_worker_that_failed(
-    started: list[tuple[Sequence[str], int]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_code_is_that_of_the_worker_that_failed(started, capsys):
     assert main(["launch", "--workers=2", "--", "train", "--exp=bad", "--logdir=x"]) == 7
     assert capsys.readouterr().err.startswith("lingo launch: worker 1 (127.0.0.1:")
 
@@ -54,12 +50,7 @@ def test_the_code_is_that_of_the_worker_that_failed(
         (["train", "--workers=2", "--", "train"], "'train' is one word too many"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_starts(
-    arguments: list[str],
-    said: str,
-    started: list[tuple[Sequence[str], int]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_cannot_be_meant_is_refused_before_anything_starts(arguments, said, started, capsys):
     assert main(["launch", *arguments]) == 2
     assert said in capsys.readouterr().err
     assert started == []

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import pytest
-
 LOCAL = '@experiment\ndef {name}(width: int = 3):\n    """{doc}"""\n'
 
 
@@ -59,36 +57,18 @@ def test_a_word_that_selects_nothing_is_a_mistake(lingo: Callable) -> None:
     assert "Did you mean 'toys.narrow'?" in done.err
 
 
-def test_the_params_of_the_working_directory_are_listed(
-    lingo: Callable, tmp_path: pathlib.Path
-) -> None:
-    place(tmp_path, "mine")
-    (line,) = lingo("list", "own.mine").out.splitlines()
-    assert line == "own.mine(width: int = 3)  Local."
-
-
-def test_a_directory_given_by_flag_is_listed(
-    lingo: Callable, toys: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_given_by_flag_is_listed(lingo, toys, monkeypatch):
     monkeypatch.delenv("LINGO_PARAMS")
     assert "toys." not in lingo("list").out
     assert "toys.deep()" in lingo("list", f"--params_dir={toys}").out
 
 
-@pytest.mark.parametrize(
-    ("code", "message"),
-    [
-        ("from x import experiment\n\n@experiment\ndef bad(:\n", "broken.py:4"),
-        (f"@experiment\ndef deep(x={'+'.join('1' * 900)}):\n    pass\n", "nested too deep"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_reported_and_the_others_are_listed(
-    lingo: Callable, tmp_path: pathlib.Path, code: str, message: str
-) -> None:
+def test_what_cannot_be_read_is_reported_and_all_else_listed(lingo, tmp_path):
+    code = "from x import experiment\n\n@experiment\ndef bad(:\n"
     place(tmp_path, "mine").with_name("broken.py").write_text(code)
     done = lingo("list")
     assert (done.code, "own.mine" in done.out) == (0, True)
-    assert message in done.err
+    assert "broken.py:4" in done.err
     assert len(done.err.splitlines()) == 1
 
 

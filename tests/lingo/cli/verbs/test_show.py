@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lingo.cli.verbs.show import run_with_clock
+from lingo.cli.clock import run_with_clock
 
 
 def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callable) -> None:
@@ -55,9 +55,7 @@ def test_json_is_what_a_run_keeps_and_shows_again(lingo: Callable, tmp_path: pat
     assert again["experiment"]["overrides"] == ["max_steps=3", "max_steps=4"]
 
 
-def test_a_run_whose_classes_stand_in_a_file_of_its_own_needs_trust(
-    lingo: Callable, tmp_path: pathlib.Path
-) -> None:
+def test_a_run_whose_classes_stand_in_a_file_of_its_own_needs_trust(lingo, tmp_path):
     file = tmp_path / "own_layers.py"
     file.write_text(
         "from lingo.config.registry import experiment\n"
@@ -113,9 +111,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("flags", "message"), MISTAKES, ids=[m for _, m in MISTAKES])
-def test_what_cannot_be_shown_is_refused(
-    lingo: Callable, tmp_path: pathlib.Path, flags: list[str], message: str
-) -> None:
+def test_what_cannot_be_shown_is_refused(lingo, tmp_path, flags, message):
     done = lingo("show", "--exp=narrow", *flags)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
@@ -182,9 +178,7 @@ def test_a_name_that_no_directory_can_have_is_no_run(lingo: Callable, name: str)
     assert "is not a run directory" in done.err
 
 
-def test_an_experiment_is_drawn_with_what_was_overridden(
-    lingo: Callable, tmp_path: pathlib.Path
-) -> None:
+def test_an_experiment_is_drawn_with_what_was_overridden(lingo, tmp_path):
     done = lingo("show", "--exp=narrow", "--set=max_steps=77", "--graph=a.dot")
     assert (done.code, done.out, done.err) == (0, "", "")
     drawn = (tmp_path / "a.dot").read_text()
@@ -192,9 +186,7 @@ def test_an_experiment_is_drawn_with_what_was_overridden(
     assert "ToyLayer" in drawn
 
 
-def test_long_work_runs_in_another_thread_and_leaves_stdout_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_long_work_runs_in_another_thread_and_leaves_stdout_alone(capsys):
     main = threading.get_ident()
     assert run_with_clock("working", lambda: threading.get_ident() != main)
     assert capsys.readouterr() == ("", "working\n")

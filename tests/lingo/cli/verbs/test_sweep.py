@@ -23,30 +23,18 @@ RATE = "--sweep=optimizer.learning_rate=0.1,0.2"
 MICRO = '''
 from lingo.config.registry import experiment
 from lingo.data.source import TextFiles
-from lingo.data.text_input import TextInput
-from lingo.layers.stacks.stack import Stack
-from lingo.optim.adam import AdamW
-from lingo.contract import Experiment
-from tasks.lm.model import LanguageModel
-from tasks.lm.task import LanguageModeling
-from lingo.layers.sequence.transformer import TransformerLayer
+from params.lm.source import tiny
 
 
 @experiment
 def micro(text: str, dim: int = 16):
     """A few steps on a few words."""
-    layer = TransformerLayer.params()
-    layer.attention.num_heads = 2
-    data = TextInput.params(source=TextFiles.params(pattern=text), batch_size=2, length=8)
-    return Experiment.params(
-        task=LanguageModeling.params(
-            model=LanguageModel.params(dim=dim, stack=Stack.params(layer=layer, num_layers=1))
-        ),
-        train_input=data,
-        eval_inputs={"same": data.copy().set(repeat=False, max_batches=2)},
-        optimizer=AdamW.params(learning_rate=1e-3),
-        max_steps=2,
-    )
+    cfg = tiny(model_dim=dim, num_layers=1).set(max_steps=2)
+    cfg.evaluate.prompts = []
+    cfg.task.model.stack.layer.attention.num_heads = 2
+    cfg.train_input.set(source=TextFiles.params(pattern=text), batch_size=2, length=8)
+    cfg.eval_inputs = {"same": cfg.train_input.copy().set(repeat=False, max_batches=2)}
+    return cfg
 '''
 
 
@@ -80,45 +68,24 @@ def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, message) -> No
 
 
 def test_it_prints_commands_that_a_person_would_type(lingo, toys) -> None:
-    done = lingo(
-        "sweep",
-        f"--exp={toys / 'toys.py'}:narrow",
-        "--logdir=my runs",
-        "--params_dir=.",
-        "--set=seed=3",
-        "--sweep=ToyLayer.rate=0.5",
-        "--sweep=exp.num_layers=1,2",
-        "--print",
-    )
+    shared = [f"--exp={toys / 'toys.py'}:narrow", "--params_dir=.", "--set=seed=3"]
+    sweeps = ["--sweep=ToyLayer.rate=0.5", "--sweep=exp.num_layers=1,2"]
+    done = lingo("sweep", *shared, "--logdir=my runs", *sweeps, "--print")
     assert (done.code, done.err) == (0, "")
-    assert [shlex.split(line) for line in done.out.splitlines()] == [
-        [
-            "lingo",
-            "train",
-            f"--exp={toys / 'toys.py'}:narrow",
-            "--params_dir=.",
-            "--set=seed=3",
-            f"--logdir=my runs/00{i}-rate-0.5-num_layers-{i + 1}",
-            "--set=ToyLayer.rate=0.5",
-            f"--set=exp.num_layers={i + 1}",
-        ]
-        for i in range(2)
-    ]
+    assert [shlex.split(line)[2:-3] for line in done.out.splitlines()] == [shared, shared]
+    for i, line in enumerate(map(shlex.split, done.out.splitlines())):
+        assert line[:2] == ["lingo", "train"]
+        logdir = f"--logdir=my runs/00{i}-rate-0.5-num_layers-{i + 1}"
+        assert line[-3:] == [logdir, "--set=ToyLayer.rate=0.5", f"--set=exp.num_layers={i + 1}"]
     assert list(pathlib.Path().iterdir()) == []
 
 
 def test_an_argument_that_the_experiment_needs_may_be_what_is_swept(lingo, tmp_path) -> None:
     file = tmp_path / "needs.py"
-    file.write_text(
-        "from lingo.config.registry import experiment\n"
-        "from params.toys import narrow\n"
-        "@experiment\n"
-        "def needs(num_layers: int):\n"
-        "    return narrow(num_layers)\n"
-    )
-    done = lingo(
-        "sweep", f"--exp={file}:needs", "--logdir=s", "--sweep=exp.num_layers=2", "--print"
-    )
+    imports = "from lingo.config.registry import experiment\nfrom params.toys import narrow\n"
+    file.write_text(f"{imports}@experiment\ndef needs(num_layers: int): return narrow(num_layers)")
+    sweep = ["--sweep=exp.num_layers=2", "--logdir=s", "--print"]
+    done = lingo("sweep", f"--exp={file}:needs", *sweep)
     assert done.err == ""
     assert "--set=exp.num_layers=2" in done.out
 
@@ -172,9 +139,7 @@ def test_the_best_trial_is_the_one_with_the_least_loss(sweep_dir: pathlib.Path) 
     assert {trial["name"]: trial["value"] for trial in results["trials"]} == losses
 
 
-def test_the_same_command_shows_the_table_again_and_trains_nothing(
-    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_shows_the_table_again_and_trains_nothing(sweep_dir, micro, capsys):
     before = {path: path.stat().st_mtime_ns for path in sweep_dir.glob("00*/*")}
     assert main(micro) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -184,17 +149,13 @@ def test_the_same_command_shows_the_table_again_and_trains_nothing(
     assert shlex.split(lines[-1])[:2] == ["lingo", "train"]
 
 
-def test_the_command_of_a_trial_resumes_its_run(
-    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_a_trial_resumes_its_run(sweep_dir, micro, capsys):
     results = json.loads((sweep_dir / "results.json").read_text())
     assert main(shlex.split(results["trials"][0]["command"])[1:]) == 0
     assert "is done: step 2" in capsys.readouterr().out
 
 
-def test_another_sweep_there_is_refused(
-    sweep_dir: pathlib.Path, micro: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_sweep_there_is_refused(sweep_dir, micro, capsys):
     assert main([*micro, "--sweep=exp.dim=8,16"]) == 7
     assert "exp.dim=8,16" in capsys.readouterr().err
     assert main([*micro, "--set=train_input.length=4"]) == 7

@@ -72,17 +72,12 @@ def test_a_run_leaves_what_is_needed_to_repeat_it(run: pathlib.Path, exp: str) -
     assert 2 in steps(run)
     config = json.loads((run / "config.json").read_text())
     assert config["experiment"]["overrides"] == ["max_steps=2", "optimizer.learning_rate=0.5"]
-    assert (run / "flags.txt").read_text().splitlines() == [
-        f"--exp={exp}",
-        f"--logdir={run}",
-        "--set=max_steps=2",
-        "--set=optimizer.learning_rate=0.5",
-    ]
+    sets = ["--set=max_steps=2", "--set=optimizer.learning_rate=0.5"]
+    flags = [f"--exp={exp}", f"--logdir={run}", *sets]
+    assert (run / "flags.txt").read_text().splitlines() == flags
 
 
-def test_the_same_command_with_nothing_left_does_nothing(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_command_with_nothing_left_does_nothing(run, capsys):
     before = steps(run)
     assert main(["train", f"--flagfile={run / 'flags.txt'}"]) == 0
     assert "is done" in capsys.readouterr().out
@@ -135,18 +130,14 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return (home / "runs/first").rename(home / "runs/it's 2nd")
 
 
-def test_the_flags_of_a_moved_run_say_how_it_goes_on(
-    moved: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_flags_of_a_moved_run_say_how_it_goes_on(moved, capsys):
     assert main(["train", f"--flagfile={moved}/flags.txt"]) == 2
     command = shlex.join(["lingo", "train", f"--run={moved}"]).replace("'--run=", "--run='")
     assert f"was moved or copied. To resume it where it is: {command}" in capsys.readouterr().err
     assert not (moved.parent / "first").exists()
 
 
-def test_a_moved_run_goes_on_from_any_directory(
-    moved: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moved_run_goes_on_from_any_directory(moved, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     file = moved.parents[1] / "relative.py"
     trust = f"--trust={file.rename(tmp_path / file.name)}"
@@ -159,9 +150,7 @@ def test_a_moved_run_goes_on_from_any_directory(
     )
 
 
-def test_directories_of_experiments_are_named_in_the_flags(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories_of_experiments_are_named_in_the_flags(tmp_path, monkeypatch):
     (tmp_path / "relaunched.py").write_text(SMALL)
     monkeypatch.setenv("LINGO_PARAMS", str(tmp_path))
     command = ["train", "--exp=relaunched.small", f"--logdir={tmp_path}/run"]
@@ -172,16 +161,12 @@ def test_directories_of_experiments_are_named_in_the_flags(
     assert main(["train", f"--flagfile={tmp_path}/run/flags.txt"]) == 0
 
 
-def test_another_configuration_is_refused_with_the_difference(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_configuration_is_refused_with_the_difference(run, capsys):
     assert main(["train", f"--run={run}", "--set=optimizer.learning_rate=7"]) == 7
     assert "optimizer.learning_rate: 0.5 -> 7.0" in capsys.readouterr().err
 
 
-def test_a_checkpoint_is_evaluated_on_every_input(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_is_evaluated_on_every_input(run, capsys):
     assert main(["eval", f"--run={run}", "--step=2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines] == [["first", "step=2"], ["second", "step=2"]]
@@ -191,9 +176,7 @@ def test_a_checkpoint_is_evaluated_on_every_input(
     assert f"loss={row['eval/loss']:.6g}" in lines[0]
 
 
-def test_an_evaluation_with_overrides_is_shown_and_not_kept(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_with_overrides_is_shown_and_not_kept(run, capsys):
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     override = "--set=eval_inputs['first'].max_batches=1"
     assert main(["eval", f"--run={run}", "--step=2", override]) == 0
@@ -203,9 +186,7 @@ def test_an_evaluation_with_overrides_is_shown_and_not_kept(
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
 
 
-def test_an_evaluation_that_is_computed_elsewhere_is_kept(
-    run: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_that_is_computed_elsewhere_is_kept(run, capsys):
     assert main(["eval", f"--run={run}", "--step=2", "--set=runtime.xla=True"]) == 0
     out, err = capsys.readouterr()
     assert "the results are not kept" not in err
@@ -213,9 +194,7 @@ def test_an_evaluation_that_is_computed_elsewhere_is_kept(
     assert f"first  step=2  loss={row['eval/loss']:.6g}" in out
 
 
-def test_watching_evaluates_what_was_not_and_ends_with_the_run(
-    exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watching_evaluates_what_was_not_and_ends_with_the_run(exp, tmp_path, capsys):
     run = tmp_path / "run"
     options = ["max_steps=3", "evaluate.metric=second/loss", "evaluate.every_steps=1"]
     sets = [f"--set={option}" for option in options]
@@ -247,13 +226,7 @@ def test_watching_evaluates_what_was_not_and_ends_with_the_run(
         (["--timeout_seconds=5"], 2, "are for --watch"),
     ],
 )
-def test_evaluations_that_cannot_be_meant_are_refused(
-    run: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    code: int,
-    message: str,
-) -> None:
+def test_evaluations_that_cannot_be_meant_are_refused(run, capsys, options, code, message):
     assert main(["eval", f"--run={run}", *options]) == code
     assert message in capsys.readouterr().err
 
@@ -276,9 +249,7 @@ def test_python_trains_what_it_got_and_changed(tmp_path: pathlib.Path, exp: str)
     assert main(["train", f"--flagfile={tmp_path / 'run' / 'flags.txt'}"]) == 0
 
 
-def test_a_dry_run_needs_no_directory_and_makes_none(
-    exp: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_dry_run_needs_no_directory_and_makes_none(exp, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["train", f"--exp={exp}", "--dry_run"]) == 0
     assert "parameters " in capsys.readouterr().out
@@ -287,9 +258,7 @@ def test_a_dry_run_needs_no_directory_and_makes_none(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_overfitting_trains_on_the_first_batches_and_says_so(
-    exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overfitting_trains_on_the_first_batches_and_says_so(exp, tmp_path, capsys):
     run = tmp_path / "run"
     sets = ["--set=max_steps=2", "--set=eval_inputs={}"]
     profile = "--profile_steps=90:95"
@@ -312,9 +281,7 @@ def test_overfitting_trains_on_the_first_batches_and_says_so(
         *((f"--hang_timeout={text}", "hang_timeout") for text in ("0", "nan", "1.5")),
     ],
 )
-def test_a_number_that_cannot_be_meant_is_refused(
-    flag: str, message: str, exp: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_that_cannot_be_meant_is_refused(flag, message, exp, tmp_path, capsys):
     assert main(["train", f"--exp={exp}", f"--logdir={tmp_path / 'run'}", flag]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -335,9 +302,7 @@ def test_a_signal_before_the_run_begins_ends_the_program_with_its_code(
     assert signal.getsignal(number) == before
 
 
-def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(
-    exp: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(exp, tmp_path, monkeypatch):
     seen: list[object] = []
 
     def supervise(work: Callable[[object], int], run: RunDirectory, **options: float) -> int:
@@ -356,9 +321,7 @@ def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_training_saves_and_ends_the_program_with_its_code(
-    number: signal.Signals, exp: str, tmp_path: pathlib.Path
-) -> None:
+def test_a_signal_in_training_saves_and_ends_the_program_with_its_code(number, exp, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lingo.cli.main", "train", f"--exp={exp}", "--logdir=run"],
         cwd=tmp_path,

@@ -16,9 +16,7 @@ def test_the_chain_ends_with_what_is_in_force(lingo: Callable, toys: pathlib.Pat
     assert steps[-1].endswith("--set max_steps=4")
 
 
-def test_what_a_run_was_given_stands_in_its_configuration(
-    lingo: Callable, tmp_path: pathlib.Path
-) -> None:
+def test_what_a_run_was_given_stands_in_its_configuration(lingo, tmp_path):
     config = lingo("show", "--exp=narrow", "--set=max_steps=3", "--format=json").out
     (tmp_path / "config.json").write_text(config)
     assert lingo("why", "max_steps", "--run=.").out.splitlines()[-1].split()[0] == "3"

@@ -55,9 +55,7 @@ def test_an_inherited_value_of_the_wrong_type_names_both(toys: Any) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_a_parent_has_cannot_be_set_otherwise_where_that_is_asked_for(
-    toys: Any, wrapped: bool
-) -> None:
+def test_what_a_parent_has_cannot_be_set_otherwise_where_that_is_asked_for(toys, wrapped):
     norm = toys.Norm.params(dim=3)
     inner = toys.Remat.params(layer=norm) if wrapped else norm
     assert toys.Stack.params(dim=4, layer=inner).build(), "a kind may allow it"
@@ -73,9 +71,7 @@ def test_what_a_parent_has_cannot_be_set_otherwise_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("num_layers", [MAX_PARTS, 2**62])
-def test_a_tree_of_more_parts_than_can_be_built_in_time_is_refused(
-    toys: Any, num_layers: int
-) -> None:
+def test_a_tree_of_more_parts_than_can_be_built_in_time_is_refused(toys, num_layers):
     endless = type(
         "Endless",
         (toys.Stack,),

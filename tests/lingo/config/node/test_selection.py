@@ -123,9 +123,7 @@ def test_nested_matches_are_each_wrapped(toys: Any) -> None:
         ("MoE", "num_experts", "takes int"),
     ],
 )
-def test_a_wrapper_that_cannot_hold_it_is_refused_and_changes_nothing(
-    toys: Any, cls: str, field: str, message: str
-) -> None:
+def test_a_wrapper_that_cannot_hold_it_is_refused_and_changes_nothing(toys, cls, field, message):
     toy = toys.Toy.params()
     before = toy.copy()
     with pytest.raises(ParamError, match=message):

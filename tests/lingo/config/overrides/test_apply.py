@@ -43,9 +43,7 @@ def apply(params: Any, *texts: str) -> list[OverrideResult]:
         ("eval_inputs[heldout].extra='3'", "eval_inputs.heldout.extra", "3"),
     ],
 )
-def test_the_type_of_a_field_decides_how_text_is_read(
-    toys: Any, override: str, path: str, value: object
-) -> None:
+def test_the_type_of_a_field_decides_how_text_is_read(toys, override, path, value):
     toy = toys.Toy.params()
     assert apply(toy, override)[0].num_matches == 1
     at: Any = toy
@@ -175,7 +173,6 @@ MISTAKES = [
     ("model.layer[=1", "lacks a closing"),
     ("model.dim.x=1", "is 8: it has no field 'x'"),
     ("model.layer.attention.positions.theta=1", "is None: it has no field 'theta'. Set it first"),
-    ("Attention.positions.theta=1", "is None: it has no field 'theta'"),
     ("model.layer.dim.x=1", "is not set"),
     ("optimizer=Adm", r"optimizer: There is no class 'Adm' to configure. Did you mean .*'Adam'"),
     ("optimizer=Block", "optimizer: Toy.optimizer takes an Optimizer, got Block"),
@@ -184,7 +181,6 @@ MISTAKES = [
     ("optimizer=Adam(learning_rate=x)", "optimizer.learning_rate: Adam.* takes float, got 'x'"),
     ("optimizer=Adam(learning_rate=1,learning_rate=2)", "Adam\\(...\\) has 'learning_rate' twice"),
     ("optimizer=Adam(", "Write Class"),
-    ("optimizer=Adam)", "Write Class"),
     ("optimizer=os:system", "There is no class 'system' to configure in os"),
     ("Block=" + "Remat(layer=" * 99 + "Norm" + ")" * 99, "more than 64 deep"),
     ("Blok.dim=3", r"no Blok .* Did you mean 'Block'\? Its classes: Adam, Attention"),
@@ -197,14 +193,11 @@ MISTAKES = [
     ("Block=Remat(layer=Remat(layer=_))", "there is nothing that"),
     ("Attention.positions=Remat(layer=_)", "there is nothing that"),
     ("Block=Stack(num_layers=_)", "Stack.num_layers does not take .*Block"),
-    ("block.dim=3", "no field 'block'.*The class is Block"),
 ]
 
 
 @pytest.mark.parametrize(("override", "message"), MISTAKES, ids=[o[:40] for o, _ in MISTAKES])
-def test_a_mistake_is_one_clear_error_and_changes_nothing(
-    toys: Any, override: str, message: str
-) -> None:
+def test_a_mistake_is_one_clear_error_and_changes_nothing(toys, override, message):
     toy = toys.Toy.params()
     before = toy.copy()
     with pytest.raises(ParamError, match=message) as caught:

@@ -52,9 +52,7 @@ def test_a_module_called_tasks_that_was_imported_is_an_error(tmp_path: Path) -> 
     ],
     ids=["folder", "package", "folder of two directories"],
 )
-def test_the_working_directory_extends_params(
-    package: str, files: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_working_directory_extends_params(package, files, tmp_path):
     code = f"{INSTALL}; from {package} import own; print(own.x)"
     assert run(code, tmp_path, files).stdout == "1\n"
     code = code.replace("roots.find()", "roots.find().trusted_roots()").replace("['', ", "[")
@@ -68,9 +66,7 @@ def test_the_working_directory_hides_no_experiment(own: str, tmp_path: Path) -> 
     assert (done.stdout, done.stderr) == ("tiny\n", "")
 
 
-def test_the_working_directory_is_left_when_only_trusted_places_are_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_the_working_directory_is_left_when_only_trusted_places_are_asked_for(tmp_path):
     left = "importing.install(roots.find().trusted_roots())"
     code = f"{INSTALL}; import params.lm; {left}; import params.lm.own"
     assert "No module named 'params.lm.own'" in run(code, tmp_path, {"params/lm/own.py": ""}).stderr
@@ -84,9 +80,7 @@ def test_a_working_directory_that_is_gone_has_no_experiments(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("own", ["tasks/lm/model.py", "tasks/lm.py", "tasks/lm/__init__.py"])
-def test_after_import_lingo_no_folder_on_the_path_runs_in_the_place_of_ours(
-    own: str, tmp_path: Path
-) -> None:
+def test_after_import_lingo_no_folder_on_the_path_runs_in_the_place_of_ours(own, tmp_path):
     code = "import lingo; from tasks import mine; from tasks.lm.model import LanguageModel as m"
     files = {own: "raise RuntimeError", "tasks/mine.py": "x = 1"}
     done = run(f"{code}; print(mine.x, m.__name__)", tmp_path, files)
@@ -131,9 +125,7 @@ def test_experiments_are_read_beside_a_package_that_hides_our_tasks(tmp_path: Pa
 
 
 @pytest.mark.parametrize("own", ["tasks/lm/model.py", "tasks/lm/__init__.py"])
-def test_a_module_imported_in_the_place_of_ours_is_refused_by_both_files(
-    own: str, tmp_path: Path
-) -> None:
+def test_a_module_imported_in_the_place_of_ours_is_refused_by_both_files(own, tmp_path):
     name = own.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     code = f"sys.path.remove({str(ROOT)!r}); import {name}; sys.path.append({str(ROOT)!r})"
     error = run(f"{code}; import lingo; lingo.get('lm.source.tiny')", tmp_path, {own: ""}).stderr

@@ -23,8 +23,7 @@ def test_a_directory_that_is_not_there_is_an_error_and_one_named_twice_counts_on
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["os", "lingo.nope", "lingo..config", "lingo.config/params", "", "params.é"],
+    "module", ["os", "lingo.nope", "lingo..config", "lingo.config/params", "", "params.é"]
 )
 def test_what_is_no_module_of_the_roots_is_not_located(module: str) -> None:
     assert roots.locate(module, roots.find()) is None
@@ -39,9 +38,7 @@ def test_modules_are_located_without_importing() -> None:
     assert package.name == "__init__.py"
 
 
-def test_a_wheel_prefers_its_own_experiments_to_others_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_prefers_its_own_experiments_to_others_beside_it(tmp_path, monkeypatch):
     for name in ("params", "tasks", "lingo/_experiments/params", "lingo/_experiments/tasks"):
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.setattr(mount, "LINGO", str(tmp_path / "lingo"))

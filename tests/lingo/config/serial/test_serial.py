@@ -30,10 +30,7 @@ def test_what_was_set_is_written_and_nothing_else(toys: Any) -> None:
     assert written["params"] == {
         "@": "conftest.py:Toy",
         "optimizer": {"@": "conftest.py:Adam", "betas": {"@tuple": [0.5, 0.25]}},
-        "eval_inputs": {
-            "heldout": {"@": "conftest.py:Input"},
-            "new": {"@": "conftest.py:Input"},
-        },
+        "eval_inputs": {"heldout": {"@": "conftest.py:Input"}, "new": {"@": "conftest.py:Input"}},
         "name": "x",
     }
 
@@ -87,65 +84,46 @@ def test_a_tree_too_deep_to_be_read_is_not_written(toys: Any) -> None:
         serial.dump(node, Origin(), "")
 
 
-def hostile(params: Any, **changes: Any) -> str:
-    content = {
-        "format": 1,
-        "experiment": {"name": "", "file": "", "function": "", "arguments": {}, "overrides": []},
-        "files": {},
-        "digest": "",
-        "params": params,
-    }
-    return json.dumps(content | changes)
+def hostile(params: Any, arguments: Any = None, overrides: Any = (), **changes: Any) -> str:
+    experiment = {"name": "", "file": "", "function": "", "arguments": arguments or {}}
+    content = {"format": 1, "experiment": {**experiment, "overrides": overrides}, "files": {}}
+    return json.dumps({**content, "digest": "", "params": params, **changes})
 
 
 def linear(**fields: Any) -> dict[str, Any]:
-    return {"@": f"{Linear.__module__}:Linear", **fields}
+    return {"@": LINEAR, **fields}
 
 
-def own_file(path: str) -> dict[str, Any]:
-    return {"x.py": {"path": path, "sha256": ""}}
+def in_file(path: str) -> str:
+    return hostile({"@": "x.py:X"}, files={"x.py": {"path": path, "sha256": ""}})
 
 
-def called_with(arguments: Any) -> dict[str, Any]:
-    return {"name": "", "file": "", "function": "", "arguments": arguments, "overrides": []}
+LINEAR = f"{Linear.__module__}:Linear"
+ROOTS = "lingo.config.roots.roots"
+NESTED = json.loads("[" * 200 + "]" * 200)
 
-
-NESTED: Any = 1
-for _ in range(200):
-    NESTED = [NESTED]
 
 HOSTILE = {
     "getoutput": (hostile({"@": "subprocess:getoutput"}), "in no trusted place"),
     "popen": (hostile(linear(dim={"@": "subprocess:Popen", "args": "x"})), "in no trusted place"),
     "function of lingo": (hostile({"@": "lingo.config.registry:get"}), "has no class get"),
     "module of lingo": (hostile({"@": "lingo.config:roots"}), "has no class roots"),
-    "imported name": (hostile({"@": "lingo.config.roots.roots:Path"}), "has no class Path"),
-    "class of no fields": (hostile({"@": "lingo.config.roots.roots:Roots"}), "has no class Roots"),
-    "dotted name": (
-        hostile({"@": "lingo.config.roots.roots:Roots.find"}),
-        "not the name of a class",
-    ),
+    "imported name": (hostile({"@": f"{ROOTS}:Path"}), "has no class Path"),
+    "class of no fields": (hostile({"@": f"{ROOTS}:Roots"}), "has no class Roots"),
+    "dotted name": (hostile({"@": f"{ROOTS}:Roots.find"}), "not the name of a class"),
     "slash": (hostile({"@": "/tmp/x.py:X"}), "not the name of a class"),
-    "long name": (hostile({"@": f"lingo.{'a' * 5000}:X"}), "not the name of a class"),
     "long name of a part": (hostile({"@": f"lingo.{'a' * 180}:X"}), "in no trusted place"),
     "many dots": (hostile({"@": "lingo" + ".a" * 100_000 + ":X"}), "not the name of a class"),
-    "class of another module": (hostile({"@": "lingo.study.trial:Trial"}), "has no class Trial"),
     "Params": (hostile({"@": "lingo.config.params:Params"}), "has no class Params"),
     "unlisted file": (hostile({"@": "x.py:X"}), "'files' does not say where 'x.py' is"),
-    "untrusted file": (hostile({"@": "x.py:X"}, files=own_file("/tmp/x.py")), "--trust=/tmp/x.py"),
-    "path with a zero": (hostile({"@": "x.py:X"}, files=own_file("/tmp/\0x.py")), "has the path"),
-    "path of no text": (hostile({"@": "x.py:X"}, files=own_file("/tmp/\ud800")), "has the path"),
-    "relative path": (hostile({"@": "x.py:X"}, files=own_file("x.py")), "has the path 'x.py'"),
+    "untrusted file": (in_file("/tmp/x.py"), "--trust=/tmp/x.py"),
+    "path with a zero": (in_file("/tmp/\0x.py"), "has the path"),
+    "path of no text": (in_file("/tmp/\ud800"), "has the path"),
+    "relative path": (in_file("x.py"), "has the path 'x.py'"),
     "number for a name": (hostile({"@": 3}), "not the name of a class"),
     "object for a name": (hostile({"@": {"@": "subprocess:Popen"}}), "not the name of a class"),
-    "in the arguments": (
-        hostile(linear(), experiment=called_with({"a": {"@": "os:x"}})),
-        "in no trusted place",
-    ),
-    "escaped key": (
-        hostile(linear()).replace('"@"', '"\\u0040"').replace("linear:Linear", "nope:X"),
-        "trusted",
-    ),
+    "in the arguments": (hostile(linear(), {"a": {"@": "os:x"}}), "in no trusted place"),
+    "escaped key": (hostile({"@": "nope:X"}).replace('"@"', '"\\u0040"'), "trusted"),
     "unknown field": (hostile(linear(dmi=3)), "no field 'dmi'. Did you mean 'dim'"),
     "wrong type": (hostile(linear(dim="3")), "dim takes int, got '3'"),
     "unknown mark": (hostile(linear(dim={"@pickle": "x"})), "'@pickle' means nothing here"),
@@ -155,16 +133,7 @@ HOSTILE = {
     "very deep lists": ("[" * 10_000_000, "nested more than 64 deep"),
     "large": (" " * (16 * 2**20 + 1), "larger than 16 MiB"),
     "large in bytes": (("é" * (2**23 + 1)).encode(), "larger than 16 MiB"),
-    "expansion": (
-        hostile([]).replace(
-            "[]}", "[" + ",".join(['{"@":"lingo.layers.linear:Linear"}'] * 60_000) + "]}"
-        ),
-        "'params' that is not a dict|more than",
-    ),
-    "expansion below": (
-        hostile(linear(dim=[{"@": "lingo.layers.linear:Linear"}] * 60_000)),
-        "more than 50000 Params",
-    ),
+    "expansion": (hostile(linear(dim=[{"@": LINEAR}] * 60_000)), "more than 50000 Params"),
     "many digits": (hostile(linear(dim=1)).replace("1}", "1" * 10_000 + "}"), "too many digits"),
     "not a number": (hostile(linear(dim=float("nan"))), "NaN is not a finite number"),
     "infinite": (hostile(linear(dim=1)).replace("1}", "1e999}"), "1e999 is not a finite number"),
@@ -172,10 +141,7 @@ HOSTILE = {
     "empty": ("", "not JSON"),
     "bytes": (b"\xff\xfe", "not text"),
     "other JSON": ('{"a": 1}', "not a configuration of lingo"),
-    "arguments with a class": (
-        hostile(linear(), experiment=called_with(linear())),
-        "arguments have",
-    ),
+    "arguments with a class": (hostile(linear(), linear()), "arguments have"),
     "large number": (hostile(linear(dim=2**63)), "A whole number has 64 bits"),
     "format that is true": (hostile(linear(), format=True), "format True, and"),
     "format of many digits": (hostile(linear(), format=10**4000), "format 1000"),
@@ -184,17 +150,8 @@ HOSTILE = {
     "no params": (hostile({}), "no class"),
     "params are a list": (hostile([]), "'params' that is not a dict"),
     "unknown member": (hostile(linear(), code="x"), "must consist of"),
-    "overrides of another type": (
-        hostile(
-            linear(),
-            experiment={"name": "", "file": "", "function": "", "arguments": {}, "overrides": [3]},
-        ),
-        "not all texts",
-    ),
-    "file of another shape": (
-        hostile(linear(), files={"x.py": "y"}),
-        "must consist of path, sha256",
-    ),
+    "overrides of another type": (hostile(linear(), overrides=[3]), "not all texts"),
+    "file of another shape": (hostile(linear(), files={"x.py": "y"}), "consist of path, sha256"),
 }
 
 
@@ -231,9 +188,7 @@ def test_what_could_not_be_read_is_not_written(toys: Any) -> None:
         serial.dump(toys.Toy.params(name="x" * 2**24), Origin(), "")
 
 
-def test_what_is_counted_is_what_there_is(
-    toys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_counted_is_what_there_is(toys, tmp_path, monkeypatch):
     """A part that is written counts once, not once more in the defaults of each one around it."""
     toy = toys.Toy.params(name="x")
     toy.optimizer.betas = (0.5, 0.25)

@@ -14,6 +14,7 @@ from lingo.config import registry, text
 from lingo.config.node.tree import same
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
+from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
 from lingo.config.serial.serial import Origin
 from lingo.config.serial.trust import Finder
@@ -36,11 +37,15 @@ def write_experiment(directory: Path, name: str) -> Path:
     return file
 
 
+def save(form: str, places: Roots | None = None) -> str:
+    chosen = registry.get(form, (), places)
+    return serial.dump(chosen.params, chosen.origin, "", places)
+
+
 def test_classes_of_lingo_and_of_trusted_directories_need_no_trust(tmp_path: Path) -> None:
     write_experiment(tmp_path, "serial_trusted")
     places = roots.find([tmp_path])
-    chosen = registry.get("serial_trusted.oak(size=7)", (), places)
-    written = serial.dump(chosen.params, chosen.origin, "", places)
+    written = save("serial_trusted.oak(size=7)", places)
     assert json.loads(written)["params"]["leaf"]["@"] == "params.serial_trusted:Leaf"
     assert serial.load(written, roots=places).params.leaf.size == 7
     with pytest.raises(ParamError, match=r"in no trusted place.*--params_dir"):
@@ -49,8 +54,7 @@ def test_classes_of_lingo_and_of_trusted_directories_need_no_trust(tmp_path: Pat
 
 def test_an_own_file_needs_trust_and_a_change_is_noticed(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, "serial_own")
-    chosen = registry.get(f"{file}:oak")
-    written = serial.dump(chosen.params, chosen.origin, "")
+    written = save(f"{file}:oak")
     with pytest.raises(ParamError, match=f"To run it: --trust={file}"):
         serial.load(written)
     assert serial.load(written, trust=[file]).changed_files == ()
@@ -79,13 +83,10 @@ def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (text.render(lines), "")
 
 
-def test_the_working_directory_is_not_trusted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_working_directory_is_not_trusted(tmp_path, monkeypatch):
     file = write_experiment(tmp_path / "params", "serial_local")
     monkeypatch.chdir(tmp_path)
-    chosen = registry.get("serial_local.oak")
-    written = serial.dump(chosen.params, chosen.origin, "")
+    written = save("serial_local.oak")
     with pytest.raises(ParamError, match=f"--trust={file}"):
         serial.load(written)
     hostile = written.replace("serial_local.py:", "params.serial_local:")
@@ -93,25 +94,18 @@ def test_the_working_directory_is_not_trusted(
         serial.load(hostile)
 
 
-@pytest.mark.parametrize("kind", ["local", "unnamed"])
-def test_a_class_that_could_not_be_found_again_is_refused(toys: Any, kind: str) -> None:
-    if kind == "local":
+def test_a_class_that_could_not_be_found_again_is_refused(toys: Any) -> None:
+    class Inner(toys.Layer):
+        pass
 
-        class Inner(toys.Layer):
-            pass
-
-    else:
-        Inner = type("Inner", (toys.Layer,), {"__module__": "nowhere"})
-    with pytest.raises(
-        ParamError, match="Inner cannot be saved: define the class at the top level"
-    ):
-        serial.dump(Inner.params(), Origin(), "")
+    for cls in (Inner, type("Inner", (toys.Layer,), {"__module__": "nowhere"})):
+        with pytest.raises(ParamError, match="Inner cannot be saved: define the class at the top"):
+            serial.dump(cls.params(), Origin(), "")
 
 
 def test_an_own_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, "serial_moved")
-    chosen = registry.get(f"{file}:oak")
-    written = serial.dump(chosen.params, chosen.origin, "")
+    written = save(f"{file}:oak")
     (tmp_path / "elsewhere").mkdir()
     moved = file.rename(tmp_path / "elsewhere" / file.name)
     with pytest.raises(ParamError, match=f"--trust={file} It is not there any more; name it where"):
@@ -126,16 +120,14 @@ def test_an_own_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
 def test_a_name_that_could_not_be_read_is_not_written(name: str, cls: str, tmp_path: Path) -> None:
     file = write_experiment(tmp_path, name)
     file.write_text(file.read_text().replace("Tree", cls))
-    chosen = registry.get(f"{file}:oak")
     with pytest.raises(ParamError, match="cannot be saved: give the class and its file names"):
-        serial.dump(chosen.params, chosen.origin, "")
+        save(f"{file}:oak")
 
 
 def test_a_file_with_a_quote_in_its_name_is_written(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, 'a"b')
-    chosen = registry.get(f"{file}:oak")
-    written = serial.dump(chosen.params, chosen.origin, "")
-    assert same(serial.load(written, trust=[file]).params, chosen.params)
+    written = save(f"{file}:oak")
+    assert same(serial.load(written, trust=[file]).params, registry.get(f"{file}:oak").params)
 
 
 def test_a_class_of_an_experiment_file_without_fields_is_not_imported(tmp_path: Path) -> None:
