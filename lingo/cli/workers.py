@@ -85,6 +85,7 @@ def run(
         for index, (worker, file) in enumerate(zip(workers, files, strict=True)):
             readers.append(_reader(index, worker.stdout, sys.stdout, file))
             readers.append(_reader(index, worker.stderr, sys.stderr, file))
+        stack.enter_context(_suspend_together(workers))
         return _wait_for_workers(workers, signals, patience)
 
 
@@ -183,6 +184,25 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
         return False
     text = Path(f"/proc/{worker.pid}/stat").read_text()  # exists until its end is polled
     return text.rpartition(")")[2].split()[0] == "T"
+
+
+@contextlib.contextmanager
+def _suspend_together(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Suspends and continues the workers with this process (Ctrl+Z): they are in other groups."""
+
+    def suspend(*_: Any) -> None:
+        _end(workers, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns when it is continued
+        _end(workers, signal.SIGCONT)
+
+    if threading.current_thread() is not threading.main_thread():  # it gets no signals
+        yield
+        return
+    before = signal.signal(signal.SIGTSTP, suspend)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
 
 
 # ---- output ------------------------------------------------------------------------------------

@@ -104,7 +104,8 @@ def run(values: flags.FlagValues, word: str) -> int:
             )
         model = Trained(resolved.params, RunDirectory(values.run), step=step)
         experiment_flags.print_later_errors(model.checkpoint)
-        found = model.decode(prompts, decoding, seed=values.seed or 0)
+        progress = _print_progress if processes.is_leader else None
+        found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)
     if processes.is_leader:
         alone = values.continuation_only or answers(experiment)
         _show(found, prompts, as_json=values.format == "json", alone=alone)
@@ -160,3 +161,9 @@ def _visible(text: str) -> str:
         ascii(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cs") and c not in kept else c
         for c in text
     )
+
+
+def _print_progress(done: int, total: int) -> None:
+    """Prints a note after each batch of prompts but the last."""
+    if done < total:
+        experiment_flags.print_note(f"{done} of {total} prompts are done.")

@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -151,3 +153,37 @@ def test_how_a_worker_ended_in_words_and_as_a_shell_has_it() -> None:
     killed, failed = Ending(0, -9), Ending(1, 7)
     assert (killed.words, killed.exit_code) == ("was killed by SIGKILL", 137)
     assert (failed.words, failed.exit_code) == ("ended with code 7", 7)
+
+
+LAUNCH = """
+from lingo.cli import workers
+from lingo.processes.signals import Signals
+print(workers.run({program}, workers.free_addresses(1), signals=Signals()))
+"""
+
+
+def test_ctrl_z_suspends_the_workers_with_their_launcher(tmp_path: pathlib.Path) -> None:
+    own, end = tmp_path / "pid", tmp_path / "end"
+    code = f"open('{own}', 'w').write(str(os.getpid()))\n"
+    code += f"while not os.path.exists('{end}'): time.sleep(0.01)"
+    text = LAUNCH.format(program=program(code))
+    launcher = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)
+    wait_until(lambda: own.exists() and own.read_text() != "")
+    processes = [launcher.pid, int(own.read_text())]
+    launcher.send_signal(signal.SIGTSTP)
+    wait_until(lambda: [state(process) for process in processes] == ["T", "T"])
+    launcher.send_signal(signal.SIGCONT)
+    wait_until(lambda: "T" not in [state(process) for process in processes])
+    end.touch()
+    assert b"Ending(index=0, code=0)" in launcher.communicate(timeout=60)[0]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def state(pid: int) -> str:
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
