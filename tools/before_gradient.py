@@ -52,7 +52,6 @@ def _run(result: Path, arguments: list[str]) -> None:
 
     def look(frame: FrameType, event: str, argument: Any) -> None:
         nonlocal num_imports
-        del argument
         code = frame.f_code
         if code.co_name == "<module>":
             num_imports += (event == "call") - (event == "return")

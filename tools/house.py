@@ -23,8 +23,6 @@ from tools.before_gradient import trace_training
 from tools.harness import at_least, at_most
 from tools.source_tree import ROOT, Edges, Function, SourceFile, SourceTree, circles
 
-SMALL = 60  # lines: a file with one importer and fewer belongs into its user
-
 BOUNDS = {
     "file lines, max": at_most(450),
     "circles of rooms": at_most(0),
@@ -35,7 +33,7 @@ BOUNDS = {
     "files of the loop before the first gradient": at_most(20),
     "files on the stack at the gradient": at_most(9),
 }
-LISTS = ("participles", "importers", "shapes", "silencers", "circles", "trace")
+LISTS = ("participles", "shapes", "silencers", "circles", "trace")
 
 # Rooms between the command and the gradient.
 _LOOP = {"cli", "trainer", "learner", "runtimes", "processes", "checkpoints", "storage"}
@@ -216,31 +214,11 @@ def silencers(files: Iterable[SourceFile]) -> list[str]:
     ]
 
 
-def single_importers(tree: SourceTree) -> dict[SourceFile, str]:
-    """Returns files -> their only importer; what a package exports again has users elsewhere."""
-    importers: dict[str, list[str]] = {}
-    for importer, imported in tree.edges(lambda file: file.path):
-        importers.setdefault(imported, []).append(importer)
-    for package in (file for file in tree.files if file.is_package):
-        for node in package.syntax.body:
-            if isinstance(node, ast.ImportFrom) and (file := tree.find(str(node.module))):
-                importers.pop(file.path, None)
-    return {f: users[0] for f in tree.files if len(users := importers.get(f.path, [])) == 1}
-
-
 def describe_circles(edges: Edges) -> Iterator[str]:
     """Yields for each circle its members, then the first import of each pair of them."""
     for members in circles(edges):
         yield f"circle of {len(members)}: {' '.join(members)}"
         yield from (f"  {edges[pair][0]}" for pair in sorted(edges) if {*pair} <= {*members})
-
-
-def quantiles(what: str, numbers: Iterable[int]) -> dict[str, int]:
-    """Returns the numbers that half, 90 % and 99 % of all numbers are below, and the largest."""
-    ordered = sorted(numbers) or [0]
-    parts = {"p50": 50, "p90": 90, "p99": 99}
-    figures = {f"{what}, {name}": ordered[len(ordered) * p // 100] for name, p in parts.items()}
-    return {**figures, f"{what}, max": ordered[-1]}
 
 
 # ---- all ---------------------------------------------------------------------------------------
@@ -254,13 +232,9 @@ def measure(root: Path, *, traced: bool = False) -> Report:
         room: (number, sum(f.num_lines for f in (*tree.files, *tests.files) if f.room == room))
         for room, number in num_files.items()
     }
-    importers = single_importers(tree)
     edges = {
         "rooms": tree.edges(lambda file: file.room),
         "files of config": tree.edges(lambda f: f.path if f.room == "config" else ""),
-        "folders": tree.edges(
-            lambda f: f.room if f.module.count(".") < 2 else str(Path(f.path).parent)
-        ),
     }
     found = [name for file in tree.files for name in names(file) if is_lone_participle(name.word)]
     found.sort(key=lambda name: not name.is_public)
@@ -268,14 +242,15 @@ def measure(root: Path, *, traced: bool = False) -> Report:
     stated = shapes([file for file in tree.files if file.room != "tools"])
     silent = [name.place for name, is_stated in stated.items() if not is_stated]
     functions = [node for file in tree.files for _, node in file.functions()]
+    lengths = [(node.end_lineno or 0) - node.lineno + 1 for node in functions]
     figures = {
         "files of source": len(tree.files),
         "lines of source": sum(file.num_lines for file in tree.files),
         "lines of tests": sum(file.num_lines for file in tests.files),
-        **quantiles("file lines", [file.num_lines for file in tree.files if file.text]),
-        **quantiles("function lines", [(f.end_lineno or 0) - f.lineno + 1 for f in functions]),
-        "files with one importer": len(importers),
-        f"of these under {SMALL} lines": sum(file.num_lines < SMALL for file in importers),
+        "file lines, max": max(file.num_lines for file in tree.files),
+        "function lines, max": max(
+            ((f.end_lineno or 0) - f.lineno + 1 for f in functions), default=0
+        ),
         **{f"circles of {what}": len(circles(pairs)) for what, pairs in edges.items()},
         "public names that are participles": num_public,
         "private names that are participles": len(found) - num_public,
@@ -287,9 +262,6 @@ def measure(root: Path, *, traced: bool = False) -> Report:
     }
     places = {
         "participles": [f"{'' if n.is_public else '(private) '}{n.place}" for n in found],
-        "importers": [
-            f"{f.path}: {f.num_lines} lines, for {user}" for f, user in importers.items()
-        ],
         "shapes": silent,
         "silencers": silencers((*tree.files, *tests.files)),
         "circles": [f"{what}: {t}" for what in edges for t in describe_circles(edges[what])],

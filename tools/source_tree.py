@@ -24,11 +24,6 @@ class SourceFile(NamedTuple):
     syntax: ast.Module
 
     @property
-    def is_package(self) -> bool:
-        """Whether it is the `__init__.py` of a folder."""
-        return self.path.endswith("/__init__.py")
-
-    @property
     def num_lines(self) -> int:
         """Number of lines, as `wc -l` counts them."""
         return self.text.count("\n")

@@ -125,9 +125,7 @@ class Pulse:
     def end(self, words: str = "", signal: int = 0) -> None:
         """Reports that this process has ended, and stops; the leader first waits for the others.
 
-        Args:
-            words: why it has ended; "" if it ended normally.
-            signal: number of the signal that has ended it, or 0.
+        The arguments are those of `Sign`.
         """
         self._report(is_over=True, words=words, signal=signal)
         deadline = time.monotonic() + self._patience.leave

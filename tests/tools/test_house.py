@@ -126,20 +126,6 @@ def test_a_relative_import_is_refused(tmp_path):
         list(tree.imports)
 
 
-def test_files_with_one_importer_are_those_that_no_package_exports_again(tmp_path):
-    files = {
-        "lingo/ops/shown.py": "x = 1\n",
-        "lingo/ops/__init__.py": "from lingo.ops.shown import x\n",
-        "lingo/ops/used.py": "y = 1\n",
-        "lingo/ops/user.py": "from lingo.ops.used import y\nfrom lingo.ops.shown import x\n",
-        "lingo/ops/other.py": "def f():\n    import lingo.ops.user\n",
-        "lingo/ops/another.py": "import lingo.ops.user\n",
-    }
-    assert measure(project(tmp_path, files)).places["importers"] == [
-        "lingo/ops/used.py: 1 lines, for lingo/ops/user.py"
-    ]
-
-
 def test_rooms_are_folders_of_lingo_and_folders_beside_it():
     modules = ["lingo", "lingo.contract", "lingo.ops.scan", "tasks.lm.model"]
     assert [*map(room_of, modules)] == ["__init__", "contract", "ops", "tasks"]

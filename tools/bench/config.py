@@ -1,7 +1,7 @@
 """Parameter objects against Fiddle's own tools, on the same tree of 1,001 nodes, in turns.
 
 It compares JSON out and in, the difference of two trees, flat text, and setting a field of all
-nodes of a class. The resolved text, for which Fiddle has no counterpart, is timed alone.
+nodes of a class.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def measure(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Times:
 
 
 def run(report: Report) -> None:
-    """Measures everything that Fiddle can do, too, and the resolved text."""
+    """Measures everything that Fiddle can do, too."""
     places = roots.find()
     tools = {"tools": (Path(__file__).parents[1],)}  # where the classes above are
     places = places._replace(packages=places.packages | tools)
@@ -176,8 +176,6 @@ def run(report: Report) -> None:
     )
     both = {name: [a + b for a, b in zip(out[name], back[name], strict=True)] for name in out}
     show("JSON", both, at_least(50))
-    show("JSON out", out)
-    show("JSON in", back)
     show(
         "difference",
         measure(
@@ -199,6 +197,3 @@ def run(report: Report) -> None:
         ),
         at_least(10),
     )
-    config = model()
-    resolve = seconds(lambda: text.resolve(config), CALLS_PER_TURN)
-    report.line("resolved text, ms", 1e3 * resolve)

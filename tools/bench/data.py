@@ -1,4 +1,4 @@
-"""Input: tokens per second and the index, for every source, packing and tokenizer.
+"""Input: tokens per second and the index, for several sources, packings and tokenizers.
 
 A plain `tf.data` pipeline reads the same files in the same run, in turns: it reads, decodes, cuts
 rows and shuffles them within a buffer. It makes neither segments nor positions, and cannot resume
@@ -24,11 +24,9 @@ from lingo.config.params import Params
 from lingo.data import sentence_piece_training
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.index import open_index
-from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Item, Prefetch
 from lingo.data.sentence_piece import SentencePiece, package
 from lingo.data.source import InstalledSource
-from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.text_input import TextInput
@@ -113,7 +111,8 @@ def compare(case: Case, report: Report) -> None:
     input = case.input.build()
     start = time.perf_counter()
     input.prepare()
-    index = _bytes(input) / 1e6 / (time.perf_counter() - start)
+    num_bytes = sum(file.size for file in input.index.files)
+    index = num_bytes / 1e6 / (time.perf_counter() - start)
     with Prefetch(input, spans=(range(i, i + 1) for i in itertools.count())) as items:
         sides = {"lingo": lambda: rate(ours(items))}
         if case.theirs is not None:
@@ -123,13 +122,6 @@ def compare(case: Case, report: Report) -> None:
     note = "".join(f"{statistics.median(r) / 1e6:9.2f}" for r in rates.values())
     ratio = ratios(*rates.values()) if len(rates) > 1 else None
     report.line(case.name, ratio, note=f"{index:6.1f}{note}")
-
-
-def _bytes(input: Any) -> int:
-    """Returns how many bytes the index of an input reads."""
-    if isinstance(input, Mixture):
-        return sum(map(_bytes, input.inputs.values()))
-    return sum(file.size for file in input.index.files)
 
 
 def cases(folder: Path) -> list[Case]:
@@ -162,10 +154,6 @@ def cases(folder: Path) -> list[Case]:
         return serialized.map(lambda record: tf.io.parse_single_example(record, spec)["text"])
 
     data = TextInput.params(source=source, batch_size=BATCH_SIZE, length=LENGTH)
-    part = data.copy()
-    del part.batch_size
-    english = part.copy().set(source=Docstrings.params(packages=[PACKAGE]))
-    mixture = Mixture.params(batch_size=BATCH_SIZE, inputs={"source": part, "english": english})
     bucketed = BucketedInput.params(source=source, batch_size=BATCH_SIZE, boundaries=BOUNDARIES)
 
     return [
@@ -187,12 +175,6 @@ def cases(folder: Path) -> list[Case]:
             data.copy().set(source=TfRecords.params(pattern=records)),
             lambda: rows(as_bytes(examples())),
         ),
-        Case("docstrings, stream, bytes", data.copy().set(source=english.source.copy())),
-        Case(
-            "doctests, bins, bytes",
-            data.copy().set(source=Doctests.params(packages=[PACKAGE]), packing="bins"),
-        ),
-        Case("mixture of files and docstrings", mixture),
     ]
 
 

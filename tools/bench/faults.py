@@ -1,13 +1,12 @@
-"""The cost of reliability: guard, audit log, saving, verifying, relative to a step of `small`.
+"""The cost of reliability: guard, audit log and saving, relative to a step of `small`.
 
 A step without them applies its update unconditionally, looks at no number, and records nothing.
-Steps with and without take turns. Each time of saving and verifying is divided by that of a step
-right before it, in the same process.
+Steps with and without take turns. Each time of saving is divided by that of a step right before it,
+in the same process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
@@ -129,7 +128,7 @@ def compare_guard(name: str, report: Report) -> float:
     return report.ratio(name, both, costs["neither"], at_most(1.02)).median
 
 
-# ---- saving and verifying ------------------------------------------------------------------------
+# ---- saving --------------------------------------------------------------------------------------
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -145,42 +144,26 @@ class Saves(NamedTuple):
     step: float  # a step right before it
     copy: float  # of the state to the host
     stall: float  # how much longer the training thread waits, in an asynchronous save
-    step_during_save: float  # a step while the checkpoint is written
-    whole: float  # a synchronous save, copy included
     manifest: float  # digests of all files, their way to the disk, and the manifest
-    verify: float  # to read and compare all of it
 
 
 def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
     """Yields the times of some saves; those of the first, which compiles, are left out."""
     learner, batch = work.experiment.learner, work.batch(0)
-    policies = (Policy(True, 2, None), Policy(False, 2, None))
-    with contextlib.ExitStack() as stack:
-        later, at_once = (
-            stack.enter_context(Writer(folder, policy, on_commit=lambda step: None))
-            for policy in policies
-        )
+    with Writer(folder, Policy(True, 2, None), on_commit=lambda step: None) as writer:
 
-        def save(writer: Writer, number: int) -> float:
-            return seconds(
-                lambda: writer.save(
-                    number, named_tensors(learner, work.program.state()), metadata={}
-                )
-            )
+        def save() -> None:
+            tensors = named_tensors(learner, work.program.state())
+            writer.save(number, tensors, metadata={})
 
-        def train() -> float:
-            return seconds(lambda: float(work.train(batch)["scalars"]["loss/total"]))
-
-        for number in range(1, 2 * num + 3, 2):
-            alone, copy = train(), seconds(work.program.state)
-            stall, during = save(later, number), train()
-            later.wait()
-            whole = save(at_once, number + 1)
-            path = store.step_path(folder, number + 1)
+        for number in range(num + 1):
+            alone = seconds(lambda: float(work.train(batch)["scalars"]["loss/total"]))
+            copy, stall = seconds(work.program.state), seconds(save)
+            writer.wait()
+            path = store.step_path(folder, number)
             manifest = seconds(functools.partial(rewrite_manifest, path, folder / "again"))
-            verify = seconds(open_checkpoint(path).verify)
-            if number > 1:
-                yield Saves(alone, copy, stall - copy, during, whole, manifest, verify)
+            if number:
+                yield Saves(alone, copy, stall - copy, manifest)
 
 
 def rewrite_manifest(path: Path, place: Path) -> None:
@@ -197,21 +180,14 @@ def rewrite_manifest(path: Path, place: Path) -> None:
 
 
 def compare_saving(name: str, report: Report) -> float:
-    """Compares saving and verifying with a step; returns the manifest's median part of a step."""
+    """Compares saving with a step; returns the manifest's median part of a step."""
     work = start_work(name)
     every = work.experiment.p.checkpoint.every_steps
     with tempfile.TemporaryDirectory() as folder:
         times = list(measure_saves(work, Path(folder), num=SAVES))
-        size = sum(file.stat().st_size for file in next(Path(folder).glob("step_*")).iterdir())
     manifest = spread([s.manifest / s.step / every for s in times])
-    for title, part, wanted in (
-        ("copy to the host / step", lambda s: s.copy / s.step, None),
-        ("asynchronous save, rest / step", lambda s: s.stall / s.step, at_most(0.05)),
-        ("step during a save / step", lambda s: s.during / s.step, None),
-        ("synchronous save / step", lambda s: s.whole / s.step, None),
-        ("verify, seconds per GB", lambda s: s.verify / size * 1e9, None),
-    ):
-        report.line(title, spread(list(map(part, times))), wanted)
+    stalls = spread([s.stall / s.step for s in times])
+    report.line("asynchronous save, rest / step", stalls, at_most(0.05))
     report.line(f"manifest / {every} steps", manifest)
     return manifest.median
 
@@ -225,18 +201,7 @@ def add_up(guard: float, manifest: float, report: Report) -> None:
     report.line(name, guard + manifest, at_most(1.02), note="sum of their medians")
 
 
-# ---- the index -----------------------------------------------------------------------------------
-
-
-def time_index(name: str, report: Report) -> None:
-    """Reports how long it takes to open the data once its index exists."""
-    start_work(name)
-    times = [seconds(lingo.get(name).build().train_input.prepare) for _ in range(SAVES)]
-    report.line("opening the data, seconds", spread(times))
-
-
 def run(report: Report) -> None:
     """Compares everything."""
     guard = compare_guard(EXPERIMENT, report)
     add_up(guard, compare_saving(EXPERIMENT, report), report)
-    time_index(EXPERIMENT, report)

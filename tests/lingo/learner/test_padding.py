@@ -26,9 +26,7 @@ PAIRS = "seq2seq.source.signatures"
         ),
     ],
 )
-def test_rows_are_cut_into_parts_and_into_the_micro_batches_of_every_pipeline(
-    overrides: tuple[str, ...], multiple: int
-) -> None:
+def test_rows_are_cut_into_parts_and_into_the_micro_batches_of_every_pipeline(overrides, multiple):
     learner = lingo.get(PAIRS, *overrides).build().learner
     assert row_multiple(learner) == multiple
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -106,9 +105,7 @@ def assert_equal(a: Any, b: Any) -> None:
 
 @over_optimizers
 @over_stacks
-def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(
-    stacked: Params, optimizer: Params
-) -> None:
+def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(stacked, optimizer):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     saved = taken_apart(one, numbers(one))
     shapes = {name: value.shape for name, value in saved.items()}
@@ -177,9 +174,7 @@ def split(state: TrainState, seed: int, count: int) -> list[TrainState]:
 @over_optimizers
 @pytest.mark.parametrize("model", [SEPARATE, *STACKED], ids=["Stack", "Repeat", "pattern"])
 @pytest.mark.parametrize("seed", range(3))
-def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
-    model: Params, optimizer: Params, seed: int
-) -> None:
+def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(model, optimizer, seed):
     one = learner(model, optimizer)
     state = numbers(one)
     found = {name: np.full(shape, np.nan) for name, shape in named_shapes(one).items()}
@@ -195,8 +190,8 @@ def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
 @over_optimizers
 @over_stacks
 def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read(
-    stacked: Params, optimizer: Params, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stacked, optimizer, tmp_path, monkeypatch
+):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     tensors = named_tensors(one, numbers(one))
     found = open_sound(store.save(tmp_path, step=7, tensors=tensors, metadata={}, keep=1))
@@ -242,9 +237,7 @@ def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read() -> None:
 
 @over_stacks
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_a_step_leaves_the_state_and_report_of_separate_layers(
-    stacked: Params, accumulation_steps: int
-) -> None:
+def test_a_step_leaves_the_state_and_report_of_separate_layers(stacked, accumulation_steps):
     draw = np.random.default_rng(0)
     batch = {
         "x": tf.constant(draw.normal(size=[B, D]).astype(np.float32)),

@@ -224,9 +224,7 @@ def test_what_is_computed_together_is_aborted_when_one_is_lost() -> None:
     assert leader == other == ["worker 1 (b:2) has ended: ValueError: no data"]
 
 
-def test_a_process_that_hangs_in_what_is_computed_together_is_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_hangs_in_what_is_computed_together_is_ended(monkeypatch):
     codes: list[int] = []
     monkeypatch.setattr(pulse.os, "_exit", codes.append)
 

@@ -85,9 +85,7 @@ def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
     assert sys.getprofile() is None
 
 
-def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_signal_while_an_object_is_freed_is_heeded_after_that(capfd):
     class Freed:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -105,8 +103,8 @@ def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
 
 @pytest.mark.parametrize("run", [lambda work: work(), run_in_thread], ids=["main", "thread"])
 def test_other_errors_while_an_object_is_freed_are_reported_after_runs_that_overlap(
-    run: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, monkeypatch
+):
     class Freed:
         def __del__(self) -> None:
             raise ZeroDivisionError

@@ -125,9 +125,7 @@ def test_sharded_weights_rest_in_the_parts_of_their_update() -> None:
         pytest.param(Odd, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
     ],
 )
-def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(
-    layer: type[Layer], mesh: dict[str, int], uneven: bool, expected: str
-) -> None:
+def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(layer, mesh, uneven, expected):
     found = laid(layer.params(), mesh=topology(mesh), shard_update=True, uneven=uneven)
     assert texts(found.update)["w"] == expected
 

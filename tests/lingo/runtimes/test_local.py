@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 
 import numpy as np
 
 from lingo.config import registry
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.learner.state import TrainState, initial_state
 
@@ -36,9 +34,7 @@ def test_runs_and_loops_of_any_length_give_the_same_bits() -> None:
     assert_same_bits(one_by_one, trained(experiment, half, [range(3, 6)]))
 
 
-def test_a_state_on_the_host_stays_what_it_is_while_training_goes_on(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_a_state_on_the_host_stays_what_it_is_while_training_goes_on(experiment, text):
     built = experiment(text).build()
     program = built.runtime.start(built.learner, initial_state(built.learner))
     data = {name: array[None] for name, array in built.train_input.batch(0).items()}

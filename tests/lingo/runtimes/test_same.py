@@ -53,9 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_losses_are_those_of_one_device_however_many_steps_a_call_does(
-    trained: Trained, name: str
-) -> None:
+def test_losses_are_those_of_one_device_however_many_steps_a_call_does(trained, name):
     losses = trained.found["local"]["losses"]
     assert len(losses) == 20
     assert losses[-1] < losses[0]
@@ -77,9 +75,7 @@ def test_a_checkpoint_crosses_bit_by_bit(trained: Trained, writer: str, reader: 
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(
-    trained: Trained, name: str
-) -> None:
+def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(trained, name):
     expected = trained.found["local"]["metrics"]
     assert {"loss", "accuracy", "bits_per_byte"} <= expected.keys()
     assert trained.found[name]["metrics"] == pytest.approx(expected, rel=1e-6)
@@ -92,9 +88,7 @@ def test_the_likeliest_texts_are_equal(trained: Trained, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["replicated", "data8"])
 @pytest.mark.parametrize("case", ["groups", "uneven"])
-def test_batches_are_normalized_as_on_one_device_or_not_at_all(
-    trained: Trained, name: str, case: str
-) -> None:
+def test_batches_are_normalized_as_on_one_device_or_not_at_all(trained, name, case):
     expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))
     if (name, case) == ("replicated", "uneven"):
         assert "5 examples are not 2 equal parts, for 2 replicas" in found

@@ -82,9 +82,7 @@ def test_nothing_of_a_weight_is_on_another_device(found: dict[str, Any]) -> None
         assert set(where) == {device}
 
 
-def test_what_is_in_no_stage_is_on_the_first_device_whatever_that_computes(
-    found: dict[str, Any],
-) -> None:
+def test_what_is_in_no_stage_is_on_the_first_device_whatever_that_computes(found):
     stood = found["placed/no weight in the first"]["stood"]
     on_others = {"chain/layers/1/w": 1, "chain/layers/2/w": 1, "chain/layers/3/w": 2}
     devices = {"head": 0} | on_others

@@ -65,4 +65,3 @@ def test_every_part_of_a_save_takes_time(tmp_path):
     work = faults.start_work("lm.source.tiny", "exp.model_dim=8", "exp.num_layers=1")
     (times,) = faults.measure_saves(work, tmp_path, num=1)
     assert min(times._replace(stall=1.0)) > 0
-    assert times.whole > times.verify

@@ -62,9 +62,7 @@ def test_replicas_of_a_model_exchange_gradients_only(experiment: Make, text: str
     assert weights + table <= elements(found, "all-reduce") < weights + table + 50
 
 
-def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(
-    experiment: Make, text: str
-) -> None:
+def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(experiment, text):
     experiment_ = built(experiment(text), Mesh.params(model=8))
     found = exchanged(experiment_)
     assert {(c.kind, c.axes) for c in found} == {("all-reduce", ("model",))}
@@ -74,9 +72,7 @@ def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(
     assert max(math.prod(c.array.shape) for c in found) == math.prod(size) * D
 
 
-def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(
-    experiment: Make, text: str
-) -> None:
+def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(experiment, text):
     found = exchanged(built(experiment(text), Mesh.params(data=8, shard_update=True)))
     assert {c.axes for c in found} == {("data",)}
     gathered = [c.array.shape for c in found if c.kind == "all-gather" and c.runs.times == 1]
@@ -94,8 +90,8 @@ def test_weights_in_parts_are_gathered_layer_by_layer(experiment: Make, text: st
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_unrolled_layers_gather_weights_once_and_keep_them_for_the_backward_pass(
-    experiment: Make, text: str, remat: bool
-) -> None:
+    experiment, text, remat
+):
     mesh = Mesh.params(data=8, shard_weights=True)
     found = exchanged(built(experiment(text), mesh, stack=Stack, remat=remat))
     gathers = [c for c in found if c.kind == "all-gather" and "/ffn/" in c.op_name]
@@ -104,9 +100,7 @@ def test_unrolled_layers_gather_weights_once_and_keep_them_for_the_backward_pass
     assert not any("gradient_tape" in c.op_name for c in gathers)
 
 
-def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(
-    experiment: Make, text: str
-) -> None:
+def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(experiment, text):
     mesh = Mesh.params(data=2, model=4, rules="2d_finalized")
     found = exchanged(built(experiment(text), mesh))
     gathers = [c for c in found if c.kind == "all-gather" and "/ffn/" in c.op_name]

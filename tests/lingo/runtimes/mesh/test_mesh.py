@@ -45,9 +45,7 @@ def test_an_axis_without_devices_is_refused(axis: str) -> None:
         Mesh.params(**{axis: 0}).build()
 
 
-def test_sizes_that_do_not_divide_are_refused_where_they_must(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_sizes_that_do_not_divide_are_refused_where_they_must(experiment, text):
     params = experiment(text).set(runtime=Mesh.params(model=4, uneven=False))
     with pytest.raises(ParamError, match="'vocab' of 259 does not divide into 4 equal parts"):
         params.build()
@@ -66,17 +64,15 @@ def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text:
 
 @pytest.mark.parametrize(("name", "near"), [("lenght", ".*'length'"), ("frames", "")])
 def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
-    experiment: Callable[..., Params], text: str, name: str, near: str
-) -> None:
+    experiment, text, name, near
+):
     params = experiment(text).set(runtime=Mesh.params(sequence=2, activation_rules={name: []}))
     built = params.build()  # a layer may have such an axis
     with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
         built.runtime.compile_program(built.learner, built.train_input.specs())
 
 
-def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(experiment, text):
     rules = {"length": ["model"]}
     built = experiment(text).set(runtime=Mesh.params(model=2, activation_rules=rules)).build()
     where = "runtime: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
@@ -84,9 +80,7 @@ def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
         built.runtime.compile_program(built.learner, built.train_input.specs())
 
 
-def test_too_few_devices_are_said_with_what_to_do(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_too_few_devices_are_said_with_what_to_do(experiment, text):
     built = experiment(text).set(runtime=Mesh.params(data=16)).build()
     with pytest.raises(ParamError, match="the mesh has 16 devices, 8 are here: --devices=16 makes"):
         built.runtime.start(built.learner, initial_state(built.learner))

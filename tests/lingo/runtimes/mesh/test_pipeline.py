@@ -132,9 +132,7 @@ def test_three_steps_are_those_of_layers_on_one_device(name: str) -> None:
 @pytest.mark.parametrize(
     ("num_stages", "num", "remat"), [*itertools.product((4, 8), (1, 2, 4, 8), (False, True))]
 )
-def test_so_are_those_of_other_numbers_of_stages_and_micro_batches(
-    num_stages: int, num: int, remat: bool
-) -> None:
+def test_so_are_those_of_other_numbers_of_stages_and_micro_batches(num_stages, num, remat):
     fields = {"num_stages": num_stages, "num_micro_batches": num, "remat": remat}
     made = learner(Pipeline, **fields)
     program = started(made, MESH)

@@ -63,9 +63,7 @@ def test_bfloat16_is_as_near_as_its_bits(experiment: Make, text: str) -> None:
     ],
     ids=["sampled", "searched"],
 )
-def test_it_continues_texts_as_one_device_does(
-    experiment: Make, text: str, num_prompts: int, decoding: Params
-) -> None:
+def test_it_continues_texts_as_one_device_does(experiment, text, num_prompts, decoding):
     params = experiment(text)
     prompts = [Prompt(np.arange(97, 98 + i, dtype=np.int32)) for i in range(num_prompts)]
     batch = prompt_batch(prompts, rows=range(num_prompts), end_id=258)
@@ -78,9 +76,7 @@ def test_it_continues_texts_as_one_device_does(
     np.testing.assert_allclose(found[1]["log_probs"], found[0]["log_probs"], atol=1e-5)
 
 
-def test_a_state_on_the_host_stays_what_it_is_and_can_be_gone_back_to(
-    experiment: Make, text: str
-) -> None:
+def test_a_state_on_the_host_stays_what_it_is_and_can_be_gone_back_to(experiment, text):
     built = on(experiment(text), Mesh.params(data=2, model=2, shard_update=True))
     several = program(built)
     trained(built, several, [range(0, 2)])

@@ -86,9 +86,7 @@ def until_the_end(decoded: dict[str, Any]) -> list[float]:
 
 
 @pytest.mark.parametrize("name", ["replicated", "xla"])
-def test_seven_rows_two_denominators_clipping_and_averages_on_three_replicas(
-    found: dict[str, Any], name: str
-) -> None:
+def test_seven_rows_two_denominators_clipping_and_averages_on_three_replicas(found, name):
     many, one = found[f"two_terms/{name}"], found["two_terms/local"]
     assert_close(many["state"], one["state"])
     scalars = {k: v[:4] for k, v in one["report"]["scalars"].items()}  # before what is not finite
@@ -113,9 +111,7 @@ def test_replicas_fill_up_their_rows_to_equal_micro_batches(found: dict[str, Any
     assert_close(many["state"], one["state"], tol=1e-4)  # Adam divides by what is nearly zero
 
 
-def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(
-    found: dict[str, Any],
-) -> None:
+def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(found):
     many, one = found["decoded/replicated"], found["decoded/local"]
     for num in ("4", "1"):
         assert many[num]["tokens"] == one[num]["tokens"]
@@ -144,9 +140,7 @@ def test_a_state_on_the_host_stays_and_another_can_be_loaded(found: dict[str, An
 # ---- processes ----------------------------------------------------------------------------------
 
 
-def test_two_processes_compute_what_one_device_does(
-    workers: list[dict[str, Any]], found: dict[str, Any]
-) -> None:
+def test_two_processes_compute_what_one_device_does(workers, found):
     assert workers[0]["two_terms"] == workers[1]["two_terms"]  # NaN is none of what is compared
     assert_close(workers[0]["two_terms"]["state"], found["two_terms/local"]["state"])
     assert_close(workers[0]["two_terms"]["metrics"], found["two_terms/local"]["metrics"])
@@ -176,9 +170,7 @@ def test_they_agree(workers: list[dict[str, Any]]) -> None:
         (["GPU:0"], "local", "a TPU computes on all cores"),
     ],
 )
-def test_devices_are_named_once_and_not_beside_a_tpu(
-    devices: list[str], tpu: str | None, message: str
-) -> None:
+def test_devices_are_named_once_and_not_beside_a_tpu(devices, tpu, message):
     with pytest.raises(ParamError, match=message):
         Replicated.params(devices=devices, tpu=tpu).build()
 
@@ -195,9 +187,7 @@ def test_a_processor_is_one_replica() -> None:
     assert runtime.matmul_flops_per_second("float32") > 0
 
 
-def test_replicas_on_processors_each_hold_the_state_in_this_machine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_replicas_on_processors_each_hold_the_state_in_this_machine(monkeypatch):
     learner = lingo.get("lm.source.tiny").build().learner
     whole = sum(num_bytes(learner).values())
     monkeypatch.setattr(Replicated, "_names", lambda _: ("CPU:0", "CPU:1", "CPU:2"))

@@ -21,9 +21,7 @@ def batch(rows: slice, size: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
-def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
-    size: int, processes: int, replicas: int
-) -> None:
+def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(size, processes, replicas):
     everything = of_all(processes, replicas)
     split = [
         one.split(batch(one.example_slice(size), size), one.largest(size)) for one in everything
@@ -35,9 +33,7 @@ def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
 
 
 @pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
-def test_processes_have_every_row_once_and_joining_removes_padding(
-    size: int, processes: int, replicas: int
-) -> None:
+def test_processes_have_every_row_once_and_joining_removes_padding(size, processes, replicas):
     everything = of_all(processes, replicas)
     sizes = [len(np.arange(size)[one.example_slice(size)]) for one in everything]
     assert max(sizes) == everything[0].largest(size)

@@ -52,9 +52,7 @@ def check(
     [(6, 4, 1), (9, 2, 1), (1, 2, 1), (8, 2, 8), (12, 2, 4), (6, 1, 4)],
 )
 @pytest.mark.parametrize("statistics_over", [None, 1, 2])
-def test_rows_that_fill_replicas_up_would_be_counted(
-    size: int, replicas: int, parts: int, statistics_over: int | None
-) -> None:
+def test_rows_that_fill_replicas_up_would_be_counted(size, replicas, parts, statistics_over):
     message = (
         f"runtime: {size} examples are not .* for {replicas} replicas and .*model/layers/0/norm"
     )

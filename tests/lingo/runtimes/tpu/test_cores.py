@@ -51,9 +51,7 @@ def test_an_address_where_nobody_answers_is_not_waited_for() -> None:
             connect(f"grpc://{address}", topology({"model": 4}))
 
 
-def test_an_address_or_a_name_that_nobody_knows_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_or_a_name_that_nobody_knows_is_refused(monkeypatch):
     with pytest.raises(NoTpu, match="no TPU of this name or address"):
         connect("grpc://nowhere", topology({}))
 

@@ -13,9 +13,7 @@ from lingo.runtimes.tpu.cores import NoTpu
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 
-def test_its_fields_are_those_of_mesh_and_split_alike(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_its_fields_are_those_of_mesh_and_split_alike(experiment, text):
     split = {"data": 2, "model": 2, "shard_update": True}
     params = experiment(text)
     learner = params.build().learner
@@ -37,9 +35,7 @@ def test_a_processor_is_no_tpu() -> None:
         TpuMesh.params().build().make_devices(8)
 
 
-def test_the_whole_state_passes_through_the_memory_of_this_machine_once(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_the_whole_state_passes_through_the_memory_of_this_machine_once(experiment, text):
     learner = experiment(text).build().learner
     whole = sum(num_bytes(learner).values())
     for split in ({"data": 64}, {"model": 4}, {"data": 8, "shard_weights": True}):
