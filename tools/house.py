@@ -248,9 +248,7 @@ def measure(root: Path, *, traced: bool = False) -> Report:
         "lines of source": sum(file.num_lines for file in tree.files),
         "lines of tests": sum(file.num_lines for file in tests.files),
         "file lines, max": max(file.num_lines for file in tree.files),
-        "function lines, max": max(
-            ((f.end_lineno or 0) - f.lineno + 1 for f in functions), default=0
-        ),
+        "function lines, max": max(lengths, default=0),
         **{f"circles of {what}": len(circles(pairs)) for what, pairs in edges.items()},
         "public names that are participles": num_public,
         "private names that are participles": len(found) - num_public,

@@ -19,7 +19,6 @@ from tools.harness import (
     at_most,
     measure,
     ratios,
-    spread,
 )
 from tools.rivals.plain_lm import Size
 
@@ -48,12 +47,6 @@ def test_the_peak_memory_is_that_of_the_process():
     process.turn()
     assert 100 < process.peak_megabytes() < 10_000  # TensorFlow alone takes hundreds
     process.close()
-
-
-def test_the_middle_of_an_even_number_lies_between_two():
-    assert spread([4.0, 1.0, 3.0]) == (1.0, 3.0, 4.0)
-    assert spread([4.0, 1.0, 3.0, 2.0]) == (1.0, 2.5, 4.0)
-    assert str(spread([1.0])) == "   1.000    1.000    1.000"
 
 
 def test_functions_are_called_once_in_each_round():

@@ -10,7 +10,7 @@ import pytest
 
 from tools.before_gradient import trace_training
 from tools.house import is_lone_participle, main, measure, names
-from tools.source_tree import SourceTree, circles, room_of
+from tools.source_tree import SourceTree, circles
 
 
 def project(root: Path, files: dict[str, str]) -> Path:
@@ -124,11 +124,6 @@ def test_a_relative_import_is_refused(tmp_path):
     tree = SourceTree(project(tmp_path, {"lingo/a.py": "\nfrom . import b\n"}))
     with pytest.raises(ValueError, match=r"lingo/a\.py:2: imports are absolute"):
         list(tree.imports)
-
-
-def test_rooms_are_folders_of_lingo_and_folders_beside_it():
-    modules = ["lingo", "lingo.contract", "lingo.ops.scan", "tasks.lm.model"]
-    assert [*map(room_of, modules)] == ["__init__", "contract", "ops", "tasks"]
 
 
 def test_a_figure_out_of_its_bound_is_named_with_its_places_and_is_code_1(tmp_path, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.task import Task
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
-from lingo.runtimes.runtime import Runtime
 
 B, T, D, F = 8, 16, 8, 12  # rows, positions, width, hidden width
 SMALL = [
@@ -57,13 +55,6 @@ class Counted(Task):
         return self.chain.flops([specs["rows"][0][0], 2])
 
 
-class Uncounted(Counted):
-    """A chain whose operations nobody counts."""
-
-    def batch_flops(self, specs: Any) -> int:
-        return 0
-
-
 def reports(*overrides: str, exp: str = "lm.source.tiny") -> list[Report]:
     experiment = lingo.get(exp, *(SMALL if "tiny" in exp else []), *overrides).build()
     return [pipeline.report(workload, experiment) for workload in find_pipelines(experiment)]
@@ -74,15 +65,15 @@ def one(fields: str, *overrides: str) -> Report:
     return report
 
 
-def chain(task: type[Counted] = Counted, mesh: type[Runtime] = Local, **values: Any) -> Report:
+def chain(**values: Any) -> Report:
     """Reports on maps 2 -> 3 -> 5 -> 7 in two stages, of 8 rows in two micro-batches."""
     layers = [Map.params(dim=a, output_dim=b) for a, b in ((2, 3), (3, 5), (5, 7))]
     params = PipelinedChain.params(layers=layers, num_stages=2, num_micro_batches=2)
     experiment = Experiment.params(
-        task=task.params(chain=params),
+        task=Counted.params(chain=params),
         train_input=Input.params(batch_size=B),
         optimizer=Sgd.params(learning_rate=0.5),
-        runtime=mesh.params(**values),
+        runtime=Local.params(**values),
     ).build()
     (workload,) = find_pipelines(experiment)
     return pipeline.report(workload, experiment)
@@ -305,14 +296,3 @@ def test_a_wrapped_pipeline_is_found_once():
     fields = "num_stages=2, num_micro_batches=2"
     (report,) = reports(f"Stack=Pipeline({fields})", "Pipeline=Remat(layer=_)")
     assert report.path == "model/stack"
-
-
-def test_a_batch_of_unequal_micro_batches_is_refused():
-    message = "model/stack: 8 rows are not num_micro_batches=3 equal parts"
-    with pytest.raises(ParamError, match=re.escape(message)):
-        one("num_stages=2, num_micro_batches=3")
-
-
-def test_a_task_that_counts_nothing_does_not_say_what_comes_to_a_pipeline():
-    with pytest.raises(ParamError, match="Uncounted does not count the operations of a batch"):
-        chain(Uncounted)

@@ -28,7 +28,7 @@ def simulate(experiment: Experiment, index: int = 0) -> Simulation:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+def known(monkeypatch):
     """Gives every layer 1 second forward and 2 backward, and tells which were asked for."""
     asked: list[tuple[str, Any]] = []
 
@@ -83,7 +83,7 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(mon
 
 
 @pytest.fixture(autouse=True)
-def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+def _briefly(monkeypatch):
     monkeypatch.setattr(stage_times, "_MEASURED_SECONDS", 0.0)
 
 

@@ -118,7 +118,7 @@ def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(stack
 
 @over_optimizers
 @over_stacks
-def test_initial_values_are_those_of_separate_layers(stacked: Params, optimizer: Params) -> None:
+def test_initial_values_are_those_of_separate_layers(stacked, optimizer):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     values = taken_apart(one, initial_state(one))
     assert_equal(taken_apart(other, initial_state(other)), values)
@@ -128,7 +128,7 @@ def test_initial_values_are_those_of_separate_layers(stacked: Params, optimizer:
     assert not np.array_equal(drawn, another_seed["weights/model/layers/0/w"])
 
 
-def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew() -> None:
+def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew():
     for model in (SEPARATE, STACKED[0]):
         names = named_shapes(learner(model, GROUPS))
         assert sorted(name for name in names if name.startswith("slots/")) == [
@@ -143,7 +143,7 @@ def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew() ->
     np.testing.assert_array_equal(momentum[:2], np.zeros((2, D, D)))
 
 
-def test_the_moving_average_begins_with_the_weights() -> None:
+def test_the_moving_average_begins_with_the_weights():
     one = learner(STACKED[0])
     state = initial_state(one)
     for where, weight in state.weights.items():
@@ -218,7 +218,7 @@ def assert_same_slices(lazy: Any, whole: np.ndarray) -> None:
         np.testing.assert_array_equal(lazy[index], whole[index])
 
 
-def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read() -> None:
+def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read():
     one, asked = learner(STACKED[0]), []
 
     def given(name: str) -> np.ndarray | None:
@@ -257,7 +257,7 @@ def test_a_step_leaves_the_state_and_report_of_separate_layers(stacked, accumula
     assert results[0][0]["state/model/layers/3/mean"].any()
 
 
-def test_vectors_of_alike_layers_have_the_names_of_their_layers() -> None:
+def test_vectors_of_alike_layers_have_the_names_of_their_layers():
     stacked = np.arange(12.0).reshape(2, 2, 3)
     found = name_vectors({"a/[0:2]/b/[1:4:2]/load": stacked, "c/load": np.ones([3])})
     assert {name: vector.tolist() for name, vector in found.items()} == {

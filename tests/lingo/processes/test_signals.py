@@ -19,7 +19,7 @@ from lingo.processes.signals import STOPPING, Signals, Stop
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """The time that signals are noted at: a list of one number."""
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
@@ -33,7 +33,7 @@ def run_in_thread(work: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_the_first_signal_is_the_one_that_counts(number: int) -> None:
+def test_the_first_signal_is_the_one_that_counts(number):
     with Signals() as signals:
         assert signals.received is None
         for later in (number, signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
@@ -42,21 +42,21 @@ def test_the_first_signal_is_the_one_that_counts(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_what_has_nothing_to_lose_is_left_at_once(number: int) -> None:
+def test_what_has_nothing_to_lose_is_left_at_once(number):
     with Signals() as signals:
         with pytest.raises(Stop, match="nothing had to be saved") as caught, signals.stop_at_once():
             signal.raise_signal(number)
         assert caught.value.number == signals.received == number
 
 
-def test_what_has_nothing_to_lose_is_not_begun_after_a_signal() -> None:
+def test_what_has_nothing_to_lose_is_not_begun_after_a_signal():
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stop), signals.stop_at_once():
             pytest.fail("begun")
 
 
-def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
+def test_a_library_that_is_being_loaded_is_left_once_it_is():
     class Spec(ModuleSpec):
         """Its name is asked for by the C code that loads an extension module."""
 
@@ -126,7 +126,7 @@ def test_other_errors_while_an_object_is_freed_are_reported_after_runs_that_over
     assert sys.unraisablehook is hook
 
 
-def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
+def test_a_signal_that_somebody_hid_counts_for_what_comes_after():
     with Signals() as outer, outer.stop_at_once():
         with contextlib.suppress(Stop):  # as a library's callback does
             signal.raise_signal(signal.SIGTERM)
@@ -136,7 +136,7 @@ def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
                 pytest.fail("begun")
 
 
-def test_left_once_a_second_signal_does_not_disturb_the_clearing_up() -> None:
+def test_left_once_a_second_signal_does_not_disturb_the_clearing_up():
     cleared = []
 
     def work() -> None:
@@ -152,7 +152,7 @@ def test_left_once_a_second_signal_does_not_disturb_the_clearing_up() -> None:
     assert cleared
 
 
-def test_after_what_can_be_left_signals_are_noted_again() -> None:
+def test_after_what_can_be_left_signals_are_noted_again():
     with Signals() as signals:
         with signals.stop_at_once():
             pass
@@ -160,7 +160,7 @@ def test_after_what_can_be_left_signals_are_noted_again() -> None:
         assert signals.received == signal.SIGTERM
 
 
-def test_between_two_items_a_signal_ends_the_rest() -> None:
+def test_between_two_items_a_signal_ends_the_rest():
     with Signals() as signals:
         items = signals.iterate("abc")
         assert [next(items), next(items)] == ["a", "b"]
@@ -170,7 +170,7 @@ def test_between_two_items_a_signal_ends_the_rest() -> None:
 
 
 @pytest.mark.parametrize("first", STOPPING)
-def test_an_interrupt_after_a_while_interrupts(first: int, clock: list[float]) -> None:
+def test_an_interrupt_after_a_while_interrupts(first, clock):
     with Signals() as signals:
         signal.raise_signal(first)
         clock[0] = 0.05
@@ -183,7 +183,7 @@ def test_an_interrupt_after_a_while_interrupts(first: int, clock: list[float]) -
         assert signals.received == first
 
 
-def test_a_hangup_that_is_ignored_stays_so() -> None:
+def test_a_hangup_that_is_ignored_stays_so():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Signals() as signals:
@@ -194,14 +194,14 @@ def test_a_hangup_that_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_handlers_are_put_back_also_after_an_error() -> None:
+def test_handlers_are_put_back_also_after_an_error():
     before = [signal.getsignal(number) for number in STOPPING]
     with pytest.raises(ZeroDivisionError), Signals():
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in STOPPING] == before
 
 
-def test_another_thread_leaves_the_handlers_alone() -> None:
+def test_another_thread_leaves_the_handlers_alone():
     before = [signal.getsignal(number) for number in STOPPING]
     found = []
 
@@ -235,7 +235,7 @@ def agreed(own: Signals, others: Any) -> AgreedSignals:
     return AgreedSignals(own, others, contextlib.nullcontext)
 
 
-def test_a_signal_of_another_process_is_heeded_here() -> None:
+def test_a_signal_of_another_process_is_heeded_here():
     others = Others(signal.SIGTERM, at=3)
     signals = agreed(Signals(), others)
     with signals.stop_at_once():
@@ -248,7 +248,7 @@ def test_a_signal_of_another_process_is_heeded_here() -> None:
     assert (stopped.value.number, signals.received) == (15, 15)
 
 
-def test_a_signal_here_ends_the_wait_and_is_told_to_the_others() -> None:
+def test_a_signal_here_ends_the_wait_and_is_told_to_the_others():
     others = Others(0, at=1)
     with Signals() as own:
         signals = agreed(own, others)
@@ -257,7 +257,7 @@ def test_a_signal_here_ends_the_wait_and_is_told_to_the_others() -> None:
     assert (signals.received, others.asked) == (signal.SIGINT, [signal.SIGINT])
 
 
-def test_an_error_and_what_one_process_does_alone_ask_nobody() -> None:
+def test_an_error_and_what_one_process_does_alone_ask_nobody():
     others = Others(15, at=1)
     with pytest.raises(KeyError), agreed(Signals(), others).stop_at_once():
         raise KeyError

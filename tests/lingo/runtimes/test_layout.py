@@ -77,27 +77,27 @@ def texts(splits: dict[str, Any]) -> dict[str, str]:
     return {where.removeprefix("model/"): str(split) for where, split in splits.items()}
 
 
-def test_weights_rest_as_the_rules_say() -> None:
+def test_weights_rest_as_the_rules_say():
     found = laid(Block.params())
     assert texts(found.rest) == {"w": "[-, model]", "v": "[model, -]", "scale": "[-]", "gain": "[]"}
     assert found.update == found.rest
     assert texts(found.state) == {"mean": "[-]"}
 
 
-def test_slots_and_averages_are_split_as_the_update() -> None:
+def test_slots_and_averages_are_split_as_the_update():
     found = laid(Block.params(), shard_update=True)
     for where, slots in found.slots.items():
         assert set(slots) == {"m", "v", "ema"}
         assert set(slots.values()) == {found.update[where]}
 
 
-def test_a_slot_that_runs_along_some_axes_is_split_along_these() -> None:
+def test_a_slot_that_runs_along_some_axes_is_split_along_these():
     optimizer = Adafactor.params(learning_rate=1.0)
     found = layout(learner(Block.params(), optimizer), MESH, RECIPES["2d_finalized"])
     assert texts(found.slots["model/w"]) == {"v_row": "[data]", "v_column": "[model]"}
 
 
-def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too() -> None:
+def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too():
     found = laid(Block.params(), shard_update=True)
     assert texts(found.rest)["w"] == "[-, model]"
     assert texts(found.update) == {
@@ -108,7 +108,7 @@ def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too()
     }
 
 
-def test_sharded_weights_rest_in_the_parts_of_their_update() -> None:
+def test_sharded_weights_rest_in_the_parts_of_their_update():
     found = laid(Block.params(), shard_weights=True)
     assert found.rest == laid(Block.params(), shard_update=True).update == found.update
     # a mesh axis that the rules use already is not added
@@ -130,7 +130,7 @@ def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(layer, mesh, uneve
     assert texts(found.update)["w"] == expected
 
 
-def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:
+def test_stacked_layers_are_cut_along_their_own_axes_first():
     found = laid(Repeat.params(layer=Block.params(), num_layers=4), shard_weights=True)
     assert str(found.rest["model/layers/[0:4]/w"]) == "[-, data, model]"
     assert str(found.rest["model/layers/[0:4]/gain"]) == "[data]"
@@ -138,12 +138,12 @@ def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:
     assert str(odd.rest["model/layers/[0:4]/w"]) == "[data, -, -]"
 
 
-def test_a_mesh_of_one_device_splits_nothing() -> None:
+def test_a_mesh_of_one_device_splits_nothing():
     found = laid(Block.params(), mesh=topology({}), shard_update=True, shard_weights=True)
     assert not any(split.used_axes() for split in (*found.rest.values(), *found.update.values()))
 
 
-def test_each_device_holds_its_share_of_everything() -> None:
+def test_each_device_holds_its_share_of_everything():
     model = learner(Block.params())
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
     assert found == {
@@ -154,13 +154,13 @@ def test_each_device_holds_its_share_of_everything() -> None:
     }
 
 
-def test_padding_is_counted_over_all_parts() -> None:
+def test_padding_is_counted_over_all_parts():
     model = learner(Block.params(hidden=10))
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"]))
     assert found["weights"] == DeviceBytes(4 * (18 + 18 + 6 + 1), 4 * (2 * 6 * 2))
 
 
-def test_an_error_names_the_weight() -> None:
+def test_an_error_names_the_weight():
     with pytest.raises(ParamError, match=r"^runtime: model/w: 'mlp' of 10 does not divide into 4"):
         laid(Block.params(hidden=10), uneven=False)
     with pytest.raises(
@@ -169,14 +169,14 @@ def test_an_error_names_the_weight() -> None:
         laid(Own.params())
 
 
-def test_one_device_has_no_layout() -> None:
+def test_one_device_has_no_layout():
     model = learner(Own.params())
     local = Local.params().build()
     assert local.layout(model) is None
     local.check_learner(model)
 
 
-def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends() -> None:
+def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends():
     value = np.arange(1, 6, dtype=np.int32)
     parts = [pad_part(value, (slice(start, start + 2),), (2,)) for start in (0, 2, 4, 6)]
     assert [one.tolist() for one in parts] == [[1, 2], [3, 4], [5, 0], [0, 0]]

@@ -24,7 +24,7 @@ def assert_same_bits(a: TrainState, b: TrainState) -> None:
     tf.nest.map_structure(np.testing.assert_array_equal, a, b)
 
 
-def test_runs_and_loops_of_any_length_give_the_same_bits() -> None:
+def test_runs_and_loops_of_any_length_give_the_same_bits():
     experiment = registry.get("lm.source.tiny").params.build()  # large enough for several threads
     state = initial_state(experiment.learner)
     one_by_one = trained(experiment, state, [range(i, i + 1) for i in range(6)])

@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +16,10 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
+from tests.lingo.runtimes.child import ROOT, printed
 
-ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
-TIMEOUT = 300.0  # seconds
 
 MANY = ["replicated", "data8", "data2_model4", "sharded_weights", "sharded_update"]
 RUNTIMES = ["local", *MANY]
@@ -36,20 +33,13 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("everywhere")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        cwd=folder,
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    env = {"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+    out = printed(str(PROGRAM), str(folder), cwd=folder, env=env)
     saved = {name: store.find(folder / name, None, of=folder) for name in RUNTIMES}
     tensors = {name: checkpoint.read(checkpoint.tensors) for name, checkpoint in saved.items()}
-    return Trained(json.loads(done.stdout.splitlines()[-1]), tensors)
+    return Trained(json.loads(out.splitlines()[-1]), tensors)
 
 
 @pytest.mark.parametrize("name", MANY)
@@ -61,7 +51,7 @@ def test_losses_are_those_of_one_device_however_many_steps_a_call_does(trained, 
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_so_are_weights_slots_and_averages(trained: Trained, name: str) -> None:
+def test_so_are_weights_slots_and_averages(trained, name):
     one, many = trained.tensors["local"], trained.tensors[name]
     assert many.keys() == one.keys()
     for tensor, value in one.items():
@@ -69,7 +59,7 @@ def test_so_are_weights_slots_and_averages(trained: Trained, name: str) -> None:
 
 
 @pytest.mark.parametrize(("writer", "reader"), list(itertools.product(RUNTIMES, repeat=2)))
-def test_a_checkpoint_crosses_bit_by_bit(trained: Trained, writer: str, reader: str) -> None:
+def test_a_checkpoint_crosses_bit_by_bit(trained, writer, reader):
     written = {name: digest(value) for name, value in trained.tensors[writer].items()}
     assert trained.found[reader]["loaded"][writer] == written
 
@@ -82,7 +72,7 @@ def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(trained, n
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_the_likeliest_texts_are_equal(trained: Trained, name: str) -> None:
+def test_the_likeliest_texts_are_equal(trained, name):
     assert trained.found[name]["texts"] == trained.found["local"]["texts"]
 
 

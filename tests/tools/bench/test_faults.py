@@ -10,7 +10,6 @@ from lingo.learner import step
 from lingo.learner.state import initial_state
 from tools.bench import faults, lm
 from tools.bench.lm import Variant
-from tools.harness import Report
 from tools.rivals.plain_lm import Size
 
 SIZE = Size(dim=8, num_layers=1, num_heads=2, hidden_dim=12, vocab_size=259, length=6, batch_size=2)
@@ -28,14 +27,6 @@ class Two:
         if next(self._left, None) is None:
             raise RuntimeError("no more turns")
         yield
-
-
-@pytest.mark.parametrize(("manifest", "code"), [(0.005, 0), (0.009, 1)])
-def test_the_cost_of_reliability_is_added_up(capsys, manifest, code):
-    report = Report()
-    faults.add_up(1.012, manifest, report)
-    assert report.exit_code() == code
-    assert f"{1.012 + manifest:.3f}" in capsys.readouterr().out.split()
 
 
 def test_an_update_without_guard_is_the_same_where_all_is_finite(monkeypatch):

@@ -7,14 +7,11 @@ operation for both, reduce-scatter: what is said of gradients here holds for eit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
@@ -23,14 +20,10 @@ from lingo.mesh.hlo.collectives import Collective, collectives
 from lingo.mesh.hlo.module import parse
 from lingo.runtimes.mesh.mesh import Mesh
 
-Make = Callable[..., Params]
-
 V, D, H = 264, 16, 64
 
 
-def built(
-    params: Params, mesh: Params, *, stack: type[Layer] = Repeat, remat: bool = False
-) -> Experiment:
+def built(params, mesh, *, stack=Repeat, remat=False):
     """Two layers of width D, scanned or unrolled; every size divides by 8."""
     params.train_input.batch_size = 8
     params.task.vocab_size = V
@@ -53,7 +46,7 @@ def elements(found: list[Collective], *kinds: str) -> int:
     return sum(c.runs.times * math.prod(c.array.shape) for c in found if c.kind in kinds)
 
 
-def test_replicas_of_a_model_exchange_gradients_only(experiment: Make, text: str) -> None:
+def test_replicas_of_a_model_exchange_gradients_only(experiment, text):
     experiment_ = built(experiment(text), Mesh.params(data=8))
     found = exchanged(experiment_)
     assert {(c.kind, c.axes) for c in found} == {("all-reduce", ("data",))}
@@ -80,7 +73,7 @@ def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(experiment, t
     assert gathered.count((V, D)) == 1
 
 
-def test_weights_in_parts_are_gathered_layer_by_layer(experiment: Make, text: str) -> None:
+def test_weights_in_parts_are_gathered_layer_by_layer(experiment, text):
     found = exchanged(built(experiment(text), Mesh.params(data=8, shard_weights=True)))
     gathers = [c for c in found if c.kind == "all-gather"]
     inside = [c for c in gathers if c.array.shape in {(1, D, 4 * D), (D, 4 * D)}]
@@ -110,7 +103,7 @@ def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(experiment, te
     assert {c.axes for c in gathers if c not in weights} == {("model",)}  # of activations
 
 
-def test_a_state_lies_where_the_one_before_it_did(experiment: Make, text: str) -> None:
+def test_a_state_lies_where_the_one_before_it_did(experiment, text):
     experiment_ = built(experiment(text), Mesh.params(data=2, model=4))
     program: Any = experiment_.runtime.compile_program(
         experiment_.learner, experiment_.train_input.specs()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
-import subprocess
-import sys
 import typing
 from collections.abc import Callable
 
@@ -15,32 +12,33 @@ from lingo.learner.state import initial_state
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import AXES
 from lingo.runtimes.mesh.mesh import Mesh
+from tests.lingo.runtimes.child import printed
 
 
-def test_every_recipe_can_be_chosen() -> None:
+def test_every_recipe_can_be_chosen():
     assert set(typing.get_args(typing.get_type_hints(Mesh)["rules"])) == set(RECIPES)
 
 
-def test_the_mesh_has_an_axis_for_each_field() -> None:
+def test_the_mesh_has_an_axis_for_each_field():
     mesh = Mesh.params(stage=2, data=3, expert=5, sequence=7, model=11).build().topology()
     assert mesh.axes == AXES
     assert mesh.shape == (2, 3, 5, 7, 11)
 
 
-def test_rules_are_the_recipe_with_its_changes() -> None:
+def test_rules_are_the_recipe_with_its_changes():
     mesh = Mesh.params(weight_rules={"mlp": ["model", "data"]}, activation_rules={"new": []})
     rules, recipe = mesh.build().axis_rules(), RECIPES["1d"]
     assert rules.weights == {**recipe.weights, "mlp": ("model", "data")}
     assert rules.activations == {**recipe.activations, "new": ()}
 
 
-def test_a_mesh_axis_that_is_none_is_refused() -> None:
+def test_a_mesh_axis_that_is_none_is_refused():
     with pytest.raises(ParamError, match=r"weight_rules\['mlp'\]: 'modle' is not an axis.*'model'"):
         Mesh.params(weight_rules={"mlp": ["modle"]}).build()
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_an_axis_without_devices_is_refused(axis: str) -> None:
+def test_an_axis_without_devices_is_refused(axis):
     with pytest.raises(ParamError, match=axis):
         Mesh.params(**{axis: 0}).build()
 
@@ -86,14 +84,14 @@ def test_too_few_devices_are_said_with_what_to_do(experiment, text):
         built.runtime.start(built.learner, initial_state(built.learner))
 
 
-def test_other_devices_than_there_are_come_too_late() -> None:
+def test_other_devices_than_there_are_come_too_late():
     mesh = Mesh.params(data=2).build()
     mesh.make_devices(8)
     with pytest.raises(ParamError, match="devices=4, but JAX has already started with 8"):
         mesh.make_devices(4)
 
 
-def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
+def test_without_jax_a_mesh_is_shown_and_says_what_to_install():
     code = (
         "import sys\n"
         "sys.modules['jax'] = None\n"
@@ -106,11 +104,10 @@ def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
         "except ParamError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'lingo-tf[mesh]'" in done.stdout
+    assert "pip install 'lingo-tf[mesh]'" in printed("-c", code)
 
 
-def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path: pathlib.Path) -> None:
+def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path):
     plugin = tmp_path / "jax_plugins" / "of_a_gpu" / "__init__.py"
     plugin.parent.mkdir(parents=True)
     plugin.write_text("import sys\ndef initialize(): print('tensorflow' in sys.modules)\n")
@@ -120,5 +117,4 @@ def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path: pathlib.Path) -> N
         "lingo.get('lm.source.tiny', 'runtime=Mesh').build().runtime.join()\n"
         "print('joined')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\njoined\n"
+    assert printed("-c", code) == "False\njoined\n"

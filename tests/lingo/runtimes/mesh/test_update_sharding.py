@@ -102,7 +102,7 @@ class Pull(Task):
         return {name: pulled(name, getattr(self, name), x) for name in ("matrix", "bias", "number")}
 
 
-def test_every_optimizer_class_is_among_the_cases() -> None:
+def test_every_optimizer_class_is_among_the_cases():
     def classes(cls: type = Optimizer) -> set[str]:
         return {cls.__name__}.union(*(classes(sub) for sub in cls.__subclasses__()))
 
@@ -131,7 +131,7 @@ def on_one_device(name: str) -> TrainState:
     ("name", "mesh"),
     [*((name, "update") for name in CASES), ("Adafactor", "weights"), ("AdamW", "weights")],
 )
-def test_the_update_in_parts_is_that_of_one_device(name: str, mesh: str) -> None:
+def test_the_update_in_parts_is_that_of_one_device(name, mesh):
     one = learner(CASES[name])
     program = MESHES[mesh].build().start(one, initial_state(one))
     tf.nest.map_structure(
@@ -143,7 +143,7 @@ def test_the_update_in_parts_is_that_of_one_device(name: str, mesh: str) -> None
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("name", ["Adafactor", "AdamW"])
-def test_each_device_holds_its_part_of_a_slot_and_no_more(name: str, mesh: str) -> None:
+def test_each_device_holds_its_part_of_a_slot_and_no_more(name, mesh):
     runtime, one = MESHES[mesh].build(), learner(CASES[name])
     layout, declared = runtime.layout(one), one.slots()
     arrays = runtime.start(one, initial_state(one))._state.slots

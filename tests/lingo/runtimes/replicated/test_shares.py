@@ -45,12 +45,12 @@ def test_processes_have_every_row_once_and_joining_removes_padding(size, process
     np.testing.assert_array_equal(everything[0].join(rows, sizes), np.arange(size))
 
 
-def test_the_last_row_may_be_repeated() -> None:
+def test_the_last_row_may_be_repeated():
     first, second = Shares(0, 1, 2).split({"x": np.array([[5], [6], [7]])}, 3, repeat=True)["x"]
     assert (first.tolist(), second.tolist()) == ([[5], [6]], [[7], [7]])
 
 
-def test_a_replica_has_as_many_rows_as_its_parts_need() -> None:
+def test_a_replica_has_as_many_rows_as_its_parts_need():
     assert Shares(0, 1, 2).replica_size(7, multiple_of=3) == 6
     found = Shares(0, 1, 2).split({"x": np.ones([4, 7])}, 7, axis=1, multiple_of=3)["x"]
     assert [part.sum() for part in found] == [24, 4]

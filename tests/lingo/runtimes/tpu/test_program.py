@@ -75,7 +75,7 @@ def test_every_tensor_of_the_state_is_read_and_written_in_parts(program, built):
     assert sorted(f for f in found if f[0]) == sorted(wanted)
 
 
-def test_each_core_is_fed_its_rows(program: TpuMeshProgram, built: Experiment) -> None:
+def test_each_core_is_fed_its_rows(program, built):
     inputs = operations(traced(program, built), "TPUPartitionedInputV2")
     batch = [op for op in inputs if op.outputs[0].dtype != tf.resource]
     assert len(batch) == len(built.train_input.specs())
@@ -107,7 +107,7 @@ def test_evaluation_and_decoding_are_traced_and_then_want_a_tpu(program, built):
         program.decode(prompts, Sampling.params(max_tokens=2).build())
 
 
-def test_the_state_is_what_was_put_in(program: TpuMeshProgram, built: Experiment) -> None:
+def test_the_state_is_what_was_put_in(program, built):
     first = initial_state(built.learner)
     tf.nest.map_structure(np.testing.assert_array_equal, program.state(), first)
     other = tf.nest.map_structure(lambda v: v + np.ones_like(v), first)

@@ -30,7 +30,7 @@ def test_it_starts_on_a_tpu_only(experiment: Callable[..., Params], text: str) -
         built.runtime.matmul_flops_per_second("float32")
 
 
-def test_a_processor_is_no_tpu() -> None:
+def test_a_processor_is_no_tpu():
     with pytest.raises(ParamError, match="devices=8: TpuMesh computes on the cores of a TPU"):
         TpuMesh.params().build().make_devices(8)
 
