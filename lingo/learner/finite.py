@@ -124,11 +124,9 @@ def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def square_sums(
     weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the sum of squares of each layer's gradient.
+    """Returns the sum of squares of each layer's gradient, by program path.
 
-    Args:
-        weights: program path -> its description.
-        gradients: program path -> float32 [*weight.shape]; results are [*weight.stack_shape].
+    Gradients are float32 [*weight.shape], results [*weight.stack_shape].
     """
     return {
         where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)

@@ -61,9 +61,7 @@ class Placement:
     def shard_for_update(self, where: str, value: tf.Tensor) -> tf.Tensor:
         """Returns a weight, or its gradient, of any shape, split as the optimizer needs it.
 
-        Args:
-            where: program path of the weight.
-            value: float32 tensor of its program shape, as is the result.
+        `where` is the program path of the weight; tensors are float32, of its program shape.
         """
         return value
 

@@ -1,7 +1,5 @@
 """Bits a byte of a compressor, of the very bytes that a model is evaluated on."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Rivals take turns, each is measured, and a benchmark ends with what it missed."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -62,9 +60,6 @@ def test_ratios_are_taken_within_a_round(capsys):
     theirs = [Cost(1.0, 1.0), Cost(10.0, 5.0)]
     assert Report().ratio("ours / theirs", ours, theirs) == (2.0, 2.0, 2.0)
     assert capsys.readouterr().out.split()[-1] == "1.500"  # of processor seconds
-
-
-# ---- bounds
 
 
 @pytest.mark.parametrize(

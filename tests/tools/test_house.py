@@ -1,7 +1,5 @@
 """The figures of the house, of small projects whose figures are known."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A pipeline against the plain stack: size of its graph, memory, how large a model fits, time.
+"""A pipeline against the plain stack: memory, and how large a model fits.
 
 Everything runs on one device, where stages compute side by side and idle ones in vain; what a mesh
 would hold is counted, not run.
@@ -11,36 +11,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lingo.config.params import Params
 from lingo.data.array_spec import Specs
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import FLOAT_BYTES, initial_state
-from lingo.runtimes.local import Local
+from lingo.learner.state import FLOAT_BYTES
 from lingo.runtimes.mesh.mesh import Mesh
 from params.lm.gpipe import transformer_l
 from tools.bench import lm
-from tools.harness import Bound, Process, Report, Rival, at_least, at_most, measure
+from tools.harness import Bound, Process, Report, Rival, at_least, at_most
 from tools.rivals.plain_lm import Size
 
 STAGES = 4
 MICRO_BATCHES = 8
-ROUNDS = 8
 PEAKS = 7
 # glibc gives back at once what is freed: a peak is of what is held, not of what has been
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 WANTED = {
-    "graph": Bound(0.99, 1.01),  # of the nodes
     "memory": at_most(0.45),
     "formula": Bound(0.8, 1.2),
     "room": at_least(25.0),
 }
 
-SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
 DEEP = Size(
     dim=256, num_layers=16, num_heads=4, hidden_dim=1024, vocab_size=512, length=128, batch_size=32
 )
@@ -77,50 +72,6 @@ def experiment(size: Size, form: Form) -> Params:
 def specs(size: Size) -> Specs:
     """Returns what a batch is."""
     return {name: (value.shape, value.dtype.name) for name, value in lm.batch(size).items()}
-
-
-# ---- the graph -----------------------------------------------------------------------------------
-
-
-class Graph(NamedTuple):
-    """The graph of a training step."""
-
-    nodes: int  # in all of its functions
-    cpu_seconds: float  # to trace it
-
-
-def trace(num_layers: int, form: Form) -> Graph:
-    """Traces a step of the language model on one device."""
-    size = SMALL._replace(num_layers=num_layers)
-    learner = experiment(size, form).build().learner
-    program = Local.params().build().start(learner, initial_state(learner))
-    start = time.process_time()
-    graph = program.graph(specs(size)).as_graph_def()
-    seconds = time.process_time() - start
-    return Graph(len(graph.node) + sum(len(f.node_def) for f in graph.library.function), seconds)
-
-
-def compare_graphs(report: Report) -> None:
-    """Compares graphs and trace times as a number grows: where there is a loop, they do not."""
-    trace(4, Form())  # the first graph of a process takes longer
-    report.table(f"nodes of a step, {STAGES} stages", "nodes, cpu seconds, ratio")
-
-    def grow(
-        title: str,
-        graph: Callable[[int], Graph],
-        numbers: Sequence[int],
-        wanted: Bound | None = None,
-    ) -> None:
-        graphs = {number: graph(number) for number in numbers}
-        first = graphs[numbers[0]]
-        for number, (nodes, seconds) in graphs.items():
-            note = f"{nodes:8} {seconds:7.2f} {seconds / first.cpu_seconds:7.2f}"
-            report.line(f"{title} = {number}", nodes / first.nodes, wanted, note=note)
-
-    few, many, flat = (8, 16, 32), (4, 8, 16, 32), WANTED["graph"]
-    grow("Pipeline, 16 layers, M", lambda n: trace(16, Form(n)), many, flat)
-    grow("Pipeline, M = 8, layers", lambda n: trace(n, Form(8)), few, flat)
-    grow("Stack, layers", lambda n: trace(n, Form()), few)
 
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -239,24 +190,8 @@ def compare_room(report: Report) -> None:
         report.line(name, billions[num_devices] / billions[1], wanted, note=note)
 
 
-# ---- time ----------------------------------------------------------------------------------------
-
-
-def compare_time(size: Size, report: Report) -> None:
-    """Compares a step with that of the plain stack."""
-    measured = measure({name: train_steps(size, form) for name, form in FORMS.items()}, num=ROUNDS)
-    print(f"\n{size}")
-    report.times("a step", measured)
-    ticks = MICRO_BATCHES + STAGES - 1
-    print(f"ticks, idle ones included, are {ticks / MICRO_BATCHES:.3f} times those that count")
-    for name in list(FORMS)[1:]:
-        report.ratio(f"{name} / Stack", measured.rounds[name], measured.rounds["Stack"])
-
-
 def run(report: Report) -> None:
     """Compares everything."""
     Mesh.params().build().make_devices(DEVICES)  # before JAX counts those that there are
-    compare_graphs(report)
     compare_memory(DEEP, report)
     compare_room(report)
-    compare_time(DEEP._replace(num_layers=8, batch_size=16), report)

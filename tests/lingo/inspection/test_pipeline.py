@@ -1,7 +1,5 @@
 """The report of a pipeline: against counts by hand, and against the weight table."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -79,9 +77,6 @@ def chain(**values: Any) -> Report:
     return pipeline.report(workload, experiment)
 
 
-# ---- sizes
-
-
 def test_a_stage_has_the_operations_of_its_layers_for_a_micro_batch():
     report = one("num_stages=4, num_micro_batches=2")
     assert tuple(report.shape) == (4, T, D)
@@ -146,9 +141,6 @@ def test_unlike_layers_pass_on_what_they_compute():
     assert report.balance == pytest.approx(35 / 28)
 
 
-# ---- when
-
-
 def test_the_clock_is_that_of_gpipe():
     schedule = one("num_stages=4, num_micro_batches=8").schedule
     assert (schedule.name, schedule.makespan) == ("fill_drain", 11 * 3)
@@ -194,9 +186,6 @@ def test_repeats_are_an_alternative_where_there_can_be_more(fields):
     assert [other.schedule.name for other in one(fields).alternatives] == [
         "one_forward_one_backward"
     ]
-
-
-# ---- where
 
 
 @pytest.mark.parametrize(
@@ -276,9 +265,6 @@ def test_unlike_layers_take_turns_on_the_devices_of_stages():
     report = chain(stage_devices=2)
     assert report.where.startswith("each of 2 devices has its stages and their weights")
     assert [stage.devices for stage in report.stages] == [(0,), (1,)]
-
-
-# ---- which
 
 
 def test_encoder_and_decoder_are_a_pipeline_each():

@@ -1,7 +1,5 @@
 """The weight table on a mesh."""
 
-from __future__ import annotations
-
 import json
 
 from lingo.config.params import Params

@@ -1,7 +1,5 @@
 """Simulated seconds of a pipeline: of layers whose times are known, and of real ones."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from typing import Any
@@ -77,9 +75,6 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(mon
     (workload,) = find_pipelines(again)
     assert workload.layer.p.times == simulation.times
     assert workload.stage_layers[0][0] == range(1)
-
-
-# ---- real layers
 
 
 @pytest.fixture(autouse=True)

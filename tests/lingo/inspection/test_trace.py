@@ -1,7 +1,5 @@
 """Traces need no memory, do not grow with the number of layers, and find what does not fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.config.params import Params

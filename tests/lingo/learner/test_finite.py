@@ -1,7 +1,5 @@
 """Of everything that a step makes, the first that is not finite is named."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

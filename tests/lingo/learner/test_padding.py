@@ -1,7 +1,5 @@
 """How far a batch is filled up: to parts and micro-batches; and where filling would count."""
 
-from __future__ import annotations
-
 import pytest
 
 import lingo

@@ -1,7 +1,5 @@
 """State: one checkpoint for separate and stacked layers, with nothing in it that nobody uses."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -149,9 +147,6 @@ def test_the_moving_average_begins_with_the_weights():
     for where, weight in state.weights.items():
         np.testing.assert_array_equal(state.slots[where]["ema"], weight)
     assert "slots/ema/model/layers/3/w" in named_shapes(one)
-
-
-# ---- in parts ----------------------------------------------------------------------------------
 
 
 def dealt(draw: np.random.Generator, value: np.ndarray, count: int) -> list[Shards]:

@@ -1,7 +1,5 @@
 """The step is a sum: however a batch is split, the same update comes out."""
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Processes agree, and find out who is lost; here they are threads with a service in memory."""
 
-from __future__ import annotations
-
 import threading
 import time
 

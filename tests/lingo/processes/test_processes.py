@@ -1,7 +1,5 @@
 """Who is who, as TF_CONFIG says it; and a process that is alone."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Signals are noted where something would be lost, obeyed at once where not; by all processes."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import signal
@@ -211,9 +209,6 @@ def test_another_thread_leaves_the_handlers_alone():
 
     run_in_thread(enter)
     assert found == [(before, None)]
-
-
-# ---- several processes
 
 
 class Others:

@@ -1,7 +1,5 @@
 """One processor as several devices, chosen before the engine that computes starts."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.config.lazy import tf

@@ -1,7 +1,5 @@
 """Layouts: which part of every tensor of a training state a device holds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A program on one device: the same bits from the same state, whatever threads do."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What all runtimes have in common: errors of graphs, the peak of devices, static shapes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -53,9 +51,6 @@ def test_an_error_without_a_message_is_still_one():
         raise tf.errors.AbortedError(None, None, "")
 
 
-# ---- peak FLOP/s
-
-
 def test_the_peak_is_that_of_the_first_size_that_takes_long_enough():
     def timed_product(size: int) -> Any:
         return lambda: 0.02 if size == 2048 else 0.002
@@ -66,9 +61,6 @@ def test_the_peak_is_that_of_the_first_size_that_takes_long_enough():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_peak_is_measured_once_in_a_process(dtype):
     assert matmul_flops_per_second(dtype) == matmul_flops_per_second(dtype) > 0
-
-
-# ---- static shapes
 
 
 class Recorder(Task):

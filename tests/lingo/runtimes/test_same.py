@@ -4,8 +4,6 @@ Two virtual devices of TensorFlow and eight of JAX, in one process that trains o
 `everywhere.py`). Numbers differ by the order of sums alone.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pathlib

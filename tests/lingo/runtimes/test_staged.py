@@ -3,8 +3,6 @@
 `on_stages.py` computes it, on three virtual devices.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is compared is the same: lingo's model, the one written by hand and the one in Keras."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What the benchmark of meshes prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tools.bench import mesh

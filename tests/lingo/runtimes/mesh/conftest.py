@@ -1,7 +1,5 @@
 """Eight devices for every test of a mesh: JAX counts them once a process."""
 
-from __future__ import annotations
-
 import jax
 import pytest
 

@@ -1,7 +1,5 @@
 """Tensors in parts: they come back as they were, whatever does not divide."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Processes of a mesh: their service in words of lingo, and waiting that a lost one ends."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

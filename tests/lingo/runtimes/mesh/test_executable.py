@@ -4,8 +4,6 @@ XLA's processors add a gradient up and take their part of the sum, where acceler
 operation for both, reduce-scatter: what is said of gradients here holds for either.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 `test_layers.py` and `test_moe.py` compute gradients and evaluations on a mesh.
 """
 
-from __future__ import annotations
-
 from typing import get_args
 
 from lingo.config import registry

@@ -1,7 +1,5 @@
 """Every kind of layer computes on a mesh what it computes on one device, whatever its sizes."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -211,9 +209,6 @@ def test_metrics_and_texts_are_those_of_one_device(made):
     expected, found = one.decode(prompts, sampling), many.decode(prompts, sampling)
     np.testing.assert_array_equal(found["tokens"], expected["tokens"])
     np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-5)
-
-
-# ---- experts on devices of their own
 
 
 def test_tokens_travel_to_experts_and_no_expert_to_tokens():

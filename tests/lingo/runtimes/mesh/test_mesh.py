@@ -1,7 +1,5 @@
 """A mesh's fields: what they mean, what is refused, and what a missing engine or device says."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable
 

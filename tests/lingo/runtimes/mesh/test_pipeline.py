@@ -3,8 +3,6 @@
 Stages send activations on, and no device sees a weight of another's stages.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -108,9 +106,6 @@ def on_one_device() -> Trained:
     return Trained(made, program, program.train(batches())["scalars"], [])
 
 
-# ---- what is computed ------------------------------------------------------------------------
-
-
 def assert_trained_as_on_one_device(found: Trained) -> None:
     expected, tensors = on_one_device(), found.tensors()
     assert len(expected.scalars["loss/total"]) == NUM_STEPS
@@ -178,9 +173,6 @@ def test_stages_that_devices_cannot_share_evenly_are_refused():
         program.train(batches())
 
 
-# ---- what is exchanged and held --------------------------------------------------------------
-
-
 @over_pipelines
 def test_stages_send_activations_on_and_nobody_sends_weights(name):
     found = trained(name).exchanged
@@ -211,9 +203,6 @@ def test_each_device_holds_the_weights_of_its_stages(name):
         for array in arrays:
             held = {shard.data.size for shard in array.addressable_shards}
             assert held == {math.prod(weight.shape) // parts}, where
-
-
-# ---- checkpoints -----------------------------------------------------------------------------
 
 
 def digests(made: Learner, program: Any) -> dict[str, str]:

@@ -1,8 +1,5 @@
 """A program on a mesh: its precision, texts, state and errors; `test_layers.py` trains on one."""
 
-from __future__ import annotations
-
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,19 +60,6 @@ def test_it_searches_for_texts_as_one_device_does(experiment, text):
     ]
     np.testing.assert_array_equal(found[1]["tokens"], found[0]["tokens"])
     np.testing.assert_allclose(found[1]["log_probs"], found[0]["log_probs"], atol=1e-5)
-
-
-def test_a_state_on_the_host_stays_what_it_is_and_can_be_gone_back_to(experiment, text):
-    built = on(experiment(text), Mesh.params(data=2, model=2, shard_update=True))
-    several = program(built)
-    trained(built, several, [range(0, 2)])
-    state = several.state()
-    before = copy.deepcopy(state)
-    expected = trained(built, several, [range(2, 4)])
-    jax.tree.map(np.testing.assert_array_equal, state, before)
-    several.load(state)
-    jax.tree.map(np.testing.assert_array_equal, several.state(), before)
-    assert trained(built, several, [range(2, 4)]) == expected
 
 
 def test_a_state_gives_its_memory_to_the_next(experiment, text):

@@ -1,7 +1,5 @@
 """Rows of a batch: every part has the same size, every process what its devices hold."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any

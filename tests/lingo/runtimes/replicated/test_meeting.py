@@ -1,7 +1,5 @@
 """Processes meet: all of them, strangers not, and nobody waits for ever."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -4,8 +4,6 @@ Numbers differ by the order of sums alone. `on_replicas.py` computes them, on th
 and in two processes.
 """
 
-from __future__ import annotations
-
 import json
 import pathlib
 from concurrent.futures import ThreadPoolExecutor
@@ -63,9 +61,6 @@ def until_the_end(decoded: dict[str, Any]) -> list[float]:
     return found
 
 
-# ---- virtual devices ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["replicated", "xla"])
 def test_seven_rows_two_denominators_clipping_and_averages_on_three_replicas(found, name):
     many, one = found[f"two_terms/{name}"], found["two_terms/local"]
@@ -118,9 +113,6 @@ def test_a_state_on_the_host_stays_and_another_can_be_loaded(found):
     assert found["graph"] > 100
 
 
-# ---- processes ----------------------------------------------------------------------------------
-
-
 def test_two_processes_compute_what_one_device_does(workers, found):
     assert workers[0]["two_terms"] == workers[1]["two_terms"]  # NaN is none of what is compared
     assert_close(workers[0]["two_terms"]["state"], found["two_terms/local"]["state"])
@@ -138,9 +130,6 @@ def test_they_agree(workers):
     for one in workers:
         assert one["any"] == [True, False]
         assert one["shared"] == "hello"
-
-
-# ---- parameters ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """However many replicas share a batch, every row is computed once, in order."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

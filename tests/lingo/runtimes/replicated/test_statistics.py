@@ -1,7 +1,5 @@
 """Statistics of a batch on replicas are those of one device, or refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

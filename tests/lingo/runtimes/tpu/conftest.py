@@ -1,7 +1,5 @@
 """A TPU that is not there: 8 cores, 2 x 2 chips, as TensorFlow's cluster resolver describes one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cores of a TPU: in the order of the mesh, and one clear error where there are none."""
 
-from __future__ import annotations
-
 import re
 import socket
 

@@ -1,7 +1,5 @@
 """The program for a TPU, as far as it goes without one: traced by `TPUStrategy`, never run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Cut tensors: every device has its part, and the parts are the whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The fields of a mesh on a TPU, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
