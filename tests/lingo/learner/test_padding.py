@@ -6,6 +6,7 @@ import lingo
 from lingo.learner.padding import padding_changes_results, pipelines, row_multiple
 
 PAIRS = "seq2seq.source.signatures"
+FOUR = "Stack=Pipeline(num_stages=2, num_micro_batches=4)"
 
 
 @pytest.mark.parametrize(
@@ -13,15 +14,9 @@ PAIRS = "seq2seq.source.signatures"
     [
         ((), 1),
         (("accumulation_steps=2",), 2),
-        (("Stack=Pipeline(num_stages=2, num_micro_batches=4)",), 4),
-        (("accumulation_steps=2", "Stack=Pipeline(num_stages=2, num_micro_batches=4)"), 8),
-        (
-            (
-                "Stack=Pipeline(num_stages=2, num_micro_batches=4)",
-                "task.model.decoder.num_micro_batches=6",
-            ),
-            12,
-        ),
+        ((FOUR,), 4),
+        (("accumulation_steps=2", FOUR), 8),
+        ((FOUR, "task.model.decoder.num_micro_batches=6"), 12),
     ],
 )
 def test_rows_are_cut_into_parts_and_into_the_micro_batches_of_every_pipeline(overrides, multiple):
@@ -30,10 +25,9 @@ def test_rows_are_cut_into_parts_and_into_the_micro_batches_of_every_pipeline(ov
 
 
 def test_a_pipeline_of_groups_of_rows_is_not_filled_up():
-    pipeline = "Stack=Pipeline(num_stages=2, num_micro_batches=4)"
     for size, multiple in ((None, 4), (64, 1)):
         experts = f"FeedForward=MoE(expert=_, num_experts=2, group_size={size})"
-        learner = lingo.get(PAIRS, pipeline, experts).build().learner
+        learner = lingo.get(PAIRS, FOUR, experts).build().learner
         assert row_multiple(learner) == multiple
 
 
@@ -41,7 +35,7 @@ def test_a_pipeline_of_groups_of_rows_is_not_filled_up():
     ("override", "counted"),
     [
         ("max_steps=1", []),
-        ("Stack=Pipeline(num_stages=2, num_micro_batches=4)", [6]),
+        (FOUR, [6]),
         ("FeedForward=MoE(expert=_, num_experts=2, group_size=64)", [6, 8]),
     ],
 )

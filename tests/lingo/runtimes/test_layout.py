@@ -35,22 +35,18 @@ class Block(Layer):
         self.mean = self.state("mean", [p.hidden], decay=0.9)
 
 
-class Odd(Layer):
-    """A weight whose own axes do not divide by two."""
+class One(Layer):
+    """A single weight."""
 
-    dim: int = 7  # width
-
-    def setup(self) -> None:
-        self.w = self.weight("w", [self.p.dim, 5], axes=("embed", None))
-
-
-class Own(Layer):
-    """A weight with an axis that nobody else has."""
-
-    dim: int = 4  # width
+    shape: list[int]
+    axes: list[str | None]
 
     def setup(self) -> None:
-        self.w = self.weight("w", [self.p.dim], axes=("colour",))
+        self.w = self.weight("w", self.p.shape, axes=tuple(self.p.axes))
+
+
+ODD = One.params(shape=[7, 5], axes=["embed", None])  # its own axes do not divide by two
+OWN = One.params(shape=[4], axes=["colour"])  # an axis that nobody else has
 
 
 class Model(Task):
@@ -117,14 +113,16 @@ def test_sharded_weights_rest_in_the_parts_of_their_update():
 @pytest.mark.parametrize(
     ("layer", "mesh", "uneven", "expected"),
     [
-        pytest.param(Block, {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"),
-        pytest.param(Odd, {"data": 2}, True, "[data, -]", id="the largest is padded"),
-        pytest.param(Odd, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
-        pytest.param(Odd, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
+        pytest.param(
+            Block.params(), {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"
+        ),
+        pytest.param(ODD, {"data": 2}, True, "[data, -]", id="the largest is padded"),
+        pytest.param(ODD, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
+        pytest.param(ODD, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
     ],
 )
 def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(layer, mesh, uneven, expected):
-    found = laid(layer.params(), mesh=topology(mesh), shard_update=True, uneven=uneven)
+    found = laid(layer, mesh=topology(mesh), shard_update=True, uneven=uneven)
     assert texts(found.update)["w"] == expected
 
 
@@ -132,7 +130,7 @@ def test_stacked_layers_are_cut_along_their_own_axes_first():
     found = laid(Repeat.params(layer=Block.params(), num_layers=4), shard_weights=True)
     assert str(found.rest["model/layers/[0:4]/w"]) == "[-, data, model]"
     assert str(found.rest["model/layers/[0:4]/gain"]) == "[data]"
-    odd = laid(Repeat.params(layer=Odd.params(), num_layers=4), shard_weights=True)
+    odd = laid(Repeat.params(layer=ODD, num_layers=4), shard_weights=True)
     assert str(odd.rest["model/layers/[0:4]/w"]) == "[data, -, -]"
 
 
@@ -164,11 +162,11 @@ def test_an_error_names_the_weight():
     with pytest.raises(
         ParamError, match=r"^runtime: model/w: no rule for the logical axis 'colour'"
     ):
-        laid(Own.params())
+        laid(OWN)
 
 
 def test_one_device_has_no_layout():
-    model = learner(Own.params())
+    model = learner(OWN)
     local = Local.params().build()
     assert local.layout(model) is None
     local.check_learner(model)

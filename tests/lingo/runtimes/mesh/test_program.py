@@ -9,7 +9,6 @@ import pytest
 
 from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.data.input import Input
 from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.text import prompt_batch
@@ -28,24 +27,18 @@ def on(params: Params, mesh: Params) -> Experiment:
     return params.copy().set(runtime=mesh).build()
 
 
-def stacked(input: Input, steps: Sequence[int]) -> dict[str, np.ndarray]:
-    batches = [input.batch(step) for step in steps]
-    return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def trained(built: Experiment, program: Any, spans: Sequence[range]) -> list[float]:
-    losses: list[float] = []
-    for steps in spans:
-        losses += list(program.train(stacked(built.train_input, steps))["scalars"]["loss/total"])
-    return losses
+def trained(built: Experiment, program: Any, steps: Sequence[int]) -> Any:
+    """Does some steps in one call; returns the loss of each."""
+    batches = [built.train_input.batch(step) for step in steps]
+    stacked = {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+    return program.train(stacked)["scalars"]["loss/total"]
 
 
 def test_bfloat16_is_as_near_as_its_bits(experiment, text):
     params = experiment(text)
     params.task.dtype = "bfloat16"
     local, mesh = on(params, Local.params()), on(params, Mesh.params(data=4, model=2))
-    spans = [range(0, 4)]
-    expected, found = (trained(b, program(b), spans) for b in (local, mesh))
+    expected, found = (trained(b, program(b), range(4)) for b in (local, mesh))
     np.testing.assert_allclose(found, expected, rtol=2e-2)
 
 
@@ -65,9 +58,9 @@ def test_it_searches_for_texts_as_one_device_does(experiment, text):
 def test_a_state_gives_its_memory_to_the_next(experiment, text):
     built = on(experiment(text), Mesh.params(data=8))
     several = program(built)
-    trained(built, several, [range(0, 1)])
+    trained(built, several, [0])
     old = several._state
-    trained(built, several, [range(1, 2)])
+    trained(built, several, [1])
     assert all(array.is_deleted() for array in jax.tree.leaves((old.weights, old.slots)))
     several._state = old
     with pytest.raises(ProgramError, match="given away to a step that failed"):
