@@ -47,13 +47,9 @@ def check_experiments(
     roots: Roots | None = None,
     trace_programs: bool = False,
 ) -> Iterator[CheckResult]:
-    """Yields a result for each experiment as soon as it is checked.
+    """Yields a result for each experiment as soon as it is checked; without `names` for all.
 
-    Args:
-        overrides: values of `--set`, applied in order.
-        names: empty for all.
-        roots: where to look; None for those of this installation and the working directory.
-        trace_programs: whether to trace training and evaluation, too; it allocates no weights.
+    `trace_programs` traces training and evaluation, too, which allocates no weights.
     """
     classes = Classes(roots)
     for name in names or experiment_index.index(classes.roots).entries:

@@ -138,7 +138,7 @@ def _ms(seconds: float) -> str:
 def _shape_text(shape: Any) -> str:
     if isinstance(shape[0], Sequence):
         return f"({', '.join(map(_shape_text, shape))})"
-    return weight_table.format_shape(tuple(shape))
+    return str(list(shape))
 
 
 def as_json(report: Report, simulation: Simulation | None = None) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def render(learner: Learner, layout: Layout) -> str:
     known = shards(learner, layout)
     row_shards = [known[path.names(row.path)[0]] for row in table]
     words["split"] = [*(str(shard.split) for shard in row_shards), ""]
-    words["part"] = [*(weight_table.format_shape(shard.shape) for shard in row_shards), ""]
+    words["part"] = [*(str(list(shard.shape)) for shard in row_shards), ""]
     sizes = [
         shard.num_bytes * _num_held(row.path, shard.tensor, layout)
         for row, shard in zip(table, row_shards, strict=True)

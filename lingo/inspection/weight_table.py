@@ -81,17 +81,12 @@ def columns(table: Iterable[Row]) -> Columns:
     return Columns(
         {
             "path": [*(row.path for row in table), "total"],
-            "shape": [*(format_shape(row.shape) for row in table), ""],
+            "shape": [*(str(list(row.shape)) for row in table), ""],
             "dtype": [*(row.dtype for row in table), ""],
             "axes": [*(", ".join(axis or "-" for axis in row.axes) for row in table), ""],
         },
         {"parameters": [f"{size:,}" for size in (*sizes, sum(sizes))]},
     )
-
-
-def format_shape(shape: tuple[int, ...]) -> str:
-    """Returns a shape as tables show it."""
-    return str(list(shape))
 
 
 def align_columns(columns: Columns) -> str:

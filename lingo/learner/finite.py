@@ -46,10 +46,7 @@ def quantity_names(
 ) -> list[str]:
     """Returns the name of each entry of the vector of sums.
 
-    Args:
-        learner: the learner whose steps are checked.
-        arrays: names of the floating-point arrays of a batch.
-        terms: names of the loss terms, `total` included.
+    `arrays` are the floating-point arrays of a batch, `terms` those of the loss, with `total`.
     """
     weights, states = list(learner.weights()), list(learner.task.states())
     return [
@@ -69,11 +66,8 @@ def name_first_non_finite(
 ) -> str | None:
     """Returns the name of the first quantity of a step that is not finite; None if `first` is -1.
 
-    Args:
-        learner: the learner that did the step.
-        first: the step's `FiniteCheck.first`.
-        batch: {name: [B, ...] array} of the step; only names and dtypes are used.
-        scalars: TensorBoard tags of the step's report.
+    Of the batch, {name: [B, ...] array}, only names and dtypes are used; `scalars` are the tags of
+    the step's report.
     """
     if first < 0:
         return None
@@ -130,11 +124,9 @@ def array_sums(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 def square_sums(
     weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the sum of squares of each layer's gradient.
+    """Returns the sum of squares of each layer's gradient, by program path.
 
-    Args:
-        weights: program path -> its description.
-        gradients: program path -> float32 [*weight.shape]; results are [*weight.stack_shape].
+    Gradients are float32 [*weight.shape], results [*weight.stack_shape].
     """
     return {
         where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)

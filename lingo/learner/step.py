@@ -61,25 +61,16 @@ class Placement:
     def shard_for_update(self, where: str, value: tf.Tensor) -> tf.Tensor:
         """Returns a weight, or its gradient, of any shape, split as the optimizer needs it.
 
-        Args:
-            where: program path of the weight.
-            value: float32 tensor of its program shape, as is the result.
+        `where` is the program path of the weight; tensors are float32, of its program shape.
         """
-        del where
         return value
 
     def shard_for_storage(self, where: str, value: tf.Tensor) -> tf.Tensor:
         """Returns a weight after its update, of any shape, split as it is between steps."""
-        del where
         return value
 
     def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context whose tensors are on the device of a weight or state.
-
-        Args:
-            where: program path of the weight or state; "" for the step number.
-        """
-        del where
+        """Returns a context whose tensors are on the device of a weight or state; "": the step."""
         return contextlib.nullcontext()
 
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:

@@ -78,7 +78,6 @@ class Task(Layer, interface=True):
         Args:
             specs: name -> (shape, dtype) of a batch, as `Input.specs` returns them.
         """
-        del specs
         return 0
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -87,7 +86,6 @@ class Task(Layer, interface=True):
 
     def check_positions(self, num_positions: int) -> None:
         """Raises ParamError if the task cannot continue texts up to `num_positions` positions."""
-        del num_positions
         raise ParamError(f"{type(self).__name__} continues no text: it has no `decode`")
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
@@ -107,11 +105,6 @@ def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer
     """Returns the input shape and the FLOPs of each layer's first call in a forward pass.
 
     No batch is needed: they are recorded while the task counts its FLOPs.
-
-    Args:
-        task: the task that calls the layers.
-        specs: name -> (shape, dtype) of a batch.
-        layers: layers of the task.
 
     Raises:
         ParamError: if the task's `batch_flops` does not count one of the layers.

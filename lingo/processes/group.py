@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self, TypeVar
 
 from lingo.config.errors import LingoError
@@ -51,12 +50,7 @@ class Group:
         self._prefix = f"lingo/{self._num_entries}"
         return Pulse(self._cluster, self._service, prefix=self._prefix, patience=self._patience)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             try:
                 self.barrier("end")
@@ -140,11 +134,7 @@ class Group:
         self._call(lambda: self._service.delete(key))
 
     def _call(self, ask: Callable[[], _T]) -> _T | None:
-        """Asks the service in a thread of its own, which a lost leader may block for ever.
-
-        Returns:
-            The answer; None if there was none.
-        """
+        """Asks the service in a thread of its own, which a lost leader may block for ever."""
         answer: Future[_T] = Future()
 
         def work() -> None:

@@ -14,9 +14,6 @@ def prepare_die_with_parent(number: int) -> Callable[[], None]:
 
     The C library is loaded before the fork: after it, a thread that no longer exists may hold its
     locks.
-
-    Args:
-        number: of the signal.
     """
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 

@@ -15,7 +15,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from lingo.config.errors import LingoError
@@ -60,12 +59,7 @@ class Processes(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None: ...
 
     @property
     def is_leader(self) -> bool:
@@ -85,12 +79,7 @@ class Processes(Protocol):
         ...
 
     def share(self, name: str, value: str | None) -> str:
-        """Returns the leader's value in all processes; called in any thread.
-
-        Args:
-            name: of the value; it may be used again.
-            value: the value in the leader; ignored elsewhere, where None is passed.
-        """
+        """Returns the leader's value in all processes, whose own is None; in any thread."""
         ...
 
     def blame(self, error: LingoError) -> LingoError:
@@ -143,13 +132,7 @@ class AgreedSignals(Signals):
     def __init__(
         self, own: Signals, processes: Processes, pause: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Installs no handlers.
-
-        Args:
-            own: handles the signals of this process.
-            processes: the processes, which agree.
-            pause: returns a context for waiting for the others, in which a watchdog is paused.
-        """
+        """Installs no handlers; in the context of `pause` no watchdog minds waiting for others."""
         super().__init__()
         self._own, self._processes, self._pause = own, processes, pause
 

@@ -123,12 +123,7 @@ class Pulse:
             time.sleep(self._patience.beat / 10)
 
     def end(self, words: str = "", signal: int = 0) -> None:
-        """Reports that this process has ended, and stops; the leader first waits for the others.
-
-        Args:
-            words: why it has ended; "" if it ended normally.
-            signal: number of the signal that has ended it, or 0.
-        """
+        """Reports that this process has ended, and stops; the leader first waits for the others."""
         self._report(is_over=True, words=words, signal=signal)
         deadline = time.monotonic() + self._patience.leave
         self._has_sent_end.wait(self._patience.leave)

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from importlib.machinery import ExtensionFileLoader
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -82,12 +82,7 @@ class Signals:
             self._hook_before, sys.unraisablehook = sys.unraisablehook, self._keep_stop
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not self._handlers_before:
             return
         sys.unraisablehook = self._hook_before
@@ -119,11 +114,8 @@ class Signals:
     def iterate(self, items: Iterable[_T], *, joint: bool = True) -> Iterator[_T]:
         """Yields items; raises Stop instead of the next item if a signal has arrived.
 
-        Args:
-            items: what to yield.
-            joint: whether all processes of the run iterate here equally often.
+        `joint` tells whether all processes of the run iterate here equally often.
         """
-        del joint  # there is only one process
         for item in items:
             self.check()
             yield item
@@ -145,7 +137,6 @@ class Signals:
 
     def _stop_later(self, frame: FrameType, event: str, argument: Any) -> None:
         """Retries a deferred Stop; Python calls this at every call and return."""
-        del event, argument
         if self._stops_at_once:
             self._stop(frame)
         else:

@@ -56,15 +56,7 @@ def layout(
     shard_weights: bool = False,
     uneven: bool = True,
 ) -> Layout:
-    """Returns how a learner's state is split.
-
-    Args:
-        learner: owner of the state.
-        mesh: the devices.
-        rules: map logical axes to mesh axes.
-        shard_update: whether updates and slots are also split along the mesh axes of the batch.
-        shard_weights: whether weights at rest are also split along the mesh axes of the batch.
-        uneven: whether a size may differ from a multiple of the number of its parts.
+    """Returns how a learner's state is split; the flags are the fields of `Sharded`.
 
     Raises:
         ParamError: if the rules do not fit a tensor (see `split`); the message names the tensor.
@@ -151,16 +143,12 @@ def _split_weight(spec: ParamSpec, rules: Rules, mesh: Topology, *, uneven: bool
 def _split_further(
     rest: Split, spec: ParamSpec, axes: Axes, mesh: Topology, *, uneven: bool
 ) -> Split:
-    """Returns a split that also uses those of some mesh axes that it does not use yet.
-
-    They cut the first tensor axis whose part size is a multiple of their size. Axes along which
-    layers are stacked come last, because a loop over layers reads whole layers. If no axis divides,
-    they cut the largest.
-    """
+    """Returns a split that also uses those of some mesh axes that it does not use yet."""
     axes = tuple(axis for axis in axes if axis not in rest.used_axes())
     num, parts = mesh.size(axes), rest.part_shape(spec.program_shape, mesh)
     if num == 1 or math.prod(parts) < num:
         return rest
+    # A loop over layers reads whole layers: the axes along which they are stacked come last.
     own_first = [*range(spec.num_stacked, len(parts)), *range(spec.num_stacked)]
     even = [i for i in own_first if parts[i] % num == 0]
     if not even and not uneven:

@@ -29,11 +29,11 @@ from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import Placement, decode_batch, evaluate_batch, train_step
-from lingo.learner.task import first_calls
+from lingo.learner.task import Batch, first_calls
 from lingo.ops import random
 from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.ops.scan import scan
-from lingo.runtimes.runtime import Runtime
+from lingo.runtimes.runtime import Arrays, Runtime
 
 
 class Local(Runtime):
@@ -127,21 +127,14 @@ class LocalProgram:
         state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
         return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches: Arrays) -> dict[str, Any]:
         return self._train({k: tf.constant(v) for k, v in batches.items()})
 
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
-    ) -> dict[str, Any]:
+    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         return self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
 
     def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: WhichWeights = "trained",
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:
         prompts = {k: tf.constant(v) for k, v in batch.items()}
         key = random.Key(*map(tf.constant, random.root_key(seed)))
@@ -152,7 +145,6 @@ class LocalProgram:
         return slice(0, size)
 
     def state(self, *, alone: bool = False) -> TrainState:
-        del alone  # there is only one process
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
@@ -167,7 +159,6 @@ class LocalProgram:
     def _one(
         self, i: tf.Tensor, state: TrainState, batch: Any
     ) -> tuple[TrainState, dict[str, Any]]:
-        del i  # the state counts steps
         return train_step(self._learner, state, batch, self._place)
 
     def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
@@ -176,11 +167,7 @@ class LocalProgram:
         return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
 
     def _texts(
-        self,
-        batch: Mapping[str, tf.Tensor],
-        decoding: Decoding,
-        key: random.Key,
-        weights: WhichWeights,
+        self, batch: Batch, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         task, state, place = self._learner.task, self._read(), self._place
         selected = state.select_weights(weights)
@@ -269,14 +256,13 @@ class StagedProgram(LocalProgram):
     """Runs one step per call; every variable is read and assigned on its own device."""
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
-        del num_steps
         self.graph(specs)
 
     def graph(self, specs: Specs) -> tf.Graph:
         batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
         return self._train.get_concrete_function(batch).graph
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches: Arrays) -> dict[str, Any]:
         # Either all steps take effect or none: on failure the state before them is restored.
         several = len(batches["rows"]) > 1
         before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None

@@ -41,6 +41,10 @@ _ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead neg
 _MEASURED_SECONDS = 0.25
 
 
+Arrays = Mapping[str, np.ndarray]
+"""A batch, or several in a row: name -> array."""
+
+
 class ProgramError(LingoError):
     """A device failed while it computed a program."""
 
@@ -92,7 +96,7 @@ class Program(Protocol):
         """Returns the graph of one step, as `compile` traced it."""
         ...
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches: Arrays) -> dict[str, Any]:
         """Does K steps; `batches` are name -> [K, B, ...], one batch per step.
 
         Returns:
@@ -101,19 +105,12 @@ class Program(Protocol):
         """
         ...
 
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
-    ) -> dict[str, Any]:
+    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         """Returns the metric states of all examples of a [B, ...] batch, in every process."""
         ...
 
     def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: WhichWeights = "trained",
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:
         """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
 
@@ -186,7 +183,6 @@ class Runtime(Configurable, interface=True):
 
     def check_learner(self, learner: Learner) -> None:
         """Raises ParamError if the learner cannot be computed on these devices."""
-        del learner
 
     @property
     def compiles(self) -> bool:
@@ -195,7 +191,6 @@ class Runtime(Configurable, interface=True):
 
     def layout(self, learner: Learner) -> Layout | None:
         """Returns which part of the state each device holds; None where each holds all of it."""
-        del learner
         return None
 
     def num_replicas(self, *, devices_ready: bool) -> int | None:
@@ -203,7 +198,6 @@ class Runtime(Configurable, interface=True):
 
         None if that depends on devices that cannot be listed yet: `devices_ready` is False.
         """
-        del devices_ready
         return 1
 
     def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
@@ -211,7 +205,6 @@ class Runtime(Configurable, interface=True):
 
         `batch_size` is the number of examples of the batch per replica, rounded up.
         """
-        del learner
         return batch_size
 
     def device_names(self) -> list[str]:
@@ -261,9 +254,8 @@ def matmul_flops_per_second(dtype: str, devices: tuple[str, ...] = ("",)) -> flo
 def peak(timed_product: Callable[[int], Callable[[], float]]) -> float:
     """Returns the FLOP/s of the fastest of several products, because others may use the machine.
 
-    Args:
-        timed_product: takes the size of two square matrices; returns a function that multiplies
-            them once and returns the seconds that this took.
+    `timed_product(size)` returns a function that multiplies two square matrices once, and returns
+    the seconds that this took.
     """
     for size in _MATRIX_SIZES:
         product = timed_product(size)

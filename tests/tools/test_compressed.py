@@ -1,9 +1,6 @@
 """Bits a byte of a compressor, of the very bytes that a model is evaluated on."""
 
-from __future__ import annotations
-
 import os
-import pathlib
 
 import pytest
 
@@ -15,7 +12,7 @@ TEXTS = ["a first one", "zwölf Boxkämpfer", "", "the last"]
 
 
 @pytest.fixture
-def input(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> TextInput:
+def input(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for i, text in enumerate(TEXTS):
         (tmp_path / f"{i}.txt").write_text(text, encoding="utf-8")

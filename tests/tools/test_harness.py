@@ -1,7 +1,5 @@
 """Rivals take turns, each is measured, and a benchmark ends with what it missed."""
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -19,7 +17,6 @@ from tools.harness import (
     at_most,
     measure,
     ratios,
-    spread,
 )
 from tools.rivals.plain_lm import Size
 
@@ -50,12 +47,6 @@ def test_the_peak_memory_is_that_of_the_process():
     process.close()
 
 
-def test_the_middle_of_an_even_number_lies_between_two():
-    assert spread([4.0, 1.0, 3.0]) == (1.0, 3.0, 4.0)
-    assert spread([4.0, 1.0, 3.0, 2.0]) == (1.0, 2.5, 4.0)
-    assert str(spread([1.0])) == "   1.000    1.000    1.000"
-
-
 def test_functions_are_called_once_in_each_round():
     calls: list[str] = []
     results = alternate({k: lambda k=k: calls.append(k) or len(calls) for k in "ab"}, num=2)
@@ -69,9 +60,6 @@ def test_ratios_are_taken_within_a_round(capsys):
     theirs = [Cost(1.0, 1.0), Cost(10.0, 5.0)]
     assert Report().ratio("ours / theirs", ours, theirs) == (2.0, 2.0, 2.0)
     assert capsys.readouterr().out.split()[-1] == "1.500"  # of processor seconds
-
-
-# ---- bounds
 
 
 @pytest.mark.parametrize(

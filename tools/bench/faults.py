@@ -207,7 +207,7 @@ def compare_saving(name: str, report: Report) -> float:
     for title, part, wanted in (
         ("copy to the host / step", lambda s: s.copy / s.step, None),
         ("asynchronous save, rest / step", lambda s: s.stall / s.step, at_most(0.05)),
-        ("step during a save / step", lambda s: s.during / s.step, None),
+        ("step during a save / step", lambda s: s.step_during_save / s.step, None),
         ("synchronous save / step", lambda s: s.whole / s.step, None),
         ("verify, seconds per GB", lambda s: s.verify / size * 1e9, None),
     ):

@@ -45,10 +45,7 @@ class Functions:
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
-        """Compiles nothing yet.
-
-        With `donate`, `train` may reuse the memory of its state for the next state.
-        """
+        """Compiles nothing yet."""
         jax = engine()
         self._learner, self._place = learner, MeshPlacement(layout)
         self._topology = layout.mesh
@@ -87,12 +84,8 @@ class Functions:
     ) -> CompiledProgram:
         """Compiles `train`, or `evaluate`, from shapes; later calls reuse the compiled program.
 
-        So a program for thousands of devices compiles on one CPU.
-
-        Args:
-            specs: name -> (shape, dtype) of a batch.
-            num_steps: steps of one call of `train`.
-            evaluation: whether to compile `evaluate`.
+        So a program for thousands of devices compiles on one CPU. `specs` are name -> (shape,
+        dtype) of a batch; `num_steps` is that of one call of `train`.
         """
         with explain_engine_errors():
             state, batches, size = self.arguments(specs, num_steps=num_steps)
@@ -166,11 +159,8 @@ class Functions:
         )
 
     def _real(self, batch: Any, size: int) -> Any:
-        """Returns a batch without its padding examples if these would change the results.
-
-        In most models examples of weight 0 do not. They cost less than unequal parts would: where a
-        loss flattens unequal parts, the partitioner gathers the logits.
-        """
+        """Returns a batch without its padding examples if these would change the results."""
+        # Padding costs less: where a loss flattens unequal parts, the partitioner gathers logits.
         counts = padding_changes_results(self._learner.task, len(batch["rows"]))
         return remove_padding(batch, size) if counts else batch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from lingo.runtimes.mesh.arrays import Place
 from lingo.runtimes.mesh.cluster import Members, One
 from lingo.runtimes.mesh.engine import device_mesh, engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.runtime import Arrays, ProgramError
 
 
 class MeshProgram:
@@ -45,27 +45,20 @@ class MeshProgram:
     def graph(self, specs: Specs) -> tf.Graph:
         return step_graph(self._learner, specs)
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches: Arrays) -> dict[str, Any]:
         with explain_engine_errors():
             arguments = (self._state, *self._put(batches, axis=1))
             self._state, reports = self._members.wait(self._functions.train, *arguments)
             return _read_arrays(reports)
 
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
-    ) -> dict[str, Any]:
+    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         with explain_engine_errors():
             selected = self._state.select_weights(weights)
             arguments = (selected, self._state.state, *self._put(batch))
             return _read_arrays(self._members.wait(self._functions.evaluate, *arguments))
 
     def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: WhichWeights = "trained",
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:
         if decoding not in self._decoders:
             self._decoders[decoding] = self._functions.decode(decoding)
@@ -90,7 +83,7 @@ class MeshProgram:
         with explain_engine_errors():
             self._state = engine().tree.map(Place.put, self._functions.places, state)
 
-    def _put(self, batch: Mapping[str, np.ndarray], *, axis: int = 0) -> tuple[dict[str, Any], int]:
+    def _put(self, batch: Arrays, *, axis: int = 0) -> tuple[dict[str, Any], int]:
         """Returns the arrays of a batch, and its number of examples over all processes."""
         rows = self._functions.rows
         size = rows.size(self._members.gather(batch["rows"].shape[axis]))

@@ -89,11 +89,8 @@ def _answer(cluster: Cluster, connection: socket.socket, deadline: float) -> byt
 
 @contextlib.contextmanager
 def _listen(cluster: Cluster, deadline: float) -> Iterator[socket.socket]:
-    """Yields a server socket at the leader's address; retries while a killed run still uses it.
-
-    It listens at the loopback address only if that is the leader's address. Otherwise it listens at
-    all addresses of the machine, which may know itself by other addresses than the workers do.
-    """
+    """Yields a server socket at the leader's address; retries while a killed run still uses it."""
+    # The machine may know itself by other addresses than the workers do: it listens at all.
     host, port = _place(cluster)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:

@@ -29,11 +29,15 @@ from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
 from lingo.runtimes.replicated.shares import Shares, check_statistics
+from lingo.runtimes.runtime import Arrays
 
 _T = TypeVar("_T")
 
 JointComputation = Callable[[], contextlib.AbstractContextManager[None]]
 """Returns a context for computations of all processes, which a lost process may block."""
+
+Parts = Mapping[str, tuple[Any, ...]]
+"""A batch in parts: name -> a tensor of each replica of this process."""
 
 _HOST = "CPU:0"  # of each process: holds the batches until a replica reads that of its step
 
@@ -76,16 +80,7 @@ class ReplicatedProgram:
         joint_computation: JointComputation = contextlib.nullcontext,
         xla: bool,
     ) -> None:
-        """Puts a copy of the first state on every replica.
-
-        Args:
-            learner: what to train.
-            state: the same in all processes; as for `load`.
-            strategy: TensorFlow's, over the replicas.
-            processes: those of the strategy.
-            joint_computation: context for every computation that needs all of them.
-            xla: whether to compile what a replica computes between two sums over replicas.
-        """
+        """Puts a copy of the first state, the same in all `processes`, on every replica."""
         self._learner, self._strategy = learner, strategy
         self._joint_computation = joint_computation
         self._row_multiple = row_multiple(learner)
@@ -107,7 +102,6 @@ class ReplicatedProgram:
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         check_statistics(self._learner, self._shares, specs["rows"][0][0])
-        del num_steps  # one trace fits any number
         shares, largest = self._shares, self._shares.largest(specs["rows"][0][0])
         size = shares.replica_size(largest, multiple_of=self._row_multiple)
         traced = {
@@ -120,7 +114,7 @@ class ReplicatedProgram:
         """Returns the graph of one step on a single replica, without sums over replicas."""
         return step_graph(self._learner, specs)
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches: Arrays) -> dict[str, Any]:
         num_steps = len(batches["rows"])
         with self._joint_computation(), self._all_or_nothing(num_steps):
             sizes = self._agree(batches["rows"].shape[1])
@@ -128,20 +122,13 @@ class ReplicatedProgram:
             batch = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
             return self._train(_tensors(batch))
 
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
-    ) -> dict[str, Any]:
+    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         with self._joint_computation():
             sizes = self._agree(len(batch["rows"]))
             return self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
 
     def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: WhichWeights = "trained",
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
         with self._joint_computation():
@@ -154,7 +141,6 @@ class ReplicatedProgram:
         return self._shares.example_slice(size)
 
     def state(self, *, alone: bool = False) -> TrainState:
-        del alone  # every process holds everything
         return tf.nest.map_structure(lambda v: self._own(v)[0].numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
@@ -199,9 +185,8 @@ class ReplicatedProgram:
 
     # ---- on all replicas ---------------------------------------------------------------------
 
-    def _steps(self, batches: Mapping[str, tuple[tf.Tensor, ...]]) -> dict[str, Any]:
+    def _steps(self, batches: Parts) -> dict[str, Any]:
         def step(i: tf.Tensor, carry: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-            del i, carry  # the state, which counts steps, is in the variables
             return (), self._on_replicas(self._one, batch)
 
         with tf.device(_HOST):
@@ -214,9 +199,7 @@ class ReplicatedProgram:
             tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
         return report
 
-    def _states(
-        self, batch: Mapping[str, tuple[tf.Tensor, ...]], weights: WhichWeights
-    ) -> dict[str, Any]:
+    def _states(self, batch: Parts, weights: WhichWeights) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
             state, task, place = self._read(), self._learner.task, self._placement
             selected = state.select_weights(weights)
@@ -227,11 +210,7 @@ class ReplicatedProgram:
         return self._on_replicas(states, batch)
 
     def _texts(
-        self,
-        batch: Mapping[str, tuple[tf.Tensor, ...]],
-        decoding: Decoding,
-        key: random.Key,
-        weights: WhichWeights,
+        self, batch: Parts, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             state, task, place = self._read(), self._learner.task, self._placement
@@ -259,10 +238,7 @@ class ReplicatedProgram:
         return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
-        """Runs a function on all replicas; returns the result of this process's first replica.
-
-        `each` is a tuple with a tensor for each replica of this process, or a dict of such tuples.
-        """
+        """Runs a function on all replicas; returns the result of this process's first replica."""
         strategy, shares = self._strategy, self._shares
 
         def replica_input(context: tf.distribute.experimental.ValueContext) -> Any:

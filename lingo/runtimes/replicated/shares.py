@@ -40,9 +40,7 @@ class Shares(NamedTuple):
     def replica_size(self, largest: int, *, multiple_of: int = 1) -> int:
         """Returns how many examples each replica computes, padding included.
 
-        Args:
-            largest: number of examples of the process that has the most.
-            multiple_of: the number that a replica's batch must be a multiple of.
+        `largest` is the number of examples of the process that has the most.
         """
         each = -(-largest // self.num_replicas)
         return -(-each // multiple_of) * multiple_of

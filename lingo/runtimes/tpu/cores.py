@@ -30,11 +30,7 @@ class Cores(NamedTuple):
 
 
 def connect(tpu: str, mesh: Topology) -> Cores:
-    """Starts a TPU, once per process, and returns its cores.
-
-    Args:
-        tpu: name, grpc:// address, or "local".
-        mesh: has as many devices as the TPU has cores.
+    """Starts a TPU (its name, grpc:// address, or "local"), once per process; returns its cores.
 
     Raises:
         NoTpu: if there is no such TPU, or it does not answer.

@@ -27,6 +27,7 @@ from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
+from lingo.runtimes.runtime import Arrays
 from lingo.runtimes.tpu.cores import Cores
 from lingo.runtimes.tpu.sharded_variable import (
     Cut,
@@ -67,21 +68,14 @@ class TpuMeshProgram:
         )
         return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
 
-    def train(self, batches: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def train(self, batches: Arrays) -> dict[str, Any]:
         return self._train(self._feed(batches, rows_axis=1), batches["rows"].shape[1])
 
-    def evaluate(
-        self, batch: Mapping[str, np.ndarray], *, weights: WhichWeights = "trained"
-    ) -> dict[str, Any]:
+    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         return self._evaluate(self._feed(batch), len(batch["rows"]), weights)
 
     def decode(
-        self,
-        batch: Mapping[str, np.ndarray],
-        decoding: Decoding,
-        *,
-        seed: int = 0,
-        weights: WhichWeights = "trained",
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:
         key = random.Key(*map(tf.constant, random.root_key(seed)))
         texts = self._decode(self._feed(batch), len(batch["rows"]), decoding, key, weights)
@@ -91,7 +85,6 @@ class TpuMeshProgram:
         return slice(0, size)  # one process feeds all hosts
 
     def state(self, *, alone: bool = False) -> TrainState:
-        del alone  # there is only one process
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
 
     def load(self, state: TrainState) -> None:
@@ -107,7 +100,7 @@ class TpuMeshProgram:
         axes = batch_axes(self._layout.rules, self._layout.mesh)
         return Cut(shape, whole(len(shape)).cut(rows_axis, axes), self._layout.mesh)
 
-    def _feed(self, batch: Mapping[str, np.ndarray], *, rows_axis: int = 0) -> Fed:
+    def _feed(self, batch: Arrays, *, rows_axis: int = 0) -> Fed:
         cut = functools.partial(self._batch_cut, rows_axis=rows_axis)
         return {
             name: put_parts(tf.constant, cut(value.shape), value, self._cores.hosts)
@@ -164,7 +157,6 @@ class TpuMeshProgram:
     def _one(
         self, i: tf.Tensor, state: TrainState, batch: Any
     ) -> tuple[TrainState, dict[str, Any]]:
-        del i  # the state counts steps
         result = train_step(self._learner, state, batch, self._place)
         self._place.check_rules()
         return result

@@ -1,7 +1,5 @@
 """Memory: what cannot fit is refused before anything is drawn."""
 
-from __future__ import annotations
-
 import json
 import resource
 import types

@@ -1,7 +1,5 @@
 """The bubble of stages that differ: against sums by hand, in FLOPs."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is said of a compiled program."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Every operation of a step is traced back to its layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Simulated seconds of a pipeline: of layers whose times are known, and of real ones."""
 
-from __future__ import annotations
-
 import itertools
 import shlex
 from typing import Any
@@ -28,7 +26,7 @@ def simulate(experiment: Experiment, index: int = 0) -> Simulation:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+def known(monkeypatch):
     """Gives every layer 1 second forward and 2 backward, and tells which were asked for."""
     asked: list[tuple[str, Any]] = []
 
@@ -79,11 +77,8 @@ def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(mon
     assert workload.stage_layers[0][0] == range(1)
 
 
-# ---- real layers
-
-
 @pytest.fixture(autouse=True)
-def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+def _briefly(monkeypatch):
     monkeypatch.setattr(stage_times, "_MEASURED_SECONDS", 0.0)
 
 

@@ -1,7 +1,5 @@
 """Traces need no memory, do not grow with the number of layers, and find what does not fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.config.params import Params
@@ -37,7 +35,7 @@ def test_a_trillion_parameters_trace_as_fast_as_a_few():
         assert len(one.get_operations()) == len(other.get_operations())
 
 
-def test_layers_that_do_not_fit_together_are_found() -> None:
+def test_layers_that_do_not_fit_together_are_found():
     wrong = Stack.params(layer=Linear.params(output_dim=5), num_layers=2)
     with pytest.raises(ValueError, match="Dimension"):
         trace(experiment(wrong).build())

@@ -1,7 +1,5 @@
 """The weight table: the same for stacked and separate weights."""
 
-from __future__ import annotations
-
 import pytest
 
 from lingo.inspection import weight_table

@@ -1,9 +1,6 @@
 """State: one checkpoint for separate and stacked layers, with nothing in it that nobody uses."""
 
-from __future__ import annotations
-
 import itertools
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -106,9 +103,7 @@ def assert_equal(a: Any, b: Any) -> None:
 
 @over_optimizers
 @over_stacks
-def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(
-    stacked: Params, optimizer: Params
-) -> None:
+def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(stacked, optimizer):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     saved = taken_apart(one, numbers(one))
     shapes = {name: value.shape for name, value in saved.items()}
@@ -121,7 +116,7 @@ def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(
 
 @over_optimizers
 @over_stacks
-def test_initial_values_are_those_of_separate_layers(stacked: Params, optimizer: Params) -> None:
+def test_initial_values_are_those_of_separate_layers(stacked, optimizer):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     values = taken_apart(one, initial_state(one))
     assert_equal(taken_apart(other, initial_state(other)), values)
@@ -131,7 +126,7 @@ def test_initial_values_are_those_of_separate_layers(stacked: Params, optimizer:
     assert not np.array_equal(drawn, another_seed["weights/model/layers/0/w"])
 
 
-def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew() -> None:
+def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew():
     for model in (SEPARATE, STACKED[0]):
         names = named_shapes(learner(model, GROUPS))
         assert sorted(name for name in names if name.startswith("slots/")) == [
@@ -146,15 +141,12 @@ def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew() ->
     np.testing.assert_array_equal(momentum[:2], np.zeros((2, D, D)))
 
 
-def test_the_moving_average_begins_with_the_weights() -> None:
+def test_the_moving_average_begins_with_the_weights():
     one = learner(STACKED[0])
     state = initial_state(one)
     for where, weight in state.weights.items():
         np.testing.assert_array_equal(state.slots[where]["ema"], weight)
     assert "slots/ema/model/layers/3/w" in named_shapes(one)
-
-
-# ---- in parts ----------------------------------------------------------------------------------
 
 
 def dealt(draw: np.random.Generator, value: np.ndarray, count: int) -> list[Shards]:
@@ -177,9 +169,7 @@ def split(state: TrainState, seed: int, count: int) -> list[TrainState]:
 @over_optimizers
 @pytest.mark.parametrize("model", [SEPARATE, *STACKED], ids=["Stack", "Repeat", "pattern"])
 @pytest.mark.parametrize("seed", range(3))
-def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
-    model: Params, optimizer: Params, seed: int
-) -> None:
+def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(model, optimizer, seed):
     one = learner(model, optimizer)
     state = numbers(one)
     found = {name: np.full(shape, np.nan) for name, shape in named_shapes(one).items()}
@@ -195,8 +185,8 @@ def test_parts_of_a_stacked_tensor_are_parts_of_each_layers(
 @over_optimizers
 @over_stacks
 def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read(
-    stacked: Params, optimizer: Params, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    stacked, optimizer, tmp_path, monkeypatch
+):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     tensors = named_tensors(one, numbers(one))
     found = open_sound(store.save(tmp_path, step=7, tensors=tensors, metadata={}, keep=1))
@@ -223,7 +213,7 @@ def assert_same_slices(lazy: Any, whole: np.ndarray) -> None:
         np.testing.assert_array_equal(lazy[index], whole[index])
 
 
-def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read() -> None:
+def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read():
     one, asked = learner(STACKED[0]), []
 
     def given(name: str) -> np.ndarray | None:
@@ -242,9 +232,7 @@ def test_only_what_is_asked_for_of_the_first_state_is_drawn_or_read() -> None:
 
 @over_stacks
 @pytest.mark.parametrize("accumulation_steps", [1, 2])
-def test_a_step_leaves_the_state_and_report_of_separate_layers(
-    stacked: Params, accumulation_steps: int
-) -> None:
+def test_a_step_leaves_the_state_and_report_of_separate_layers(stacked, accumulation_steps):
     draw = np.random.default_rng(0)
     batch = {
         "x": tf.constant(draw.normal(size=[B, D]).astype(np.float32)),
@@ -264,7 +252,7 @@ def test_a_step_leaves_the_state_and_report_of_separate_layers(
     assert results[0][0]["state/model/layers/3/mean"].any()
 
 
-def test_vectors_of_alike_layers_have_the_names_of_their_layers() -> None:
+def test_vectors_of_alike_layers_have_the_names_of_their_layers():
     stacked = np.arange(12.0).reshape(2, 2, 3)
     found = name_vectors({"a/[0:2]/b/[1:4:2]/load": stacked, "c/load": np.ones([3])})
     assert {name: vector.tolist() for name, vector in found.items()} == {

@@ -1,10 +1,7 @@
 """The step is a sum: however a batch is split, the same update comes out."""
 
-from __future__ import annotations
-
 import importlib
 import pathlib
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -108,13 +105,18 @@ def learner(task: Params, **kwargs: Any) -> Learner:
     return Learner(task.build(), optimizer.build(), seed=1, **kwargs)
 
 
+def begun(**kwargs: Any) -> tuple[Learner, TrainState, dict[str, np.ndarray]]:
+    """Returns the learner of a language model, its first state, and a batch without rows."""
+    task, batch = language_modeling()
+    one = learner(task, **kwargs)
+    return one, tensors(initial_state(one)), batch
+
+
 def tensors(state: TrainState) -> TrainState:
     return tf.nest.map_structure(tf.constant, state)
 
 
-def step_in_parts(
-    learner: Learner, state: TrainState, batch: dict[str, tf.Tensor], sizes: Sequence[int]
-) -> tuple[TrainState, Any]:
+def step_in_parts(learner, state, batch, sizes):
     """A plain runtime of n replicas: splits the batch, runs `local` on each part, and adds."""
     ends = np.cumsum(sizes)
     parts = [{k: v[e - n : e] for k, v in batch.items()} for n, e in zip(sizes, ends, strict=True)]
@@ -147,7 +149,7 @@ def task_classes(cls: type[Task] = Task) -> set[type[Task]]:
     return found.union(*(task_classes(sub) for sub in cls.__subclasses__()))
 
 
-def test_every_task_has_a_case() -> None:
+def test_every_task_has_a_case():
     for file in sorted((pathlib.Path(__file__).parents[3] / "tasks").glob("*/*.py")):
         importlib.import_module(f"tasks.{file.parent.name}.{file.stem}")
     assert task_classes() == set(TASKS)
@@ -155,7 +157,7 @@ def test_every_task_has_a_case() -> None:
 
 @pytest.mark.parametrize("make", TASKS.values(), ids=[c.__name__ for c in TASKS])
 @pytest.mark.parametrize("sizes", [[1, 7], [3, 1, 4], [1] * 8])
-def test_sums_over_uneven_parts_equal_the_whole_batch(make: Any, sizes: list[int]) -> None:
+def test_sums_over_uneven_parts_equal_the_whole_batch(make, sizes):
     task, batch = make()
     one = learner(task)
     state, batch = tensors(initial_state(one)), with_rows(batch)
@@ -165,25 +167,21 @@ def test_sums_over_uneven_parts_equal_the_whole_batch(make: Any, sizes: list[int
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 8])
-def test_accumulation_steps_change_nothing(num_parts: int) -> None:
-    task, batch = language_modeling()
-    one, many = learner(task), learner(task, accumulation_steps=num_parts)
-    state, batch = tensors(initial_state(one)), with_rows(batch)
+def test_accumulation_steps_change_nothing(num_parts):
+    one, state, batch = begun()
+    many, batch = one._replace(accumulation_steps=num_parts), with_rows(batch)
     accumulated = tf.function(lambda s, b: train_step(many, s, b), autograph=False)(state, batch)
     assert_same_step(train_step(one, state, batch), accumulated, tol=1e-5)
 
 
-def test_a_batch_that_does_not_split_into_parts_is_refused() -> None:
-    task, batch = language_modeling()
-    three = learner(task, accumulation_steps=3)
+def test_a_batch_that_does_not_split_into_parts_is_refused():
+    three, state, batch = begun(accumulation_steps=3)
     with pytest.raises(ValueError, match=r"8 examples .* accumulation_steps=3"):
-        train_step(three, tensors(initial_state(three)), with_rows(batch))
+        train_step(three, state, with_rows(batch))
 
 
-def test_padding_and_examples_of_weight_zero_count_nowhere() -> None:
-    task, batch = language_modeling()
-    one = learner(task)
-    state = tensors(initial_state(one))
+def test_padding_and_examples_of_weight_zero_count_nowhere():
+    one, state, batch = begun()
     other = batch | {"targets": batch["targets"].copy(), "tokens": batch["tokens"].copy()}
     other["targets"][3], other["targets"][batch["segments"] == 0] = 0, 0
     other["tokens"][3] = 0
@@ -200,10 +198,9 @@ def test_padding_and_examples_of_weight_zero_count_nowhere() -> None:
     ],
     ids=["weights", "slots"],
 )
-def test_an_update_that_would_not_be_finite_is_left_out(optimizer: Params) -> None:
-    task, batch = language_modeling()
-    one = learner(task, optimizer=optimizer)
-    state, batch = tensors(initial_state(one)), with_rows(batch)
+def test_an_update_that_would_not_be_finite_is_left_out(optimizer):
+    one, state, batch = begun(optimizer=optimizer)
+    batch = with_rows(batch)
     state = state._replace(weights={k: 1e3 * v for k, v in state.weights.items()})
     compiled = tf.function(lambda s, b: train_step(one, s, b), autograph=False)
     for after, report in (train_step(one, state, batch), compiled(state, batch)):
@@ -213,10 +210,8 @@ def test_an_update_that_would_not_be_finite_is_left_out(optimizer: Params) -> No
         assert_unchanged(after, state)
 
 
-def test_a_division_of_0_by_0_is_left_out() -> None:
-    task, batch = language_modeling()
-    one = learner(task, optimizer=Adam.params(learning_rate=0.1, epsilon=0.0))
-    state = tensors(initial_state(one))
+def test_a_division_of_0_by_0_is_left_out():
+    one, state, batch = begun(optimizer=Adam.params(learning_rate=0.1, epsilon=0.0))
     nothing = batch | {"weights": np.zeros(B, "f")}  # no example counts: every gradient is 0
     after, report = train_step(one, state, with_rows(nothing))
     assert report["scalars"]["learner/grad_norm"] == 0
@@ -234,19 +229,15 @@ class Spilling(Sgd):
         return Move(0.0 * update.gradient, {"spilt": 10.0 * update.slots["spilt"]})
 
 
-def test_a_slot_that_would_not_be_finite_is_enough() -> None:
-    task, batch = language_modeling()
-    one = learner(task, optimizer=Spilling.params(learning_rate=0.1))
-    state = tensors(initial_state(one))
+def test_a_slot_that_would_not_be_finite_is_enough():
+    one, state, batch = begun(optimizer=Spilling.params(learning_rate=0.1))
     after, report = train_step(one, state, with_rows(batch))
     assert report["not_finite"] >= 0
     assert all(slots["spilt"] == np.float32(1e38) for slots in after.slots.values())
 
 
-def test_the_moving_average_follows_the_weights() -> None:
-    task, batch = language_modeling()
-    one = learner(task, optimizer=Sgd.params(learning_rate=1.0, ema_decay=0.75))
-    state = tensors(initial_state(one))
+def test_the_moving_average_follows_the_weights():
+    one, state, batch = begun(optimizer=Sgd.params(learning_rate=1.0, ema_decay=0.75))
     after, _ = train_step(one, state, with_rows(batch))
     for k, old in state.weights.items():
         mean = 0.75 * old + 0.25 * after.weights[k]
@@ -263,7 +254,7 @@ class Counted(ConstantRate):
         return super().factor(step, xp)
 
 
-def test_a_schedule_is_traced_no_more_often_for_more_weights() -> None:
+def test_a_schedule_is_traced_no_more_often_for_more_weights():
     def times(num_layers: int) -> int:
         task, batch = language_modeling()
         task.model.stack.set(num_layers=num_layers)
@@ -278,10 +269,9 @@ def test_a_schedule_is_traced_no_more_often_for_more_weights() -> None:
     assert 0 < times(1) == times(3)
 
 
-def test_dropout_differs_between_steps_and_repeats_at_the_same_step() -> None:
-    task, batch = language_modeling()
-    one = learner(task)
-    state, batch = tensors(initial_state(one)), with_rows(batch)
+def test_dropout_differs_between_steps_and_repeats_at_the_same_step():
+    one, state, batch = begun()
+    batch = with_rows(batch)
     losses = [
         float(
             train_step(one, state._replace(step=tf.constant(s)), batch)[1]["scalars"]["loss/total"]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -31,7 +29,7 @@ os._exit(0)
 """
 
 
-def test_a_child_gets_the_signal_when_its_parent_is_killed() -> None:
+def test_a_child_gets_the_signal_when_its_parent_is_killed():
     program = [sys.executable, "-c", PARENT]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -40,5 +38,5 @@ def test_a_child_gets_the_signal_when_its_parent_is_killed() -> None:
         assert parent.stdout.read() == f"{int(signal.SIGTERM)}\n"
 
 
-def test_a_child_that_another_process_has_taken_over_ends_at_once() -> None:
+def test_a_child_that_another_process_has_taken_over_ends_at_once():
     assert subprocess.run([sys.executable, "-c", GRANDPARENT]).returncode == 1

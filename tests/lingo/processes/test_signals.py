@@ -1,7 +1,5 @@
 """Signals are noted where something would be lost, obeyed at once where not; by all processes."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import signal
@@ -19,7 +17,7 @@ from lingo.processes.signals import STOPPING, Signals, Stop
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def clock(monkeypatch):
     """The time that signals are noted at: a list of one number."""
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
@@ -33,7 +31,7 @@ def run_in_thread(work: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_the_first_signal_is_the_one_that_counts(number: int) -> None:
+def test_the_first_signal_is_the_one_that_counts(number):
     with Signals() as signals:
         assert signals.received is None
         for later in (number, signal.SIGTERM, signal.SIGTERM, signal.SIGHUP):
@@ -42,21 +40,21 @@ def test_the_first_signal_is_the_one_that_counts(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_what_has_nothing_to_lose_is_left_at_once(number: int) -> None:
+def test_what_has_nothing_to_lose_is_left_at_once(number):
     with Signals() as signals:
         with pytest.raises(Stop, match="nothing had to be saved") as caught, signals.stop_at_once():
             signal.raise_signal(number)
         assert caught.value.number == signals.received == number
 
 
-def test_what_has_nothing_to_lose_is_not_begun_after_a_signal() -> None:
+def test_what_has_nothing_to_lose_is_not_begun_after_a_signal():
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(Stop), signals.stop_at_once():
             pytest.fail("begun")
 
 
-def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
+def test_a_library_that_is_being_loaded_is_left_once_it_is():
     class Spec(ModuleSpec):
         """Its name is asked for by the C code that loads an extension module."""
 
@@ -85,9 +83,7 @@ def test_a_library_that_is_being_loaded_is_left_once_it_is() -> None:
     assert sys.getprofile() is None
 
 
-def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_signal_while_an_object_is_freed_is_heeded_after_that(capfd):
     class Freed:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -105,8 +101,8 @@ def test_a_signal_while_an_object_is_freed_is_heeded_after_that(
 
 @pytest.mark.parametrize("run", [lambda work: work(), run_in_thread], ids=["main", "thread"])
 def test_other_errors_while_an_object_is_freed_are_reported_after_runs_that_overlap(
-    run: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    run, monkeypatch
+):
     class Freed:
         def __del__(self) -> None:
             raise ZeroDivisionError
@@ -128,7 +124,7 @@ def test_other_errors_while_an_object_is_freed_are_reported_after_runs_that_over
     assert sys.unraisablehook is hook
 
 
-def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
+def test_a_signal_that_somebody_hid_counts_for_what_comes_after():
     with Signals() as outer, outer.stop_at_once():
         with contextlib.suppress(Stop):  # as a library's callback does
             signal.raise_signal(signal.SIGTERM)
@@ -138,7 +134,7 @@ def test_a_signal_that_somebody_hid_counts_for_what_comes_after() -> None:
                 pytest.fail("begun")
 
 
-def test_left_once_a_second_signal_does_not_disturb_the_clearing_up() -> None:
+def test_left_once_a_second_signal_does_not_disturb_the_clearing_up():
     cleared = []
 
     def work() -> None:
@@ -154,7 +150,7 @@ def test_left_once_a_second_signal_does_not_disturb_the_clearing_up() -> None:
     assert cleared
 
 
-def test_after_what_can_be_left_signals_are_noted_again() -> None:
+def test_after_what_can_be_left_signals_are_noted_again():
     with Signals() as signals:
         with signals.stop_at_once():
             pass
@@ -162,7 +158,7 @@ def test_after_what_can_be_left_signals_are_noted_again() -> None:
         assert signals.received == signal.SIGTERM
 
 
-def test_between_two_items_a_signal_ends_the_rest() -> None:
+def test_between_two_items_a_signal_ends_the_rest():
     with Signals() as signals:
         items = signals.iterate("abc")
         assert [next(items), next(items)] == ["a", "b"]
@@ -172,7 +168,7 @@ def test_between_two_items_a_signal_ends_the_rest() -> None:
 
 
 @pytest.mark.parametrize("first", STOPPING)
-def test_an_interrupt_after_a_while_interrupts(first: int, clock: list[float]) -> None:
+def test_an_interrupt_after_a_while_interrupts(first, clock):
     with Signals() as signals:
         signal.raise_signal(first)
         clock[0] = 0.05
@@ -185,7 +181,7 @@ def test_an_interrupt_after_a_while_interrupts(first: int, clock: list[float]) -
         assert signals.received == first
 
 
-def test_a_hangup_that_is_ignored_stays_so() -> None:
+def test_a_hangup_that_is_ignored_stays_so():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Signals() as signals:
@@ -196,14 +192,14 @@ def test_a_hangup_that_is_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_handlers_are_put_back_also_after_an_error() -> None:
+def test_handlers_are_put_back_also_after_an_error():
     before = [signal.getsignal(number) for number in STOPPING]
     with pytest.raises(ZeroDivisionError), Signals():
         raise ZeroDivisionError
     assert [signal.getsignal(number) for number in STOPPING] == before
 
 
-def test_another_thread_leaves_the_handlers_alone() -> None:
+def test_another_thread_leaves_the_handlers_alone():
     before = [signal.getsignal(number) for number in STOPPING]
     found = []
 
@@ -213,9 +209,6 @@ def test_another_thread_leaves_the_handlers_alone() -> None:
 
     run_in_thread(enter)
     assert found == [(before, None)]
-
-
-# ---- several processes
 
 
 class Others:
@@ -237,7 +230,7 @@ def agreed(own: Signals, others: Any) -> AgreedSignals:
     return AgreedSignals(own, others, contextlib.nullcontext)
 
 
-def test_a_signal_of_another_process_is_heeded_here() -> None:
+def test_a_signal_of_another_process_is_heeded_here():
     others = Others(signal.SIGTERM, at=3)
     signals = agreed(Signals(), others)
     with signals.stop_at_once():
@@ -250,7 +243,7 @@ def test_a_signal_of_another_process_is_heeded_here() -> None:
     assert (stopped.value.number, signals.received) == (15, 15)
 
 
-def test_a_signal_here_ends_the_wait_and_is_told_to_the_others() -> None:
+def test_a_signal_here_ends_the_wait_and_is_told_to_the_others():
     others = Others(0, at=1)
     with Signals() as own:
         signals = agreed(own, others)
@@ -259,7 +252,7 @@ def test_a_signal_here_ends_the_wait_and_is_told_to_the_others() -> None:
     assert (signals.received, others.asked) == (signal.SIGINT, [signal.SIGINT])
 
 
-def test_an_error_and_what_one_process_does_alone_ask_nobody() -> None:
+def test_an_error_and_what_one_process_does_alone_ask_nobody():
     others = Others(15, at=1)
     with pytest.raises(KeyError), agreed(Signals(), others).stop_at_once():
         raise KeyError

@@ -27,8 +27,6 @@ from lingo.contract import Experiment
 from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.input import Input
 from lingo.decode.sampling import Sampling
-from lingo.inspection import pipeline
-from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
@@ -188,14 +186,11 @@ def placed(program: Any, built: Any) -> dict[str, list[Any]]:
 
 
 def variables(program: Any) -> dict[str, list[Any]]:
-    """Returns [path, device, bytes] of each variable, by what it is."""
+    """Returns [path, device] of each variable, by what it is."""
     state = program._variables
     slots = [(k, v) for k, kept in state.slots.items() for v in kept.values()]
     kinds = {"weights": state.weights.items(), "slots": slots, "state": state.state.items()}
-    return {
-        kind: [[k, number(v.device), v.numpy().nbytes] for k, v in found]
-        for kind, found in kinds.items()
-    }
+    return {kind: [[k, number(v.device)] for k, v in found] for kind, found in kinds.items()}
 
 
 def trained(program: Any, built: Any) -> dict[str, Any]:
@@ -269,8 +264,6 @@ def main() -> None:
     found["placed/no weight in the first"] = placed(program, other)
     found["variables"] = variables(several)
     found["taken_back"] = taken_back(several, built)
-    report = pipeline.report(find_pipelines(built)[0], built)
-    found["stages"] = [[stage.devices[0], stage.weight_bytes] for stage in report.stages]
     for num_devices, program in programs.items():
         program.load(initial_state(built.learner))
         found[f"trained/{num_devices}"] = trained(program, built)

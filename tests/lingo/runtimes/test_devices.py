@@ -1,27 +1,14 @@
 """One processor as several devices, chosen before the engine that computes starts."""
 
-from __future__ import annotations
-
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.runtimes.devices import split_processor
-
-ROOT = pathlib.Path(__file__).parents[3]
-
-
-def printed(code: str) -> str:
-    """Returns what a program prints, in a process of its own."""
-    python = [sys.executable, "-c", code]
-    return subprocess.run(python, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+from tests.lingo.runtimes.child import printed
 
 
-def test_a_process_has_as_many_devices_as_it_asked_for() -> None:
+def test_a_process_has_as_many_devices_as_it_asked_for():
     code = (
         "from lingo.config.lazy import tf\n"
         "from lingo.runtimes.local import Local\n"
@@ -29,10 +16,10 @@ def test_a_process_has_as_many_devices_as_it_asked_for() -> None:
         "print([device.device_type for device in tf.config.list_logical_devices()])\n"
         "with tf.device('CPU:7'): print(tf.function(lambda x: x + x)(tf.constant(1)).device[-5:])\n"
     )
-    assert printed(code) == f"{['CPU'] * 8}\nCPU:7\n"
+    assert printed("-c", code) == f"{['CPU'] * 8}\nCPU:7\n"
 
 
-def test_a_mesh_has_them_in_jax_and_tensorflow_has_one() -> None:
+def test_a_mesh_has_them_in_jax_and_tensorflow_has_one():
     code = (
         "from lingo.config.lazy import tf\n"
         "from lingo.runtimes.mesh.mesh import Mesh\n"
@@ -41,10 +28,10 @@ def test_a_mesh_has_them_in_jax_and_tensorflow_has_one() -> None:
         "import jax\n"
         "print(len(jax.devices()), len(tf.config.list_logical_devices()))\n"
     )
-    assert printed(code) == "2048 1\n"
+    assert printed("-c", code) == "2048 1\n"
 
 
-def test_it_is_too_late_once_something_was_computed() -> None:
+def test_it_is_too_late_once_something_was_computed():
     there = len(tf.config.list_logical_devices("CPU"))
     split_processor(there)
     with pytest.raises(ParamError, match=f"TensorFlow has already started with {there}"):

@@ -1,7 +1,5 @@
 """Layouts: which part of every tensor of a training state a device holds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -37,22 +35,18 @@ class Block(Layer):
         self.mean = self.state("mean", [p.hidden], decay=0.9)
 
 
-class Odd(Layer):
-    """A weight whose own axes do not divide by two."""
+class One(Layer):
+    """A single weight."""
 
-    dim: int = 7  # width
-
-    def setup(self) -> None:
-        self.w = self.weight("w", [self.p.dim, 5], axes=("embed", None))
-
-
-class Own(Layer):
-    """A weight with an axis that nobody else has."""
-
-    dim: int = 4  # width
+    shape: list[int]
+    axes: list[str | None]
 
     def setup(self) -> None:
-        self.w = self.weight("w", [self.p.dim], axes=("colour",))
+        self.w = self.weight("w", self.p.shape, axes=tuple(self.p.axes))
+
+
+ODD = One.params(shape=[7, 5], axes=["embed", None])  # its own axes do not divide by two
+OWN = One.params(shape=[4], axes=["colour"])  # an axis that nobody else has
 
 
 class Model(Task):
@@ -77,27 +71,27 @@ def texts(splits: dict[str, Any]) -> dict[str, str]:
     return {where.removeprefix("model/"): str(split) for where, split in splits.items()}
 
 
-def test_weights_rest_as_the_rules_say() -> None:
+def test_weights_rest_as_the_rules_say():
     found = laid(Block.params())
     assert texts(found.rest) == {"w": "[-, model]", "v": "[model, -]", "scale": "[-]", "gain": "[]"}
     assert found.update == found.rest
     assert texts(found.state) == {"mean": "[-]"}
 
 
-def test_slots_and_averages_are_split_as_the_update() -> None:
+def test_slots_and_averages_are_split_as_the_update():
     found = laid(Block.params(), shard_update=True)
     for where, slots in found.slots.items():
         assert set(slots) == {"m", "v", "ema"}
         assert set(slots.values()) == {found.update[where]}
 
 
-def test_a_slot_that_runs_along_some_axes_is_split_along_these() -> None:
+def test_a_slot_that_runs_along_some_axes_is_split_along_these():
     optimizer = Adafactor.params(learning_rate=1.0)
     found = layout(learner(Block.params(), optimizer), MESH, RECIPES["2d_finalized"])
     assert texts(found.slots["model/w"]) == {"v_row": "[data]", "v_column": "[model]"}
 
 
-def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too() -> None:
+def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too():
     found = laid(Block.params(), shard_update=True)
     assert texts(found.rest)["w"] == "[-, model]"
     assert texts(found.update) == {
@@ -108,7 +102,7 @@ def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too()
     }
 
 
-def test_sharded_weights_rest_in_the_parts_of_their_update() -> None:
+def test_sharded_weights_rest_in_the_parts_of_their_update():
     found = laid(Block.params(), shard_weights=True)
     assert found.rest == laid(Block.params(), shard_update=True).update == found.update
     # a mesh axis that the rules use already is not added
@@ -119,33 +113,33 @@ def test_sharded_weights_rest_in_the_parts_of_their_update() -> None:
 @pytest.mark.parametrize(
     ("layer", "mesh", "uneven", "expected"),
     [
-        pytest.param(Block, {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"),
-        pytest.param(Odd, {"data": 2}, True, "[data, -]", id="the largest is padded"),
-        pytest.param(Odd, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
-        pytest.param(Odd, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
+        pytest.param(
+            Block.params(), {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"
+        ),
+        pytest.param(ODD, {"data": 2}, True, "[data, -]", id="the largest is padded"),
+        pytest.param(ODD, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
+        pytest.param(ODD, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
     ],
 )
-def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(
-    layer: type[Layer], mesh: dict[str, int], uneven: bool, expected: str
-) -> None:
-    found = laid(layer.params(), mesh=topology(mesh), shard_update=True, uneven=uneven)
+def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(layer, mesh, uneven, expected):
+    found = laid(layer, mesh=topology(mesh), shard_update=True, uneven=uneven)
     assert texts(found.update)["w"] == expected
 
 
-def test_stacked_layers_are_cut_along_their_own_axes_first() -> None:
+def test_stacked_layers_are_cut_along_their_own_axes_first():
     found = laid(Repeat.params(layer=Block.params(), num_layers=4), shard_weights=True)
     assert str(found.rest["model/layers/[0:4]/w"]) == "[-, data, model]"
     assert str(found.rest["model/layers/[0:4]/gain"]) == "[data]"
-    odd = laid(Repeat.params(layer=Odd.params(), num_layers=4), shard_weights=True)
+    odd = laid(Repeat.params(layer=ODD, num_layers=4), shard_weights=True)
     assert str(odd.rest["model/layers/[0:4]/w"]) == "[data, -, -]"
 
 
-def test_a_mesh_of_one_device_splits_nothing() -> None:
+def test_a_mesh_of_one_device_splits_nothing():
     found = laid(Block.params(), mesh=topology({}), shard_update=True, shard_weights=True)
     assert not any(split.used_axes() for split in (*found.rest.values(), *found.update.values()))
 
 
-def test_each_device_holds_its_share_of_everything() -> None:
+def test_each_device_holds_its_share_of_everything():
     model = learner(Block.params())
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
     assert found == {
@@ -156,29 +150,29 @@ def test_each_device_holds_its_share_of_everything() -> None:
     }
 
 
-def test_padding_is_counted_over_all_parts() -> None:
+def test_padding_is_counted_over_all_parts():
     model = learner(Block.params(hidden=10))
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"]))
     assert found["weights"] == DeviceBytes(4 * (18 + 18 + 6 + 1), 4 * (2 * 6 * 2))
 
 
-def test_an_error_names_the_weight() -> None:
+def test_an_error_names_the_weight():
     with pytest.raises(ParamError, match=r"^runtime: model/w: 'mlp' of 10 does not divide into 4"):
         laid(Block.params(hidden=10), uneven=False)
     with pytest.raises(
         ParamError, match=r"^runtime: model/w: no rule for the logical axis 'colour'"
     ):
-        laid(Own.params())
+        laid(OWN)
 
 
-def test_one_device_has_no_layout() -> None:
-    model = learner(Own.params())
+def test_one_device_has_no_layout():
+    model = learner(OWN)
     local = Local.params().build()
     assert local.layout(model) is None
     local.check_learner(model)
 
 
-def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends() -> None:
+def test_a_part_is_as_large_as_the_others_wherever_the_tensor_ends():
     value = np.arange(1, 6, dtype=np.int32)
     parts = [pad_part(value, (slice(start, start + 2),), (2,)) for start in (0, 2, 4, 6)]
     assert [one.tolist() for one in parts] == [[1, 2], [3, 4], [5, 0], [0, 0]]

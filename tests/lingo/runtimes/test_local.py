@@ -1,15 +1,11 @@
 """A program on one device: the same bits from the same state, whatever threads do."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 
 import numpy as np
 
 from lingo.config import registry
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.learner.state import TrainState, initial_state
 
@@ -26,7 +22,7 @@ def assert_same_bits(a: TrainState, b: TrainState) -> None:
     tf.nest.map_structure(np.testing.assert_array_equal, a, b)
 
 
-def test_runs_and_loops_of_any_length_give_the_same_bits() -> None:
+def test_runs_and_loops_of_any_length_give_the_same_bits():
     experiment = registry.get("lm.source.tiny").params.build()  # large enough for several threads
     state = initial_state(experiment.learner)
     one_by_one = trained(experiment, state, [range(i, i + 1) for i in range(6)])
@@ -36,9 +32,7 @@ def test_runs_and_loops_of_any_length_give_the_same_bits() -> None:
     assert_same_bits(one_by_one, trained(experiment, half, [range(3, 6)]))
 
 
-def test_a_state_on_the_host_stays_what_it_is_while_training_goes_on(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_a_state_on_the_host_stays_what_it_is_while_training_goes_on(experiment, text):
     built = experiment(text).build()
     program = built.runtime.start(built.learner, initial_state(built.learner))
     data = {name: array[None] for name, array in built.train_input.batch(0).items()}

@@ -1,13 +1,10 @@
 """What all runtimes have in common: errors of graphs, the peak of devices, static shapes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params
 from lingo.layers import context
 from lingo.learner.state import Learner, initial_state
 from lingo.learner.task import Task
@@ -27,7 +24,7 @@ def look_up(table: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
         return tf.gather(table, index)
 
 
-def test_an_error_of_a_graph_says_what_and_in_which_layer() -> None:
+def test_an_error_of_a_graph_says_what_and_in_which_layer():
     function = tf.function(look_up, autograph=False)
     with pytest.raises(ProgramError) as caught, explain_program_errors("step 3"):
         function(tf.zeros([3]), tf.constant([300]))
@@ -38,7 +35,7 @@ def test_an_error_of_a_graph_says_what_and_in_which_layer() -> None:
     assert caught.value.exit_code == 1
 
 
-def test_an_error_under_xla_says_what() -> None:
+def test_an_error_under_xla_says_what():
     function = tf.function(lambda x, n: tf.reshape(x, [n]), autograph=False, jit_compile=True)
     with pytest.raises(ProgramError) as caught, explain_program_errors("evaluation"):
         function(tf.zeros([3]), tf.constant(300))
@@ -46,7 +43,7 @@ def test_an_error_under_xla_says_what() -> None:
     assert str(caught.value) == f"evaluation: InvalidArgumentError: {said}, in Reshape"
 
 
-def test_an_error_without_a_message_is_still_one() -> None:
+def test_an_error_without_a_message_is_still_one():
     with (
         pytest.raises(ProgramError, match=r"step 1: AbortedError: no message$"),
         explain_program_errors("step 1"),
@@ -54,10 +51,7 @@ def test_an_error_without_a_message_is_still_one() -> None:
         raise tf.errors.AbortedError(None, None, "")
 
 
-# ---- peak FLOP/s
-
-
-def test_the_peak_is_that_of_the_first_size_that_takes_long_enough() -> None:
+def test_the_peak_is_that_of_the_first_size_that_takes_long_enough():
     def timed_product(size: int) -> Any:
         return lambda: 0.02 if size == 2048 else 0.002
 
@@ -65,11 +59,8 @@ def test_the_peak_is_that_of_the_first_size_that_takes_long_enough() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_peak_is_measured_once_in_a_process(dtype: str) -> None:
+def test_the_peak_is_measured_once_in_a_process(dtype):
     assert matmul_flops_per_second(dtype) == matmul_flops_per_second(dtype) > 0
-
-
-# ---- static shapes
 
 
 class Recorder(Task):
@@ -88,7 +79,7 @@ RECORDS: list[bool] = []
 
 @pytest.mark.parametrize("kind", [Local, Replicated])
 @pytest.mark.parametrize("xla", [False, True])
-def test_layers_know_whether_shapes_must_be_static(kind: type[Params], xla: bool) -> None:
+def test_layers_know_whether_shapes_must_be_static(kind, xla):
     learner = Learner(Recorder.params().build(), Sgd.params(learning_rate=1.0).build())
     program = kind.params(xla=xla).build().start(learner, initial_state(learner))
     RECORDS.clear()

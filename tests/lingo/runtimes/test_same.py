@@ -4,13 +4,9 @@ Two virtual devices of TensorFlow and eight of JAX, in one process that trains o
 `everywhere.py`). Numbers differ by the order of sums alone.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pathlib
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,11 +14,10 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
+from tests.lingo.runtimes.child import ROOT, printed
 
-ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
-TIMEOUT = 300.0  # seconds
 
 MANY = ["replicated", "data8", "data2_model4", "sharded_weights", "sharded_update"]
 RUNTIMES = ["local", *MANY]
@@ -36,26 +31,17 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("everywhere")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        cwd=folder,
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    env = {"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+    out = printed(str(PROGRAM), str(folder), cwd=folder, env=env)
     saved = {name: store.find(folder / name, None, of=folder) for name in RUNTIMES}
     tensors = {name: checkpoint.read(checkpoint.tensors) for name, checkpoint in saved.items()}
-    return Trained(json.loads(done.stdout.splitlines()[-1]), tensors)
+    return Trained(json.loads(out.splitlines()[-1]), tensors)
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_losses_are_those_of_one_device_however_many_steps_a_call_does(
-    trained: Trained, name: str
-) -> None:
+def test_losses_are_those_of_one_device_however_many_steps_a_call_does(trained, name):
     losses = trained.found["local"]["losses"]
     assert len(losses) == 20
     assert losses[-1] < losses[0]
@@ -63,7 +49,7 @@ def test_losses_are_those_of_one_device_however_many_steps_a_call_does(
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_so_are_weights_slots_and_averages(trained: Trained, name: str) -> None:
+def test_so_are_weights_slots_and_averages(trained, name):
     one, many = trained.tensors["local"], trained.tensors[name]
     assert many.keys() == one.keys()
     for tensor, value in one.items():
@@ -71,30 +57,26 @@ def test_so_are_weights_slots_and_averages(trained: Trained, name: str) -> None:
 
 
 @pytest.mark.parametrize(("writer", "reader"), list(itertools.product(RUNTIMES, repeat=2)))
-def test_a_checkpoint_crosses_bit_by_bit(trained: Trained, writer: str, reader: str) -> None:
+def test_a_checkpoint_crosses_bit_by_bit(trained, writer, reader):
     written = {name: digest(value) for name, value in trained.tensors[writer].items()}
     assert trained.found[reader]["loaded"][writer] == written
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(
-    trained: Trained, name: str
-) -> None:
+def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(trained, name):
     expected = trained.found["local"]["metrics"]
     assert {"loss", "accuracy", "bits_per_byte"} <= expected.keys()
     assert trained.found[name]["metrics"] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", MANY)
-def test_the_likeliest_texts_are_equal(trained: Trained, name: str) -> None:
+def test_the_likeliest_texts_are_equal(trained, name):
     assert trained.found[name]["texts"] == trained.found["local"]["texts"]
 
 
 @pytest.mark.parametrize("name", ["replicated", "data8"])
 @pytest.mark.parametrize("case", ["groups", "uneven"])
-def test_batches_are_normalized_as_on_one_device_or_not_at_all(
-    trained: Trained, name: str, case: str
-) -> None:
+def test_batches_are_normalized_as_on_one_device_or_not_at_all(trained, name, case):
     expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))
     if (name, case) == ("replicated", "uneven"):
         assert "5 examples are not 2 equal parts, for 2 replicas" in found

@@ -1,9 +1,5 @@
 """What is compared is the same: lingo's model, the one written by hand and the one in Keras."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -12,7 +8,6 @@ from lingo.learner.state import initial_state
 from lingo.learner.step import train_step
 from tools.bench import lm
 from tools.bench.lm import Variant
-from tools.harness import Cost
 from tools.rivals.keras_lm import KerasLm
 from tools.rivals.plain_lm import PlainTraining, Size, initial_weights
 
@@ -60,8 +55,3 @@ def test_the_model_in_keras_has_the_same_sizes():
     assert model(batch).shape == (3, 6, 259)
     count = sum(value.size for value in initial_weights(SIZE).values())
     assert model.count_params() == count
-
-
-def test_the_fastest_has_the_least_median():
-    costs: Any = {"a": [Cost(1.0, 0), Cost(9.0, 0), Cost(9.0, 0)], "b": [Cost(5.0, 0)] * 3}
-    assert lm.fastest(costs, "a", "b") == "b"

@@ -1,7 +1,5 @@
 """`python -m tools.bench`: names, help and exit codes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tools.bench import startup

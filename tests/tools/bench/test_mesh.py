@@ -1,11 +1,9 @@
 """What the benchmark of meshes prints."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from tools.bench import mesh
-from tools.bench.mesh import MESHES, Seconds
+from tools.bench.mesh import Seconds
 from tools.harness import Report
 
 
@@ -25,7 +23,3 @@ def test_ratios_are_of_the_least_times(monkeypatch, capsys):
     assert [line[0] for line in lines[4:]] == ["trace"] * 3
     assert report.exit_code() == 1
     assert capsys.readouterr().out == "missed: compile for 2048 devices is 2, wanted <= 1.5\n"
-
-
-def test_the_meshes_have_the_devices_that_they_are_named_by():
-    assert [data * model for data, model in MESHES.values()] == list(MESHES)

@@ -1,20 +1,16 @@
 """Eight devices for every test of a mesh: JAX counts them once a process."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import jax
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _devices() -> None:
+def _devices():
     jax.config.update("jax_num_cpu_devices", 8)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _programs_of_one_file() -> Iterator[None]:
+def _programs_of_one_file():
     """JAX keeps what it has compiled; all files together would fill the memory."""
     yield
     jax.clear_caches()

@@ -1,7 +1,5 @@
 """Tensors in parts: they come back as they were, whatever does not divide."""
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 import pytest
@@ -57,13 +55,13 @@ def test_a_tensor_comes_back_as_it_was(shape: tuple[int, ...], axes: list[Axes])
     np.testing.assert_array_equal(saved, value)
 
 
-def test_a_lazy_tensor_is_read_once() -> None:
+def test_a_lazy_tensor_is_read_once():
     value = Lazy(np.ones([8, 6], np.float32))
     place((8, 6), ("model",), ()).put(value)
     assert value.num_read == 48
 
 
-def test_a_copy_on_the_host_is_one() -> None:
+def test_a_copy_on_the_host_is_one():
     here = place((4,), ())
     value = np.ones(4, np.float32)
     array = here.put(value)
@@ -74,7 +72,7 @@ def test_a_copy_on_the_host_is_one() -> None:
     assert np.asarray(array).tolist() == [1, 1, 1, 1]
 
 
-def test_a_process_without_all_parts_has_no_whole() -> None:
+def test_a_process_without_all_parts_has_no_whole():
     here = place((8,), ("model",))
 
     class Half:

@@ -1,7 +1,5 @@
 """Processes of a mesh: their service in words of lingo, and waiting that a lost one ends."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
@@ -41,7 +39,7 @@ def members(service: Service) -> Members:
     return Members(Cluster(("127.0.0.1:1", "127.0.0.1:2"), 1), service)
 
 
-def test_a_value_is_put_read_and_removed_if_the_service_answers() -> None:
+def test_a_value_is_put_read_and_removed_if_the_service_answers():
     client = Client()
     service = Service(client)
     service.put("key", "value")
@@ -55,7 +53,7 @@ def test_a_value_is_put_read_and_removed_if_the_service_answers() -> None:
         Service(gone).get("key", timeout_seconds=1.5)
 
 
-def test_results_and_errors_are_waited_for() -> None:
+def test_results_and_errors_are_waited_for():
     def failing() -> None:
         raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed")
 
@@ -65,7 +63,7 @@ def test_results_and_errors_are_waited_for() -> None:
         members(Service(Client())).wait(failing)
 
 
-def test_nobody_waits_for_what_a_lost_process_computes() -> None:
+def test_nobody_waits_for_what_a_lost_process_computes():
     service, never = Service(Client()), threading.Event()
     threading.Timer(0.1, service.abort, ["worker 0 is lost"]).start()
     start = time.monotonic()
@@ -75,11 +73,11 @@ def test_nobody_waits_for_what_a_lost_process_computes() -> None:
     never.set()
 
 
-def test_one_process_is_all_there_are() -> None:
+def test_one_process_is_all_there_are():
     assert One().gather(3) == [3]
 
 
-def test_open_connections_are_counted() -> None:
+def test_open_connections_are_counted():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert num_connections(port) == 0

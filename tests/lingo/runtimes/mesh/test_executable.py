@@ -4,17 +4,12 @@ XLA's processors add a gradient up and take their part of the sum, where acceler
 operation for both, reduce-scatter: what is said of gradients here holds for either.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
@@ -23,14 +18,10 @@ from lingo.mesh.hlo.collectives import Collective, collectives
 from lingo.mesh.hlo.module import parse
 from lingo.runtimes.mesh.mesh import Mesh
 
-Make = Callable[..., Params]
-
 V, D, H = 264, 16, 64
 
 
-def built(
-    params: Params, mesh: Params, *, stack: type[Layer] = Repeat, remat: bool = False
-) -> Experiment:
+def built(params, mesh, *, stack=Repeat, remat=False):
     """Two layers of width D, scanned or unrolled; every size divides by 8."""
     params.train_input.batch_size = 8
     params.task.vocab_size = V
@@ -53,7 +44,7 @@ def elements(found: list[Collective], *kinds: str) -> int:
     return sum(c.runs.times * math.prod(c.array.shape) for c in found if c.kind in kinds)
 
 
-def test_replicas_of_a_model_exchange_gradients_only(experiment: Make, text: str) -> None:
+def test_replicas_of_a_model_exchange_gradients_only(experiment, text):
     experiment_ = built(experiment(text), Mesh.params(data=8))
     found = exchanged(experiment_)
     assert {(c.kind, c.axes) for c in found} == {("all-reduce", ("data",))}
@@ -62,9 +53,7 @@ def test_replicas_of_a_model_exchange_gradients_only(experiment: Make, text: str
     assert weights + table <= elements(found, "all-reduce") < weights + table + 50
 
 
-def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(
-    experiment: Make, text: str
-) -> None:
+def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(experiment, text):
     experiment_ = built(experiment(text), Mesh.params(model=8))
     found = exchanged(experiment_)
     assert {(c.kind, c.axes) for c in found} == {("all-reduce", ("model",))}
@@ -74,9 +63,7 @@ def test_a_layer_in_parts_adds_up_activations_and_gathers_no_weight(
     assert max(math.prod(c.array.shape) for c in found) == math.prod(size) * D
 
 
-def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(
-    experiment: Make, text: str
-) -> None:
+def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(experiment, text):
     found = exchanged(built(experiment(text), Mesh.params(data=8, shard_update=True)))
     assert {c.axes for c in found} == {("data",)}
     gathered = [c.array.shape for c in found if c.kind == "all-gather" and c.runs.times == 1]
@@ -84,7 +71,7 @@ def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(
     assert gathered.count((V, D)) == 1
 
 
-def test_weights_in_parts_are_gathered_layer_by_layer(experiment: Make, text: str) -> None:
+def test_weights_in_parts_are_gathered_layer_by_layer(experiment, text):
     found = exchanged(built(experiment(text), Mesh.params(data=8, shard_weights=True)))
     gathers = [c for c in found if c.kind == "all-gather"]
     inside = [c for c in gathers if c.array.shape in {(1, D, 4 * D), (D, 4 * D)}]
@@ -94,8 +81,8 @@ def test_weights_in_parts_are_gathered_layer_by_layer(experiment: Make, text: st
 
 @pytest.mark.parametrize("remat", [False, True])
 def test_unrolled_layers_gather_weights_once_and_keep_them_for_the_backward_pass(
-    experiment: Make, text: str, remat: bool
-) -> None:
+    experiment, text, remat
+):
     mesh = Mesh.params(data=8, shard_weights=True)
     found = exchanged(built(experiment(text), mesh, stack=Stack, remat=remat))
     gathers = [c for c in found if c.kind == "all-gather" and "/ffn/" in c.op_name]
@@ -104,9 +91,7 @@ def test_unrolled_layers_gather_weights_once_and_keep_them_for_the_backward_pass
     assert not any("gradient_tape" in c.op_name for c in gathers)
 
 
-def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(
-    experiment: Make, text: str
-) -> None:
+def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(experiment, text):
     mesh = Mesh.params(data=2, model=4, rules="2d_finalized")
     found = exchanged(built(experiment(text), mesh))
     gathers = [c for c in found if c.kind == "all-gather" and "/ffn/" in c.op_name]
@@ -116,7 +101,7 @@ def test_the_recipe_2d_finalized_gathers_weights_along_data_alone(
     assert {c.axes for c in gathers if c not in weights} == {("model",)}  # of activations
 
 
-def test_a_state_lies_where_the_one_before_it_did(experiment: Make, text: str) -> None:
+def test_a_state_lies_where_the_one_before_it_did(experiment, text):
     experiment_ = built(experiment(text), Mesh.params(data=2, model=4))
     program: Any = experiment_.runtime.compile_program(
         experiment_.learner, experiment_.train_input.specs()

@@ -3,11 +3,7 @@
 `test_layers.py` and `test_moe.py` compute gradients and evaluations on a mesh.
 """
 
-from __future__ import annotations
-
 from typing import get_args
-
-import pytest
 
 from lingo.config import registry
 from lingo.config.lazy import tf
@@ -21,9 +17,7 @@ from lingo.runtimes.mesh.mesh import Mesh
 RECIPES = get_args(Recipe)
 
 
-def test_every_kind_of_experiment_traces_on_a_mesh(
-    kind_of_experiment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_kind_of_experiment_traces_on_a_mesh(kind_of_experiment, monkeypatch):
     # a gradient has the axes of its weight, whatever its value; to trace it takes the longest
     monkeypatch.setattr(tf.GradientTape, "gradient", lambda self, target, sources, **_: sources)
     recipe = RECIPES[len(kind_of_experiment) % len(RECIPES)]  # any, not the same for all

@@ -1,10 +1,5 @@
 """A mesh's fields: what they mean, what is refused, and what a missing engine or device says."""
 
-from __future__ import annotations
-
-import pathlib
-import subprocess
-import sys
 import typing
 from collections.abc import Callable
 
@@ -15,39 +10,38 @@ from lingo.learner.state import initial_state
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import AXES
 from lingo.runtimes.mesh.mesh import Mesh
+from tests.lingo.runtimes.child import printed
 
 
-def test_every_recipe_can_be_chosen() -> None:
+def test_every_recipe_can_be_chosen():
     assert set(typing.get_args(typing.get_type_hints(Mesh)["rules"])) == set(RECIPES)
 
 
-def test_the_mesh_has_an_axis_for_each_field() -> None:
+def test_the_mesh_has_an_axis_for_each_field():
     mesh = Mesh.params(stage=2, data=3, expert=5, sequence=7, model=11).build().topology()
     assert mesh.axes == AXES
     assert mesh.shape == (2, 3, 5, 7, 11)
 
 
-def test_rules_are_the_recipe_with_its_changes() -> None:
+def test_rules_are_the_recipe_with_its_changes():
     mesh = Mesh.params(weight_rules={"mlp": ["model", "data"]}, activation_rules={"new": []})
     rules, recipe = mesh.build().axis_rules(), RECIPES["1d"]
     assert rules.weights == {**recipe.weights, "mlp": ("model", "data")}
     assert rules.activations == {**recipe.activations, "new": ()}
 
 
-def test_a_mesh_axis_that_is_none_is_refused() -> None:
+def test_a_mesh_axis_that_is_none_is_refused():
     with pytest.raises(ParamError, match=r"weight_rules\['mlp'\]: 'modle' is not an axis.*'model'"):
         Mesh.params(weight_rules={"mlp": ["modle"]}).build()
 
 
 @pytest.mark.parametrize("axis", AXES)
-def test_an_axis_without_devices_is_refused(axis: str) -> None:
+def test_an_axis_without_devices_is_refused(axis):
     with pytest.raises(ParamError, match=axis):
         Mesh.params(**{axis: 0}).build()
 
 
-def test_sizes_that_do_not_divide_are_refused_where_they_must(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_sizes_that_do_not_divide_are_refused_where_they_must(experiment, text):
     params = experiment(text).set(runtime=Mesh.params(model=4, uneven=False))
     with pytest.raises(ParamError, match="'vocab' of 259 does not divide into 4 equal parts"):
         params.build()
@@ -66,17 +60,15 @@ def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text:
 
 @pytest.mark.parametrize(("name", "near"), [("lenght", ".*'length'"), ("frames", "")])
 def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
-    experiment: Callable[..., Params], text: str, name: str, near: str
-) -> None:
+    experiment, text, name, near
+):
     params = experiment(text).set(runtime=Mesh.params(sequence=2, activation_rules={name: []}))
     built = params.build()  # a layer may have such an axis
     with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
         built.runtime.compile_program(built.learner, built.train_input.specs())
 
 
-def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(experiment, text):
     rules = {"length": ["model"]}
     built = experiment(text).set(runtime=Mesh.params(model=2, activation_rules=rules)).build()
     where = "runtime: stack/layers/0/attention: the mesh axis 'model' of 2 devices would cut"
@@ -84,22 +76,20 @@ def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(
         built.runtime.compile_program(built.learner, built.train_input.specs())
 
 
-def test_too_few_devices_are_said_with_what_to_do(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_too_few_devices_are_said_with_what_to_do(experiment, text):
     built = experiment(text).set(runtime=Mesh.params(data=16)).build()
     with pytest.raises(ParamError, match="the mesh has 16 devices, 8 are here: --devices=16 makes"):
         built.runtime.start(built.learner, initial_state(built.learner))
 
 
-def test_other_devices_than_there_are_come_too_late() -> None:
+def test_other_devices_than_there_are_come_too_late():
     mesh = Mesh.params(data=2).build()
     mesh.make_devices(8)
     with pytest.raises(ParamError, match="devices=4, but JAX has already started with 8"):
         mesh.make_devices(4)
 
 
-def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
+def test_without_jax_a_mesh_is_shown_and_says_what_to_install():
     code = (
         "import sys\n"
         "sys.modules['jax'] = None\n"
@@ -112,11 +102,10 @@ def test_without_jax_a_mesh_is_shown_and_says_what_to_install() -> None:
         "except ParamError as error:\n"
         "    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'lingo-tf[mesh]'" in done.stdout
+    assert "pip install 'lingo-tf[mesh]'" in printed("-c", code)
 
 
-def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path: pathlib.Path) -> None:
+def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path):
     plugin = tmp_path / "jax_plugins" / "of_a_gpu" / "__init__.py"
     plugin.parent.mkdir(parents=True)
     plugin.write_text("import sys\ndef initialize(): print('tensorflow' in sys.modules)\n")
@@ -126,5 +115,4 @@ def test_jax_finds_gpus_before_tensorflow_is_loaded(tmp_path: pathlib.Path) -> N
         "lingo.get('lm.source.tiny', 'runtime=Mesh').build().runtime.join()\n"
         "print('joined')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\njoined\n"
+    assert printed("-c", code) == "False\njoined\n"

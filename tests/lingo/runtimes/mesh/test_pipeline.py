@@ -3,8 +3,6 @@
 Stages send activations on, and no device sees a weight of another's stages.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -108,9 +106,6 @@ def on_one_device() -> Trained:
     return Trained(made, program, program.train(batches())["scalars"], [])
 
 
-# ---- what is computed ------------------------------------------------------------------------
-
-
 def assert_trained_as_on_one_device(found: Trained) -> None:
     expected, tensors = on_one_device(), found.tensors()
     assert len(expected.scalars["loss/total"]) == NUM_STEPS
@@ -124,7 +119,7 @@ def assert_trained_as_on_one_device(found: Trained) -> None:
 
 
 @over_pipelines
-def test_three_steps_are_those_of_layers_on_one_device(name: str) -> None:
+def test_three_steps_are_those_of_layers_on_one_device(name):
     assert_trained_as_on_one_device(trained(name))
 
 
@@ -132,9 +127,7 @@ def test_three_steps_are_those_of_layers_on_one_device(name: str) -> None:
 @pytest.mark.parametrize(
     ("num_stages", "num", "remat"), [*itertools.product((4, 8), (1, 2, 4, 8), (False, True))]
 )
-def test_so_are_those_of_other_numbers_of_stages_and_micro_batches(
-    num_stages: int, num: int, remat: bool
-) -> None:
+def test_so_are_those_of_other_numbers_of_stages_and_micro_batches(num_stages, num, remat):
     fields = {"num_stages": num_stages, "num_micro_batches": num, "remat": remat}
     made = learner(Pipeline, **fields)
     program = started(made, MESH)
@@ -142,7 +135,7 @@ def test_so_are_those_of_other_numbers_of_stages_and_micro_batches(
     assert_trained_as_on_one_device(found)
 
 
-def test_what_is_in_no_stage_may_stand_in_parts_on_the_devices_of_all() -> None:
+def test_what_is_in_no_stage_may_stand_in_parts_on_the_devices_of_all():
     found = trained("plain", shared=True)
     assert_trained_as_on_one_device(found)
     for where in found.learner.weights():
@@ -151,7 +144,7 @@ def test_what_is_in_no_stage_may_stand_in_parts_on_the_devices_of_all() -> None:
         assert {s.data.size for s in array.addressable_shards} == {array.size // parts}, where
 
 
-def test_metrics_of_rows_that_are_no_micro_batches_are_those_of_one_device() -> None:
+def test_metrics_of_rows_that_are_no_micro_batches_are_those_of_one_device():
     batch = {k: v[0] for k, v in batches(6).items()}
     made = learner(Pipeline, **PIPELINES["circular"])
     expected = started(learner(), ONE).evaluate(batch)
@@ -162,7 +155,7 @@ def test_metrics_of_rows_that_are_no_micro_batches_are_those_of_one_device() -> 
             np.testing.assert_allclose(found[metric][part], value, rtol=1e-5, err_msg=metric)
 
 
-def test_micro_batches_are_cut_from_the_rows_of_the_batch_not_from_those_that_fill_it_up() -> None:
+def test_micro_batches_are_cut_from_the_rows_of_the_batch_not_from_those_that_fill_it_up():
     program = started(learner(Pipeline, num_stages=4, num_micro_batches=3), MESH)
     found = program.train(batches(9))["scalars"]  # ten rows, for two parts along `data`
     expected = started(learner(), ONE).train(batches(9))["scalars"]
@@ -171,7 +164,7 @@ def test_micro_batches_are_cut_from_the_rows_of_the_batch_not_from_those_that_fi
         np.testing.assert_allclose(found[scalar], value, rtol=1e-5, err_msg=scalar)
 
 
-def test_stages_that_devices_cannot_share_evenly_are_refused() -> None:
+def test_stages_that_devices_cannot_share_evenly_are_refused():
     program = started(learner(Pipeline, num_stages=6, num_micro_batches=4), MESH)
     wanted = (
         r"model/stack: num_stages=6 do not divide into 4 equal parts of the mesh: its axis stage"
@@ -180,11 +173,8 @@ def test_stages_that_devices_cannot_share_evenly_are_refused() -> None:
         program.train(batches())
 
 
-# ---- what is exchanged and held --------------------------------------------------------------
-
-
 @over_pipelines
-def test_stages_send_activations_on_and_nobody_sends_weights(name: str) -> None:
+def test_stages_send_activations_on_and_nobody_sends_weights(name):
     found = trained(name).exchanged
     p = PIPELINES[name]
     rows = B // p["num_micro_batches"] // 2  # of a micro-batch on one device
@@ -205,7 +195,7 @@ def test_stages_send_activations_on_and_nobody_sends_weights(name: str) -> None:
 
 
 @over_pipelines
-def test_each_device_holds_the_weights_of_its_stages(name: str) -> None:
+def test_each_device_holds_the_weights_of_its_stages(name):
     made, program, *_ = trained(name)
     for where, weight in made.weights().items():
         parts = 4 if "/layers/" in where else 1
@@ -213,9 +203,6 @@ def test_each_device_holds_the_weights_of_its_stages(name: str) -> None:
         for array in arrays:
             held = {shard.data.size for shard in array.addressable_shards}
             assert held == {math.prod(weight.shape) // parts}, where
-
-
-# ---- checkpoints -----------------------------------------------------------------------------
 
 
 def digests(made: Learner, program: Any) -> dict[str, str]:
@@ -229,7 +216,7 @@ def saved(made: Learner, program: Any, folder: pathlib.Path) -> Checkpoint:
 
 
 @pytest.mark.parametrize("name", ["plain", "circular"])
-def test_checkpoints_cross_bit_by_bit_and_come_back(name: str, tmp_path: pathlib.Path) -> None:
+def test_checkpoints_cross_bit_by_bit_and_come_back(name, tmp_path):
     plain, made = on_one_device(), learner(Pipeline, **PIPELINES[name])
     written, program = digests(plain.learner, plain.program), started(made, MESH)
     assert digests(made, program) != written

@@ -1,7 +1,5 @@
 """Rows of a batch: every part has the same size, every process what its devices hold."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -35,20 +33,20 @@ HOSTS = {
 
 
 @pytest.mark.parametrize(("name", "size"), [*itertools.product(HOSTS, range(1, 30))])
-def test_processes_find_the_size_of_a_batch_in_how_many_rows_each_has(name: str, size: int) -> None:
+def test_processes_find_the_size_of_a_batch_in_how_many_rows_each_has(name, size):
     hosts = HOSTS[name]
     own = [range(size)[hosts.example_slice(process, size)] for process in range(len(hosts._spans))]
     assert set().union(*own) == set(range(size))
     assert hosts.size([len(rows) for rows in own]) == size
 
 
-def test_counts_that_no_batch_has_are_refused() -> None:
+def test_counts_that_no_batch_has_are_refused():
     with pytest.raises(ValueError, match=r"\[1, 7\] examples"):
         HOSTS["halves"].size([1, 7])
 
 
 @pytest.mark.parametrize(("axis", "size"), [(0, 8), (0, 6), (0, 1), (1, 5)])
-def test_rows_after_the_last_are_zeros_that_a_program_removes(axis: int, size: int) -> None:
+def test_rows_after_the_last_are_zeros_that_a_program_removes(axis, size):
     batch = {"x": np.arange(2, 2 + 3 * size, dtype=np.int32).reshape(size, 3)}
     if axis:
         batch = {"x": np.stack([batch["x"], batch["x"] + 1])}
@@ -65,7 +63,7 @@ def test_rows_after_the_last_are_zeros_that_a_program_removes(axis: int, size: i
     assert {shard.data.shape[axis] for shard in array.addressable_shards} == {-(-size // 4)}
 
 
-def test_a_process_without_rows_fills_its_parts_with_zeros() -> None:
+def test_a_process_without_rows_fills_its_parts_with_zeros():
     several = rows(data=8)
     several._spans = {0: range(4, 8)}  # devices of this process
     empty = {"x": np.zeros([0, 2], np.float32)}
@@ -84,7 +82,7 @@ def test_a_process_without_rows_fills_its_parts_with_zeros() -> None:
     np.testing.assert_array_equal(found, np.zeros([2, 2]))
 
 
-def test_without_an_axis_of_the_batch_every_device_has_all_rows() -> None:
+def test_without_an_axis_of_the_batch_every_device_has_all_rows():
     array = rows(model=8).put({"x": np.arange(3)}, size=3)["x"]
     assert {shard.data.shape for shard in array.addressable_shards} == {(3,)}
     assert len(jax.devices()) == 8

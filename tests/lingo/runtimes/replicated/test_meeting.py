@@ -1,24 +1,14 @@
 """Processes meet: all of them, strangers not, and nobody waits for ever."""
 
-from __future__ import annotations
-
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lingo.cli.workers import free_addresses
 from lingo.processes.processes import Cluster, LostWorker
 from lingo.runtimes.replicated.meeting import meet
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
-def cluster(count: int) -> tuple[str, ...]:
-    return tuple(f"127.0.0.1:{free_port()}" for _ in range(count))
 
 
 def listens(host: str, port: int) -> bool:
@@ -29,8 +19,8 @@ def listens(host: str, port: int) -> bool:
     return True
 
 
-def test_all_meet_whoever_comes_last() -> None:
-    workers, left = cluster(3), []
+def test_all_meet_whoever_comes_last():
+    workers, left = tuple(free_addresses(3)), []
 
     def come(index: int) -> None:
         time.sleep(0.2 * index)
@@ -43,14 +33,14 @@ def test_all_meet_whoever_comes_last() -> None:
 
 
 @pytest.mark.parametrize(("index", "missing"), [(0, 1), (1, 0)])
-def test_one_that_does_not_come_is_named(index: int, missing: int) -> None:
-    workers = cluster(2)
+def test_one_that_does_not_come_is_named(index, missing):
+    workers = tuple(free_addresses(2))
     with pytest.raises(LostWorker, match=rf"worker {missing} \(127.0.0.1:.*\) did not come"):
         meet(Cluster(workers, index), timeout_seconds=0.5)
 
 
 def test_a_stranger_and_one_that_comes_again_change_nothing() -> None:
-    workers = cluster(3)
+    workers = tuple(free_addresses(3))
     host, _, port = workers[0].rpartition(":")
     with ThreadPoolExecutor(3) as threads:
         met = [threads.submit(meet, Cluster(workers, 0), timeout_seconds=60)]
@@ -64,7 +54,7 @@ def test_a_stranger_and_one_that_comes_again_change_nothing() -> None:
             one.result(timeout=60)
 
 
-def test_workers_of_one_machine_are_met_by_no_other() -> None:
+def test_workers_of_one_machine_are_met_by_no_other():
     with socket.socket() as own, ThreadPoolExecutor(1) as threads:
         own.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets the port
         port = own.getsockname()[1]
@@ -77,7 +67,7 @@ def test_workers_of_one_machine_are_met_by_no_other() -> None:
         leader.result(timeout=20)
 
 
-def test_an_address_that_is_taken_is_said_to_be() -> None:
+def test_an_address_that_is_taken_is_said_to_be():
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(LostWorker, match="cannot listen at its address"):

@@ -1,7 +1,5 @@
 """However many replicas share a batch, every row is computed once, in order."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -21,9 +19,7 @@ def batch(rows: slice, size: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
-def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
-    size: int, processes: int, replicas: int
-) -> None:
+def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(size, processes, replicas):
     everything = of_all(processes, replicas)
     split = [
         one.split(batch(one.example_slice(size), size), one.largest(size)) for one in everything
@@ -35,9 +31,7 @@ def test_replicas_have_equally_many_rows_and_what_fills_up_has_weight_0(
 
 
 @pytest.mark.parametrize(("size", "processes", "replicas"), CASES)
-def test_processes_have_every_row_once_and_joining_removes_padding(
-    size: int, processes: int, replicas: int
-) -> None:
+def test_processes_have_every_row_once_and_joining_removes_padding(size, processes, replicas):
     everything = of_all(processes, replicas)
     sizes = [len(np.arange(size)[one.example_slice(size)]) for one in everything]
     assert max(sizes) == everything[0].largest(size)
@@ -49,12 +43,12 @@ def test_processes_have_every_row_once_and_joining_removes_padding(
     np.testing.assert_array_equal(everything[0].join(rows, sizes), np.arange(size))
 
 
-def test_the_last_row_may_be_repeated() -> None:
+def test_the_last_row_may_be_repeated():
     first, second = Shares(0, 1, 2).split({"x": np.array([[5], [6], [7]])}, 3, repeat=True)["x"]
     assert (first.tolist(), second.tolist()) == ([[5], [6]], [[7], [7]])
 
 
-def test_a_replica_has_as_many_rows_as_its_parts_need() -> None:
+def test_a_replica_has_as_many_rows_as_its_parts_need():
     assert Shares(0, 1, 2).replica_size(7, multiple_of=3) == 6
     found = Shares(0, 1, 2).split({"x": np.ones([4, 7])}, 7, axis=1, multiple_of=3)["x"]
     assert [part.sum() for part in found] == [24, 4]

@@ -1,16 +1,12 @@
 """A TPU that is not there: 8 cores, 2 x 2 chips, as TensorFlow's cluster resolver describes one."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.mesh.topology import Topology
-from lingo.runtimes.tpu.cores import Cores, cores
+from lingo.runtimes.tpu.cores import cores
 
 TORUS = (2, 2, 1, 2)
 
@@ -42,6 +38,6 @@ class Resolver(tf.distribute.cluster_resolver.ClusterResolver):
 
 
 @pytest.fixture
-def absent_tpu() -> Callable[[Topology], Cores]:
+def absent_tpu():
     """Returns its cores in the order of a mesh."""
     return lambda mesh: cores(Resolver(), torus(), mesh)

@@ -1,22 +1,17 @@
 """Cores of a TPU: in the order of the mesh, and one clear error where there are none."""
 
-from __future__ import annotations
-
 import re
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.mesh.topology import Topology, topology
+from lingo.mesh.topology import topology
 from lingo.runtimes.tpu import cores as cores_
-from lingo.runtimes.tpu.cores import Cores, NoTpu, connect
-
-Absent = Callable[[Topology], Cores]
+from lingo.runtimes.tpu.cores import NoTpu, connect
 
 
-def test_one_replica_is_on_all_cores_in_the_order_of_the_mesh(absent_tpu: Absent) -> None:
+def test_one_replica_is_on_all_cores_in_the_order_of_the_mesh(absent_tpu):
     found = absent_tpu(topology({"data": 2, "model": 4}))
     numbers = [int(name.rpartition(":")[2]) for name in found.devices]
     assert numbers == [0, 1, 5, 4, 2, 3, 7, 6]  # row-major in x, y, core; each beside the last
@@ -24,14 +19,14 @@ def test_one_replica_is_on_all_cores_in_the_order_of_the_mesh(absent_tpu: Absent
     assert found.strategy.num_replicas_in_sync == 1
 
 
-def test_a_mesh_takes_all_cores(absent_tpu: Absent) -> None:
+def test_a_mesh_takes_all_cores(absent_tpu):
     with pytest.raises(
         ParamError, match=r"4 devices .* does not fit a TPU of 8 cores, 2 x 2 x 1 x 2"
     ):
         absent_tpu(topology({"model": 4}))
 
 
-def test_without_a_tpu_one_line_says_what_was_looked_for_and_what_to_do() -> None:
+def test_without_a_tpu_one_line_says_what_was_looked_for_and_what_to_do():
     with pytest.raises(NoTpu) as raised:
         connect("local", topology({"model": 4}))
     said = str(raised.value)
@@ -43,7 +38,7 @@ def test_without_a_tpu_one_line_says_what_was_looked_for_and_what_to_do() -> Non
     assert "\n" not in said
 
 
-def test_an_address_where_nobody_answers_is_not_waited_for() -> None:
+def test_an_address_where_nobody_answers_is_not_waited_for():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
@@ -51,9 +46,7 @@ def test_an_address_where_nobody_answers_is_not_waited_for() -> None:
             connect(f"grpc://{address}", topology({"model": 4}))
 
 
-def test_an_address_or_a_name_that_nobody_knows_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_address_or_a_name_that_nobody_knows_is_refused(monkeypatch):
     with pytest.raises(NoTpu, match="no TPU of this name or address"):
         connect("grpc://nowhere", topology({}))
 

@@ -1,7 +1,5 @@
 """The program for a TPU, as far as it goes without one: traced by `TPUStrategy`, never run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -56,9 +54,7 @@ def devices(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(found.tile_assignment_dimensions), tuple(found.tile_assignment_devices)
 
 
-def test_every_tensor_of_the_state_is_read_and_written_in_parts(
-    program: TpuMeshProgram, built: Experiment
-) -> None:
+def test_every_tensor_of_the_state_is_read_and_written_in_parts(program, built):
     graph, layout = traced(program, built), built.runtime.layout(built.learner)
     slots = {(k, n): s for k, slots in layout.slots.items() for n, s in slots.items()}
     splits = [*layout.rest.values(), *slots.values(), *layout.state.values()]
@@ -77,7 +73,7 @@ def test_every_tensor_of_the_state_is_read_and_written_in_parts(
     assert sorted(f for f in found if f[0]) == sorted(wanted)
 
 
-def test_each_core_is_fed_its_rows(program: TpuMeshProgram, built: Experiment) -> None:
+def test_each_core_is_fed_its_rows(program, built):
     inputs = operations(traced(program, built), "TPUPartitionedInputV2")
     batch = [op for op in inputs if op.outputs[0].dtype != tf.resource]
     assert len(batch) == len(built.train_input.specs())
@@ -87,9 +83,7 @@ def test_each_core_is_fed_its_rows(program: TpuMeshProgram, built: Experiment) -
         assert devices(op) == ((1, 2, *[1] * (len(op.outputs[0].shape) - 2), 4), tuple(range(8)))
 
 
-def test_all_steps_are_one_loop_of_one_replica_on_all_cores(
-    program: TpuMeshProgram, built: Experiment
-) -> None:
+def test_all_steps_are_one_loop_of_one_replica_on_all_cores(program, built):
     graph = traced(program, built)
     (metadata,) = operations(graph, "TPUReplicateMetadata")
     assert metadata.get_attr("num_replicas") == 1
@@ -101,9 +95,7 @@ def test_all_steps_are_one_loop_of_one_replica_on_all_cores(
     assert [op.get_attr("_tpu_replicate") for op in loops] == [metadata.get_attr("_tpu_replicate")]
 
 
-def test_evaluation_and_decoding_are_traced_and_then_want_a_tpu(
-    program: TpuMeshProgram, built: Experiment
-) -> None:
+def test_evaluation_and_decoding_are_traced_and_then_want_a_tpu(program, built):
     batch = built.eval_inputs["same"].batch(0)
     for weights in ("trained", "ema"):
         with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
@@ -113,7 +105,7 @@ def test_evaluation_and_decoding_are_traced_and_then_want_a_tpu(
         program.decode(prompts, Sampling.params(max_tokens=2).build())
 
 
-def test_the_state_is_what_was_put_in(program: TpuMeshProgram, built: Experiment) -> None:
+def test_the_state_is_what_was_put_in(program, built):
     first = initial_state(built.learner)
     tf.nest.map_structure(np.testing.assert_array_equal, program.state(), first)
     other = tf.nest.map_structure(lambda v: v + np.ones_like(v), first)
@@ -122,9 +114,7 @@ def test_the_state_is_what_was_put_in(program: TpuMeshProgram, built: Experiment
     assert program.example_slice(7) == slice(0, 7)
 
 
-def test_the_step_is_annotated_in_its_hlo_and_computes_the_same(
-    program: TpuMeshProgram, built: Experiment
-) -> None:
+def test_the_step_is_annotated_in_its_hlo_and_computes_the_same(program, built):
     def run(step: Callable[..., Any]) -> Any:
         return tf.function(step, jit_compile=True, autograph=False)
 

@@ -1,7 +1,5 @@
 """Cut tensors: every device has its part, and the parts are the whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -25,14 +23,14 @@ MESH = topology({"data": 2, "model": 4})
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(8, 8), (5, 7), (1, 9)])
-def test_parts_are_the_whole(split: Split, shape: tuple[int, int]) -> None:
+def test_parts_are_the_whole(split, shape):
     cut, value = Cut(shape, split, MESH), np.random.default_rng(0).normal(size=shape)
     parts = cut.parts(value)
     assert {part.shape for part in parts} == {cut.part_shape}
     np.testing.assert_array_equal(cut.whole(list(map(tf.constant, parts))), value)
 
 
-def test_each_device_has_the_part_at_its_place_in_the_mesh() -> None:
+def test_each_device_has_the_part_at_its_place_in_the_mesh():
     value = np.arange(8 * 4).reshape(8, 4)
     cut = Cut(value.shape, Split((("model",), ("data",))), MESH)
     by_device = dict(zip(cut.devices, cut.parts(value), strict=True))
@@ -43,18 +41,18 @@ def test_each_device_has_the_part_at_its_place_in_the_mesh() -> None:
             np.testing.assert_array_equal(by_device[4 * data + model], expected)
 
 
-def test_copies_are_one_array() -> None:
+def test_copies_are_one_array():
     cut = Cut((8, 3), Split((("model",), ())), MESH)
     assert len({id(part) for part in cut.parts(np.ones((8, 3)))}) == 4
 
 
-def test_a_number_is_on_every_device() -> None:
+def test_a_number_is_on_every_device():
     cut = Cut((), whole(0), MESH)
     parts = cut.parts(np.int32(7))
     assert len(parts) == 8
     assert cut.whole(list(map(tf.constant, parts))) == 7
 
 
-def test_what_is_beyond_the_shape_is_zero() -> None:
+def test_what_is_beyond_the_shape_is_zero():
     parts = Cut((5,), Split((("model",),)), MESH).parts(np.ones(5))
     assert [part.tolist() for part in parts[::2]] == [[1, 1], [1, 1], [1, 0], [0, 0]]

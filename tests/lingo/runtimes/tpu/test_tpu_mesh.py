@@ -1,7 +1,5 @@
 """The fields of a mesh on a TPU, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -13,9 +11,7 @@ from lingo.runtimes.tpu.cores import NoTpu
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 
-def test_its_fields_are_those_of_mesh_and_split_alike(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_its_fields_are_those_of_mesh_and_split_alike(experiment, text):
     split = {"data": 2, "model": 2, "shard_update": True}
     params = experiment(text)
     learner = params.build().learner
@@ -32,14 +28,12 @@ def test_it_starts_on_a_tpu_only(experiment: Callable[..., Params], text: str) -
         built.runtime.matmul_flops_per_second("float32")
 
 
-def test_a_processor_is_no_tpu() -> None:
+def test_a_processor_is_no_tpu():
     with pytest.raises(ParamError, match="devices=8: TpuMesh computes on the cores of a TPU"):
         TpuMesh.params().build().make_devices(8)
 
 
-def test_the_whole_state_passes_through_the_memory_of_this_machine_once(
-    experiment: Callable[..., Params], text: str
-) -> None:
+def test_the_whole_state_passes_through_the_memory_of_this_machine_once(experiment, text):
     learner = experiment(text).build().learner
     whole = sum(num_bytes(learner).values())
     for split in ({"data": 64}, {"model": 4}, {"data": 8, "shard_weights": True}):

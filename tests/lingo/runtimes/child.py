@@ -1,0 +1,19 @@
+"""Programs in processes of their own: engines choose their devices once a process."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).parents[3]
+TIMEOUT = 300.0  # seconds
+
+
+def printed(*arguments: str, **options: Any) -> str:
+    """Returns what Python prints."""
+    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": TIMEOUT} | options
+    done = subprocess.run([sys.executable, *arguments], check=False, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
