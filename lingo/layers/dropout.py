@@ -38,12 +38,7 @@ def check_rate(field: str, rate: float) -> None:
 
 
 def dropout(
-    layer: Layer,
-    x: tf.Tensor,
-    *,
-    rate: float,
-    form: DropoutForm = "element",
-    name: str = "dropout",
+    layer: Layer, x: tf.Tensor, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
 ) -> tf.Tensor:
     """Returns a tensor that a layer has computed, in training with dropout.
 

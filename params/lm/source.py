@@ -42,7 +42,7 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
         task=LanguageModeling.params(
             model=LanguageModel.params(
                 dim=model_dim, stack=Stack.params(layer=layer, num_layers=num_layers)
-            ),
+            )
         ),
         train_input=data,
         eval_inputs={

@@ -86,12 +86,7 @@ class Router(Layer, interface=True):
         return 1
 
     def assign_slots(
-        self,
-        choices: Choices,
-        *,
-        valid: tf.Tensor,
-        capacity: Any,
-        urgency: tf.Tensor | None = None,
+        self, choices: Choices, *, valid: tf.Tensor, capacity: Any, urgency: tf.Tensor | None = None
     ) -> Routing:
         """Assigns slots to choices while experts have room; adds the load and metrics of it.
 

@@ -74,10 +74,7 @@ def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
 
 
 def scan_layers(
-    pattern_step: Callable[[tf.Tensor], tf.Tensor],
-    x: tf.Tensor,
-    layers: Sequence[Layer],
-    num: int,
+    pattern_step: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, layers: Sequence[Layer], num: int
 ) -> tf.Tensor:
     """Scans over `num` pattern steps, each with the next slice of the stacked weights.
 

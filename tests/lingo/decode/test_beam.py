@@ -39,9 +39,7 @@ def beam(**settings: Any) -> Beam:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 3.0])
 @pytest.mark.parametrize("end_id", [END, -1], ids=["end", "no end"])
-def test_enough_beams_find_the_best_of_all_texts(
-    seed: int, length_penalty: float, end_id: int
-) -> None:
+def test_enough_beams_find_the_best_of_all_texts(seed, length_penalty, end_id):
     model = Model(seed, V)
     search = beam(num_beams=ALL, num_samples=3, length_penalty=length_penalty)
     for prompt, found in zip(PROMPTS, run(model, search, PROMPTS, end_id=end_id), strict=True):

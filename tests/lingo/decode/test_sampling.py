@@ -48,9 +48,7 @@ def expected_probabilities(
 @pytest.mark.parametrize("top_p", [None, 0.25, 0.7])
 @pytest.mark.parametrize("top_k", [None, 3, 9])
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_frequencies_are_those_of_temperature_then_top_k_then_nucleus(
-    temperature: float, top_k: int | None, top_p: float | None
-) -> None:
+def test_frequencies_are_those_of_temperature_then_top_k_then_nucleus(temperature, top_k, top_p):
     logits = np.random.default_rng(0).normal(size=[1, 6]).astype(np.float32)
     sampling = Sampling.params(temperature=temperature, top_k=top_k, top_p=top_p).build()
     num = 20_000

@@ -60,9 +60,7 @@ def assert_same(a: Any, b: Any) -> None:
     ("size", "how"),
     [(1, {}), (2, {}), (4, {}), (6, {}), (7, {}), (4, {"jit": True}), (4, {"eager": True})],
 )  # 4 and 7 leave a chunk to fill up
-def test_chunks_of_any_size_give_the_values_and_gradients_of_the_whole(
-    size: int, how: dict[str, bool], draw: Callable
-) -> None:
+def test_chunks_of_any_size_give_the_values_and_gradients_of_the_whole(size, how, draw):
     assert_same(computed(draw, size, **how), computed(draw, None, **how))
 
 

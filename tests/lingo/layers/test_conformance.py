@@ -145,15 +145,8 @@ IMAGES = {"x": floats(B, 6, 5, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
-NETWORK = [
-    AmoebaNetStem.params(dim=1, output_dim=4),
-    AmoebaNetHead.params(dim=4, num_classes=3),
-]
-PICTURES = {
-    "images": floats(B, 6, 5, 1),
-    "labels": integers(3, B),
-    "weights": np.ones(B, "f"),
-}
+NETWORK = [AmoebaNetStem.params(dim=1, output_dim=4), AmoebaNetHead.params(dim=4, num_classes=3)]
+PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -176,8 +169,7 @@ CASES: dict[type[Layer], Case] = {
     Dropout: stacked(Dropout.params(rate=0.5)),
     Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
     EncoderDecoder: Case(
-        PAIRS.copy().set(vocab_size=7),
-        DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
+        PAIRS.copy().set(vocab_size=7), DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]}
     ),
     ExpertChoiceRouter: routed(ExpertChoiceRouter, z_loss=0.1),
     FactorizedReduction: Case(FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
@@ -195,10 +187,7 @@ CASES: dict[type[Layer], Case] = {
         {"batch": PICTURES},
         method="loss",
     ),
-    LanguageModel: Case(
-        MODEL.copy().set(vocab_size=7),
-        DOCUMENTS,
-    ),
+    LanguageModel: Case(MODEL.copy().set(vocab_size=7), DOCUMENTS),
     LanguageModeling: Case(
         LanguageModeling.params(model=MODEL, vocab_size=7, z_loss=1e-3, chunk_size=2),
         {"batch": TOKENS},
@@ -307,8 +296,7 @@ FORMS: dict[str, Case] = {
         MIXTURE.copy().set(dim=D, expert=Lora.params(layer=Remat.params(layer=EXPERT), rank=1))
     ),
     "LanguageModel, one bias": Case(
-        MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)),
-        DOCUMENTS,
+        MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)), DOCUMENTS
     ),
     "TransformerLayer, post": stacked(
         TRANSFORMER.copy().set(norm_placement="post", dropout_form="position")

@@ -40,9 +40,7 @@ def test_layer_norm_equals_that_of_keras(draw: Callable) -> None:
 
 
 @pytest.mark.parametrize("cls", [RmsNorm, LayerNorm])
-def test_statistics_are_float32_while_the_result_is_bfloat16(
-    cls: type[Norm], draw: Callable
-) -> None:
+def test_statistics_are_float32_while_the_result_is_bfloat16(cls, draw):
     layer = cls.params(dim=4, dtype="bfloat16").build()
     small = tf.cast(1e4 + X, tf.bfloat16)  # squares differ by less than bfloat16 resolves
     y, _ = apply(layer, draw(layer), small)

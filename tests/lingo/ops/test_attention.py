@@ -69,9 +69,7 @@ def plain_average(scores: Any, value: Any, keep: Any) -> Any:
 
 @pytest.mark.parametrize("num_kv_heads", [4, 2])
 @pytest.mark.parametrize("thinned", [False, True])
-def test_the_gradient_is_that_of_automatic_differentiation(
-    num_kv_heads: int, thinned: bool
-) -> None:
+def test_the_gradient_is_that_of_automatic_differentiation(num_kv_heads, thinned):
     scores, value = tf.constant(BIAS), tf.constant(VALUE[:, :num_kv_heads])
     keep = tf.constant(2.0 * MASK, tf.float32) if thinned else tf.ones_like(scores)
 

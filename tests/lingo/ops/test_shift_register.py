@@ -60,18 +60,14 @@ def one_by_one(x: Any, rider: Any, weights: Any) -> Any:
 
 
 @over_sizes
-def test_micro_batches_pass_all_stages_in_all_repeats(
-    num_stages: int, num: int, num_repeats: int
-) -> None:
+def test_micro_batches_pass_all_stages_in_all_repeats(num_stages, num, num_repeats):
     values = given(num, num_stages, num_repeats)
     y, _ = registered(*map(tf.constant, values))
     np.testing.assert_allclose(y, one_by_one(*values), rtol=1e-5)
 
 
 @over_sizes
-def test_every_stage_computes_every_micro_batch_once_a_repeat(
-    num_stages: int, num: int, num_repeats: int
-) -> None:
+def test_every_stage_computes_every_micro_batch_once_a_repeat(num_stages, num, num_repeats):
     x, rider, weights = given(num, num_stages, num_repeats)
     _, others = registered(tf.constant(x), tf.constant(rider), tf.constant(weights))
     others = {name: value.numpy() for name, value in others.items()}
@@ -103,9 +99,7 @@ def test_ticks_of_lingvos_shifting_buffer(num_repeats: int, wanted: int) -> None
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("num_stages", "num", "num_repeats"), [(3, 1, 1), (2, 3, 1), (2, 3, 2)])
-def test_gradients_are_those_of_stages_one_after_the_other(
-    num_stages: int, num: int, num_repeats: int, compiled: bool
-) -> None:
+def test_gradients_are_those_of_stages_one_after_the_other(num_stages, num, num_repeats, compiled):
     values = list(map(tf.constant, given(num, num_stages, num_repeats)))
     toward = tf.constant(drawn(num, B, D, seed=3))
 

@@ -175,9 +175,7 @@ tied_or_not = pytest.mark.parametrize("kind", [rotary, learned], ids=["tied", "u
 
 
 @tied_or_not
-def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(
-    kind: Callable, draw: Callable
-) -> None:
+def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(kind, draw):
     params = kind()
     params.head.logit_cap = 3.0
     layer = params.build()
@@ -190,9 +188,7 @@ def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(
 
 
 @tied_or_not
-def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(
-    kind: Callable, draw: Callable
-) -> None:
+def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(kind, draw):
     layer, exact = kind().set(dtype="bfloat16").build(), kind().build()
     weights = draw(layer)
     (losses, gradients), (whole_losses, whole) = (scored(layer, weights, c) for c in (2, None))

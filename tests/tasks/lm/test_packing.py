@@ -6,7 +6,7 @@ Axes: B batch, T positions, V vocabulary.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -78,9 +78,7 @@ def token_losses(task: Any, weights: Any, batch: Mapping[str, np.ndarray]) -> np
 @pytest.mark.parametrize(
     ("form", "stack"), [*((form, Stack) for form in FORMS), ("relative bias", Repeat)]
 )
-def test_losses_of_packed_documents_are_those_of_each_alone(
-    form: str, stack: type[Stack], data: pathlib.Path, draw: Callable[..., Any]
-) -> None:
+def test_losses_of_packed_documents_are_those_of_each_alone(form, stack, data, draw):
     fields = dict(FORMS[form])
     layers = stack.params(layer=fields.pop("layer"), num_layers=2)
     model = LanguageModel.params(dim=8, stack=layers, **fields)

@@ -196,9 +196,7 @@ SEARCH = {"num_beams": 3, "num_samples": 3}
 
 
 @pytest.mark.parametrize("stack", [Stack, Repeat])
-def test_a_search_finds_texts_with_the_scores_of_the_whole(
-    stack: type[Stack], draw: Callable
-) -> None:
+def test_a_search_finds_texts_with_the_scores_of_the_whole(stack, draw):
     params = task(stack)
     params.all(CrossAttention).set(num_kv_heads=1)
     built = params.build()
@@ -217,9 +215,7 @@ def test_a_search_finds_texts_with_the_scores_of_the_whole(
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0}, SEARCH], ids=["greedy", "beam"])
-def test_a_target_does_not_depend_on_the_sources_beside_it(
-    settings: dict[str, Any], weights: Any
-) -> None:
+def test_a_target_does_not_depend_on_the_sources_beside_it(settings, weights):
     tokens, log_probs = run(TASK, weights, **settings)
     alone, its_log_probs = run(TASK, weights, SOURCES[1:2], **settings)
     np.testing.assert_array_equal(alone[0], tokens[1])

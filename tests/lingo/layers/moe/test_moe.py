@@ -81,9 +81,7 @@ def test_alike_experts_with_room_for_all_are_one_dense_network(draw: Draw) -> No
         (ExpertChoiceRouter, None, Stack),
     ],
 )
-def test_all_forms_agree_with_dropout_in_the_experts(
-    draw: Draw, router: Any, group_size: int | None, stack: Any
-) -> None:
+def test_all_forms_agree_with_dropout_in_the_experts(draw, router, group_size, stack):
     expert = EXPERT.copy().set(dropout_rate=0.4)
     made = mixture(router=router, group_size=group_size, expert=expert, min_capacity=1)
     wanted, *others = (
@@ -96,9 +94,7 @@ def test_all_forms_agree_with_dropout_in_the_experts(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_experts_may_compute_in_bfloat16_and_the_router_stays_float32(
-    draw: Draw, form: str
-) -> None:
+def test_experts_may_compute_in_bfloat16_and_the_router_stays_float32(draw, form):
     layer = mixture(dtype="bfloat16", dispatch=form).build()
     assert (layer.router.p.dtype, layer.experts.p.dtype) == ("float32", "bfloat16")
     assert context.apply(layer, draw(layer), X)[0].dtype == tf.bfloat16
@@ -144,9 +140,7 @@ def test_padding_gets_zeros_and_changes_nothing(draw: Draw) -> None:
         ({"group_size": 18, "capacity_factor": 1.25}, True, 18, 5),
     ],
 )
-def test_capacity_is_the_share_of_a_group_times_the_factor(
-    draw: Draw, fields: dict[str, Any], training: bool, size: int, capacity: int
-) -> None:
+def test_capacity_is_the_share_of_a_group_times_the_factor(draw, fields, training, size, capacity):
     layer = mixture(router=ToFirst, **fields).build()
     context.apply(layer, draw(layer), X, call=call(training=training))
     assert SEEN[-1][1:] == (size, capacity)
@@ -159,9 +153,7 @@ def test_capacity_is_the_share_of_a_group_times_the_factor(
         (12, "3 rows of 6 tokens are not whole"),
     ],
 )
-def test_tokens_that_make_no_whole_groups_are_refused(
-    draw: Draw, group_size: int, message: str
-) -> None:
+def test_tokens_that_make_no_whole_groups_are_refused(draw, group_size, message):
     layer = mixture(group_size=group_size).build()
     with pytest.raises(ParamError, match=message):
         context.apply(layer, draw(layer), X)
@@ -215,13 +207,7 @@ class Parts:
         ({"compiled": True, "rules": Parts(2)}, E, "one_hot"),
     ],
 )
-def test_the_form_suits_the_devices(
-    draw: Draw,
-    monkeypatch: pytest.MonkeyPatch,
-    fields: dict[str, Any],
-    num_experts: int,
-    form: str,
-) -> None:
+def test_the_form_suits_the_devices(draw, monkeypatch, fields, num_experts, form):
     def taken(*args: Any, **inputs: Any) -> Any:
         raise StopIteration(form)
 
@@ -235,9 +221,7 @@ def test_the_form_suits_the_devices(
     ("fields", "message"),
     [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "are vectorized")],
 )
-def test_ragged_is_refused_where_shapes_have_to_be_known(
-    draw: Draw, fields: dict[str, Any], message: str
-) -> None:
+def test_ragged_is_refused_where_shapes_have_to_be_known(draw, fields, message):
     layer = mixture(dispatch="ragged").build()
     with pytest.raises(ParamError, match=f"dispatch='ragged'.*{message}"):
         context.apply(layer, draw(layer), X, call=call(**fields))
@@ -317,16 +301,12 @@ def test_weights_have_the_names_of_single_experts_in_a_stack_and_in_a_scan() -> 
         ({"router": ExpertChoiceRouter, "capacity_factor": 2.0}, 2 * B * T),
     ],
 )
-def test_flops_are_those_of_the_experts_that_tokens_see(
-    fields: dict[str, Any], computed: int
-) -> None:
+def test_flops_are_those_of_the_experts_that_tokens_see(fields, computed):
     layer = mixture(num_experts=3, min_capacity=1, **fields).build()
     assert layer.flops(X.shape) == 2 * D * 5 * 3 * computed + 2 * D * 3 * B * T
 
 
-def test_flops_are_those_of_the_traced_graph_where_all_slots_are_full(
-    traced_flops: Callable[..., int],
-) -> None:
+def test_flops_are_those_of_the_traced_graph_where_all_slots_are_full(traced_flops):
     fields = {"num_experts": 3, "capacity_factor": 2.0, "dispatch": "gather"}
     layer = mixture(**fields).build()
     one_copy = layer.experts.flops([12, 1, D])  # left in the graph by `vectorized_map`, never run

@@ -66,8 +66,8 @@ def test_lengths_that_only_the_program_knows_change_nothing(params: Params) -> N
 @pytest.mark.parametrize("capacity", [1, 3])
 @pytest.mark.parametrize("training", [False, True])
 def test_an_expert_gets_each_slot_once_and_none_past_its_capacity(
-    params: Params, capacity: int, training: bool, route: Callable
-) -> None:
+    params, capacity, training, route
+):
     found = route(built(params), LOGITS, valid=VALID, ids=IDS, capacity=capacity, training=training)
     assert found.slot.max() < capacity
     assert found.expert.shape[-1] == built(params).max_choices()
@@ -80,9 +80,7 @@ def test_an_expert_gets_each_slot_once_and_none_past_its_capacity(
 
 
 @over_all
-def test_padding_is_sent_nowhere_and_changes_nothing_for_others(
-    params: Params, route: Callable
-) -> None:
+def test_padding_is_sent_nowhere_and_changes_nothing_for_others(params, route):
     router = built(params)
     found = route(router, LOGITS, valid=VALID, ids=IDS, capacity=2, training=True)
     assert (found.slot[~VALID] == -1).all()
@@ -106,9 +104,7 @@ def test_a_batch_of_padding_has_losses_and_weights_of_zero(params: Params, route
 
 
 @over_all
-def test_rows_one_by_one_are_routed_as_all_at_once_and_their_sides_add(
-    params: Params, route: Callable
-) -> None:
+def test_rows_one_by_one_are_routed_as_all_at_once_and_their_sides_add(params, route):
     router, given = built(params), {"capacity": 2, "group_size": 3, "training": True}
     whole = route(router, LOGITS, valid=VALID, ids=IDS, **given)
     added = context.SideOutputs()
@@ -130,9 +126,7 @@ def test_rows_one_by_one_are_routed_as_all_at_once_and_their_sides_add(
 
 
 @over_all
-def test_first_choices_of_causal_routers_go_by_no_later_token(
-    params: Params, route: Callable
-) -> None:
+def test_first_choices_of_causal_routers_go_by_no_later_token(params, route):
     router, later = built(params), np.copy(LOGITS)
     later[:, 3:] = 9 * np.roll(later[:, 3:], 1, axis=-1)
     before, after = (

@@ -166,9 +166,7 @@ def test_a_large_cap_changes_nothing_and_a_small_one_makes_all_logits_alike(draw
 
 @over_forms
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_two_documents_in_a_row_see_what_they_see_alone(
-    form: str, bidirectional: bool, draw: Callable
-) -> None:
+def test_two_documents_in_a_row_see_what_they_see_alone(form, bidirectional, draw):
     layer = small(form, **{"mask": Bidirectional} if bidirectional else {})
     weights = draw(layer)
     packed, _ = apply(
@@ -282,9 +280,7 @@ def test_the_chunk_with_the_prefix_sees_all_of_it(draw: Callable) -> None:
 
 @pytest.mark.parametrize("form", ["rotary", "grouped", "local_relative", "prefix"])
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_a_loop_in_a_graph_gives_the_same_as_the_whole(
-    form: str, jit_compile: bool, draw: Callable
-) -> None:
+def test_a_loop_in_a_graph_gives_the_same_as_the_whole(form, jit_compile, draw):
     layer = small(form)
     weights = draw(layer)
 
@@ -378,9 +374,7 @@ def test_logits_stay_operations_that_are_fast_on_processors(form: str, draw: Cal
 
 @pytest.mark.parametrize("form", ["relative", "multi_query", "grouped", "local", "wide_window"])
 @pytest.mark.parametrize("head_dim", [None, 6])
-def test_flops_are_those_of_the_traced_graph(
-    form: str, head_dim: int | None, traced_flops: Callable
-) -> None:
+def test_flops_are_those_of_the_traced_graph(form, head_dim, traced_flops):
     layer = small(form, head_dim=head_dim)
     assert layer.flops(X.shape) == traced_flops(layer, X)
 

@@ -73,9 +73,7 @@ def test_two_documents_in_a_row_see_their_own_memories(draw: Callable) -> None:
 
 @pytest.mark.parametrize("values", FORMS)
 @pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [2, 1, 1], [4]])
-def test_chunk_by_chunk_equals_the_whole(
-    values: dict[str, Any], sizes: list[int], draw: Callable
-) -> None:
+def test_chunk_by_chunk_equals_the_whole(values, sizes, draw):
     layer, segments = small(**values), np.array([[1] * 5, [1, 1, 1, 0, 0]])
     weights, caches = draw(layer), layer.empty_caches(batch_size=2, length=4)
     outputs, start = [], 0

@@ -132,9 +132,7 @@ def test_a_distance_that_begins_a_bucket_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(
-    bidirectional: bool, draw: Callable
-) -> None:
+def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(bidirectional, draw):
     num = 8 if bidirectional else 4  # later keys have the second half
     params = RelativeBias.params(num_heads=3, num_buckets=num, max_distance=8, dtype="bfloat16")
     layer = params.set(bidirectional=bidirectional).build()

@@ -55,9 +55,7 @@ def test_gru_equals_keras(draw: Callable) -> None:
     close(apply(layer, weights, X)[0], keras(X))
 
 
-def test_the_forget_bias_is_added_to_the_forget_gate(
-    draw: Callable,
-) -> None:
+def test_the_forget_bias_is_added_to_the_forget_gate(draw):
     biased = Lstm.params(dim=D).build()
     plain = Lstm.params(dim=D, forget_bias=0.0).build()
     weights = draw(biased)

@@ -51,9 +51,7 @@ def test_a_cap_is_positive(head: type[Head], cap: float) -> None:
 
 
 @both
-def test_logits_are_float32_when_the_products_are_bfloat16(
-    head: type[Head], draw: Callable
-) -> None:
+def test_logits_are_float32_when_the_products_are_bfloat16(head, draw):
     layer = head.params(dim=4, vocab_size=7, dtype="bfloat16").build()
     assert apply(layer, draw(layer), X, VECTORS)[0].dtype == tf.float32
 

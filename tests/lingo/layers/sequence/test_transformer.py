@@ -64,14 +64,9 @@ def test_norms_are_where_the_placement_says(placement: str, parallel: bool, draw
 
 @pytest.mark.parametrize(
     ("fields", "axes"),
-    [
-        ({"drop_path_rate": 0.5}, (1, 2)),
-        ({"dropout_rate": 0.5, "dropout_form": "feature"}, (1,)),
-    ],
+    [({"drop_path_rate": 0.5}, (1, 2)), ({"dropout_rate": 0.5, "dropout_form": "feature"}, (1,))],
 )
-def test_what_each_part_adds_is_dropped_by_itself(
-    fields: dict[str, Any], axes: tuple[int, ...], draw: Callable
-) -> None:
+def test_what_each_part_adds_is_dropped_by_itself(fields, axes, draw):
     layer = SMALL.copy().set(attention=Ones, ffn=Ones, **fields).build()
     x, call = tf.zeros([64, 5, 8]), TRAINING | {"rows": tf.range(64)}
     y = apply(layer, draw(layer), x, call=call)[0].numpy()
@@ -142,9 +137,7 @@ def test_a_gradient_reaches_the_memory(wrapper: type[Layer], draw: Callable) -> 
     ("placement", "parallel"),
     [("pre", False), ("post", False), ("sandwich", False), ("pre", True), ("sandwich", True)],
 )
-def test_an_extra_network_adds_after_the_other(
-    placement: str, parallel: bool, draw: Callable
-) -> None:
+def test_an_extra_network_adds_after_the_other(placement, parallel, draw):
     params = DECODER.copy().set(norm_placement=placement, parallel=parallel)
     plain, layer = params.build(), params.copy().set(extra_ffn=FeedForward).build()
     weights = draw(layer)

@@ -45,9 +45,7 @@ def test_a_micro_batch_has_part_of_the_rows_and_all_of_the_rest(shape: Any, want
         (2, None, None, "an unknown number of rows are not num_micro_batches=2 equal parts"),
     ],
 )
-def test_what_does_not_divide_is_refused(
-    num: int, over: int | None, batch: int | None, message: str
-) -> None:
+def test_what_does_not_divide_is_refused(num, over, batch, message):
     with pytest.raises(ParamError, match=re.escape(message)):
         micro_batch_shape(pipeline(num, over), (batch, 2))
 

@@ -151,9 +151,7 @@ GRID = [
 
 
 @pytest.mark.parametrize(("num_stages", "num", "remat"), GRID)
-def test_losses_and_gradients_are_those_of_the_stack(
-    num_stages: int, num: int, remat: bool
-) -> None:
+def test_losses_and_gradients_are_those_of_the_stack(num_stages, num, remat):
     fields = {"num_stages": num_stages, "num_micro_batches": num, "remat": remat}
     assert_same(step(model(Pipeline, **fields), rows(B)), plain(model))
 
@@ -211,9 +209,7 @@ def test_the_graph_grows_with_neither_micro_batches_nor_layers() -> None:
 
 
 @pytest.mark.parametrize(("rows_of_a_group", "remat"), [(None, False), (2, True)])
-def test_experts_see_the_groups_that_they_do_in_the_stack(
-    rows_of_a_group: int | None, remat: bool
-) -> None:
+def test_experts_see_the_groups_that_they_do_in_the_stack(rows_of_a_group, remat):
     group_size = rows_of_a_group and rows_of_a_group * T
     fields = {"num_stages": 2, "num_micro_batches": 4, "remat": remat}
     expected = plain(sparse, group_size=group_size)

@@ -83,9 +83,7 @@ def results(params: Params, *, eager: bool = False, **call: Any) -> dict[str, np
 
 
 @pytest.mark.parametrize(("num_stages", "num_micro_batches"), [(1, 4), (2, 2), (5, 1), (2, 8)])
-def test_outputs_gradients_and_side_outputs_are_those_of_the_chain(
-    num_stages: int, num_micro_batches: int
-) -> None:
+def test_outputs_gradients_and_side_outputs_are_those_of_the_chain(num_stages, num_micro_batches):
     fields = {"num_stages": num_stages, "num_micro_batches": num_micro_batches}
     expected, found = results(chain(), eager=True), results(chain(PipelinedChain, **fields))
     assert found.keys() == expected.keys()

@@ -21,9 +21,7 @@ both = pytest.mark.parametrize("stack", [Stack, Repeat])
 
 @both
 @pytest.mark.parametrize("num_layers", [0, -2, 3])
-def test_the_number_of_layers_is_a_multiple_of_the_pattern(
-    stack: type[Stack], num_layers: int
-) -> None:
+def test_the_number_of_layers_is_a_multiple_of_the_pattern(stack, num_layers):
     params = stack.params(layer=[LINEAR.copy(), RmsNorm.params()], num_layers=num_layers)
     with pytest.raises(ParamError, match=f"num_layers={num_layers} is not a .* 2 layers of the"):
         params.build(dim=2)

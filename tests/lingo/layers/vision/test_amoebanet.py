@@ -89,9 +89,7 @@ def test_counts_are_those_of_the_formula(size: tuple[int, int]) -> None:
     ("size", "published"),
     [((18, 208), 82e6), ((18, 544), 542e6), ((36, 544), 1.05e9), ((72, 512), 1.8e9)],
 )
-def test_counts_are_the_published_ones_to_their_last_digit(
-    size: tuple[int, int], published: float
-) -> None:
+def test_counts_are_the_published_ones_to_their_last_digit(size, published):
     digit = {82e6: 1e6, 542e6: 1e6, 1.05e9: 1e7, 1.8e9: 1e8}[published]
     assert abs(COUNTS[size] - published) < digit
 
@@ -214,9 +212,7 @@ class Watched(Chain):
     ("fields", "shape"),
     [({"small_images": True, "channels": 1}, (2, 8, 8, 1)), ({}, (2, 37, 40, 3))],
 )
-def test_output_shapes_and_flops_are_those_of_the_call(
-    fields: dict[str, Any], shape: tuple[int, ...], draw: Callable
-) -> None:
+def test_output_shapes_and_flops_are_those_of_the_call(fields, shape, draw):
     built = Watched.params(layers=amoebanet(**SMALL, **fields)).build()
     weights, state = draw(built), states(built)
     call = tf.function(

@@ -83,9 +83,7 @@ def test_the_moving_mean_square_is_a_moving_mean_of_squares(draw: Callable) -> N
 
 
 @pytest.mark.parametrize("statistics_over", [None, 1])
-def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(
-    statistics_over: int | None, draw: Callable
-) -> None:
+def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(statistics_over, draw):
     layer = batch_norm(statistics_over=statistics_over)
     weights = draw(layer)
     whole = stepped(layer, apply(layer, weights, X, call=TRAINING)[1])

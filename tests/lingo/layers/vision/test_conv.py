@@ -30,9 +30,7 @@ def conv(**fields: Any) -> Layer:
 @OVER_PADDING
 @OVER_WINDOWS
 @pytest.mark.parametrize("use_bias", [False, True])
-def test_equals_that_of_keras(
-    kernel: tuple[int, int], stride: int, padding: str, use_bias: bool, draw: Callable
-) -> None:
+def test_equals_that_of_keras(kernel, stride, padding, use_bias, draw):
     layer = conv(kernel=kernel, stride=stride, padding=padding, use_bias=use_bias)
     weights = draw(layer)
     oracle = keras.layers.Conv2D(5, kernel, stride, padding.lower(), use_bias=use_bias)
@@ -43,9 +41,7 @@ def test_equals_that_of_keras(
 
 @OVER_PADDING
 @OVER_WINDOWS
-def test_output_shape_and_flops_are_those_of_the_call(
-    kernel: tuple[int, int], stride: int, padding: str, draw: Callable, traced_flops: Callable
-) -> None:
+def test_output_shape_and_flops_are_those_of_the_call(kernel, stride, padding, draw, traced_flops):
     layer = conv(kernel=kernel, stride=stride, padding=padding)
     assert layer.output_shape(X.shape) == tuple(apply(layer, draw(layer), X)[0].shape)
     assert layer.flops(X.shape) == traced_flops(layer, X)

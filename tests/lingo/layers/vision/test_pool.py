@@ -19,9 +19,7 @@ OVER_KINDS = pytest.mark.parametrize("cls", ORACLES)
 @OVER_KINDS
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize(("window", "stride"), [((2, 2), 2), ((3, 3), 1), ((3, 2), 2)])
-def test_equals_that_of_keras(
-    cls: type[Pool], window: tuple[int, int], stride: int, padding: str
-) -> None:
+def test_equals_that_of_keras(cls, window, stride, padding):
     layer = cls.params(window=window, stride=stride, padding=padding).build()
     y = apply(layer, {}, X)[0]
     np.testing.assert_allclose(y, ORACLES[cls](window, stride, padding.lower())(X), rtol=1e-5)

@@ -105,9 +105,7 @@ def test_weight_norm_keeps_the_expected_length_at_first() -> None:
 
 
 @pytest.mark.parametrize("kind", [Lora, WeightNorm])
-def test_around_a_scan_inside_a_scan_and_around_layers_it_is_the_same(
-    kind: type, draw: Draw
-) -> None:
+def test_around_a_scan_inside_a_scan_and_around_layers_it_is_the_same(kind, draw):
     plain = FeedForward.params(dim=D, hidden_dim=F, use_bias=True)
     inside = kind.params(layer=plain)
     forms = [
