@@ -117,8 +117,6 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
         Sampling.params(**settings).build()
 
 
-# ---- the loop ----------------------------------------------------------------------------------
-
 V, N = 7, 6
 PROMPTS = [[2, 5], [2, 3, 4, 6, 6], [2, 6, 3], [2, END, 3, END]]  # an end inside ends nothing
 MODEL = Model(0, V)

@@ -15,15 +15,12 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, inherited_values
-from lingo.layers import context, path
+from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context, path
 from lingo.layers.dropout import Dropout
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.layer import Layer
 from lingo.layers.lift import vmap_layer
-from lingo.layers.linear import Linear
 from lingo.layers.moe.learned import ExpertChoiceRouter
-from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, RmsNorm
@@ -41,19 +38,14 @@ from lingo.layers.sequence.positions import (
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split

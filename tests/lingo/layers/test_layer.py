@@ -10,14 +10,8 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
-from lingo.layers import context
-from lingo.layers.layer import Layer
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
+from lingo.layers import Attention, Layer, Remat, Repeat, Stack, TransformerLayer, context
 from lingo.layers.tree import MAX_TENSORS
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
 

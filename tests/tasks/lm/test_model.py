@@ -10,16 +10,10 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
+from lingo.layers import Layer, Lora, Remat, Repeat, SoftmaxHead, Stack, WeightNorm
 from lingo.layers.context import Call, apply, enter_call
-from lingo.layers.layer import Layer
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
-from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
 from tasks.tokens import score_in_chunks as in_logits
@@ -145,8 +139,6 @@ def test_flops_are_those_of_the_traced_graph(kind: Callable, traced_flops: Calla
     layer = kind().build()
     assert layer.flops(TOKENS.shape) == traced_flops(layer, TOKENS)
 
-
-# ---- scores in chunks ------------------------------------------------------------------------
 
 TARGETS = np.random.default_rng(1).integers(0, 11, [2, 6]).astype(np.int32)
 

@@ -15,15 +15,10 @@ import pytest
 from lingo.config.params import Params
 from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
+from lingo.layers import Attention, CallInputs, LocalWindow, Repeat, Stack, TransformerLayer
 from lingo.layers.context import apply
-from lingo.layers.inputs import CallInputs
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.mask import LocalWindow
 from lingo.layers.sequence.positions import Alibi, LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -10,10 +10,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import context
-from lingo.layers.moe.learned import ExpertChoiceRouter
+from lingo.layers import ExpertChoiceRouter, SwitchRouter, context
 from lingo.layers.moe.router import Tokens
-from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.learner.state import initial_value
 from lingo.ops import random
 
@@ -106,9 +104,6 @@ def test_drawing_needs_rows() -> None:
 def test_numbers_out_of_range_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ParamError, match=f"{next(iter(fields))}="):
         SwitchRouter.params(dim=D, num_experts=E, **fields).build()
-
-
-# ---- expert choice -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("capacity", [1, 3, T])

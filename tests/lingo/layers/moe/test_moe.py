@@ -14,16 +14,11 @@ import pytest
 import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import context, path
-from lingo.layers.feed_forward import FeedForward
+from lingo.layers import ExpertChoiceRouter, FeedForward, Remat, Repeat, Stack, context, path
 from lingo.layers.moe import dispatch
-from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import UNROLLED, MoE
 from lingo.layers.moe.router import HashRouter, Router, Routing, Tokens
 from lingo.layers.moe.token_choice import SwitchRouter, TopNRouter
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
 B, T, D, E = 3, 6, 4, 4
@@ -59,9 +54,6 @@ class ToFirst(Router):
 
 
 SEEN: list[tuple[Any, int, int]] = []
-
-
-# ---- what is computed ----------------------------------------------------------------------------
 
 
 def test_alike_experts_with_room_for_all_are_one_dense_network(draw: Draw) -> None:
@@ -125,9 +117,6 @@ def test_padding_gets_zeros_and_changes_nothing(draw: Draw) -> None:
     assert not y.numpy()[SEGMENTS == 0].any()
 
 
-# ---- capacity and groups -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fields", "training", "size", "capacity"),
     [
@@ -159,9 +148,8 @@ def test_tokens_that_make_no_whole_groups_are_refused(draw, group_size, message)
         context.apply(layer, draw(layer), X)
 
 
-def test_lengths_need_not_be_known(draw: Draw) -> None:
-    layer = mixture(min_capacity=1).build()
-    weights = draw(layer)
+def test_lengths_need_not_be_known(with_weights) -> None:
+    layer, weights = with_weights(mixture(min_capacity=1).build())
     spec = tf.TensorSpec([None, None, D])
     run = tf.function(lambda x: context.apply(layer, weights, x)[0], input_signature=[spec])
     for x in (X, X[:2, :4]):
@@ -175,9 +163,6 @@ def test_lengths_need_not_be_known(draw: Draw) -> None:
 def test_numbers_that_are_not_positive_are_refused(field: str) -> None:
     with pytest.raises(ParamError, match=field):
         mixture(**{field: 0}).build()
-
-
-# ---- forms ---------------------------------------------------------------------------------------
 
 
 class Parts:
@@ -227,9 +212,6 @@ def test_ragged_is_refused_where_shapes_have_to_be_known(draw, fields, message):
         context.apply(layer, draw(layer), X, call=call(**fields))
 
 
-# ---- steps ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", ["auto", "gather", "one_hot"])
 @pytest.mark.parametrize("router", [SwitchRouter, TopNRouter, HashRouter])
 def test_steps_drop_nothing(draw: Draw, router: type, form: str) -> None:
@@ -259,9 +241,8 @@ def test_no_step_is_taken_where_experts_choose(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_a_step_of_one_token_reads_only_its_experts(draw: Draw, xla: bool) -> None:
-    layer = mixture().build()
-    weights = draw(layer)
+def test_a_step_of_one_token_reads_only_its_experts(with_weights, xla: bool) -> None:
+    layer, weights = with_weights(mixture().build())
     step = tf.function(
         lambda weights: context.apply(
             layer, weights, X[:1, :1], tf.constant(0), method="step", call={"compiled": xla}
@@ -276,9 +257,6 @@ def test_a_step_of_one_token_reads_only_its_experts(draw: Draw, xla: bool) -> No
         }
         good += bool(tf.reduce_all(step(broken) == y))
     assert good == E - 2  # of a token with two choices
-
-
-# ---- names and counts ----------------------------------------------------------------------------
 
 
 def test_weights_have_the_names_of_single_experts_in_a_stack_and_in_a_scan() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import context
+from lingo.layers import ExpertChoiceRouter, context
 from lingo.layers.inputs import needs_token_ids
-from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.router import HashRouter, Router, Tokens
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.ops import random
@@ -179,9 +178,6 @@ def test_load_is_a_shown_state_that_starts_in_balance() -> None:
     np.testing.assert_array_equal(
         spec.init.draw(random.root_key(0), spec.shape, fan_in=1), np.ones(E)
     )
-
-
-# ---- hash ----------------------------------------------------------------------------------------
 
 
 def hashed(ids: np.ndarray, seed: int) -> np.ndarray:

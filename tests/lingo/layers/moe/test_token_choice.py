@@ -33,9 +33,6 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
 
 
-# ---- shared ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cls", "priority", "capacity", "slots"),
     [
@@ -84,9 +81,6 @@ def test_numbers_that_are_not_positive_are_refused(cls, fields):
         built(cls, **fields)
 
 
-# ---- Switch ------------------------------------------------------------------------------------
-
-
 def switch_loop(p: np.ndarray, capacity: int) -> np.ndarray:
     """Fedus et al. 2022, sec. 2.1 and 2.2: y = p_i(x) E_i(x), tokens past the capacity skipped."""
     gates, count = np.zeros_like(p), [0] * E
@@ -111,8 +105,6 @@ def test_switch_without_jitter_is_not_random_in_training(route: Callable) -> Non
     a, b = (route(router, LOGITS, capacity=2, training=True, seed=seed) for seed in (1, 2))
     np.testing.assert_array_equal(a.gates, b.gates)
 
-
-# ---- GShard ------------------------------------------------------------------------------------
 
 PUBLISHED = [[2, 1, 0], [3, 0.5, 0], [2.5, 0, 1], [0, 2, 1], [1, 0, 2], [1.5, 1, 0.5]]
 
@@ -190,9 +182,6 @@ def test_a_second_choice_of_gshard_that_is_not_used_still_takes_a_slot(route, dr
     np.testing.assert_array_equal(found.slot[0, :, 1] >= 0, used & (np.arange(40) < 20))
 
 
-# ---- top n -------------------------------------------------------------------------------------
-
-
 def top_n_loop(
     logits: np.ndarray, n: int, threshold: float, rnd: np.ndarray, capacity: int
 ) -> np.ndarray:
@@ -243,9 +232,6 @@ def test_choices_are_used_as_often_as_their_gate_says(cls, fields, rates, route)
     found = route(built(cls, 3, **fields), logits, capacity=100, training=True)
     deviation = np.sqrt([rate * (1 - rate) / 2000 for rate in rates])
     assert (np.abs((found.slot >= 0).mean((0, 1)) - rates) <= 4 * deviation + 1e-6).all()
-
-
-# ---- Lingvo ------------------------------------------------------------------------------------
 
 
 def lingvo_loop(

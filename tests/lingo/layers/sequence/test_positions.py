@@ -11,10 +11,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.layers import Attention, FanIn, Layer, Remat, Repeat, Stack, TransformerLayer
 from lingo.layers.context import apply
-from lingo.layers.initial import FanIn
-from lingo.layers.layer import Layer
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import (
     Alibi,
     AttentionPositions,
@@ -25,10 +23,6 @@ from lingo.layers.sequence.positions import (
     distance_buckets,
     shared_table,
 )
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 5, 3, 8]).astype(np.float32)  # [B, T, N, H]
@@ -132,11 +126,10 @@ def test_a_distance_that_begins_a_bucket_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(bidirectional, draw):
+def test_relative_bias_is_the_entry_of_the_bucket_of_each_distance(bidirectional, with_weights):
     num = 8 if bidirectional else 4  # later keys have the second half
     params = RelativeBias.params(num_heads=3, num_buckets=num, max_distance=8, dtype="bfloat16")
-    layer = params.set(bidirectional=bidirectional).build()
-    weights = draw(layer)
+    layer, weights = with_weights(params.set(bidirectional=bidirectional).build())
     table, keys = weights["table"].numpy(), np.array([[0, 1, 12], [0, 30, 3]], np.int32)
     bias, _ = apply(layer, weights, POSITIONS + 2, keys, method="bias")
     expected = np.zeros([2, 3, 5, 3])
@@ -222,9 +215,8 @@ def test_sinusoids_are_computed_in_float32_and_not_stored() -> None:
     assert layer.weights() == {}
 
 
-def test_learned_positions_find_their_rows(draw: Callable) -> None:
-    layer = LearnedPositions.params(max_length=5, dim=4).build()
-    weights = draw(layer)
+def test_learned_positions_find_their_rows(with_weights) -> None:
+    layer, weights = with_weights(LearnedPositions.params(max_length=5, dim=4).build())
     rows = weights["table"].numpy()[POSITIONS]
     np.testing.assert_array_equal(apply(layer, weights, POSITIONS)[0], rows)
 

@@ -26,9 +26,8 @@ def test_a_tied_head_multiplies_with_the_vector_of_every_token() -> None:
     np.testing.assert_allclose(logits, X @ VECTORS.T, rtol=1e-5, atol=1e-6)
 
 
-def test_a_head_of_its_own_multiplies_with_every_column(draw: Callable) -> None:
-    layer = SoftmaxHead.params(dim=4, vocab_size=7).build()
-    weights = draw(layer)
+def test_a_head_of_its_own_multiplies_with_every_column(with_weights) -> None:
+    layer, weights = with_weights(SoftmaxHead.params(dim=4, vocab_size=7).build())
     logits, _ = apply(layer, weights, X, VECTORS)
     np.testing.assert_allclose(logits, X @ weights["w"].numpy(), rtol=1e-5, atol=1e-6)
 

@@ -10,17 +10,11 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.layers import Attention, FeedForward, Layer, Remat, Repeat, RmsNorm, Stack
 from lingo.layers.context import apply
-from lingo.layers.feed_forward import FeedForward
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs
-from lingo.layers.layer import Layer
-from lingo.layers.norm import RmsNorm
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
 X = np.random.default_rng(0).normal(size=[2, 5, 8]).astype(np.float32)
@@ -78,9 +72,8 @@ MEMORY = np.random.default_rng(1).normal(size=[2, 3, 8]).astype(np.float32)
 DECODER = SMALL.copy().set(cross_attention=CrossAttention.params(num_heads=2))
 
 
-def test_cross_attention_adds_between_the_two(draw: Callable) -> None:
-    layer = DECODER.copy().build()
-    weights = draw(layer)
+def test_cross_attention_adds_between_the_two(with_weights) -> None:
+    layer, weights = with_weights(DECODER.copy().build())
     y, _ = apply(layer, weights, X, memory=MEMORY)
     silent = weights | {"ffn/w_out": tf.zeros([32, 8])}
     attended, _ = apply(SMALL.build(), silent, X)
@@ -187,9 +180,8 @@ def test_a_memory_needs_a_cross_attention_and_the_reverse(draw: Callable) -> Non
         apply(decoder, draw(decoder), X)
 
 
-def test_dropout_draws_for_each_part_and_each_example(draw: Callable) -> None:
-    layer = SMALL.copy().set(dropout_rate=0.5).build()
-    weights = draw(layer)
+def test_dropout_draws_for_each_part_and_each_example(with_weights) -> None:
+    layer, weights = with_weights(SMALL.copy().set(dropout_rate=0.5).build())
     whole, _ = apply(layer, weights, X, call=TRAINING)
     assert not np.allclose(whole, apply(layer, weights, X)[0])
     alone, _ = apply(layer, weights, X[1:], call=TRAINING | {"rows": tf.constant([1])})

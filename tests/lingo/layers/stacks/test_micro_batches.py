@@ -10,15 +10,12 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.chain import Chain
+from lingo.layers import BatchNorm, Chain, Linear, PipelinedChain
 from lingo.layers.stacks.micro_batches import (
     merge_microbatches,
     micro_batch_shape,
     split_microbatches,
 )
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.layers.vision.batch_norm import BatchNorm
 
 
 def pipeline(num: int, statistics_over: int | None = None) -> Chain:

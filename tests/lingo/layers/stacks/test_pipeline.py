@@ -20,17 +20,10 @@ from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.layers import context
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.linear import Linear
-from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.token_choice import TopNRouter
-from lingo.layers.sequence.attention import Attention
+from lingo.layers import Attention, FeedForward, Linear, MoE, Pipeline, Stack, TopNRouter, context
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.positions import RelativeBias
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.pipeline import Pipeline
-from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, initial_state, initial_value
 from lingo.learner.step import decode_batch, evaluate_batch, local_sums
 from lingo.ops import random
@@ -92,9 +85,6 @@ def pairs(stack: type[Stack] = Stack, **fields: Any) -> Params:
     return params
 
 
-# ---- what is compared ------------------------------------------------------------------------
-
-
 def weights_of(layer: Any) -> dict[str, Any]:
     return {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.weights().items()}
 
@@ -138,8 +128,6 @@ def evaluation(params: Params, batch: Mapping[str, np.ndarray]) -> Found:
 def plain(make: Callable[..., Params], **fields: Any) -> Found:
     return step(make(**fields), rows(B))
 
-
-# ---- language models -------------------------------------------------------------------------
 
 # more and fewer micro-batches than stages, one and several layers in a stage, without and with
 # remat; the other pairs take minutes to trace, and `test_repeat.py` has them of smaller layers
@@ -205,9 +193,6 @@ def test_the_graph_grows_with_neither_micro_batches_nor_layers() -> None:
     assert num_nodes(4, 2) == num_nodes(16, 8)
 
 
-# ---- other models ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("rows_of_a_group", "remat"), [(None, False), (2, True)])
 def test_experts_see_the_groups_that_they_do_in_the_stack(rows_of_a_group, remat):
     group_size = rows_of_a_group and rows_of_a_group * T
@@ -225,9 +210,6 @@ def test_the_memory_goes_along_and_the_bias_is_the_same_for_all() -> None:
     for table in ("encoder_table", "decoder_table"):
         assert np.abs(expected[f"d model/{table}"]).max() > 1e-4
     assert_same(step(pairs(Pipeline, **fields), rows(B) | source), expected)
-
-
-# ---- what is refused -------------------------------------------------------------------------
 
 
 def linear(**fields: Any) -> Params:

@@ -13,11 +13,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import context
+from lingo.layers import Chain, Layer, PipelinedChain, context
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer
-from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import initial_value
 from lingo.ops import random
 

@@ -12,15 +12,10 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers import context, path
+from lingo.layers import Layer, Linear, Pipeline, Remat, Stack, context, path
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat, layer_index
-from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
-from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random

@@ -9,11 +9,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers import Linear, Repeat, RmsNorm, Stack
 from lingo.layers.context import apply
-from lingo.layers.linear import Linear
-from lingo.layers.norm import RmsNorm
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
 
 LINEAR = Linear.params(dim=2, output_dim=2)
 both = pytest.mark.parametrize("stack", [Stack, Repeat])

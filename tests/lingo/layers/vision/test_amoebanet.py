@@ -10,13 +10,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.layers import BatchNorm, Chain, Layer, NormalCell, PipelinedChain, ReductionCell
 from lingo.layers.context import apply
-from lingo.layers.layer import Layer
-from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem, amoebanet
-from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
-from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import initial_value
 from tests.conftest import graph_flops
 
@@ -40,9 +36,6 @@ def states(layer: Layer) -> dict[str, Any]:
 
 def num_weights(layer: Layer) -> int:
     return sum(spec.size for spec in layer.weights().values())
-
-
-# ---- an independent count: a convolution has i * o * k weights, a batch norm two a channel -------
 
 
 def conv(i: int, o: int, window: int = 1) -> int:
@@ -108,9 +101,6 @@ def test_an_imagenet_model_halves_the_image_five_times_before_the_mean() -> None
     assert seen[23] == (2, 1000)
 
 
-# ---- cells ---------------------------------------------------------------------------------------
-
-
 class Formulas:
     """The operations, written out, with a cell's weights and the first moving statistics."""
 
@@ -151,9 +141,8 @@ def cell(cls: type[Layer], **fields: Any) -> Layer:
     return params.build()
 
 
-def test_a_normal_cell_computes_its_formula(draw: Callable) -> None:
-    layer = cell(NormalCell, dim=6, before_dim=8)
-    weights = draw(layer)
+def test_a_normal_cell_computes_its_formula(with_weights) -> None:
+    layer, weights = with_weights(cell(NormalCell, dim=6, before_dim=8))
     x, before = images(2, 4, 4, 6), images(2, 4, 4, 8)
     f = Formulas(weights)
     n0, n1 = f.unit(x, "squeeze"), before
@@ -168,9 +157,8 @@ def test_a_normal_cell_computes_its_formula(draw: Callable) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 7])
-def test_a_reduction_cell_after_a_reduction_computes_its_formula(size: int, draw: Callable) -> None:
-    layer = cell(ReductionCell, dim=6, before_dim=5, after_reduction=True)
-    weights = draw(layer)
+def test_a_reduction_cell_after_a_reduction_computes_its_formula(size: int, with_weights) -> None:
+    layer, weights = with_weights(cell(ReductionCell, dim=6, before_dim=5, after_reduction=True))
     x, before = images(2, -(-size // 2), -(-size // 2), 6), images(2, size, size, 5)
     f = Formulas(weights)
     rectified = np.maximum(before, 0)
@@ -191,8 +179,6 @@ def test_a_reduction_cell_after_a_reduction_computes_its_formula(size: int, draw
     (y, _), _ = apply(layer, weights, (x, before), call={"state": states(layer)})
     np.testing.assert_allclose(y, tf.concat([n4, n5, n6], -1), rtol=1e-4, atol=1e-4)
 
-
-# ---- the model -----------------------------------------------------------------------------------
 
 SMALL = {"num_layers": 3, "num_filters": 8, "num_classes": 5}
 

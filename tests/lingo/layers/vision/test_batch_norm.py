@@ -11,10 +11,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers import BatchNorm, Layer
 from lingo.layers.context import SideOutputs, apply
 from lingo.layers.inputs import BatchRequirements
-from lingo.layers.layer import Layer
-from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import initial_value
 
 X = 3 + 2 * np.random.default_rng(0).normal(size=[8, 4, 5, 3]).astype(np.float32)
@@ -46,9 +45,8 @@ def stepped(layer: Layer, *calls: SideOutputs) -> dict[str, np.ndarray]:
     return found
 
 
-def test_in_training_it_equals_that_of_keras(draw: Callable) -> None:
-    layer = batch_norm()
-    weights = draw(layer)
+def test_in_training_it_equals_that_of_keras(with_weights) -> None:
+    layer, weights = with_weights(batch_norm())
     y, _ = apply(layer, weights, X, call=TRAINING)
     expected = oracle(weights)(X, training=True)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
@@ -83,9 +81,8 @@ def test_the_moving_mean_square_is_a_moving_mean_of_squares(draw: Callable) -> N
 
 
 @pytest.mark.parametrize("statistics_over", [None, 1])
-def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(statistics_over, draw):
-    layer = batch_norm(statistics_over=statistics_over)
-    weights = draw(layer)
+def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(statistics_over, with_weights):
+    layer, weights = with_weights(batch_norm(statistics_over=statistics_over))
     whole = stepped(layer, apply(layer, weights, X, call=TRAINING)[1])
     parts = [apply(layer, weights, x, call=TRAINING)[1] for x in np.split(X, [1, 3])]
     for name, value in stepped(layer, *parts).items():

@@ -11,9 +11,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers import Conv2D, Layer
 from lingo.layers.context import apply
-from lingo.layers.layer import Layer
-from lingo.layers.vision.conv import Conv2D
 from lingo.learner.state import initial_value
 
 X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)

@@ -11,18 +11,10 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
+from lingo.layers import Attention, Embedding, Layer, Linear, Lora, Remat, Repeat, Stack, WeightNorm
 from lingo.layers.context import apply
-from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.layer import Layer
-from lingo.layers.linear import Linear
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.learner.state import initial_value
 from params.lm.source import tiny
 
