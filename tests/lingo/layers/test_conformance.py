@@ -16,7 +16,7 @@ import pytest
 from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, inherited_values
-from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context, path
+from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context
 from lingo.layers.lift import vmap_layer
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.learner.state import initial_value
@@ -28,6 +28,7 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
+from tests.lingo.layers.stacks.compare import by_name
 
 ROOT = pathlib.Path(__file__).parents[3]
 B, T, D = 2, 3, 8
@@ -354,6 +355,9 @@ def run(layer: Layer, case: Case, *, jit: bool = False, eager: bool = False) -> 
 
     step = step if eager else tf.function(step, autograph=False, jit_compile=jit)
     outputs, gradients = step(weights, tf.range(B), tf.nest.map_structure(tf.constant, case.inputs))
+    unreached = [where for where, value in gradients.items() if value is None]
+    assert not unreached, f"no gradient reaches {unreached}"
+    gradients = {where: tf.convert_to_tensor(value) for where, value in gradients.items()}
     return Result([o.numpy() for o in outputs], by_name(gradients))
 
 
@@ -367,16 +371,6 @@ def evaluate(case: Case, dtype: str) -> list[np.ndarray]:
     if case.stackable and case.params.cls is not nn.Dropout:  # which keeps the type of its input
         assert outputs.dtype == dtype
     return [tf.cast(output, tf.float64).numpy() for output in tf.nest.flatten(outputs)]
-
-
-def by_name(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    found = {}
-    for where, value in tensors.items():
-        assert value is not None, f"no gradient reaches {where}"
-        value = tf.convert_to_tensor(value).numpy()
-        rest = value.shape[len(path.stack_shape(where)) :]
-        found |= dict(zip(path.names(where), value.reshape(-1, *rest), strict=True))
-    return found
 
 
 def assert_same(a: Result, b: Result, *, num_terms: int = 0) -> None:

@@ -211,15 +211,6 @@ def test_random_numbers_need_a_key() -> None:
         context.apply(Stack.params(layer=Noise.params()).build(), {}, tf.zeros([]))
 
 
-def test_layers_of_a_scan_draw_the_numbers_of_separate_layers() -> None:
-    call = {"key": random.root_key(3)}
-    pattern = [Noise.params(), Around.params(layer=Noise.params())]
-    stack, repeat = (s.params(layer=pattern, num_layers=4).build() for s in (Stack, Repeat))
-    expected, _ = context.apply(stack, {}, tf.zeros([]), call=call)
-    found, _ = context.apply(repeat, {}, tf.zeros([]), call=call)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 def test_wrappers_and_what_they_wrap_draw_different_numbers() -> None:
     layer = Around.params(layer=Around.params(layer=Noise.params())).build()
     with context.enter_call(context.Call({}, key=random.root_key(0))):

@@ -13,8 +13,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data.images.image_input import ImageInput
-from lingo.data.text_input import TextInput
+from lingo.data import ImageInput, TextInput
 from lingo.layers import BatchNorm, Chain, Layer, ReductionCell, context
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.learner.state import Learner, initial_state, load_arrays

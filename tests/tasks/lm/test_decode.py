@@ -139,13 +139,10 @@ def assert_searches_by_the_scores_of_the_whole(task: Any, draw: Callable) -> Non
         assert totals[0] > least - 2.0, "much worse than greedy"
 
 
-@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm"])
+@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm", "mixed"])
 def test_every_form_of_cache_searches_by_the_scores_of_the_whole(form: str, draw: Callable) -> None:
-    assert_searches_by_the_scores_of_the_whole(task(LAYERS[form]), draw)
-
-
-def test_a_scan_over_layers_searches_by_the_scores_of_the_whole(draw: Callable) -> None:
-    assert_searches_by_the_scores_of_the_whole(task(LAYERS["mixed"], stack=Repeat), draw)
+    stack = Repeat if form == "mixed" else Stack
+    assert_searches_by_the_scores_of_the_whole(task(LAYERS[form], stack), draw)
 
 
 @pytest.mark.parametrize("form", MODELS)

@@ -57,28 +57,6 @@ def test_logits_ignore_later_tokens(kind: Callable, draw: Callable) -> None:
     close(logits[:, :4], apply(layer, weights, TOKENS[:, :4])[0])
 
 
-@pytest.mark.parametrize("chunks", [[1] * 6, [2, 3, 1]])
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw: Callable) -> None:
-    layer = kind().build()
-    weights = draw(layer)
-    caches = layer.empty_caches(batch_size=2, length=7)
-
-    @tf.function(autograph=False)
-    def step(token: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
-        call = {"caches": caches}
-        logits, sides = apply(layer, weights, token, index, method="step", call=call)
-        return logits, sides.caches
-
-    outputs = []
-    start = 0
-    for size in chunks:
-        logits, caches = step(TOKENS[:, start : start + size], tf.constant(start), caches)
-        outputs.append(logits)
-        start += size
-    close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
-
-
 def test_the_embedding_gives_the_logits_unless_the_head_has_a_matrix() -> None:
     assert "head/w" not in rotary().build().weights()
     assert learned().build().weights()["head/w"].shape == (8, 11)

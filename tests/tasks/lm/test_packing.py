@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from lingo.config.params import Params
-from lingo.data.source import TextFiles
-from lingo.data.text_input import TextInput
+from lingo.data import TextFiles, TextInput
 from lingo.layers import Attention, CallInputs, LocalWindow, Repeat, Stack, TransformerLayer
 from lingo.layers.context import apply
-from lingo.layers.sequence.positions import Alibi, LearnedPositions, RelativeBias, Rotary
-from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
+from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.recurrent import Lstm, RecurrentLayer
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -31,18 +30,13 @@ def attending(**fields: Any) -> Params:
 
 
 FORMS = {
-    "no positions": {"layer": attending()},
-    "rotary": {"layer": attending(positions=Rotary)},
-    "relative bias": {"layer": attending(positions=RelativeBias)},
-    "alibi": {"layer": attending(positions=Alibi)},
     "window": {"layer": attending(mask=LocalWindow.params(window=3), positions=Rotary)},
-    "one key head": {"layer": attending(num_kv_heads=1)},
+    "relative bias": {"layer": attending(positions=RelativeBias)},
     "learned positions": {
         "layer": attending(),
         "positions": LearnedPositions.params(max_length=LENGTH),
     },
     "lstm": {"layer": RecurrentLayer.params(network=Lstm)},
-    "gru": {"layer": RecurrentLayer.params(network=Gru)},
 }
 
 

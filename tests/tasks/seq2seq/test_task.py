@@ -200,14 +200,6 @@ def test_a_search_finds_texts_with_the_scores_of_the_whole(stack, draw):
         assert len({*map(tuple, texts.tolist())}) == 3
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 0.0}, SEARCH], ids=["greedy", "beam"])
-def test_a_target_does_not_depend_on_the_sources_beside_it(settings, weights):
-    tokens, log_probs = run(TASK, weights, **settings)
-    alone, its_log_probs = run(TASK, weights, SOURCES[1:2], **settings)
-    np.testing.assert_array_equal(alone[0], tokens[1])
-    np.testing.assert_allclose(its_log_probs[0], log_probs[1], rtol=1e-4, atol=1e-4)
-
-
 def test_the_source_is_read_once(weights: Any) -> None:
     """The encoder is not in the loop over tokens."""
     sampling = Sampling.params(max_tokens=N).build()

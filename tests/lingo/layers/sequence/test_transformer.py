@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, Params
+from lingo.config.params import Params
 from lingo.layers import Attention, FeedForward, Layer, Remat, Repeat, RmsNorm, Stack
 from lingo.layers.context import apply
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs
@@ -85,29 +85,6 @@ def test_cross_attention_adds_between_the_two(with_weights) -> None:
     np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("stack", [Stack, Repeat])
-def test_decoders_step_with_a_memory_given_once(stack: type[Stack], draw: Callable) -> None:
-    layer = stack.params(layer=DECODER, num_layers=2).build()
-    weights, segments = draw(layer), np.array([[1, 1, 1], [1, 1, 0]], np.int32)
-    caches, outputs = layer.empty_caches(batch_size=2, length=5), []
-    for start, stop in [(0, 2), (2, 3), (3, 5)]:
-        memory = MEMORY if start == 0 else None
-        y, sides = apply(
-            layer,
-            weights,
-            X[:, start:stop],
-            start,
-            method="step",
-            memory=memory,
-            memory_segments=segments,
-            call={"caches": caches},
-        )
-        caches = {**caches, **sides.caches}
-        outputs.append(y)
-    whole, _ = apply(layer, weights, X, memory=MEMORY, memory_segments=segments)
-    np.testing.assert_allclose(np.concatenate(outputs, 1), whole, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("wrapper", [Stack, Repeat, Remat])
 def test_a_gradient_reaches_the_memory(wrapper: type[Layer], draw: Callable) -> None:
     plain = Stack.params(layer=DECODER, num_layers=2)
@@ -180,14 +157,6 @@ def test_a_memory_needs_a_cross_attention_and_the_reverse(draw: Callable) -> Non
         apply(decoder, draw(decoder), X)
 
 
-def test_dropout_draws_for_each_part_and_each_example(with_weights) -> None:
-    layer, weights = with_weights(SMALL.copy().set(dropout_rate=0.5).build())
-    whole, _ = apply(layer, weights, X, call=TRAINING)
-    assert not np.allclose(whole, apply(layer, weights, X)[0])
-    alone, _ = apply(layer, weights, X[1:], call=TRAINING | {"rows": tf.constant([1])})
-    np.testing.assert_allclose(alone, whole[1:], rtol=1e-4, atol=1e-5)
-
-
 class Ones(Layer):
     """Gives ones, whatever it is given."""
 
@@ -199,9 +168,3 @@ class Ones(Layer):
 def test_flops_are_those_of_the_traced_graph(placement: str, traced_flops: Callable) -> None:
     layer = SMALL.copy().set(norm_placement=placement).build()
     assert layer.flops(X.shape) == traced_flops(layer, X)
-
-
-@pytest.mark.parametrize("field", ["dropout_rate", "drop_path_rate"])
-def test_a_wrong_rate_is_refused(field: str) -> None:
-    with pytest.raises(ParamError, match=rf"{field}=-1\.0 is not in \[0, 1\)"):
-        SMALL.copy().set(**{field: -1.0}).build()

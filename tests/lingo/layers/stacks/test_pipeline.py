@@ -236,13 +236,6 @@ def test_a_repeat_without_layers_is_refused() -> None:
     linear(num_layers=9, **fields).build()
 
 
-@pytest.mark.parametrize("field", ["num_stages", "num_micro_batches", "circular_repeats"])
-def test_numbers_below_one_are_refused(field: str) -> None:
-    fields = {"num_layers": 2, "num_stages": 2, "num_micro_batches": 2, field: 0}
-    with pytest.raises(ParamError, match=f"{field}=0"):
-        linear(**fields).build()
-
-
 def test_a_group_that_is_no_part_of_a_micro_batch_is_refused() -> None:
     mixture = MoE.params(dim=2, num_experts=2, group_size=4 * T)
     params = Pipeline.params(layer=mixture, num_layers=2, num_stages=2, num_micro_batches=4)

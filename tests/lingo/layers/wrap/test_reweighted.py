@@ -136,19 +136,6 @@ def test_one_override_puts_it_around_every_layer_of_a_class() -> None:
     assert "model/embedding/table_scale" in names
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
-        ({"pattern": "("}, "no regular expression"),
-        ({"rank": 0}, "rank=0 is not positive"),
-    ],
-)
-def test_mistakes_are_refused(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParamError, match=message):
-        Lora.params(layer=Linear.params(dim=D, output_dim=F), **values).build()
-
-
 def test_a_pattern_cannot_choose_some_layers_of_a_scan() -> None:
     scan = Repeat.params(layer=FeedForward.params(dim=D), num_layers=2)
     with pytest.raises(ParamError, match=r"matches some of the layers stacked in layers/\[0:2\]"):
