@@ -11,10 +11,7 @@ from typing import Any
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers.layer import Layer
-from lingo.layers.moe.router import Router
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.positions import LearnedPositions
+from lingo.layers import Attention, Layer, LearnedPositions, Router
 from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import bits, mean, perplexity, weighted_mean
 from lingo.ops.losses import cross_entropy, token_losses

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lingo.config.lazy import tf
+from lingo.layers import Embedding, Layer, LearnedPositions
 from lingo.layers.chunks import in_chunks
 from lingo.layers.context import annotate
-from lingo.layers.embedding import Embedding
 from lingo.layers.inputs import CallInputs, needs_token_ids
-from lingo.layers.layer import Layer
-from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.softmax import Head
 from lingo.ops.shape import size_of
 
@@ -39,13 +37,7 @@ class TokenModel(Protocol):
 def with_position_ids(
     inputs: CallInputs, tokens: tf.Tensor, index: tf.Tensor | None = None
 ) -> CallInputs:
-    """Returns inputs with position ids 0, 1, 2, ... if they have none.
-
-    Args:
-        inputs: the inputs of a stack.
-        tokens: int32 [B, T].
-        index: int32 scalar that is added to the ids; None: 0.
-    """
+    """Returns inputs; if they have no position ids, with `index` (None: 0) + 0, 1, 2, ..."""
     if inputs.position_ids is not None:
         return inputs
     ids = tf.zeros_like(tokens) + tf.range(size_of(tokens, 1))
@@ -57,11 +49,8 @@ def stack_inputs(
 ) -> CallInputs:
     """Returns inputs with what a model knows: its table, and tokens if a layer needs them.
 
-    Args:
-        stack: the stack that takes them.
-        tokens: int32 [B, T].
-        inputs: the other inputs.
-        table: float32 [num_buckets, N], the model's `shared_table`; None: it has none.
+    `tokens` are int32 [B, T]; `table` is the model's `shared_table`, float32 [num_buckets, N], if
+    any.
     """
     token_ids = tokens if needs_token_ids(stack) else None
     return inputs._replace(position_table=table, token_ids=token_ids)
@@ -75,18 +64,10 @@ def embed_tokens(
     positions: LearnedPositions | None,
     scaled: bool,
 ) -> tf.Tensor:
-    """Returns the input of a stack.
+    """Returns the input of a stack, [B, T, D], for tokens and position ids, int32 [B, T].
 
-    Args:
-        tokens: int32 [B, T].
-        position_ids: int32 [B, T], each position's index in its document.
-        embedding: a vector for each token.
-        positions: a vector for each position id, which is added; None: nothing is added.
-        scaled: whether to multiply the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only
-            the token's vector.
-
-    Returns:
-        [B, T, D], the type of the embedding.
+    `scaled` multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
+    vector.
     """
     x = embedding(tokens)
     if positions is not None:

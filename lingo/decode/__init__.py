@@ -6,8 +6,4 @@ from lingo.decode.beam import Beam
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 
-__all__ = [
-    "Beam",
-    "Decoding",
-    "Sampling",
-]
+__all__ = ["Beam", "Decoding", "Sampling"]

@@ -32,14 +32,9 @@ def empty_caches(
 def stepper(model: Layer) -> Step:
     """Returns the step function of a model, for use within the current call.
 
-    The function passes `inputs` to `next_logits`. A first step may need them:
-    `partial(step, inputs=CallInputs(memory=...))`; later steps read them from the caches.
-
-    Args:
-        model: has `next_logits(tokens, index, inputs)`.
-
-    Returns:
-        (tokens int32 [rows, C], index int32 scalar, caches) -> float32 logits [rows, V], caches.
+    It maps (tokens int32 [rows, C], index int32 scalar, caches) to float32 logits [rows, V] and
+    caches, and passes `inputs` to `next_logits`. A first step may need them: `partial(step,
+    inputs=CallInputs(memory=...))`; later steps read them from the caches.
     """
     call = fold_weights(model, context.current())
 

@@ -61,14 +61,10 @@ class Rules(Protocol):
     """How a mesh shards what layers compute: maps logical axes to shardings."""
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        """Returns an activation with the sharding of its logical axes.
+        """Returns an activation, any shape and type, with the sharding of its logical axes.
 
-        Args:
-            x: any shape and type.
-            axes: logical axis of each mapped axis and of each axis of `x`; None for one without.
-
-        Raises:
-            ParamError: if the rules do not fit the shape of `x`.
+        The axes, None for one without, are those of mapped axes and then those of `x`. Raises
+        `ParamError` if the rules do not fit its shape.
         """
         ...
 
@@ -170,11 +166,7 @@ def apply(
 
 
 def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
-    """Returns a tensor with the sharding that the mesh's rules give to its logical axes.
-
-    Args:
-        x: any shape and type.
-        *axes: one logical axis (`"batch"`, `"length"`, `"embed"`, ...) or None per axis of `x`.
+    """Returns x, any shape and type, with the sharding that the rules give to its logical axes.
 
     Raises:
         ValueError: if the number of axes is not the rank of `x`.

@@ -38,21 +38,11 @@ def check_rate(field: str, rate: float) -> None:
 
 
 def dropout(
-    layer: Layer,
-    x: tf.Tensor,
-    *,
-    rate: float,
-    form: DropoutForm = "element",
-    name: str = "dropout",
+    layer: Layer, x: tf.Tensor, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
 ) -> tf.Tensor:
     """Returns a tensor that a layer has computed, in training with dropout.
 
-    Args:
-        layer: the layer whose random key is used.
-        x: [B, ...], any float type; [B, ..., T, D] for features and positions.
-        rate: probability of a zero, in [0, 1).
-        form: what is zeroed together.
-        name: name of the tensor; two tensors of one layer need different names.
+    `x` and `form` are those of `lingo.ops.dropout`. Two tensors of one layer need different names.
 
     Raises:
         RuntimeError: in training, if the call context has no `key` or no `rows`.

@@ -25,11 +25,8 @@ class Initializer(Configurable, interface=True):
     ) -> np.ndarray:
         """Returns initial values of a weight, or of a slice of it, float32.
 
-        Args:
-            key: host key of the seed and the weight's name.
-            shape: shape of the whole weight.
-            fan_in: number of inputs that each output sums.
-            index: the slice to return: a `slice` of step 1 for each of the first axes.
+        `index` has a `slice` of step 1 for each of the first axes; `fan_in` is the number of inputs
+        that each output sums.
         """
         return self.values(_symmetric(key, shape, index), fan_in).astype(np.float32)
 
@@ -129,11 +126,7 @@ _Q = (
 
 
 def cut_normal(u: np.ndarray) -> np.ndarray:
-    """Returns the quantiles of a unit normal cut at -2 and 2, float64.
-
-    Args:
-        u: any shape, float64 in [-1, 1]: twice the probability of a smaller value, minus one.
-    """
+    """Returns float64 quantiles of a unit normal cut at -2 and 2, for u = 2 P - 1, float64."""
     square = u * u
     top, bottom = np.full_like(u, _P[-1]), np.full_like(u, _Q[-1])
     for p, q in zip(_P[-2::-1], _Q[-2::-1], strict=True):

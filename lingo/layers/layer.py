@@ -86,13 +86,9 @@ class Layer(LayerTree, Configurable, interface=True):
     ) -> Any:
         """Declares a trained tensor; assign the result to the attribute of the same name.
 
-        Args:
-            name: attribute and last part of the path.
-            shape: shape of one layer's weight.
-            axes: logical axis of each dim.
-            init: distribution of the initial value; None: `FanIn`.
-            fan_in: number of inputs that each output sums; None: the first dim.
-            dtype: type that reading returns; None: the layer's.
+        `shape` is that of one layer, and `axes` has the logical axis of each dim. The defaults are
+        `FanIn`, the first dim as `fan_in` (the number of inputs that each output sums), and the
+        dtype of the layer, which is what reading returns.
         """
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
@@ -162,10 +158,8 @@ class Layer(LayerTree, Configurable, interface=True):
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Adds this call's contribution to the mean that updates a state.
 
-        Args:
-            name: the state's.
-            total: the state's shape, any number type: the weighted sum over examples.
-            weight: scalar, any number type: the sum of the weights.
+        `total` has the state's shape, the weighted sum over examples; `weight`, a scalar, is the
+        sum of the weights; both have any number type.
         """
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
@@ -224,30 +218,19 @@ class Layer(LayerTree, Configurable, interface=True):
     # ---- for callers
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of the matrix products of one forward call; a multiply-add is two.
-
-        Args:
-            shape: shape of the first input, all sizes known.
-        """
+        """Returns the operations of the matrix products of one call; a multiply-add is two."""
         return 0
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
-        """Returns what the layer itself, without its children, requires of a batch.
-
-        Args:
-            shape: shape of the first input; None for unknown sizes.
-        """
+        """Returns what the layer itself requires of a batch; `shape` has None for unknown sizes."""
         return BatchRequirements()
 
     def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
         """Returns the caches of the tree before the first step, by program path.
 
-        Args:
-            batch_size: B, an int or an int32 scalar.
-            length: S, the number of positions there is room for; likewise.
-
-        Returns:
-            Zeros, [stacked axes, B, *shape] or, with `per_position`, [stacked axes, B, S, *shape].
+        They are zeros, [stacked axes, B, *shape] or, with `per_position`, [stacked axes, B, S,
+        *shape]; `batch_size` and `length`, the S positions there is room for, are ints or int32
+        scalars.
         """
         caches = {}
         for where, spec in self.caches().items():
@@ -256,8 +239,6 @@ class Layer(LayerTree, Configurable, interface=True):
                 shape.insert(spec.position_axis, length)
             caches[where] = tf.zeros([*path.stack_shape(where), batch_size, *shape], spec.dtype)
         return caches
-
-    # ---- internals
 
     def _declare(
         self,

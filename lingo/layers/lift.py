@@ -82,11 +82,8 @@ def call_copies(
 ) -> list[tf.Tensor]:
     """Calls the copies of a layer one by one, unrolled; returns the result of each.
 
-    Args:
-        layer: declared by `copies`.
-        inputs: a [B, ...] tensor for each copy; B, and other sizes that no weight depends on, may
-            differ between copies.
-        rows: int32 [B] for each copy, the global index of each example of its batch.
+    Each has a [B, ...] input and `rows`, int32 [B], the global index of each example; B, and other
+    sizes that no weight depends on, may differ between copies.
     """
     call, num, outputs, per_layer = context.current(), len(inputs), [], []
     values = call.of([layer])
@@ -107,13 +104,7 @@ def call_copies(
 
 
 def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Calls one copy of a layer and drops its side outputs.
-
-    Args:
-        layer: declared by `copies`.
-        index: int32 scalar, the number of the copy; only its weights are read.
-        x: [B, ...], the input.
-    """
+    """Calls copy `index`, int32 scalar, on x [B, ...], reading its weights only."""
     call = context.current()
     inner = call.derive(
         indices={**call.indices, layer.path: layer_index(layer, index)},

@@ -55,10 +55,7 @@ def names(path: str) -> list[str]:
 def key(root: random.Key, path: str, indices: Mapping[str, Any] | None = None) -> random.Key:
     """Returns the random key of a path, the same whether its layers are stacked or not.
 
-    Args:
-        root: key of the seed, or of (seed, step).
-        path: path of a weight or a layer.
-        indices: program path ending in a slice -> the current index, an int or an int32 tensor.
+    `indices` maps a program path ending in a slice to the current index, an int or an int32 tensor.
     """
     prefix = ""
     for part in path.split("/"):

@@ -102,16 +102,8 @@ class LayerTree:
     ) -> Layer:
         """Declares copies of a child, whose weights the program stacks along a leading axis.
 
-        Args:
-            name: attribute of the copies as if they were a list: their paths are `<name>/<i>`.
-            child: the layer, built once.
-            num: number of copies.
-            start: index of the first copy.
-            step: difference between the indices of neighbouring copies.
-            axis: logical axis of the stack.
-
-        Returns:
-            `child`.
+        As if attribute `name` were a list, their paths are `<name>/<i>`, from `start` in steps of
+        `step`; `axis` is the logical axis of the stack. Returns `child`.
         """
         part = path.slice_part(start, start + (num - 1) * step + 1, step)
         self._add_child(f"{name}/{part}", child, axis)

@@ -40,13 +40,9 @@ class Blocks(NamedTuple):
         return self._replace(before=False, after=False).split_with_neighbors(x)
 
     def split_with_neighbors(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns each block with those it sees, zeros where there is none.
+        """Returns each block of x [B, T, ...], any type, T static, with those it sees.
 
-        Args:
-            x: [B, T, ...], any type; T is static.
-
-        Returns:
-            [B * M, num_keys, ...], same type.
+        The result is [B * M, num_keys, ...], same type, zeros where there is no block.
         """
         length: Any = x.shape[1]
         num, rest = self.count(length), x.shape[2:]

@@ -21,12 +21,7 @@ sec. 4.2). `example`: a whole example; on a residual branch, this is stochastic 
 
 
 def dropout(
-    x: tf.Tensor,
-    *,
-    rate: float,
-    key: random.Key,
-    rows: tf.Tensor,
-    form: DropoutForm = "element",
+    x: tf.Tensor, *, rate: float, key: random.Key, rows: tf.Tensor, form: DropoutForm = "element"
 ) -> tf.Tensor:
     """Zeroes parts of a tensor, each with probability `rate`, and divides the rest by 1 - rate.
 

@@ -105,16 +105,10 @@ def host_bits(key: Key, start: int, count: int) -> np.ndarray:
 
 
 def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
-    """Returns chosen words of host keys: any part of a random tensor without the rest.
+    """Returns words of host keys [...] by counters, uint64 [N]: uint32 [..., N].
 
-    Counters from 2**32 on use a key that is folded with their upper 32 bits.
-
-    Args:
-        key: words of shape [...], NumPy.
-        numbers: uint64 [N], the counter of each word.
-
-    Returns:
-        uint32 [..., N].
+    Any part of a random tensor can be drawn without the rest. Counters from 2**32 on use a key that
+    is folded with their upper 32 bits.
     """
     words = (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     out = _words(key, words)

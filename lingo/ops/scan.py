@@ -85,9 +85,7 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
 def output_specs(function: Any, *args: Any) -> Any:
     """Returns a function's outputs as symbolic tensors, with `shape` and `dtype`, uncomputed.
 
-    Args:
-        function: takes structures of tensors; a `tf.function` keeps the trace.
-        *args: structures of tensors of any shape, or of anything with `shape` and `dtype`.
+    Arguments may be of anything with `shape` and `dtype`; a `tf.function` keeps the trace.
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data.images.digits import Digits
-from lingo.data.images.image_input import ImageInput
-from lingo.layers.stacks.chain import Chain
+from lingo.data import Digits, ImageInput
+from lingo.layers import BatchNorm, Chain
 from lingo.layers.vision.amoebanet import amoebanet
-from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.optim.rmsprop import RmsProp
-from lingo.optim.schedule import Cosine, Warmup
-from lingo.optim.sgd import Momentum
+from lingo.optim import Cosine, Momentum, RmsProp, Warmup
 from tasks.image.task import ImageClassification
 
 IMAGENET = (224, 224, 3)

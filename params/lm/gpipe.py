@@ -11,13 +11,9 @@ from collections.abc import Mapping
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
+from lingo.layers import Pipeline, SinusoidPositions, SoftmaxHead, TransformerLayer
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.sequence.positions import SinusoidPositions
-from lingo.layers.sequence.softmax import SoftmaxHead
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.pipeline import Pipeline
-from lingo.optim.adam import Adam
-from lingo.optim.schedule import Cosine, Warmup
+from lingo.optim import Adam, Cosine, Warmup
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

@@ -11,14 +11,9 @@ from __future__ import annotations
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.sequence.attention import Attention
+from lingo.layers import Attention, FeedForward, Remat, Repeat, TransformerLayer
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.wrap.remat import Remat
-from lingo.optim.adam import Adam
-from lingo.optim.schedule import Cosine, Warmup
+from lingo.optim import Adam, Cosine, Warmup
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

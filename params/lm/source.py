@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data.mixture import Mixture
-from lingo.data.source import InstalledSource
-from lingo.data.sources.docstrings import Docstrings
-from lingo.data.text_input import TextInput
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.token_choice import TopNRouter
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.positions import Rotary
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.stack import Stack
-from lingo.optim.adam import AdamW
-from lingo.optim.schedule import Cosine, Warmup
+from lingo.data import Docstrings, InstalledSource, Mixture, TextInput
+from lingo.layers import Attention, FeedForward, MoE, Rotary, Stack, TopNRouter, TransformerLayer
+from lingo.optim import AdamW, Cosine, Warmup
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -42,7 +32,7 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
         task=LanguageModeling.params(
             model=LanguageModel.params(
                 dim=model_dim, stack=Stack.params(layer=layer, num_layers=num_layers)
-            ),
+            )
         ),
         train_input=data,
         eval_inputs={

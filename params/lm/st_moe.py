@@ -14,29 +14,13 @@ from typing import Literal
 
 from lingo.checkpoints.warm_start import WarmStart
 from lingo.config.registry import experiment
-from lingo.data.mixture import Mixture
+from lingo.data import Docstrings, Mixture, PairInput, SpanCorruption
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.span_corruption import SpanCorruption
-from lingo.data.pairs.pair_input import PairInput
-from lingo.data.sources.docstrings import Docstrings
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.token_choice import TopNRouter
-from lingo.layers.norm import RmsNorm
-from lingo.layers.sequence.softmax import SoftmaxHead
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.optim.adam import AdamW
-from lingo.optim.by_path import ByPath, Frozen
-from lingo.optim.schedule import Warmup
+from lingo.layers import FeedForward, MoE, RmsNorm, SoftmaxHead, TopNRouter, TransformerLayer
+from lingo.optim import AdamW, ByPath, Frozen, Warmup
 from params.lm.source import tiny
 from params.lm.switch import in_turn, on_mesh, set_dropout_rates, t5, t5_layer
-from tasks.classification.snippets import (
-    Brackets,
-    DocstringMatch,
-    Exceptions,
-    Libraries,
-    TokenKinds,
-)
+from tasks.classification import snippets
 
 Part = Literal["all", "moe", "non_moe", "attention", "ffn"]
 Ablation = Literal[
@@ -61,11 +45,11 @@ PARTS: dict[Part, str] = {
     "ffn": ".*ffn/w_.*",
 }
 TASKS = {
-    "tokens": TokenKinds,
-    "library": Libraries,
-    "docstring": DocstringMatch,
-    "brackets": Brackets,
-    "exception": Exceptions,
+    "tokens": snippets.TokenKinds,
+    "library": snippets.Libraries,
+    "docstring": snippets.DocstringMatch,
+    "brackets": snippets.Brackets,
+    "exception": snippets.Exceptions,
 }
 
 

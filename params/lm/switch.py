@@ -15,24 +15,15 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data.objectives.span_corruption import SpanCorruption
-from lingo.data.sources.docstrings import Docstrings
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.initial import FanIn
-from lingo.layers.moe.moe import MoE
+from lingo.data import Docstrings, SpanCorruption
+from lingo.layers import Attention, FanIn, FeedForward, MoE, Remat, Repeat, SoftmaxHead, Stack
 from lingo.layers.moe.token_choice import SwitchRouter
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.positions import RelativeBias
-from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
-from lingo.optim.adafactor import Adafactor
-from lingo.optim.schedule import InverseSqrt
+from lingo.optim import Adafactor, InverseSqrt
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence

@@ -17,21 +17,13 @@ from __future__ import annotations
 from lingo.config.params import ParamError
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data.pairs.pair_input import PairInput
-from lingo.data.sources.signatures import Signatures
-from lingo.layers.embedding import Embedding
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.token_choice import GShardRouter
-from lingo.layers.sequence.attention import Attention
+from lingo.data import PairInput, Signatures
+from lingo.layers import Attention, Embedding, FeedForward, GShardRouter, MoE, Remat, Repeat
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.positions import SinusoidPositions
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.wrap.remat import Remat
-from lingo.optim.adafactor import Adafactor
-from lingo.optim.schedule import InverseSqrt
+from lingo.optim import Adafactor, InverseSqrt
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from lingo.config.registry import experiment
-from lingo.data.pairs.pair_input import PairInput
-from lingo.data.sources.signatures import Signatures
+from lingo.data import PairInput, Signatures
 from params.lm.source import tiny
 from params.lm.switch import t5, t5_layer
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lingo.config.lazy import tf
-from lingo.layers.embedding import Embedding
+from lingo.layers import Embedding, Layer, Norm, RmsNorm, Stack, TransformerLayer
 from lingo.layers.inputs import NO_INPUTS, CallInputs
-from lingo.layers.layer import Layer
-from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.sequence.positions import LearnedPositions, shared_table
 from lingo.layers.sequence.softmax import Head, TiedHead
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.stack import Stack
 from tasks.tokens import embed_tokens, stack_inputs, with_position_ids
 
 
@@ -48,14 +44,9 @@ class LanguageModel(Layer):
         self.head = p.head.build(dim=p.dim, vocab_size=p.vocab_size)
 
     def __call__(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Scores the token that follows each position.
+        """Returns float32 logits [B, T, V] of the token that follows each of tokens, int32 [B, T].
 
-        Args:
-            tokens: int32 [B, T].
-            inputs: `segments`, `position_ids` and `prefix`.
-
-        Returns:
-            float32 logits [B, T, V].
+        It reads `segments`, `position_ids` and `prefix`.
         """
         return self.logits(self.activations(tokens, inputs=inputs))
 
@@ -72,15 +63,10 @@ class LanguageModel(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Scores the tokens that follow new positions, using the caches of earlier ones.
+        """Returns float32 logits [B, C, V] of what follows new tokens, int32 [B, C], by caches.
 
-        Args:
-            tokens: int32 [B, C], positions index, ..., index + C - 1 of each row.
-            index: int32 scalar, number of positions computed before.
-            inputs: `position_ids` and `prefix`.
-
-        Returns:
-            float32 logits [B, C, V].
+        `index`, int32 scalar, is the number of positions before; it reads `position_ids` and
+        `prefix`.
         """
         return self.logits(self._step(tokens, index, inputs))
 

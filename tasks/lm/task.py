@@ -12,8 +12,7 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
-from lingo.layers.inputs import CallInputs
-from lingo.layers.layer import Layer
+from lingo.layers import CallInputs, Layer
 from lingo.learner.task import Batch
 from tasks.lm.model import LanguageModel
 from tasks.token_prediction import TokenPrediction

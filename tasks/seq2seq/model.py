@@ -10,19 +10,13 @@ import math
 from collections.abc import Sequence
 
 from lingo.config.lazy import tf
-from lingo.layers import path
+from lingo.layers import Attention, Bidirectional, Embedding, Layer, Norm, RmsNorm, Stack, path
 from lingo.layers.dropout import check_rate, dropout
-from lingo.layers.embedding import Embedding
 from lingo.layers.inputs import NO_INPUTS, CallInputs
-from lingo.layers.layer import Layer
-from lingo.layers.norm import Norm, RmsNorm
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
-from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.positions import LearnedPositions, shared_table
 from lingo.layers.sequence.softmax import Head, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.stack import Stack
 from lingo.ops.dropout import DropoutForm
 from tasks.tokens import embed_tokens, stack_inputs, with_position_ids
 
@@ -101,15 +95,7 @@ class EncoderDecoder(Layer):
         return self.logits(self.activations(tokens, inputs=inputs))
 
     def encode(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Encodes the source.
-
-        Args:
-            tokens: int32 [B, S].
-            inputs: `segments` and `position_ids`.
-
-        Returns:
-            The memory that the decoder attends to, [B, S, D], any float type.
-        """
+        """Returns the memory that the decoder sees, [B, S, D], of source tokens, int32 [B, S]."""
         inputs = with_position_ids(inputs, tokens)
         x = embed_tokens(
             tokens,
@@ -123,11 +109,9 @@ class EncoderDecoder(Layer):
         return self._dropout(self.encoder_norm(self.encoder(x, inputs=inputs)), "memory")
 
     def activations(self, tokens: tf.Tensor, *, inputs: CallInputs) -> tf.Tensor:
-        """Returns the input of the head, [B, T, D], any float type.
+        """Returns the input of the head, [B, T, D], any float type, of target tokens, int32 [B, T].
 
-        Args:
-            tokens: int32 [B, T], inputs of the decoder.
-            inputs: `memory`, the result of `encode`, `memory_segments`, `segments`, `position_ids`.
+        It reads `memory`, the result of `encode`, `memory_segments`, `segments` and `position_ids`.
         """
         inputs = with_position_ids(inputs, tokens)
         x = self._embed(tokens, inputs)
@@ -161,12 +145,7 @@ class EncoderDecoder(Layer):
         return self.logits(self._step(tokens, index, inputs)[:, -1:])[:, 0]
 
     def flops(self, shape: Sequence[int], *, source_length: int | None = None) -> int:
-        """Returns the FLOPs of the matrix products of `__call__`.
-
-        Args:
-            shape: shape of the target tokens, [B, T].
-            source_length: S; None: T.
-        """
+        """Returns the FLOPs of `__call__` for a target [B, T]; `source_length` is S, None: T."""
         batch, length = shape
         target = [batch, length, self.p.dim]
         source = [batch, length if source_length is None else source_length, self.p.dim]

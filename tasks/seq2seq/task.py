@@ -14,9 +14,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.caches import empty_caches, stepper
 from lingo.decode.decoding import Decoding
-from lingo.layers.embedding import Embedding
-from lingo.layers.inputs import CallInputs
-from lingo.layers.layer import Layer
+from lingo.layers import CallInputs, Embedding, Layer
 from lingo.learner.task import Batch
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.token_prediction import TokenPrediction

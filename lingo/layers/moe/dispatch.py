@@ -108,9 +108,6 @@ def dispatch_one_hot(
     return tf.einsum("gsec,egcd->gsd", weights, outputs)
 
 
-# ---- slots ---------------------------------------------------------------------------------------
-
-
 def _compute_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Returns the experts' outputs [E, G, C, D] for slots [E, G, C, D] and ids int32 [E, G, C]."""
     slots = annotate(slots, None, "batch", None, "embed")  # first sharded as the tokens are
@@ -176,9 +173,6 @@ def _drop_empty_slots(
     sizes = tf.reduce_sum(tf.reshape(tf.cast(full, tf.int32), [num_experts, -1]), axis=1)
     slot = tf.where(assignment.is_routed, slot, 0)
     return assignment._replace(choice=choice[None], slot=slot), sizes
-
-
-# ---- between tokens and slots --------------------------------------------------------------------
 
 
 def _to_slots(x: tf.Tensor, assignment: SlotAssignment) -> tf.Tensor:

@@ -92,15 +92,7 @@ class MoE(Layer):
         return self._mix_experts(x, routing, size)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes the next positions, like `__call__` without dropped tokens.
-
-        Args:
-            x: [B, C, D], any float type; here C is the length of the chunk.
-            index: int32 scalar; unused.
-            inputs: `token_ids`, as in `__call__`.
-
-        Returns:
-            [B, C, D], in the layer's dtype.
+        """Computes the next positions, [B, C, D], like `__call__` without dropped tokens.
 
         Raises:
             ParamError: if the router depends on later tokens.
@@ -120,11 +112,7 @@ class MoE(Layer):
         return self._mix_experts(x, routing, size)
 
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of the router and of the slots that tokens can fill.
-
-        Args:
-            shape: [B, T, D] of the first input.
-        """
+        """Returns the operations of the router and of the slots that tokens can fill."""
         size = self.p.group_size or shape[1]
         room = self.p.num_experts * self._capacity(size, training=True)
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
@@ -133,8 +121,6 @@ class MoE(Layer):
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         size = self.p.group_size or 1
         return BatchRequirements(examples_together=max(1, size // (shape[1] or 1)))
-
-    # ---- groups ------------------------------------------------------------------------------
 
     def _group_size(self, x: tf.Tensor) -> Any:
         """Returns S for x [B, T, D]: an int if `group_size` is set or T is known."""
@@ -162,8 +148,6 @@ class MoE(Layer):
             return min(size, max(p.min_capacity, int(size * factor / p.num_experts)))
         share = tf.cast(tf.cast(size, tf.float64) * factor / p.num_experts, tf.int32)
         return tf.minimum(size, tf.maximum(p.min_capacity, share))
-
-    # ---- experts -----------------------------------------------------------------------------
 
     def _form(self) -> dispatch.Form:
         """Returns the form of dispatch for the call in progress."""

@@ -69,15 +69,10 @@ class Router(Layer, interface=True):
         self.load = self.state("load", [self.p.num_experts], decay=0.9, init=ONES, shown=True)
 
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
-        """Routes tokens; adds losses and metrics as side outputs.
+        """Routes tokens x [B, T, D], any float type; adds losses and metrics as side outputs.
 
-        Args:
-            x: [B, T, D], any float type.
-            tokens: what is known of the tokens.
-            capacity: C, the most tokens of a group that an expert takes, an int or an int32 scalar.
-
-        Returns:
-            [G, S, K], where G * S = B * T.
+        The result is [G, S, K], where G * S = B * T. An expert takes at most `capacity` tokens of a
+        group, an int or an int32 scalar.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
@@ -86,12 +81,7 @@ class Router(Layer, interface=True):
         return 1
 
     def assign_slots(
-        self,
-        choices: Choices,
-        *,
-        valid: tf.Tensor,
-        capacity: Any,
-        urgency: tf.Tensor | None = None,
+        self, choices: Choices, *, valid: tf.Tensor, capacity: Any, urgency: tf.Tensor | None = None
     ) -> Routing:
         """Assigns slots to choices while experts have room; adds the load and metrics of it.
 
@@ -124,10 +114,8 @@ class Router(Layer, interface=True):
         `moe/max_load` is the load of the busiest expert relative to an even load, averaged over
         groups and layers; `moe/dropped_fraction` is the fraction of tokens without a slot.
 
-        Args:
-            demand: float32 [G, E], the number of choices of each expert.
-            valid: bool [G, S].
-            has_slot: bool [G, S, K].
+        `demand` is the number of choices of each expert, float32 [G, E]; `valid` is bool [G, S],
+        `has_slot` bool [G, S, K].
         """
         even = tf.reduce_sum(demand, axis=-1) / self.p.num_experts
         self.batch_statistic("load", tf.reduce_sum(demand, axis=0), tf.reduce_sum(even))

@@ -60,11 +60,9 @@ class TokenChoiceRouter(LearnedRouter, interface=True):
             )
 
     def choose(self, scores: Scores, draw: Draw | None) -> Choices:
-        """Returns the choices of tokens, [G, S, K]; choices of padding need not be removed.
+        """Returns choices [G, S, K] by scores [G, S, E]; those of padding need not be removed.
 
-        Args:
-            scores: scores of the tokens, [G, S, E].
-            draw: draws random numbers; call it at most once. None outside training.
+        `draw` draws random numbers, at most once; it is None outside training.
         """
         raise NotImplementedError(f"{type(self).__name__} has no choose")
 

@@ -140,13 +140,7 @@ class Attention(DotProductAttention):
         return self.positions.bias(query_positions, key_positions, table)
 
     def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
-        """Returns the keys and values of old and new positions, [B, K, S, H]; caches the last.
-
-        Args:
-            key: [B, K, C, H], keys of the new positions.
-            value: [B, K, C, H], their values.
-            index: int32 scalar, the index of the first new position.
-        """
+        """Returns old and new keys and values, [B, K, S, H], of [B, K, C, H]; caches the last."""
         old, new = [self.key, self.value], [key, value]
         if self.mask.reach is None:
             both = last = write_positions(old, new, index)

@@ -137,16 +137,7 @@ class DotProductAttention(Layer, interface=True):
         bias: tf.Tensor | None = None,
         num_blocks: int = 1,
     ) -> tf.Tensor:
-        """Returns the weighted averages of values for each head, [B * num_blocks, T, N, H].
-
-        Args:
-            query: [B * num_blocks, N, T, H], not yet scaled.
-            key: [B * num_blocks, K, S, H].
-            value: likewise.
-            mask: bool [B * num_blocks or 1, T, S]; None: all queries see all keys.
-            bias: float32, broadcastable to [B * num_blocks, N, T, S].
-            num_blocks: number of blocks per example.
-        """
+        """Returns averages of values, [B * num_blocks, T, N, H]; arguments as in `attend`."""
         averages = attend(
             self._scale_query(query),
             key,

@@ -30,9 +30,7 @@ class AttentionPositions(Layer, interface=True):
     def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
         """Returns queries and keys rotated by their positions.
 
-        Args:
-            heads: tensors [B, T, heads, H], any float type.
-            position_ids: int32 [B or 1, T], those of all tensors.
+        The heads are [B, T, heads, H], any float type; `position_ids` are int32 [B or 1, T].
         """
         return list(heads)
 

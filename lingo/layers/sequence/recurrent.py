@@ -68,14 +68,9 @@ class Recurrent(Layer, interface=True):
         return self.p.dim if self.p.hidden_dim is None else self.p.hidden_dim
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes all positions in order, from a zero state where a document begins.
+        """Computes all positions of x [B, T, D], any float type: [B, T, H], in the layer's dtype.
 
-        Args:
-            x: [B, T, D], any float type.
-            inputs: `position_ids`; a document begins where its position id is 0.
-
-        Returns:
-            [B, T, H], in the layer's dtype.
+        The state is zero where a document begins, which is where `position_ids` are 0.
         """
         zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
         zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
@@ -91,9 +86,8 @@ class Recurrent(Layer, interface=True):
     def advance(self, state: State, gates: tf.Tensor) -> State:
         """Returns the state of a position, of the names, shapes and types of `state`.
 
-        Args:
-            state: state of the position before, float32 [B, H] each.
-            gates: float32 [B, G, H], the input's contribution to each gate.
+        `state` is that of the position before, float32 [B, H] each; `gates`, float32 [B, G, H], is
+        the input's contribution to each gate.
         """
         raise NotImplementedError(f"{type(self).__name__} has no advance")
 
@@ -206,9 +200,7 @@ class RecurrentLayer(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Adds the network's output to x, [B, T, D], any float type.
 
-        Args:
-            x: the input.
-            inputs: `position_ids`, as for `Recurrent`, and `segments`, for other networks.
+        It reads `position_ids`, as `Recurrent`; other networks may read `segments`.
         """
         documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
         return self._add(x, self.network(self.norm(x), inputs=documents))

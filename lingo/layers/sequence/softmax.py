@@ -25,11 +25,9 @@ class Head(Layer, interface=True):
         ranges.check_positive(self.p, "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        """Returns float32 logits [B, T, V]; `logit_cap` is from Gemma Team 2024, sec. 2.
+        """Returns float32 logits [B, T, V] of x [B, T, D] (`logit_cap`: Gemma Team 2024, sec. 2).
 
-        Args:
-            x: [B, T, D], any float type.
-            embedding: [V, D], any float type, the table of the model's input embedding.
+        `embedding`, [V, D], is the table of the model's input embedding; both have any float type.
         """
         logits = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
         logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap

@@ -17,12 +17,7 @@ from lingo.ops.shape import sizes_of, swap_leading_axes
 
 
 def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
-    """Returns the number of neighbouring examples that layers and their children compute as one.
-
-    Args:
-        layers: the layers of a pipeline.
-        shape: shape of its input; None for unknown sizes.
-    """
+    """Returns how many neighbouring examples layers and their children compute as one."""
     return math.lcm(
         *(
             inner.batch_requirements(shape).examples_together
@@ -33,11 +28,9 @@ def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
 
 
 def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
-    """Returns the shape of a pipeline's input for one micro-batch, [B / M, ...].
+    """Returns the shape of a pipeline's input for one micro-batch, [B / M, ...], of [B, ...].
 
-    Args:
-        pipeline: a layer with the field `num_micro_batches`, M.
-        shape: [B, ...], shape of the input; tuples of shapes for several tensors.
+    Several tensors have a tuple of shapes.
 
     Raises:
         ParamError: if micro-batches would be unequal, or split examples that are computed as one.

@@ -142,8 +142,6 @@ class Pipeline(Stack):
             x = scan_layers(pattern_step, x, layers, num)
         return x
 
-    # ---- micro-batches -----------------------------------------------------------------------
-
     def _num_micro_batches(self, x: tf.Tensor) -> int | None:
         """Returns M for a batch x [B, ...]; None to run layers one after the other."""
         call, p = context.current(), self.p
@@ -170,8 +168,6 @@ class Pipeline(Stack):
         """Returns the number of neighbouring examples of x [B, ...] that must stay together."""
         shape: Any = x.shape
         return rows_together(self.repeats[0], shape)
-
-    # ---- the pipeline ------------------------------------------------------------------------
 
     def _run(self, x: tf.Tensor, inputs: Mapping[str, Any], num: int) -> tf.Tensor:
         call, together = context.current(), self._rows_together(x)
@@ -217,17 +213,10 @@ class Pipeline(Stack):
     ) -> tuple[tf.Tensor, Any]:
         """Computes one tick of all stages.
 
-        Returns the activations that leave the stages, [K, B / M, ...], and side outputs: the summed
-        ones, and the others of each layer, [J, K, ...].
-
-        Args:
-            call: the context of the pipeline.
-            values: weights and states, [J, K, ...] each, of the repeat that each stage is in.
-            x: [K, B / M, ...], the activations that enter the stages.
-            per_example: per-example inputs `inputs` and `rows`, [K, B / M, ...] each.
-            shared: inputs without an axis of examples.
-            repeats: int32 [K], the repeat that each stage is in.
-            counts: bool [K], whether a stage has a micro-batch.
+        Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes. The
+        values of the repeat that each stage is in, int32 [K], are [J, K, ...] each; `counts`, bool
+        [K], is whether a stage has a micro-batch. Side outputs are the summed ones, and the others
+        of each layer, [J, K, ...].
         """
         num, compute = self.p.num_stages, partial(self._compute_pattern_step, call)
         first = (repeats * num + tf.range(num)) * self._steps_per_stage
@@ -251,12 +240,7 @@ class Pipeline(Stack):
         shared: Mapping[str, Any],
         counts: tf.Tensor,
     ) -> tuple[tf.Tensor, Any]:
-        """Computes one pattern step of all stages; arguments and results as in `_compute_stages`.
-
-        Args:
-            index: int32 [K], the number of each stage's pattern step among all.
-            values: weights and states of the pattern step, [K, ...] each.
-        """
+        """Computes the pattern steps `index`, int32 [K], of all stages, as `_compute_stages`."""
         is_step, inner = index < self._num_steps, call.derive(**values)
         with context.enter_call(inner):
             y = x = with_sharding(x, "stage")  # else the loop may store it unsharded
@@ -275,8 +259,6 @@ class Pipeline(Stack):
         # lossless if the layer computes in a narrower type
         y = tf.where(expand_like(is_step, x), tf.cast(y, x.dtype), x)
         return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
-
-    # ---- weights and statistics --------------------------------------------------------------
 
     def _values_by_stage(self, call: context.Call, i: int) -> Any:
         """Returns weights and states of repeat i, [J, K, ...] each, by the paths of repeat 0."""

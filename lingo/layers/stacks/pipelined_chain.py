@@ -62,11 +62,7 @@ class PipelinedChain(Chain):
             )
 
     def stage_layers(self, shape: Any) -> list[list[range]]:
-        """Returns the layers of each stage, in a list for the only repeat.
-
-        Args:
-            shape: shape of the input for one micro-batch; tuples of shapes for several tensors.
-        """
+        """Returns the layers of each stage, in a list of one, by the shape for a micro-batch."""
         costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
 

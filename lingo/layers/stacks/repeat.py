@@ -58,11 +58,7 @@ class Repeat(Stack):
 
 
 def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
-    """Returns the index in the path of a copy of a repeated layer.
-
-    Args:
-        layer: declared by `copies`.
-        copy: number of the copy, an int or int32 of any shape, like the result.
+    """Returns the index in the path of a copy, an int or int32 of any shape, of a repeated layer.
 
     Raises:
         ValueError: if the layer has no copies.
@@ -74,17 +70,11 @@ def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
 
 
 def scan_layers(
-    pattern_step: Callable[[tf.Tensor], tf.Tensor],
-    x: tf.Tensor,
-    layers: Sequence[Layer],
-    num: int,
+    pattern_step: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, layers: Sequence[Layer], num: int
 ) -> tf.Tensor:
     """Scans over `num` pattern steps, each with the next slice of the stacked weights.
 
-    Args:
-        pattern_step: calls the layers of the pattern; keeps the shape of its input.
-        x: [B, ...], any float type, which is also the type between pattern steps.
-        layers: the layers of the pattern, declared by `copies`.
+    `pattern_step` keeps the shape of x, [B, ...]; the type of x, any float, is that between steps.
     """
     call = context.current()
 

@@ -43,15 +43,7 @@ class Stack(Layer):
         self.layers = [layer.build(**inherited_values()) for layer in in_turn]
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Calls each layer on the output of the one before.
-
-        Args:
-            x: [B, ...], any float type.
-            inputs: the same for every layer.
-
-        Returns:
-            The shape of `x`, in the type of the last layer's result.
-        """
+        """Calls each layer on the output of the one before; keeps the shape of x, [B, ...]."""
         for layer in self.layers:
             x = layer(x, inputs=inputs)
         return x

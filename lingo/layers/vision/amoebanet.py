@@ -118,10 +118,7 @@ def amoebanet(
         width *= cell.stride
         layers.append(
             cell.params(
-                dim=dim,
-                before_dim=before_dim,
-                num_filters=width,
-                after_reduction=after_reduction,
+                dim=dim, before_dim=before_dim, num_filters=width, after_reduction=after_reduction
             )
         )
         dim, before_dim = width * len(cell.genotype.result), dim

@@ -73,12 +73,7 @@ class Reweighted(Wrapper, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        """Returns the value that the layer inside uses for a matrix, of the shape and type of w.
-
-        Args:
-            matrix: the matrix.
-            w: float32 [stacked axes, *I, *O], its trained value.
-        """
+        """Returns what the layer inside uses for w, float32 [stacked axes, *I, *O], like w."""
         raise NotImplementedError(f"{type(self).__name__} has no reweight")
 
     def companion_weight(
@@ -128,11 +123,8 @@ class Reweighted(Wrapper, interface=True):
 def fold_weights(layer: Layer, call: Call) -> Call:
     """Returns a call context with computed weights, for a decoding loop, which reads them often.
 
-    They are computed from the outside in, and cast to the dtype of the layers.
-
-    Args:
-        layer: the layer, whose whole tree is included; stacked weights are computed at once.
-        call: a context outside of any scan.
+    They are computed from the outside in, stacked ones at once, and cast to the dtype of the
+    layers. `call` is a context outside of any scan.
     """
     weights = dict(call.weights)
     for part in layer.tree():  # a wrapper comes before what it wraps

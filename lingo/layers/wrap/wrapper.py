@@ -21,13 +21,7 @@ class Wrapper(Layer, interface=True):
         self.layer = self.p.layer.build()
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
-        """Calls a method of the layer inside in the wrapper's own way.
-
-        Args:
-            method: the method, such as `__call__` or, of an embedding, `vectors`.
-            *args: its arguments, of any shape: tensors, or structures of tensors and None.
-            **inputs: further arguments by name.
-        """
+        """Calls a method of the layer inside, such as `vectors`, in the wrapper's own way."""
         raise NotImplementedError(f"{type(self).__name__} has no call_wrapped")
 
     def __call__(self, *args: Any, **inputs: Any) -> Any:

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
-from lingo.decode.beam import Beam
+from lingo.decode import Beam, Sampling
 from lingo.decode.decoding import forced_tokens
-from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
 
@@ -45,3 +44,23 @@ def test_settings_of_a_beam_make_a_beam() -> None:
 def test_settings_of_both_kinds_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamError, match=message):
         decoding_of(**settings)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        (Beam.params(num_beams=0), "num_beams=0 is not positive"),
+        (Beam.params(num_beams=2, num_samples=3), "=3 is more than num_beams=2.*raise num_b"),
+        (Beam.params(length_penalty=-0.1), r"length_penalty=-0\.1 is negative"),
+        (Beam.params(length_penalty=11.0), r"length_penalty=11\.0 is more than 10"),
+        (Sampling.params(max_tokens=0), "max_tokens=0 is not positive"),
+        (Sampling.params(num_samples=0), "num_samples=0 is not positive"),
+        (Sampling.params(top_k=0), "top_k=0 is not positive"),
+        (Sampling.params(temperature=-0.5), r"=-0\.5 is negative; 0 takes the likeliest"),
+        (Sampling.params(top_p=0.0), r"top_p=0\.0 is not in \(0, 1\]"),
+        (Sampling.params(top_p=1.5), r"top_p=1\.5 is not in \(0, 1\]"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(params: Params, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        params.build()

@@ -6,8 +6,7 @@ import numpy as np
 
 from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.decode.beam import Beam
-from lingo.decode.sampling import Sampling
+from lingo.decode import Beam, Sampling
 from lingo.decode.text import continuations, prompt_batch
 
 BYTES = ByteTokenizer.params().build()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from lingo.config.lazy import tf
@@ -11,3 +13,9 @@ from lingo.config.lazy import tf
 def _without_graph_optimizers() -> None:
     """For small graphs Grappler takes longer than all else; `LocalProgram` has it off, too."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture
+def with_weights(draw: Callable) -> Callable:
+    """Returns a layer with weights that are drawn for it."""
+    return lambda layer: (layer, draw(layer))

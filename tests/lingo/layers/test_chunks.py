@@ -60,15 +60,12 @@ def assert_same(a: Any, b: Any) -> None:
     ("size", "how"),
     [(1, {}), (2, {}), (4, {}), (6, {}), (7, {}), (4, {"jit": True}), (4, {"eager": True})],
 )  # 4 and 7 leave a chunk to fill up
-def test_chunks_of_any_size_give_the_values_and_gradients_of_the_whole(
-    size: int, how: dict[str, bool], draw: Callable
-) -> None:
+def test_chunks_of_any_size_give_the_values_and_gradients_of_the_whole(size, how, draw):
     assert_same(computed(draw, size, **how), computed(draw, None, **how))
 
 
-def test_sizes_may_be_unknown_when_it_is_traced(draw: Callable) -> None:
-    layer = Wide.params(size=4).build()
-    weights = draw(layer)
+def test_sizes_may_be_unknown_when_it_is_traced(with_weights) -> None:
+    layer, weights = with_weights(Wide.params(size=4).build())
     specs = tf.TensorSpec([None, None, D], tf.float32), tf.TensorSpec([None, None], tf.int32)
     call = tf.function(lambda x, n: apply(layer, weights, x, n)[0], specs, autograph=False)
     for length in (1, 5, 6):
@@ -77,9 +74,8 @@ def test_sizes_may_be_unknown_when_it_is_traced(draw: Callable) -> None:
 
 
 @pytest.mark.parametrize("size", [2, None])
-def test_the_program_has_inner_values_of_one_chunk_only(size: int | None, draw: Callable) -> None:
-    layer = Wide.params(size=size).build()
-    weights = draw(layer)
+def test_the_program_has_inner_values_of_one_chunk_only(size: int | None, with_weights) -> None:
+    layer, weights = with_weights(Wide.params(size=size).build())
 
     @tf.function(autograph=False, jit_compile=True)
     def step(x: tf.Tensor) -> Any:

@@ -13,48 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, inherited_values
-from lingo.layers import context, path
-from lingo.layers.dropout import Dropout
-from lingo.layers.embedding import Embedding
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.layer import Layer
+from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context
 from lingo.layers.lift import vmap_layer
-from lingo.layers.linear import Linear
-from lingo.layers.moe.learned import ExpertChoiceRouter
-from lingo.layers.moe.moe import MoE
-from lingo.layers.moe.router import HashRouter, Router
-from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
-from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
-from lingo.layers.sequence.mask import LocalWindow
-from lingo.layers.sequence.positions import (
-    Alibi,
-    LearnedPositions,
-    RelativeBias,
-    Rotary,
-    SinusoidPositions,
-)
-from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
-from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.pipeline import Pipeline
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
-from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
-from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.pool import AveragePool, MaxPool
-from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
@@ -64,6 +28,7 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
+from tests.lingo.layers.stacks.compare import by_name
 
 ROOT = pathlib.Path(__file__).parents[3]
 B, T, D = 2, 3, 8
@@ -98,7 +63,7 @@ def integers(limit: int, *shape: int) -> np.ndarray:
     return np.random.RandomState(0).randint(1, limit, shape).astype("i")
 
 
-def routed(router: type[Router], **fields: Any) -> Case:
+def routed(router: type[nn.Router], **fields: Any) -> Case:
     """Returns a mixture with a router, which gives no tensor of floats by itself."""
     mixture = MoE.params(dim=D, num_experts=4, min_capacity=1, router=router.params(**fields))
     return Case(mixture, {"x": floats(B, T, D), "token_ids": integers(7, B, T)})
@@ -110,13 +75,13 @@ def stacked(params: Params) -> Case:
 
 def smooth(params: Params) -> Params:
     """Returns a network whose batch norms enlarge no rounding of small variances."""
-    params.all(BatchNorm).set(epsilon=0.1)
+    params.all(nn.BatchNorm).set(epsilon=0.1)
     return params
 
 
 POSITIONS = np.tile(np.arange(T, dtype="i"), (B, 1))
-ATTENTION = Attention.params(num_heads=2, dropout_rate=0.2, positions=Rotary)
-TRANSFORMER = TransformerLayer.params(dim=D, dropout_rate=0.2, attention=ATTENTION)
+ATTENTION = nn.Attention.params(num_heads=2, dropout_rate=0.2, positions=nn.Rotary)
+TRANSFORMER = nn.TransformerLayer.params(dim=D, dropout_rate=0.2, attention=ATTENTION)
 MODEL = LanguageModel.params(dim=D, stack=Stack.params(layer=TRANSFORMER.copy(), num_layers=2))
 TOKENS = {
     "tokens": integers(7, B, T),
@@ -135,56 +100,51 @@ DOCUMENTS = {
     "segments": TOKENS["segments"],
     "position_ids": TOKENS["positions"],
 }
-SHARED_BIAS = RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
+SHARED_BIAS = nn.RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
 PAIRS = EncoderDecoder.params(dim=D, dropout_rate=0.2)
 PAIRS.all(DotProductAttention).set(num_heads=2)
-PAIRS.all(Attention).set(positions=SHARED_BIAS)
-EXPERT = FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
+PAIRS.all(nn.Attention).set(positions=SHARED_BIAS)
+EXPERT = nn.FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
 MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
 IMAGES = {"x": floats(B, 6, 5, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
 NETWORK = [
-    AmoebaNetStem.params(dim=1, output_dim=4),
-    AmoebaNetHead.params(dim=4, num_classes=3),
+    nn.AmoebaNetStem.params(dim=1, output_dim=4),
+    nn.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
-PICTURES = {
-    "images": floats(B, 6, 5, 1),
-    "labels": integers(3, B),
-    "weights": np.ones(B, "f"),
-}
+PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
-    Alibi: Case(
-        Alibi.params(num_heads=2),
+    nn.Alibi: Case(
+        nn.Alibi.params(num_heads=2),
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
         method="bias",
     ),
-    AmoebaNetHead: Case(AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
-    AmoebaNetStem: Case(AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
-    Attention: stacked(ATTENTION.copy().set(dim=D)),
-    AveragePool: Case(AveragePool.params(window=(3, 2)), IMAGES),
-    BatchNorm: stacked(BatchNorm.params(dim=D, statistics_over=1)),
+    nn.AmoebaNetHead: Case(nn.AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
+    nn.AmoebaNetStem: Case(nn.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
+    nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
+    nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
+    nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
-    Conv2D: Case(Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
-    CrossAttention: Case(
-        CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
+    nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
+    nn.CrossAttention: Case(
+        nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
     ),
-    Dropout: stacked(Dropout.params(rate=0.5)),
-    Embedding: Case(Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
+    nn.Dropout: stacked(nn.Dropout.params(rate=0.5)),
+    nn.Embedding: Case(nn.Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
     EncoderDecoder: Case(
-        PAIRS.copy().set(vocab_size=7),
-        DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
+        PAIRS.copy().set(vocab_size=7), DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]}
     ),
-    ExpertChoiceRouter: routed(ExpertChoiceRouter, z_loss=0.1),
-    FactorizedReduction: Case(FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
-    FeedForward: stacked(FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
-    GShardRouter: routed(GShardRouter),
-    Gru: stacked(Gru.params(dim=D)),
-    HashRouter: routed(HashRouter),
+    nn.ExpertChoiceRouter: routed(nn.ExpertChoiceRouter, z_loss=0.1),
+    nn.FactorizedReduction: Case(nn.FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
+    nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
+    nn.GShardRouter: routed(nn.GShardRouter),
+    nn.Gru: stacked(nn.Gru.params(dim=D)),
+    nn.HashRouter: routed(nn.HashRouter),
     ImageClassification: Case(
         ImageClassification.params(
             model=smooth(Chain.params(layers=NETWORK)),
@@ -195,29 +155,26 @@ CASES: dict[type[Layer], Case] = {
         {"batch": PICTURES},
         method="loss",
     ),
-    LanguageModel: Case(
-        MODEL.copy().set(vocab_size=7),
-        DOCUMENTS,
-    ),
+    LanguageModel: Case(MODEL.copy().set(vocab_size=7), DOCUMENTS),
     LanguageModeling: Case(
         LanguageModeling.params(model=MODEL, vocab_size=7, z_loss=1e-3, chunk_size=2),
         {"batch": TOKENS},
         method="loss",
         num_terms=B * T * D * DEPTH,
     ),
-    LayerNorm: stacked(LayerNorm.params(dim=D)),
-    LearnedPositions: Case(
-        LearnedPositions.params(max_length=T, dim=D), {"position_ids": POSITIONS}
+    nn.LayerNorm: stacked(nn.LayerNorm.params(dim=D)),
+    nn.LearnedPositions: Case(
+        nn.LearnedPositions.params(max_length=T, dim=D), {"position_ids": POSITIONS}
     ),
-    LingvoRouter: routed(LingvoRouter, policy="sampling"),
+    nn.LingvoRouter: routed(nn.LingvoRouter, policy="sampling"),
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=EXPERT.copy().set(dim=D), rank=1)),
-    Lstm: stacked(Lstm.params(dim=D)),
-    MaxPool: Case(MaxPool.params(window=(3, 2)), IMAGES),
+    nn.Lstm: stacked(nn.Lstm.params(dim=D)),
+    nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
-    NormalCell: Case(smooth(NormalCell.params(**CELL)), SAME_SIZE),
-    Pipeline: Case(
-        Pipeline.params(
+    nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
+    nn.Pipeline: Case(
+        nn.Pipeline.params(
             layer=Linear.params(dim=D, output_dim=D, use_bias=True),
             num_layers=2,
             num_stages=2,
@@ -225,23 +182,25 @@ CASES: dict[type[Layer], Case] = {
         ),
         {"x": floats(B, T, D)},
     ),
-    PipelinedChain: Case(
-        smooth(PipelinedChain.params(layers=NETWORK, num_stages=2, num_micro_batches=2)),
+    nn.PipelinedChain: Case(
+        smooth(nn.PipelinedChain.params(layers=NETWORK, num_stages=2, num_micro_batches=2)),
         {"x": PICTURES["images"]},
     ),
-    RecurrentLayer: stacked(RecurrentLayer.params(dim=D, network=Lstm.params(hidden_dim=5))),
-    RelativeBias: Case(
-        RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
+    nn.RecurrentLayer: stacked(
+        nn.RecurrentLayer.params(dim=D, network=nn.Lstm.params(hidden_dim=5))
+    ),
+    nn.RelativeBias: Case(
+        nn.RelativeBias.params(num_heads=2, num_buckets=2, max_distance=3),
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
         method="bias",
     ),
-    ReductionCell: Case(smooth(ReductionCell.params(**CELL, after_reduction=True)), PAIR),
-    ReluConvNorm: Case(ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES),
+    nn.ReductionCell: Case(smooth(nn.ReductionCell.params(**CELL, after_reduction=True)), PAIR),
+    nn.ReluConvNorm: Case(nn.ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES),
     Remat: stacked(Remat.params(layer=EXPERT.copy().set(dim=D))),
     Repeat: stacked(Repeat.params(layer=EXPERT.copy().set(dim=D), num_layers=2)),
-    RmsNorm: stacked(RmsNorm.params(dim=D)),
-    Rotary: Case(
-        Rotary.params(head_dim=4),
+    nn.RmsNorm: stacked(nn.RmsNorm.params(dim=D)),
+    nn.Rotary: Case(
+        nn.Rotary.params(head_dim=4),
         {"heads": [floats(B, T, 2, 4), floats(B, T, 1, 4)], "position_ids": POSITIONS},
         method="rotate",
     ),
@@ -250,34 +209,34 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS | SOURCE},
         method="loss",
     ),
-    SinusoidPositions: Case(SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
-    SoftmaxHead: Case(SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
+    nn.SinusoidPositions: Case(nn.SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
+    nn.SoftmaxHead: Case(nn.SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
     Stack: stacked(
         Stack.params(
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2
         )
     ),
-    SwitchRouter: routed(SwitchRouter, jitter=0.1, priority="gate"),
-    TiedHead: Case(TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
-    TopNRouter: routed(TopNRouter, num_choices=3),
-    TransformerLayer: stacked(TRANSFORMER),
-    WeightNorm: stacked(WeightNorm.params(layer=EXPERT.copy().set(dim=D))),
+    nn.SwitchRouter: routed(nn.SwitchRouter, jitter=0.1, priority="gate"),
+    nn.TiedHead: Case(nn.TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
+    nn.TopNRouter: routed(nn.TopNRouter, num_choices=3),
+    nn.TransformerLayer: stacked(TRANSFORMER),
+    nn.WeightNorm: stacked(nn.WeightNorm.params(layer=EXPERT.copy().set(dim=D))),
 }
-GROUPED = Attention.params(
+GROUPED = nn.Attention.params(
     num_heads=4,
     num_kv_heads=2,
     use_bias=True,
-    qk_norm=RmsNorm,
+    qk_norm=nn.RmsNorm,
     scale_features=True,
     logit_cap=2.0,
-    positions=RelativeBias,
+    positions=nn.RelativeBias,
     dropout_rate=0.2,
     dropout_form="feature",
 )
-WINDOW = ATTENTION.copy().set(dim=D, mask=LocalWindow.params(window=2))
-SHARING = TransformerLayer.params(attention=ATTENTION.copy().set(positions=SHARED_BIAS))
-DECODER = TransformerLayer.params(
-    dim=D, attention=ATTENTION, cross_attention=CrossAttention.params(num_heads=2)
+WINDOW = ATTENTION.copy().set(dim=D, mask=nn.LocalWindow.params(window=2))
+SHARING = nn.TransformerLayer.params(attention=ATTENTION.copy().set(positions=SHARED_BIAS))
+DECODER = nn.TransformerLayer.params(
+    dim=D, attention=ATTENTION, cross_attention=nn.CrossAttention.params(num_heads=2)
 )
 # further forms of a class, whose computations are others
 FORMS: dict[str, Case] = {
@@ -286,42 +245,41 @@ FORMS: dict[str, Case] = {
     "EncoderDecoder, scanned": Case(
         PAIRS.copy().set(
             vocab_size=7,
-            source_embedding=Embedding.params(vocab_size=9),
-            positions=LearnedPositions.params(max_length=4),
+            source_embedding=nn.Embedding.params(vocab_size=9),
+            positions=nn.LearnedPositions.params(max_length=4),
             encoder=Repeat.params(layer=Remat.params(layer=PAIRS.encoder.layer), num_layers=2),
             decoder=Repeat.params(layer=Remat.params(layer=PAIRS.decoder.layer), num_layers=2),
         ),
         DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]},
     ),
     "FeedForward, additive": stacked(
-        FeedForward.params(dim=D, hidden_dim=5, hidden_bias="additive")
+        nn.FeedForward.params(dim=D, hidden_dim=5, hidden_bias="additive")
     ),
     "FeedForward, multiplicative": stacked(
-        FeedForward.params(dim=D, hidden_dim=5, hidden_bias="multiplicative", gated=True)
+        nn.FeedForward.params(dim=D, hidden_dim=5, hidden_bias="multiplicative", gated=True)
     ),
     "MoE, slots": stacked(MIXTURE.copy().set(dim=D, dispatch="gather", group_size=B * T)),
     "MoE, one-hot": stacked(
-        MIXTURE.copy().set(dim=D, dispatch="one_hot", router=TopNRouter, group_size=1)
+        MIXTURE.copy().set(dim=D, dispatch="one_hot", router=nn.TopNRouter, group_size=1)
     ),
     "MoE, wrapped": stacked(
         MIXTURE.copy().set(dim=D, expert=Lora.params(layer=Remat.params(layer=EXPERT), rank=1))
     ),
     "LanguageModel, one bias": Case(
-        MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)),
-        DOCUMENTS,
+        MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)), DOCUMENTS
     ),
     "TransformerLayer, post": stacked(
         TRANSFORMER.copy().set(norm_placement="post", dropout_form="position")
     ),
     "TransformerLayer, parallel sandwich": stacked(
         TRANSFORMER.copy().set(
-            norm=RmsNorm.params(epsilon=0.1),  # a small output would enlarge rounding
+            norm=nn.RmsNorm.params(epsilon=0.1),  # a small output would enlarge rounding
             norm_placement="sandwich",
             parallel=True,
             drop_path_rate=0.5,
         )
     ),
-    "TransformerLayer, extra": stacked(TRANSFORMER.copy().set(extra_ffn=FeedForward)),
+    "TransformerLayer, extra": stacked(TRANSFORMER.copy().set(extra_ffn=nn.FeedForward)),
     "TransformerLayer, decoder": Case(DECODER, {"x": floats(B, T, D), "memory": floats(B, 4, D)}),
 }
 ALL = {cls.__name__: case for cls, case in CASES.items()} | FORMS
@@ -397,6 +355,9 @@ def run(layer: Layer, case: Case, *, jit: bool = False, eager: bool = False) -> 
 
     step = step if eager else tf.function(step, autograph=False, jit_compile=jit)
     outputs, gradients = step(weights, tf.range(B), tf.nest.map_structure(tf.constant, case.inputs))
+    unreached = [where for where, value in gradients.items() if value is None]
+    assert not unreached, f"no gradient reaches {unreached}"
+    gradients = {where: tf.convert_to_tensor(value) for where, value in gradients.items()}
     return Result([o.numpy() for o in outputs], by_name(gradients))
 
 
@@ -407,19 +368,9 @@ def evaluate(case: Case, dtype: str) -> list[np.ndarray]:
     state = {k: tf.constant(initial_value(spec, 0)) for k, spec in layer.states().items()}
     inputs, call = tf.nest.map_structure(tf.constant, case.inputs), {"state": state}
     outputs, _ = context.apply(layer, weights, method=case.method, call=call, **inputs)
-    if case.stackable and case.params.cls is not Dropout:  # which keeps the type of its input
+    if case.stackable and case.params.cls is not nn.Dropout:  # which keeps the type of its input
         assert outputs.dtype == dtype
     return [tf.cast(output, tf.float64).numpy() for output in tf.nest.flatten(outputs)]
-
-
-def by_name(tensors: dict[str, Any]) -> dict[str, np.ndarray]:
-    found = {}
-    for where, value in tensors.items():
-        assert value is not None, f"no gradient reaches {where}"
-        value = tf.convert_to_tensor(value).numpy()
-        rest = value.shape[len(path.stack_shape(where)) :]
-        found |= dict(zip(path.names(where), value.reshape(-1, *rest), strict=True))
-    return found
 
 
 def assert_same(a: Result, b: Result, *, num_terms: int = 0) -> None:

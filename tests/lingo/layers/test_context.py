@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers import context
+from lingo.layers import Linear, Stack, context
 from lingo.layers.context import Call, SideOutputs, annotate
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.stack import Stack
 
 
 def test_side_outputs_of_one_name_add_and_others_stand_beside_each_other() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
 from lingo.layers.context import apply
 from lingo.layers.dropout import Dropout, dropout
 from lingo.layers.layer import Layer
@@ -36,13 +35,6 @@ def test_rate_zero_draws_nothing_and_needs_no_key() -> None:
     np.testing.assert_array_equal(apply(layer, {}, X, call={"training": True})[0], X)
 
 
-def test_micro_batches_have_the_masks_of_the_whole_batch() -> None:
-    layer = Dropout.params(rate=0.5).build()
-    whole, _ = apply(layer, {}, X, call=TRAINING)
-    part, _ = apply(layer, {}, X[2:], call=TRAINING | {"rows": tf.constant([2, 3])})
-    np.testing.assert_array_equal(part, whole[2:])
-
-
 def test_two_values_of_a_layer_have_masks_of_their_own() -> None:
     (first, second), _ = apply(Twice.params(names=["a", "b"]).build(), {}, X, call=TRAINING)
     assert not np.array_equal(first, second)
@@ -62,9 +54,3 @@ def test_what_dropout_needs_of_the_context_is_named(missing: str) -> None:
     call = {name: value for name, value in TRAINING.items() if name != missing}
     with pytest.raises(RuntimeError, match=f"Dropout: .* {missing} .*in the call context"):
         apply(Dropout.params(rate=0.5).build(), {}, X, call=call)
-
-
-@pytest.mark.parametrize("rate", [1.0, -0.1])
-def test_a_rate_outside_of_zero_to_one_is_refused(rate: float) -> None:
-    with pytest.raises(ParamError, match=rf"rate={rate} is not in \[0, 1\)"):
-        Dropout.params(rate=rate).build()

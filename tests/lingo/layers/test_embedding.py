@@ -19,9 +19,8 @@ def test_each_id_finds_its_row(draw: Callable) -> None:
     np.testing.assert_array_equal(apply(layer, weights, ids)[0], weights["table"].numpy()[ids])
 
 
-def test_the_vectors_of_all_tokens_are_the_table(draw: Callable) -> None:
-    layer = LAYER.build()
-    weights = draw(layer)
+def test_the_vectors_of_all_tokens_are_the_table(with_weights) -> None:
+    layer, weights = with_weights(LAYER.build())
     vectors, _ = apply(layer, weights, method="vectors")
     np.testing.assert_array_equal(vectors, weights["table"])
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from lingo.layers import Linear, Repeat, Stack
 from lingo.layers.flops import FlopsCall, record_flops
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
 
 LINEAR = Linear.params(dim=3, output_dim=3)
 SHAPE = [2, 4, 3]

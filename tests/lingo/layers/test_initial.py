@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lingo.config.params import ParamError, Params
+from lingo.config.params import Params
 from lingo.layers.initial import (
     FAN_IN,
     ONES,
@@ -98,9 +98,3 @@ def test_names_draw_values_of_their_own() -> None:
 def test_zeros_and_ones_are_what_they_say() -> None:
     np.testing.assert_array_equal(ZEROS.draw(KEY, [2], fan_in=1), [0, 0])
     np.testing.assert_array_equal(ONES.draw(KEY, [2], fan_in=1), [1, 1])
-
-
-@pytest.mark.parametrize("params", [TruncatedNormal.params(stddev=-0.1), FanIn.params(scale=-0.1)])
-def test_a_negative_size_is_refused(params: Params) -> None:
-    with pytest.raises(ParamError, match=r"=-0\.1 is negative"):
-        params.build()

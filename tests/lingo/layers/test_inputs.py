@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.layers import Layer, Linear, Remat, Repeat, Stack
 from lingo.layers.context import apply
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, needs_token_ids
-from lingo.layers.layer import Layer
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 
 X = tf.zeros([2, 3, 1])
 IDS = np.array([[1, 2, 3], [4, 5, 6]], np.int32)

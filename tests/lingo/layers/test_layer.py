@@ -10,14 +10,8 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.types import Wrapped
-from lingo.layers import context
-from lingo.layers.layer import Layer
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
+from lingo.layers import Attention, Layer, Remat, Repeat, Stack, TransformerLayer, context
 from lingo.layers.tree import MAX_TENSORS
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
 
@@ -215,15 +209,6 @@ def test_a_layer_that_computes_nothing_says_so() -> None:
 def test_random_numbers_need_a_key() -> None:
     with pytest.raises(RuntimeError, match="layers/0: random numbers need a key"):
         context.apply(Stack.params(layer=Noise.params()).build(), {}, tf.zeros([]))
-
-
-def test_layers_of_a_scan_draw_the_numbers_of_separate_layers() -> None:
-    call = {"key": random.root_key(3)}
-    pattern = [Noise.params(), Around.params(layer=Noise.params())]
-    stack, repeat = (s.params(layer=pattern, num_layers=4).build() for s in (Stack, Repeat))
-    expected, _ = context.apply(stack, {}, tf.zeros([]), call=call)
-    found, _ = context.apply(repeat, {}, tf.zeros([]), call=call)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_wrappers_and_what_they_wrap_draw_different_numbers() -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers import context
+from lingo.layers import Layer, context
 from lingo.layers.context import annotate
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer
 from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.ops import random
 

@@ -14,9 +14,7 @@ X = np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
 
 
 @pytest.mark.parametrize("leading", [(6,), (2, 3), (1, 2, 3)])
-def test_the_last_axis_is_mapped_whatever_stands_before(
-    draw: Callable, leading: tuple[int, ...]
-) -> None:
+def test_the_last_axis_is_mapped_whatever_stands_before(draw, leading):
     layer = Linear.params(dim=4, output_dim=5, use_bias=True).build()
     weights, x = draw(layer), X.reshape(*leading, 4)
     y, _ = apply(layer, weights, x)

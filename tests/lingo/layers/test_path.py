@@ -19,9 +19,7 @@ ROOT = random.root_key(0)
         ("a/[0:2]/b/[3:5]/w", ["a/0/b/3/w", "a/0/b/4/w", "a/1/b/3/w", "a/1/b/4/w"], (2, 2)),
     ],
 )
-def test_a_slice_stands_for_every_index_in_row_major_order(
-    where: str, names: list[str], shape: tuple[int, ...]
-) -> None:
+def test_a_slice_stands_for_every_index_in_row_major_order(where, names, shape):
     assert path.names(where) == names
     assert path.stack_shape(where) == shape
 

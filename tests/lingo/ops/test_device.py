@@ -47,9 +47,7 @@ def test_on_a_device_and_on_none() -> None:
         (lambda: tf.constant(1.0), ""),
     ],
 )
-def test_an_operation_stands_beside_its_largest_input(
-    made: Callable[[], tf.Tensor], wanted: str
-) -> None:
+def test_an_operation_stands_beside_its_largest_input(made, wanted):
     def inside() -> tf.Tensor:
         with on_device_of_inputs(FIRST):
             return made()

@@ -13,33 +13,14 @@ KEY = random.root_key(1)
 ROWS = np.array([0, 1, 2, 3, 4, 5], np.int32)
 
 
-def ones(batch: int, dtype: str = "float32") -> tf.Tensor:
-    return tf.ones([batch, 5, 4], dtype)
+def ones(batch: int) -> tf.Tensor:
+    return tf.ones([batch, 5, 4])
 
 
-def test_elements_are_zero_or_scaled_up() -> None:
-    y = dropout(ones(6), rate=0.2, key=KEY, rows=ROWS).numpy()
-    np.testing.assert_allclose(np.unique(y), [0, 1.25])
-
-
-def test_the_rate_is_the_share_of_zeros() -> None:
-    y = dropout(tf.ones([4, 5000]), rate=0.3, key=KEY, rows=ROWS[:4]).numpy()
-    np.testing.assert_allclose((y == 0).mean(), 0.3, atol=5 * np.sqrt(0.21 / 20_000))
-
-
-def test_micro_batches_in_any_order_have_the_masks_of_the_whole() -> None:
-    whole = dropout(ones(6), rate=0.5, key=KEY, rows=ROWS).numpy()
-    for part in ([0, 1], [5, 2, 3], [4]):
-        y = dropout(ones(len(part)), rate=0.5, key=KEY, rows=ROWS[part])
-        np.testing.assert_array_equal(y, whole[part])
-    assert not np.array_equal(whole[0], whole[1])
-
-
-def test_keys_have_masks_of_their_own() -> None:
-    first, second = (
-        dropout(ones(6), rate=0.5, key=random.fold(KEY, i), rows=ROWS).numpy() for i in range(2)
-    )
-    assert not np.array_equal(first, second)
+def test_elements_are_scaled_up_where_a_number_of_key_and_row_is_at_least_the_rate() -> None:
+    y = dropout(ones(6), rate=0.2, key=KEY, rows=ROWS[::-1])
+    uniform = random.uniform(random.fold(KEY, ROWS[::-1]), 5, 4)
+    np.testing.assert_allclose(y, np.where(uniform >= np.float32(0.2), 1.25, 0))
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -59,22 +40,14 @@ def test_lengths_may_be_known_only_at_run_time() -> None:
     np.testing.assert_array_equal(drop(ones(6)), dropout(ones(6), rate=0.5, key=KEY, rows=ROWS))
 
 
-def test_the_type_stays() -> None:
-    assert dropout(ones(6, "bfloat16"), rate=0.5, key=KEY, rows=ROWS).dtype == tf.bfloat16
-
-
 def test_a_bfloat16_rate_is_not_rounded() -> None:
     # 0.9 in bfloat16 is 0.8984: all that is kept would be 0.2 % too large
     x = tf.cast(np.linspace(1, 2, 1000)[None, :, None], tf.bfloat16)
-    kept = dropout(x, rate=0.1, key=KEY, rows=ROWS[:1]).numpy().astype(np.float64)
+    y = dropout(x, rate=0.1, key=KEY, rows=ROWS[:1])
+    assert y.dtype == tf.bfloat16
+    kept = y.numpy().astype(np.float64)
     ratio = kept[kept > 0] * 0.9 / x.numpy().astype(np.float64)[kept > 0]
     np.testing.assert_allclose(ratio.mean(), 1.0, atol=5e-4)
-
-
-def test_elements_are_kept_where_a_uniform_number_is_at_least_the_rate() -> None:
-    kept = dropout(ones(6), rate=0.3, key=KEY, rows=ROWS).numpy() > 0
-    uniform = random.uniform(random.fold(KEY, ROWS), 5, 4)
-    np.testing.assert_array_equal(kept, uniform >= np.float32(0.3))
 
 
 @pytest.mark.parametrize(
@@ -93,11 +66,3 @@ def test_a_form_says_what_is_dropped_together(form: str, shared: tuple[int, ...]
 def test_features_of_positions_need_both_axes(form: str) -> None:
     with pytest.raises(ValueError, match=rf"form='{form}' needs \[B, ..., T, D\], got \(6, 4\)"):
         dropout(tf.ones([6, 4]), rate=0.5, key=KEY, rows=ROWS, form=form)
-
-
-def test_zeroed_elements_pass_no_gradient() -> None:
-    x = ones(6)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = dropout(x, rate=0.5, key=KEY, rows=ROWS)
-    np.testing.assert_array_equal(tape.gradient(y, x), y)

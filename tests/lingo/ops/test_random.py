@@ -63,12 +63,6 @@ def test_sizes_may_be_known_only_at_run_time() -> None:
     np.testing.assert_array_equal(draw(3), random.bits(KEY, 3, 2))
 
 
-def test_each_of_many_keys_draws_what_it_draws_alone() -> None:
-    together = random.bits(random.fold(KEY, np.arange(3)), 4)
-    for i in range(3):
-        np.testing.assert_array_equal(together[i], random.bits(random.fold(KEY, i), 4))
-
-
 def test_a_slice_needs_no_more_than_itself() -> None:
     np.testing.assert_array_equal(random.host_bits(KEY, 3, 4), random.bits(KEY, 10)[3:7])
 

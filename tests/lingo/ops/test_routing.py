@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from lingo.config.lazy import tf
 from lingo.ops import routing
@@ -17,28 +16,11 @@ COUNTED = RNG.random([G, S, K]) < 0.8
 VALID = np.array([[True] * S, [True] * 4 + [False] * 3, [False] * S])
 
 
-def places_one_by_one(expert: np.ndarray, counted: np.ndarray, order: np.ndarray) -> np.ndarray:
-    places = np.zeros_like(expert)
-    for g in range(len(expert)):
-        count = [0] * E
-        for k in range(expert.shape[2]):
-            for s in order[g]:
-                if counted[g, s, k]:
-                    places[g, s, k] = count[expert[g, s, k]]
-                    count[expert[g, s, k]] += 1
-    return places
-
-
 def test_groups_are_runs_of_tokens_row_after_row() -> None:
     x = tf.constant(np.arange(12).reshape(2, 6))
     for size in (3, 12):
         wanted = np.arange(12).reshape(-1, size)
         np.testing.assert_array_equal(routing.group_tokens(x, size), wanted)
-
-
-def test_the_most_probable_experts_are_those_a_sort_puts_first() -> None:
-    found = routing.most_probable(tf.constant(PROBABILITIES), 3)
-    np.testing.assert_array_equal(found, np.argsort(-PROBABILITIES, -1)[..., :3])
 
 
 def test_of_equal_probabilities_the_first_expert_leads_and_none_comes_twice() -> None:
@@ -57,21 +39,6 @@ def test_gates_are_the_probabilities_and_the_gradient_goes_to_them_alone() -> No
     np.testing.assert_array_equal(tape.gradient(gates, probabilities), chosen)
 
 
-def test_places_count_first_choices_of_all_tokens_before_second_ones() -> None:
-    found = routing.positions_in_expert(tf.constant(EXPERT), tf.constant(COUNTED), num_experts=E)
-    by_position = np.tile(np.arange(S), [G, 1])
-    np.testing.assert_array_equal(found, places_one_by_one(EXPERT, COUNTED, by_position))
-
-
-def test_urgent_tokens_are_served_first_and_of_equal_ones_the_first() -> None:
-    urgency = np.array([[1, 3, 2, 3, 0, 1, 2]] * G, "f")
-    found = routing.positions_in_expert(
-        tf.constant(EXPERT), tf.constant(COUNTED), num_experts=E, urgency=tf.constant(urgency)
-    )
-    order = np.array([[1, 3, 2, 6, 0, 5, 4]] * G)
-    np.testing.assert_array_equal(found, places_one_by_one(EXPERT, COUNTED, order))
-
-
 def test_places_are_exact_where_float16_would_not_be() -> None:
     expert = np.zeros([1, 3000, 1], "i")
     found = routing.positions_in_expert(
@@ -80,38 +47,10 @@ def test_places_are_exact_where_float16_would_not_be() -> None:
     np.testing.assert_array_equal(found[0, :, 0], np.arange(3000))
 
 
-@pytest.mark.parametrize("capacity", [1, 3, S])
-def test_experts_take_the_valid_tokens_of_the_largest_scores(capacity: int) -> None:
-    slot = routing.best_tokens(tf.constant(PROBABILITIES), tf.constant(VALID), capacity=capacity)
-    for g in range(G):
-        for e in range(E):
-            best = sorted(np.flatnonzero(VALID[g]), key=lambda s: -PROBABILITIES[g, s, e])
-            taken = sorted(best[:capacity])
-            wanted = [taken.index(s) if s in taken else -1 for s in range(S)]
-            np.testing.assert_array_equal(slot[g, :, e], wanted)
-
-
 def test_of_equal_scores_experts_take_the_first_tokens_and_never_too_many() -> None:
     scores = np.array([[[0.2], [0.5], [0.2], [0.9], [0.2]]], "f")
     slot = routing.best_tokens(tf.constant(scores), tf.ones([1, 5], tf.bool), capacity=4)
     np.testing.assert_array_equal(slot[0, :, 0], [0, 1, 2, 3, -1])
-
-
-def test_demand_counts_choices_with_and_without_room() -> None:
-    found = routing.demand(tf.constant(EXPERT), tf.constant(COUNTED), E)
-    wanted = [np.bincount(EXPERT[g][COUNTED[g]], minlength=E) for g in range(G)]
-    np.testing.assert_array_equal(found, wanted)
-
-
-def test_the_balance_loss_is_that_of_a_loop_over_valid_tokens() -> None:
-    first = EXPERT[..., 0]
-    found = routing.balance_loss(tf.constant(first), tf.constant(PROBABILITIES), tf.constant(VALID))
-    for g, num in enumerate([S, 4]):
-        f, p = np.zeros(E), np.zeros(E)
-        for s in range(num):
-            f[first[g, s]] += 1 / num
-            p += PROBABILITIES[g, s] / num
-        np.testing.assert_allclose(found[g], E * sum(f * p), rtol=1e-6)
 
 
 def test_the_balance_loss_pulls_probability_away_from_the_expert_that_all_choose() -> None:

@@ -60,18 +60,14 @@ def one_by_one(x: Any, rider: Any, weights: Any) -> Any:
 
 
 @over_sizes
-def test_micro_batches_pass_all_stages_in_all_repeats(
-    num_stages: int, num: int, num_repeats: int
-) -> None:
+def test_micro_batches_pass_all_stages_in_all_repeats(num_stages, num, num_repeats):
     values = given(num, num_stages, num_repeats)
     y, _ = registered(*map(tf.constant, values))
     np.testing.assert_allclose(y, one_by_one(*values), rtol=1e-5)
 
 
 @over_sizes
-def test_every_stage_computes_every_micro_batch_once_a_repeat(
-    num_stages: int, num: int, num_repeats: int
-) -> None:
+def test_every_stage_computes_every_micro_batch_once_a_repeat(num_stages, num, num_repeats):
     x, rider, weights = given(num, num_stages, num_repeats)
     _, others = registered(tf.constant(x), tf.constant(rider), tf.constant(weights))
     others = {name: value.numpy() for name, value in others.items()}
@@ -95,17 +91,9 @@ def test_every_stage_computes_every_micro_batch_once_a_repeat(
     assert seen == after.keys()
 
 
-@pytest.mark.parametrize(("num_repeats", "wanted"), [(1, 11), (2, 19), (4, 35)])
-def test_ticks_of_lingvos_shifting_buffer(num_repeats: int, wanted: int) -> None:
-    _, others = registered(*map(tf.constant, given(8, 4, num_repeats)))
-    assert others["indices"].shape == [wanted, 4]
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("num_stages", "num", "num_repeats"), [(3, 1, 1), (2, 3, 1), (2, 3, 2)])
-def test_gradients_are_those_of_stages_one_after_the_other(
-    num_stages: int, num: int, num_repeats: int, compiled: bool
-) -> None:
+def test_gradients_are_those_of_stages_one_after_the_other(num_stages, num, num_repeats, compiled):
     values = list(map(tf.constant, given(num, num_stages, num_repeats)))
     toward = tf.constant(drawn(num, B, D, seed=3))
 
@@ -122,16 +110,6 @@ def test_gradients_are_those_of_stages_one_after_the_other(
     wanted: Any = tape.gradient(loss, values)
     for found, expected in zip(gradients(*values), wanted, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_graph_is_the_same_for_any_number_of_micro_batches() -> None:
-    def num_nodes(num: int) -> int:
-        function = tf.function(lambda *values: registered(*values), autograph=False)
-        specs = [tf.TensorSpec(v.shape) for v in given(num, 2, 1)]
-        graph = function.get_concrete_function(*specs).graph.as_graph_def()
-        return len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
-
-    assert num_nodes(4) == num_nodes(8) == num_nodes(64)
 
 
 def test_the_register_is_placed_by_stage_and_nothing_else_is() -> None:

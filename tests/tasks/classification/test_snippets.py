@@ -49,9 +49,7 @@ def pairs(kind: type[Snippets], *packages: str, **fields: Any) -> list[tuple[str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_snippets_of_real_code_name_their_task_and_no_text_is_in_two_splits(
-    kind: type[Snippets],
-) -> None:
+def test_snippets_of_real_code_name_their_task_and_no_text_is_in_two_splits(kind):
     packages = ["rich", "absl"]
     train, heldout = (pairs(kind, *packages, split=split) for split in ("train", "heldout"))
     labels = kind.params(packages=packages).build().labels

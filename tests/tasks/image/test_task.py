@@ -13,14 +13,9 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data.images.image_input import ImageInput
-from lingo.data.text_input import TextInput
-from lingo.layers import context
-from lingo.layers.layer import Layer
-from lingo.layers.stacks.chain import Chain
+from lingo.data import ImageInput, TextInput
+from lingo.layers import BatchNorm, Chain, Layer, ReductionCell, context
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
-from lingo.layers.vision.amoebanet_cell import ReductionCell
-from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, train_step
 from lingo.optim.sgd import Momentum
@@ -102,9 +97,6 @@ def test_an_input_that_does_not_suit_is_refused(offers: dict[str, Any], message:
 def test_a_wrong_rate_is_refused() -> None:
     with pytest.raises(ParamError, match=r"label_smoothing=1\.0 is not in \[0, 1\)"):
         task(label_smoothing=1.0).build()
-
-
-# ---- with a network ----------------------------------------------------------------------------
 
 
 def network(**batch_norm: Any) -> Params:

@@ -17,9 +17,8 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
+from lingo.layers import Attention, CallInputs, Lora, Remat, Repeat, SoftmaxHead, Stack, WeightNorm
 from lingo.layers.context import apply
-from lingo.layers.inputs import CallInputs
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import LocalWindow, Prefix
 from lingo.layers.sequence.positions import (
     Alibi,
@@ -29,13 +28,7 @@ from lingo.layers.sequence.positions import (
     SinusoidPositions,
 )
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
-from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.learner.step import decode_batch
 from lingo.ops import random
 from tasks.lm.model import LanguageModel
@@ -146,13 +139,10 @@ def assert_searches_by_the_scores_of_the_whole(task: Any, draw: Callable) -> Non
         assert totals[0] > least - 2.0, "much worse than greedy"
 
 
-@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm"])
+@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm", "mixed"])
 def test_every_form_of_cache_searches_by_the_scores_of_the_whole(form: str, draw: Callable) -> None:
-    assert_searches_by_the_scores_of_the_whole(task(LAYERS[form]), draw)
-
-
-def test_a_scan_over_layers_searches_by_the_scores_of_the_whole(draw: Callable) -> None:
-    assert_searches_by_the_scores_of_the_whole(task(LAYERS["mixed"], stack=Repeat), draw)
+    stack = Repeat if form == "mixed" else Stack
+    assert_searches_by_the_scores_of_the_whole(task(LAYERS[form], stack), draw)
 
 
 @pytest.mark.parametrize("form", MODELS)

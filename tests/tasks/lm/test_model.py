@@ -10,16 +10,10 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
+from lingo.layers import Layer, Lora, Remat, Repeat, SoftmaxHead, Stack, WeightNorm
 from lingo.layers.context import Call, apply, enter_call
-from lingo.layers.layer import Layer
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
-from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
 from tasks.tokens import score_in_chunks as in_logits
@@ -61,28 +55,6 @@ def test_logits_ignore_later_tokens(kind: Callable, draw: Callable) -> None:
     logits, _ = apply(layer, weights, TOKENS)
     assert logits.shape == (2, 6, 11)
     close(logits[:, :4], apply(layer, weights, TOKENS[:, :4])[0])
-
-
-@pytest.mark.parametrize("chunks", [[1] * 6, [2, 3, 1]])
-@pytest.mark.parametrize("kind", KINDS)
-def test_chunk_by_chunk_equals_the_whole(kind: Callable, chunks: list[int], draw: Callable) -> None:
-    layer = kind().build()
-    weights = draw(layer)
-    caches = layer.empty_caches(batch_size=2, length=7)
-
-    @tf.function(autograph=False)
-    def step(token: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
-        call = {"caches": caches}
-        logits, sides = apply(layer, weights, token, index, method="step", call=call)
-        return logits, sides.caches
-
-    outputs = []
-    start = 0
-    for size in chunks:
-        logits, caches = step(TOKENS[:, start : start + size], tf.constant(start), caches)
-        outputs.append(logits)
-        start += size
-    close(np.concatenate(outputs, 1), apply(layer, weights, TOKENS)[0])
 
 
 def test_the_embedding_gives_the_logits_unless_the_head_has_a_matrix() -> None:
@@ -146,8 +118,6 @@ def test_flops_are_those_of_the_traced_graph(kind: Callable, traced_flops: Calla
     assert layer.flops(TOKENS.shape) == traced_flops(layer, TOKENS)
 
 
-# ---- scores in chunks ------------------------------------------------------------------------
-
 TARGETS = np.random.default_rng(1).integers(0, 11, [2, 6]).astype(np.int32)
 
 
@@ -175,9 +145,7 @@ tied_or_not = pytest.mark.parametrize("kind", [rotary, learned], ids=["tied", "u
 
 
 @tied_or_not
-def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(
-    kind: Callable, draw: Callable
-) -> None:
+def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(kind, draw):
     params = kind()
     params.head.logit_cap = 3.0
     layer = params.build()
@@ -190,9 +158,7 @@ def test_losses_in_chunks_and_their_gradients_are_those_of_the_whole(
 
 
 @tied_or_not
-def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(
-    kind: Callable, draw: Callable
-) -> None:
+def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(kind, draw):
     layer, exact = kind().set(dtype="bfloat16").build(), kind().build()
     weights = draw(layer)
     (losses, gradients), (whole_losses, whole) = (scored(layer, weights, c) for c in (2, None))

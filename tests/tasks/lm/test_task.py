@@ -13,18 +13,11 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import context
-from lingo.layers.linear import Linear
+from lingo.layers import Attention, Linear, MoE, Remat, Repeat, Stack, TransformerLayer, context
 from lingo.layers.moe.learned import ExpertChoiceRouter
-from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, SwitchRouter, TopNRouter
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional, LocalWindow, Prefix
-from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import initial_value
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

@@ -16,23 +16,15 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.layers import Attention, CallInputs, Embedding, Layer, MoE, Norm, Remat, Repeat, Stack
 from lingo.layers.context import apply
-from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.inputs import CallInputs
-from lingo.layers.layer import Layer
-from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter
-from lingo.layers.norm import Norm
-from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import LocalWindow
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 from tasks.seq2seq.model import EncoderDecoder
 
@@ -109,9 +101,6 @@ def built(kind: str, draw: Callable) -> tuple[Layer, dict[str, Any]]:
 
 def logits(layer: Layer, weights: Any, tokens: Any = TOKENS, source: Any = SOURCE, **inputs: Any):
     return apply(layer, weights, tokens, source_tokens=source, **inputs)[0].numpy()
-
-
-# ---- what is computed ------------------------------------------------------------------------
 
 
 def t5_bucket(distance: int, *, bidirectional: bool) -> int:

@@ -14,16 +14,11 @@ import pytest
 import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import context, path
-from lingo.layers.feed_forward import FeedForward
+from lingo.layers import ExpertChoiceRouter, FeedForward, Remat, Repeat, Stack, context, path
 from lingo.layers.moe import dispatch
-from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import UNROLLED, MoE
 from lingo.layers.moe.router import HashRouter, Router, Routing, Tokens
 from lingo.layers.moe.token_choice import SwitchRouter, TopNRouter
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.remat import Remat
 from lingo.ops import random
 
 B, T, D, E = 3, 6, 4, 4
@@ -61,9 +56,6 @@ class ToFirst(Router):
 SEEN: list[tuple[Any, int, int]] = []
 
 
-# ---- what is computed ----------------------------------------------------------------------------
-
-
 def test_alike_experts_with_room_for_all_are_one_dense_network(draw: Draw) -> None:
     layer, dense = mixture(capacity_factor=float(E)).build(), EXPERT.copy().set(dim=D).build()
     one = draw(dense)
@@ -81,9 +73,7 @@ def test_alike_experts_with_room_for_all_are_one_dense_network(draw: Draw) -> No
         (ExpertChoiceRouter, None, Stack),
     ],
 )
-def test_all_forms_agree_with_dropout_in_the_experts(
-    draw: Draw, router: Any, group_size: int | None, stack: Any
-) -> None:
+def test_all_forms_agree_with_dropout_in_the_experts(draw, router, group_size, stack):
     expert = EXPERT.copy().set(dropout_rate=0.4)
     made = mixture(router=router, group_size=group_size, expert=expert, min_capacity=1)
     wanted, *others = (
@@ -96,9 +86,7 @@ def test_all_forms_agree_with_dropout_in_the_experts(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_experts_may_compute_in_bfloat16_and_the_router_stays_float32(
-    draw: Draw, form: str
-) -> None:
+def test_experts_may_compute_in_bfloat16_and_the_router_stays_float32(draw, form):
     layer = mixture(dtype="bfloat16", dispatch=form).build()
     assert (layer.router.p.dtype, layer.experts.p.dtype) == ("float32", "bfloat16")
     assert context.apply(layer, draw(layer), X)[0].dtype == tf.bfloat16
@@ -129,9 +117,6 @@ def test_padding_gets_zeros_and_changes_nothing(draw: Draw) -> None:
     assert not y.numpy()[SEGMENTS == 0].any()
 
 
-# ---- capacity and groups -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("fields", "training", "size", "capacity"),
     [
@@ -144,9 +129,7 @@ def test_padding_gets_zeros_and_changes_nothing(draw: Draw) -> None:
         ({"group_size": 18, "capacity_factor": 1.25}, True, 18, 5),
     ],
 )
-def test_capacity_is_the_share_of_a_group_times_the_factor(
-    draw: Draw, fields: dict[str, Any], training: bool, size: int, capacity: int
-) -> None:
+def test_capacity_is_the_share_of_a_group_times_the_factor(draw, fields, training, size, capacity):
     layer = mixture(router=ToFirst, **fields).build()
     context.apply(layer, draw(layer), X, call=call(training=training))
     assert SEEN[-1][1:] == (size, capacity)
@@ -159,33 +142,19 @@ def test_capacity_is_the_share_of_a_group_times_the_factor(
         (12, "3 rows of 6 tokens are not whole"),
     ],
 )
-def test_tokens_that_make_no_whole_groups_are_refused(
-    draw: Draw, group_size: int, message: str
-) -> None:
+def test_tokens_that_make_no_whole_groups_are_refused(draw, group_size, message):
     layer = mixture(group_size=group_size).build()
     with pytest.raises(ParamError, match=message):
         context.apply(layer, draw(layer), X)
 
 
-def test_lengths_need_not_be_known(draw: Draw) -> None:
-    layer = mixture(min_capacity=1).build()
-    weights = draw(layer)
+@pytest.mark.parametrize("router", [SwitchRouter, TopNRouter, ExpertChoiceRouter])
+def test_lengths_need_not_be_known(router: type, with_weights) -> None:
+    layer, weights = with_weights(mixture(min_capacity=1, router=router).build())
     spec = tf.TensorSpec([None, None, D])
     run = tf.function(lambda x: context.apply(layer, weights, x)[0], input_signature=[spec])
     for x in (X, X[:2, :4]):
         np.testing.assert_allclose(run(x), context.apply(layer, weights, x)[0], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "field",
-    ["num_experts", "capacity_factor", "eval_capacity_factor", "min_capacity", "group_size"],
-)
-def test_numbers_that_are_not_positive_are_refused(field: str) -> None:
-    with pytest.raises(ParamError, match=field):
-        mixture(**{field: 0}).build()
-
-
-# ---- forms ---------------------------------------------------------------------------------------
 
 
 class Parts:
@@ -215,13 +184,7 @@ class Parts:
         ({"compiled": True, "rules": Parts(2)}, E, "one_hot"),
     ],
 )
-def test_the_form_suits_the_devices(
-    draw: Draw,
-    monkeypatch: pytest.MonkeyPatch,
-    fields: dict[str, Any],
-    num_experts: int,
-    form: str,
-) -> None:
+def test_the_form_suits_the_devices(draw, monkeypatch, fields, num_experts, form):
     def taken(*args: Any, **inputs: Any) -> Any:
         raise StopIteration(form)
 
@@ -235,15 +198,10 @@ def test_the_form_suits_the_devices(
     ("fields", "message"),
     [({"compiled": True}, "XLA compiles"), ({"mapped_axes": ("stage",)}, "are vectorized")],
 )
-def test_ragged_is_refused_where_shapes_have_to_be_known(
-    draw: Draw, fields: dict[str, Any], message: str
-) -> None:
+def test_ragged_is_refused_where_shapes_have_to_be_known(draw, fields, message):
     layer = mixture(dispatch="ragged").build()
     with pytest.raises(ParamError, match=f"dispatch='ragged'.*{message}"):
         context.apply(layer, draw(layer), X, call=call(**fields))
-
-
-# ---- steps ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["auto", "gather", "one_hot"])
@@ -275,9 +233,8 @@ def test_no_step_is_taken_where_experts_choose(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_a_step_of_one_token_reads_only_its_experts(draw: Draw, xla: bool) -> None:
-    layer = mixture().build()
-    weights = draw(layer)
+def test_a_step_of_one_token_reads_only_its_experts(with_weights, xla: bool) -> None:
+    layer, weights = with_weights(mixture().build())
     step = tf.function(
         lambda weights: context.apply(
             layer, weights, X[:1, :1], tf.constant(0), method="step", call={"compiled": xla}
@@ -292,9 +249,6 @@ def test_a_step_of_one_token_reads_only_its_experts(draw: Draw, xla: bool) -> No
         }
         good += bool(tf.reduce_all(step(broken) == y))
     assert good == E - 2  # of a token with two choices
-
-
-# ---- names and counts ----------------------------------------------------------------------------
 
 
 def test_weights_have_the_names_of_single_experts_in_a_stack_and_in_a_scan() -> None:
@@ -317,16 +271,12 @@ def test_weights_have_the_names_of_single_experts_in_a_stack_and_in_a_scan() -> 
         ({"router": ExpertChoiceRouter, "capacity_factor": 2.0}, 2 * B * T),
     ],
 )
-def test_flops_are_those_of_the_experts_that_tokens_see(
-    fields: dict[str, Any], computed: int
-) -> None:
+def test_flops_are_those_of_the_experts_that_tokens_see(fields, computed):
     layer = mixture(num_experts=3, min_capacity=1, **fields).build()
     assert layer.flops(X.shape) == 2 * D * 5 * 3 * computed + 2 * D * 3 * B * T
 
 
-def test_flops_are_those_of_the_traced_graph_where_all_slots_are_full(
-    traced_flops: Callable[..., int],
-) -> None:
+def test_flops_are_those_of_the_traced_graph_where_all_slots_are_full(traced_flops):
     fields = {"num_experts": 3, "capacity_factor": 2.0, "dispatch": "gather"}
     layer = mixture(**fields).build()
     one_copy = layer.experts.flops([12, 1, D])  # left in the graph by `vectorized_map`, never run

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.layers import CrossAttention, RmsNorm
 from lingo.layers.context import apply
-from lingo.layers.norm import RmsNorm
-from lingo.layers.sequence.cross_attention import CrossAttention
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=[2, 4, 8]).astype(np.float32)  # [B, T, D]
@@ -46,18 +45,16 @@ def test_the_memory_has_the_width_of_the_input_unless_given() -> None:
     assert small().weights()["w_key"].shape == (6, 2, 4)
 
 
-def test_padding_of_the_memory_is_not_seen(draw: Callable) -> None:
-    layer = small()
-    weights = draw(layer)
+def test_padding_of_the_memory_is_not_seen(with_weights) -> None:
+    layer, weights = with_weights(small())
     padded, _ = apply(
         layer, weights, X, memory=MEMORY, memory_segments=np.array([[1, 1, 1, 0, 0]] * 2)
     )
     close(padded, apply(layer, weights, X, memory=MEMORY[:, :3])[0])
 
 
-def test_two_documents_in_a_row_see_their_own_memories(draw: Callable) -> None:
-    layer = small()
-    weights = draw(layer)
+def test_two_documents_in_a_row_see_their_own_memories(with_weights) -> None:
+    layer, weights = with_weights(small())
     packed, _ = apply(
         layer,
         weights,
@@ -73,9 +70,7 @@ def test_two_documents_in_a_row_see_their_own_memories(draw: Callable) -> None:
 
 @pytest.mark.parametrize("values", FORMS)
 @pytest.mark.parametrize("sizes", [[1, 1, 1, 1], [2, 1, 1], [4]])
-def test_chunk_by_chunk_equals_the_whole(
-    values: dict[str, Any], sizes: list[int], draw: Callable
-) -> None:
+def test_chunk_by_chunk_equals_the_whole(values, sizes, draw):
     layer, segments = small(**values), np.array([[1] * 5, [1, 1, 1, 0, 0]])
     weights, caches = draw(layer), layer.empty_caches(batch_size=2, length=4)
     outputs, start = [], 0
@@ -98,9 +93,8 @@ def test_chunk_by_chunk_equals_the_whole(
     close(np.concatenate(outputs, axis=1), whole)
 
 
-def test_later_steps_hand_out_nothing(draw: Callable) -> None:
-    layer = small()
-    weights = draw(layer)
+def test_later_steps_hand_out_nothing(with_weights) -> None:
+    layer, weights = with_weights(small())
     _, first = apply(layer, weights, X[:, :1], 0, method="step", memory=MEMORY)
     assert first.caches["memory_key"].shape == (2, 2, 5, 4)
     call = {"caches": first.caches}

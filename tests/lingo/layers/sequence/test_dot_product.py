@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.layers.sequence.attention import Attention
-from lingo.layers.sequence.cross_attention import CrossAttention
+from lingo.layers import Attention, CrossAttention, TransformerLayer
 from lingo.layers.sequence.dot_product import DotProductAttention, within_documents
-from lingo.layers.sequence.transformer import TransformerLayer
 
 SEGMENTS = tf.constant([[1, 1, 2, 0]])
 

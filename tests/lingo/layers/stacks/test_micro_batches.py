@@ -10,15 +10,12 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.chain import Chain
+from lingo.layers import BatchNorm, Chain, Linear, PipelinedChain
 from lingo.layers.stacks.micro_batches import (
     merge_microbatches,
     micro_batch_shape,
     split_microbatches,
 )
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.layers.vision.batch_norm import BatchNorm
 
 
 def pipeline(num: int, statistics_over: int | None = None) -> Chain:
@@ -45,9 +42,7 @@ def test_a_micro_batch_has_part_of_the_rows_and_all_of_the_rest(shape: Any, want
         (2, None, None, "an unknown number of rows are not num_micro_batches=2 equal parts"),
     ],
 )
-def test_what_does_not_divide_is_refused(
-    num: int, over: int | None, batch: int | None, message: str
-) -> None:
+def test_what_does_not_divide_is_refused(num, over, batch, message):
     with pytest.raises(ParamError, match=re.escape(message)):
         micro_batch_shape(pipeline(num, over), (batch, 2))
 

@@ -13,11 +13,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import context
+from lingo.layers import Chain, Layer, PipelinedChain, context
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer
-from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import initial_value
 from lingo.ops import random
 
@@ -83,9 +80,7 @@ def results(params: Params, *, eager: bool = False, **call: Any) -> dict[str, np
 
 
 @pytest.mark.parametrize(("num_stages", "num_micro_batches"), [(1, 4), (2, 2), (5, 1), (2, 8)])
-def test_outputs_gradients_and_side_outputs_are_those_of_the_chain(
-    num_stages: int, num_micro_batches: int
-) -> None:
+def test_outputs_gradients_and_side_outputs_are_those_of_the_chain(num_stages, num_micro_batches):
     fields = {"num_stages": num_stages, "num_micro_batches": num_micro_batches}
     expected, found = results(chain(), eager=True), results(chain(PipelinedChain, **fields))
     assert found.keys() == expected.keys()

@@ -12,15 +12,10 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers import context, path
+from lingo.layers import Layer, Linear, Pipeline, Remat, Stack, context, path
 from lingo.layers.dropout import dropout
-from lingo.layers.layer import Layer
-from lingo.layers.linear import Linear
-from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat, layer_index
-from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
-from lingo.layers.wrap.remat import Remat
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random
@@ -150,9 +145,7 @@ def sums(params: Params, *, num_parts: int = 1, eager: bool = False) -> dict[str
 
 
 @over_structures
-def test_side_outputs_and_gradients_are_those_of_separate_layers(
-    plain: Params, other: Params
-) -> None:
+def test_side_outputs_and_gradients_are_those_of_separate_layers(plain, other):
     expected = sums(plain, eager=True)
     assert any(name.endswith("mean/sum") for name in expected)
     assert_same(sums(other), expected)
@@ -191,9 +184,7 @@ def test_a_position_after_the_other_equals_all_at_once(plain: Params, other: Par
 
 
 @over_structures
-def test_names_and_initial_values_are_those_of_separate_layers(
-    plain: Params, other: Params
-) -> None:
+def test_names_and_initial_values_are_those_of_separate_layers(plain, other):
     one, two = (
         by_name({k: tf.constant(initial_value(s, 7)) for k, s in layer.weights().items()})
         for layer in (plain.build(), other.build())

@@ -8,25 +8,11 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
+from lingo.layers import Linear, Repeat, RmsNorm, Stack
 from lingo.layers.context import apply
-from lingo.layers.linear import Linear
-from lingo.layers.norm import RmsNorm
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
 
 LINEAR = Linear.params(dim=2, output_dim=2)
 both = pytest.mark.parametrize("stack", [Stack, Repeat])
-
-
-@both
-@pytest.mark.parametrize("num_layers", [0, -2, 3])
-def test_the_number_of_layers_is_a_multiple_of_the_pattern(
-    stack: type[Stack], num_layers: int
-) -> None:
-    params = stack.params(layer=[LINEAR.copy(), RmsNorm.params()], num_layers=num_layers)
-    with pytest.raises(ParamError, match=f"num_layers={num_layers} is not a .* 2 layers of the"):
-        params.build(dim=2)
 
 
 def test_layers_of_a_pattern_alternate_and_inherit_from_the_stack() -> None:

@@ -11,10 +11,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers import BatchNorm, Layer
 from lingo.layers.context import SideOutputs, apply
 from lingo.layers.inputs import BatchRequirements
-from lingo.layers.layer import Layer
-from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import initial_value
 
 X = 3 + 2 * np.random.default_rng(0).normal(size=[8, 4, 5, 3]).astype(np.float32)
@@ -46,9 +45,8 @@ def stepped(layer: Layer, *calls: SideOutputs) -> dict[str, np.ndarray]:
     return found
 
 
-def test_in_training_it_equals_that_of_keras(draw: Callable) -> None:
-    layer = batch_norm()
-    weights = draw(layer)
+def test_in_training_it_equals_that_of_keras(with_weights) -> None:
+    layer, weights = with_weights(batch_norm())
     y, _ = apply(layer, weights, X, call=TRAINING)
     expected = oracle(weights)(X, training=True)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
@@ -66,28 +64,19 @@ def test_else_it_equals_that_of_keras_with_the_variance_of_its_moments(draw: Cal
     assert not sides.batch_statistics
 
 
-def test_the_moving_mean_after_a_step_is_that_of_keras(draw: Callable) -> None:
-    layer = batch_norm()
-    keras_layer = oracle(draw(layer))
-    keras_layer(X, training=True)
-    after = stepped(layer, apply(layer, draw(layer), X, call=TRAINING)[1])
-    np.testing.assert_allclose(after["moving_mean"], keras_layer.moving_mean, rtol=1e-5)
-
-
-def test_the_moving_mean_square_is_a_moving_mean_of_squares(draw: Callable) -> None:
-    layer = batch_norm()
-    squares = oracle(draw(layer), moving_mean_initializer="ones")
-    squares(np.square(X), training=True)
-    after = stepped(layer, apply(layer, draw(layer), X, call=TRAINING)[1])
-    np.testing.assert_allclose(after["moving_mean_square"], squares.moving_mean, rtol=1e-5)
+def test_moving_means_after_a_step_are_those_of_keras(with_weights) -> None:
+    layer, weights = with_weights(batch_norm())
+    mean, square = oracle(weights), oracle(weights, moving_mean_initializer="ones")
+    mean(X, training=True)
+    square(np.square(X), training=True)
+    after = stepped(layer, apply(layer, weights, X, call=TRAINING)[1])
+    np.testing.assert_allclose(after["moving_mean"], mean.moving_mean, rtol=1e-5)
+    np.testing.assert_allclose(after["moving_mean_square"], square.moving_mean, rtol=1e-5)
 
 
 @pytest.mark.parametrize("statistics_over", [None, 1])
-def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(
-    statistics_over: int | None, draw: Callable
-) -> None:
-    layer = batch_norm(statistics_over=statistics_over)
-    weights = draw(layer)
+def test_parts_of_a_batch_leave_the_moving_statistics_of_the_whole(statistics_over, with_weights):
+    layer, weights = with_weights(batch_norm(statistics_over=statistics_over))
     whole = stepped(layer, apply(layer, weights, X, call=TRAINING)[1])
     parts = [apply(layer, weights, x, call=TRAINING)[1] for x in np.split(X, [1, 3])]
     for name, value in stepped(layer, *parts).items():
@@ -147,11 +136,3 @@ def test_a_group_that_does_not_divide_the_batch_is_refused(draw: Callable) -> No
     layer = batch_norm(statistics_over=3)
     with pytest.raises(ParamError, match=r"statistics_over=3 does not divide the 8 examples"):
         apply(layer, draw(layer), X, call=TRAINING)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("decay", 1.0), ("statistics_over", 0), ("epsilon", -1.0)]
-)
-def test_wrong_numbers_are_refused(field: str, value: float) -> None:
-    with pytest.raises(ParamError, match=field):
-        BatchNorm.params(dim=3).set(**{field: value}).build()

@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers import context
+from lingo.layers import FeedForward, Layer, Lora, Remat, Repeat, Stack, WeightNorm, context
 from lingo.layers.context import Call
-from lingo.layers.feed_forward import FeedForward
-from lingo.layers.layer import Layer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
-from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import Reweighted, fold_weights
-from lingo.layers.wrap.weight_norm import WeightNorm
 
 D = 4
 X = tf.constant(np.random.default_rng(0).normal(size=(2, 3, D)).astype("f"))
@@ -83,9 +76,8 @@ def test_weights_become_what_reading_them_gives(draw: Callable) -> None:
     }
 
 
-def test_the_call_that_is_folded_stays_as_it_was(draw: Callable) -> None:
-    layer = FORMS["inside a stack"].build(dim=D)
-    weights = draw(layer)
+def test_the_call_that_is_folded_stays_as_it_was(with_weights) -> None:
+    layer, weights = with_weights(FORMS["inside a stack"].build(dim=D))
     call = Call(weights=weights)
     before = dict(weights)
     fold_weights(layer, call)

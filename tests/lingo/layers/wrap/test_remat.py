@@ -11,11 +11,7 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers import context
-from lingo.layers.inputs import NO_INPUTS, CallInputs
-from lingo.layers.layer import Layer
-from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
+from lingo.layers import NO_INPUTS, CallInputs, Layer, Repeat, Stack, context
 from lingo.layers.wrap.remat import Remat, recompute
 from lingo.ops import random
 

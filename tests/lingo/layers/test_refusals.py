@@ -1,0 +1,100 @@
+"""Parameters that make no sense are refused at construction, with what was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from lingo import layers as nn
+from lingo.config.params import ParamError, Params
+
+ATTENTION = nn.Attention.params(dim=8, num_heads=2)
+BATCH_NORM = nn.BatchNorm.params(dim=3)
+BIAS = nn.RelativeBias.params(num_heads=1)
+CONV = nn.Conv2D.params(dim=3, output_dim=5)
+LORA = nn.Lora.params(layer=nn.Linear.params(dim=4, output_dim=6))
+MIXTURE = nn.MoE.params(dim=4, num_experts=4)
+PATTERN = [nn.Linear.params(dim=2, output_dim=2), nn.RmsNorm.params(dim=2)]
+PIPELINE = nn.Pipeline.params(layer=PATTERN[0], num_layers=2, num_stages=2, num_micro_batches=2)
+ROTARY = nn.Rotary.params(head_dim=8)
+SWITCH = nn.SwitchRouter.params(dim=6, num_experts=3)
+TRANSFORMER = nn.TransformerLayer.params(dim=8, attention=nn.Attention.params(num_heads=2))
+REFUSED = [
+    (ATTENTION, {"num_heads": 3}, r"dim=8 is not a multiple of num_heads=3; set head_dim"),
+    (ATTENTION, {"num_kv_heads": 0}, "num_kv_heads=0 is not positive"),
+    (ATTENTION, {"num_heads": 4, "num_kv_heads": 3}, "=4 is not a multiple of num_kv_heads=3"),
+    (ATTENTION, {"logit_cap": 0.0}, r"logit_cap=0\.0 is not positive"),
+    (ATTENTION, {"dropout_rate": 1.0}, r"dropout_rate=1\.0 is not in \[0, 1\)"),
+    (ATTENTION, {"head_dim": 3, "positions": nn.Rotary}, "positions: head_dim=3 is odd"),
+    (BATCH_NORM, {"decay": 1.0}, "decay"),
+    (BATCH_NORM, {"statistics_over": 0}, "statistics_over"),
+    (BATCH_NORM, {"epsilon": -1.0}, "epsilon"),
+    (BIAS, {"num_buckets": 1}, "num_buckets=1.*max_distance=128"),
+    (BIAS, {"max_distance": 16}, "num_buckets=32.*max_distance=16"),
+    (BIAS, {"num_buckets": 2, "bidirectional": True}, "=2 .*even"),
+    (BIAS, {"num_buckets": 9, "bidirectional": True}, "=9 .*even"),
+    (CONV, {"stride": 0}, "is not positive"),
+    (CONV, {"kernel": (3, 0)}, "is not positive"),
+    (LORA, {"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
+    (LORA, {"pattern": "("}, "is not a regular expression"),
+    (LORA, {"rank": 0}, "rank=0 is not positive"),
+    (MIXTURE, {"num_experts": 0}, "num_experts"),
+    (MIXTURE, {"capacity_factor": 0}, "capacity_factor"),
+    (MIXTURE, {"eval_capacity_factor": 0}, "eval_capacity_factor"),
+    (MIXTURE, {"min_capacity": 0}, "min_capacity"),
+    (MIXTURE, {"group_size": 0}, "group_size"),
+    (PIPELINE, {"num_stages": 0}, "num_stages=0"),
+    (PIPELINE, {"num_micro_batches": 0}, "num_micro_batches=0"),
+    (PIPELINE, {"circular_repeats": 0}, "circular_repeats=0"),
+    (ROTARY, {"fraction": 0.1}, "fraction=0.1 of the 4 pairs of a head are none"),
+    (ROTARY, {"fraction": 1.5}, "fraction=1.5 of the 4 pairs of a head are none"),
+    (ROTARY, {"head_dim": 7}, "head_dim=7 is odd"),
+    (ROTARY, {"max_wavelength": 0.0}, r"max_wavelength=0\.0 is not positive"),
+    (SWITCH, {"jitter": 1.0}, "jitter="),
+    (SWITCH, {"z_loss": -1.0}, "z_loss="),
+    (SWITCH, {"balance_loss": -1.0}, "balance_loss="),
+    (TRANSFORMER, {"dropout_rate": -1.0}, r"dropout_rate=-1\.0 is not in \[0, 1\)"),
+    (TRANSFORMER, {"drop_path_rate": -1.0}, r"drop_path_rate=-1\.0 is not in \[0, 1\)"),
+    (nn.Dropout.params(), {"rate": 1.0}, r"rate=1\.0 is not in \[0, 1\)"),
+    (nn.Dropout.params(), {"rate": -0.1}, r"rate=-0\.1 is not in \[0, 1\)"),
+    (nn.FanIn.params(), {"scale": -0.1}, r"=-0\.1 is negative"),
+    (nn.FeedForward.params(dim=4), {"dropout_rate": 1.5}, r"dropout_rate=1\.5 is not in \[0, 1\)"),
+    (nn.LocalWindow.params(), {"window": 0}, "window=0: it has to hold"),
+    (nn.LocalWindow.params(), {"window": 1, "ahead": -1}, "ahead=-1 is neg"),
+    (nn.Lstm.params(dim=3), {"hidden_dim": 0}, "hidden_dim=0 is not positive"),
+    (nn.Lstm.params(dim=3), {"cell_cap": 0.0}, r"cell_cap=0\.0 is not positive"),
+    (nn.MaxPool.params(), {"stride": 0}, "stride=0 is not positive"),
+    (nn.NormalCell.params(dim=4, before_dim=4), {"num_filters": 10}, "output_dim=10 is not a mult"),
+    (nn.RecurrentLayer.params(dim=3), {"dropout_rate": 1.5}, r"dropout_rate=1\.5"),
+    (nn.RmsNorm.params(dim=4), {"epsilon": -1.0}, r"epsilon=-1\.0 is negative"),
+    (nn.SinusoidPositions.params(), {"dim": 5}, "dim=5 is odd"),
+    (nn.SinusoidPositions.params(dim=4), {"max_wavelength": -1.0}, "=-1.0 is not positive"),
+    (nn.TruncatedNormal.params(), {"stddev": -0.1}, r"=-0\.1 is negative"),
+]
+REFUSED += [
+    (head.params(dim=4, vocab_size=7), {"logit_cap": cap}, f"logit_cap={cap} is not positive")
+    for head in (nn.TiedHead, nn.SoftmaxHead)
+    for cap in (0.0, -1.0)
+]
+REFUSED += [
+    (stack.params(layer=PATTERN), {"num_layers": num}, f"={num} is not a .* 2 layers of the")
+    for stack in (nn.Stack, nn.Repeat)
+    for num in (0, -2, 3)
+]
+REFUSED += [
+    (router.params(dim=1), {"num_experts": 1}, r"num_experts=1 is less than the 2 that a \w+Router")
+    for router in (nn.TopNRouter, nn.GShardRouter, nn.LingvoRouter)
+]
+REFUSED += [
+    (router.params(dim=4, num_experts=4), fields, "is not positive")
+    for router, fields in [
+        (nn.TopNRouter, {"num_choices": 0}),
+        (nn.TopNRouter, {"threshold": -0.2}),
+        (nn.LingvoRouter, {"threshold": 0.0}),
+    ]
+]
+
+
+@pytest.mark.parametrize(("params", "fields", "message"), REFUSED)
+def test_what_makes_no_sense_is_refused(params: Params, fields, message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        params.copy().set(**fields).build()
