@@ -39,17 +39,16 @@ class _Orders(NamedTuple):
 
 
 class Buckets:
-    """A plan of batches, each from one bucket.
+    """A plan of batches, each from one bucket; an epoch has every piece once.
 
     A piece is a document with its end token; a document longer than the last boundary is cut into
-    several. A piece goes to the first bucket that it fits into. An epoch has every piece once. The
-    order of the batches, and the order of a bucket's pieces, are drawn anew in each epoch.
+    several. A piece goes to the first bucket that it fits into. Each epoch draws the orders of the
+    batches and of a bucket's pieces anew; `seed=None` keeps the order of the documents.
 
     Args:
         lengths: int64 [N], tokens of each document, its end included.
         boundaries: T of each bucket, ascending.
         rows: B of each bucket.
-        seed: seed of the orders; None keeps the order of the documents.
     """
 
     def __init__(

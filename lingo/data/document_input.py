@@ -24,9 +24,7 @@ _ARRAYS = ("tokens", "targets", "segments", "positions")
 class DocumentInput(Input):
     """Rows of documents; each token is predicted from those before it in its document.
 
-    Attributes:
-        tokenizer: the built tokenizer; encodes prompts and decodes samples.
-        vocab_size: number of token ids.
+    The built `tokenizer` encodes prompts and decodes samples, too.
     """
 
     source: Source = InstalledSource  # where the documents are
@@ -135,10 +133,7 @@ class PlannedInput(DocumentInput):
         return self.plan.num_rows
 
     def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of the plan, pass 2.
-
-        Both count from 0.
-        """
+        """Returns where rows come from, by `example_id` [B]: "2:17" is row 17 of pass 2, from 0."""
         passes = [divmod(number, self.num_examples()) for number in numbers.tolist()]
         return [f"{epoch}:{self._row_order(epoch)[row]}" for epoch, row in passes]
 

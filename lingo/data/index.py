@@ -2,9 +2,8 @@
 
 Indexing reads all data once; later reads touch only the bytes that they need. The user's cache
 directory keeps the index under a hash of everything that it depends on: the source, the tokenizer,
-and the name, size and modification time of every file. Indexing finds damaged records, and leaves
-them out if the source allows it; after that any damage is an error, and the order of examples is
-fixed.
+and the name, size and modification time of every file. Indexing leaves out damaged records if the
+source allows it; after that any damage is an error, and the order of examples is fixed.
 """
 
 from __future__ import annotations
@@ -94,8 +93,7 @@ class Index(NamedTuple):
     def read(self, document: int, begin: int, end: int) -> bytes:
         """Returns bytes begin, ..., end - 1 of a document's text.
 
-        Raises:
-            DataError: if the file cannot be read or has changed, or the document is damaged.
+        Raises DataError if the file cannot be read or has changed, or the document is damaged.
         """
         file, start = self.files[self.file_id[document]], int(self.start[document])
         if not self.source.decodes:
@@ -142,10 +140,9 @@ class Index(NamedTuple):
 
 
 def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | None = None) -> Index:
-    """Returns the index of a source: from the cache, or else by reading all files.
+    """Returns the index of a source, from the cache or by reading all files.
 
-    Raises:
-        DataError: if there is no document, or a file cannot be read or is damaged.
+    Raises DataError if there is no document, or a file cannot be read or is damaged.
     """
     files = source.files()
     cache = index_cache.cache_file(_key(files, source, tokenizer))
@@ -207,7 +204,6 @@ class _Loss(NamedTuple):
 def _measure(
     files: Sequence[File], source: Source, tokenizer: Tokenizer, progress: Progress
 ) -> Columns:
-    """Reads every file, and returns the columns of the documents of all splits."""
     total, done = sum(f.size for f in files), 0
     rows, hashes, cuts = array.array("q"), array.array("Q"), array.array("q")
     content, seen, damage = hashlib.sha256(), set(), Damage()

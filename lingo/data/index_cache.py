@@ -1,8 +1,8 @@
 """Files that keep the columns of an index between runs.
 
 A file is a SHA-256 of what follows, and arrays as `np.savez` writes them. A file that is missing,
-truncated, damaged or not writable only costs time. Several processes may read and write at once: a
-file is renamed to its place when it is complete.
+damaged or not writable only costs time. Several processes may read and write at once: a file is
+renamed to its place when it is complete.
 """
 
 from __future__ import annotations

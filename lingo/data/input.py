@@ -40,15 +40,11 @@ class Input(Configurable, interface=True):
         return {}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Opens the data now; `progress` is called meanwhile.
-
-        Raises:
-            DataError: if it is missing or cannot be read.
-        """
+        """Opens the data now; raises DataError if it is missing or cannot be read."""
         raise NotImplementedError
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
-        """Returns the examples of a step.
+        """Returns the examples of a step; raises DataError if data cannot be read.
 
         Args:
             step: 0, 1, ...; of a single pass, less than `num_batches()`.
@@ -59,9 +55,6 @@ class Input(Configurable, interface=True):
             `rows`: int32 [B], its index in the step's batch;
             `weights`: float32 [B], 0 for padding of the last batch, else 1;
             and the arrays of `examples`.
-
-        Raises:
-            DataError: if data cannot be read.
         """
         self.check_step(step)
         indices = np.arange(self.p.batch_size, dtype=np.int32)[rows]
@@ -75,9 +68,8 @@ class Input(Configurable, interface=True):
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the task's arrays of some examples: {name: [B, ...]}, dtypes as in `specs`.
 
-        Args:
-            numbers: int64 [B], `example_id` of the examples, which count on through the epochs;
-                beyond a single pass (`repeat=False`) examples have no content.
+        The numbers, int64 [B], are `example_id`, which count on through the epochs; beyond a single
+        pass (`repeat=False`) examples have no content.
         """
         raise NotImplementedError(f"{type(self).__name__} has no examples")
 

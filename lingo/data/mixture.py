@@ -75,9 +75,6 @@ class Mixture(Input):
     caps at 65,536, Zoph et al. 2022, sec. 4.1). Items are examples, or, where an example packs
     several pairs, the pairs: shares are of items, not of rows. A single pass (`repeat=False`) has
     every example of every input once, input after input.
-
-    Attributes:
-        inputs: the built inputs, by name.
     """
 
     inputs: dict[str, Input]  # by name: what is mixed

@@ -39,12 +39,9 @@ def permutation(size: int, *, seed: int, epoch: int, name: str) -> np.ndarray:
 
 
 class Stream:
-    """Rows cut from one stream of documents.
+    """Rows of `row_length` tokens, cut from one stream of documents.
 
-    Args:
-        lengths: int64 [N], tokens of each document, its end included.
-        row_length: T.
-        seed: seed of the order of documents; None keeps their order.
+    The lengths of documents, int64 [N], include their ends; `seed=None` keeps their order.
     """
 
     def __init__(self, lengths: np.ndarray, *, row_length: int, seed: int | None) -> None:
@@ -77,9 +74,8 @@ class Stream:
 class FixedRows:
     """Rows that are the same in every epoch.
 
-    Args:
-        pieces: int64 [P, 3], (document, begin, end) of each piece.
-        rows: int64 [P], the row of each piece, from 0; no row is empty.
+    A piece, of int64 [P, 3], is (document, begin, end); `rows`, int64 [P], is the row of each, from
+    0, and leaves no row empty.
     """
 
     def __init__(self, pieces: np.ndarray, rows: np.ndarray) -> None:

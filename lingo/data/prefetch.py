@@ -29,9 +29,8 @@ class Prefetch:
         with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
             for steps, batches in items: ...
 
-    An error in the thread is raised where the batch would have been returned. Leaving the `with`
-    block, or `close`, ends the thread after its current item. It does not wait for the thread,
-    which may read from a disk that does not answer.
+    An error in the thread is raised where the batch would have been returned. The end of the `with`
+    block does not wait for the thread, which may read from a disk that does not answer.
 
     Args:
         spans: ranges of steps; the batches of a range are stacked into one item, or into several

@@ -23,7 +23,6 @@ class Prompt(NamedTuple):
     def num_positions(self, max_tokens: int) -> int:
         """Returns how many positions a model needs for `max_tokens` new tokens.
 
-        The last new token needs no position: nothing follows it. An encoder and a decoder count
-        apart; the larger number is returned.
+        The last one needs none. Of an encoder and a decoder the larger number counts.
         """
         return max(len(self.tokens) + max_tokens - 1, self.size - len(self.tokens))

@@ -59,13 +59,9 @@ def train(
 ) -> bytes:
     """Trains a SentencePiece model and returns the content of its file.
 
-    Args:
-        vocab_size: number of ids, with 4 for padding, end, start and unknown, and 256 for bytes.
-        model_type: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
-
-    Raises:
-        DataError: if the text is too small for the vocabulary, or too varied.
-        ParamError: if `vocab_size` has no room for pieces.
+    Its type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` counts 4 ids for
+    padding, end, start and unknown, and 256 for bytes. Raises ParamError if it has no room for
+    pieces, DataError if the text is too small for it or too varied.
     """
     if vocab_size <= NUM_RESERVED:
         raise ParamError(

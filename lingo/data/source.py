@@ -51,8 +51,7 @@ class Source(Splittable, interface=True):
     def text(self, data: bytes, where: str) -> bytes:
         """Returns the text of a document's span, in UTF-8; an empty one is left out.
 
-        Raises:
-            DataError: if the bytes cannot be decoded; `where`, file and byte, begins the message.
+        Raises DataError, which begins with `where`, if the bytes cannot be decoded.
         """
         del where
         return data
@@ -70,8 +69,7 @@ class Source(Splittable, interface=True):
     def files(self) -> list[File]:
         """Returns the files of this split, sorted by name; with `shares_index`, of all splits.
 
-        Raises:
-            DataError: if no file matches or is in this split, or as `list_files`.
+        Raises DataError if there is none, or as `list_files`.
         """
         places = self.places()
         files = list_files(places)

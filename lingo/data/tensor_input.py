@@ -33,9 +33,8 @@ _HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # stateful, but c
 class TensorInput(Input):
     """Another input's examples, changed in TensorFlow.
 
-    A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`), which are
-    known before any data is read. The other input is built with the `batch_size`, `seed` and
-    `repeat` of this one.
+    A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`). The other
+    input is built with the `batch_size`, `seed` and `repeat` of this one.
     """
 
     input: Input  # where the examples come from
@@ -73,10 +72,9 @@ class TensorInput(Input):
         return self.input.offers()
 
     def prepare(self, *, progress: Progress | None = None) -> None:
-        """Opens the data, and traces `map`.
+        """Opens the data and traces `map`.
 
-        Raises:
-            ParamError: if `map` keeps state, or does not return what `arrays` says.
+        Raises ParamError if `map` keeps state, or does not return what `arrays` says.
         """
         self.input.prepare(progress=progress)
         self._program()
@@ -163,7 +161,7 @@ class TensorInput(Input):
 
 
 def stateful_operations(graph: tf.Graph) -> Iterator[str]:
-    """Yields the operations of a graph that keep state, in words, those of its functions included.
+    """Yields the operations of a graph and its functions that keep state, in words.
 
     Operations that only print, check or call do not count.
     """

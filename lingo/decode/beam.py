@@ -172,10 +172,9 @@ def _candidates(
 ) -> tuple[_Texts, tf.Tensor, tf.Tensor]:
     """Returns the 2 K best texts with one more token, their parents and their last tokens.
 
-    A prompt that still has tokens has one candidate, which extends its one live text.
-
-    The logits, float32 [B*K, V], are of the token that follows each live text. There are J
-    candidates (2 K, or K if V is 1), best first; parents and tokens are int32 [B, J].
+    A prompt that still has tokens has one candidate, which extends its one live text. The logits,
+    float32 [B*K, V], are of the token that follows each live text. There are J candidates (2 K, or
+    K if V is 1), best first; parents and tokens are int32 [B, J].
     """
     num_beams: Any = live.value.shape[1]
     vocab_size: Any = logits.shape[-1]

@@ -50,11 +50,7 @@ def stepper(model: Layer) -> Step:
 
 
 def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:
-    """Repeats each row of logits, float32 [B, V], and of caches K times, after prompts were read.
-
-    Returns:
-        float32 [B*K, V], and caches of B*K rows.
-    """
+    """Repeats each row of logits, float32 [B, V], and of caches K times: B*K rows of both."""
     if num == 1:
         return logits, caches
     return tf.repeat(logits, num, axis=0), {

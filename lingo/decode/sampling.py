@@ -152,12 +152,10 @@ def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Draws an index with the probabilities softmax(logits), int32 [B]; none of probability 0.
+    """Draws an index, int32 [B], by softmax(logits), float32 [B, K]; none of probability 0.
 
-    Args:
-        logits: float32 [B, K].
-        uniform: float32 [B] in [0, 1), multiples of 2**-24, so that their product with the sum of
-            probabilities is below that sum.
+    The numbers `uniform`, float32 [B] in [0, 1), are multiples of 2**-24, so that their product
+    with the sum of probabilities is below that sum.
     """
     sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
     below = sums <= uniform[:, None] * sums[:, -1:]

@@ -12,10 +12,7 @@ from lingo.decode.sampling import Sampling
 def decoding_of(**settings: Any) -> Params:
     """Returns the params of `Beam` if `num_beams` is set, else those of `Sampling`.
 
-    The settings are fields of either class; None keeps the default.
-
-    Raises:
-        ParamError: for a setting that the class does not have.
+    The settings are fields of that class, else it raises ParamError; None keeps the default.
     """
     values = {name: value for name, value in settings.items() if value is not None}
     cls = Beam if "num_beams" in values else Sampling

@@ -22,10 +22,10 @@ from lingo.ops.shape import size_of, swap_leading_axes
 def in_chunks(
     function: Callable[..., Any], *inputs: tf.Tensor, layers: Sequence[Layer], size: int | None
 ) -> Any:
-    """Calls a position-wise function on one chunk of positions after another.
+    """Returns `function(*inputs)`, tensors [B, T, ...], computed chunk by chunk.
 
-    The result equals `function(*inputs)`. Forward and backward passes keep the intermediate values
-    of one chunk in memory, at the cost of a second forward pass.
+    Forward and backward passes keep the intermediate values of one chunk in memory, at the cost of
+    a second forward pass.
 
     Args:
         function: maps [B, C, ...] tensors to a structure of [B, C, ...] float tensors. It must draw
@@ -33,9 +33,6 @@ def in_chunks(
         *inputs: [B, T, ...] tensors, any type.
         layers: the layers whose weights the function reads; other weights get no gradient.
         size: C; zeros pad the last chunk. None: all positions at once.
-
-    Returns:
-        Structure of [B, T, ...] tensors, of the types that the function returns.
     """
     if size is None:
         return function(*inputs)

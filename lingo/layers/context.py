@@ -116,11 +116,7 @@ _call: contextvars.ContextVar[Call | None] = contextvars.ContextVar("call", defa
 
 
 def current() -> Call:
-    """Returns the context of the call in progress.
-
-    Raises:
-        RuntimeError: outside of a call.
-    """
+    """Returns the context of the call in progress; raises RuntimeError outside of one."""
     call = _call.get()
     if call is None:
         raise RuntimeError(
@@ -148,18 +144,10 @@ def apply(
     call: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> tuple[Any, SideOutputs]:
-    """Calls a layer as a pure function of its weights.
+    """Calls a root layer as a pure function of its weights; returns the result and side outputs.
 
-    Args:
-        layer: a root layer.
-        weights: program path -> tensor, of the paths and program shapes of `layer.weights()`.
-        *args: inputs, of the shapes that the method takes.
-        method: the method to call.
-        call: further fields of `Call`.
-        **kwargs: inputs by name.
-
-    Returns:
-        The method's result, and the side outputs of the layers.
+    `weights` is program path -> tensor, of the paths and program shapes of `layer.weights()`;
+    `call` has further fields of `Call`.
     """
     with enter_call(Call(weights=weights, **(call or {}))) as context:
         return getattr(layer, method)(*args, **kwargs), context.sides
@@ -168,8 +156,7 @@ def apply(
 def annotate(x: tf.Tensor, *axes: str | None) -> tf.Tensor:
     """Returns x, any shape and type, with the sharding that the rules give to its logical axes.
 
-    Raises:
-        ValueError: if the number of axes is not the rank of `x`.
+    Raises ValueError if the number of axes is not the rank of x.
     """
     if len(axes) != len(x.shape):
         raise ValueError(f"{len(axes)} axes {axes} for a tensor of shape {x.shape}")

@@ -40,12 +40,10 @@ def check_rate(field: str, rate: float) -> None:
 def dropout(
     layer: Layer, x: tf.Tensor, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
 ) -> tf.Tensor:
-    """Returns a tensor that a layer has computed, in training with dropout.
+    """Returns x, [B, ...] of any float type, which a layer has computed, in training with dropout.
 
-    `x` and `form` are those of `lingo.ops.dropout`. Two tensors of one layer need different names.
-
-    Raises:
-        RuntimeError: in training, if the call context has no `key` or no `rows`.
+    `form` is as in `lingo.ops.dropout`. Two tensors of one layer need different names. In training
+    it raises RuntimeError if the call context has no `key` or no `rows`.
     """
     call = context.current()
     if not call.training or rate == 0:

@@ -14,9 +14,8 @@ from lingo.ops.lookup import lookup
 class Embedding(Layer):
     """Looks up a vector for each token id.
 
-    Weights:
-        table: [V, D], of initial variance 1/D, so that a tied head maps normalized activations to
-            logits of variance 1.
+    Its weight `table`, [V, D], has initial variance 1/D, so that a tied head maps normalized
+    activations to logits of variance 1.
     """
 
     vocab_size: int  # number of token ids

@@ -23,15 +23,14 @@ class Initializer(Configurable, interface=True):
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        """Returns initial values of a weight, or of a slice of it, float32.
+        """Returns initial values of a weight of shape `shape`, or of a slice of it, float32.
 
-        `index` has a `slice` of step 1 for each of the first axes; `fan_in` is the number of inputs
-        that each output sums.
+        `index` has slices of step 1 for the first axes; each output sums `fan_in` inputs.
         """
         return self.values(_symmetric(key, shape, index), fan_in).astype(np.float32)
 
     def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
-        """Returns float64 values of the distribution for uniform numbers u in (-1, 1)."""
+        """Returns the distribution's values for uniform u in (-1, 1), float64 of any shape."""
         raise NotImplementedError
 
 
@@ -88,16 +87,12 @@ _STDDEV_OF_CUT = 0.8796256610342398  # of a unit normal cut at 2
 
 
 def _ranges(shape: Sequence[int], index: Sequence[slice]) -> list[range]:
-    """Returns the indices of a slice of a tensor along each axis."""
     slices = [*index, *[slice(None)] * (len(shape) - len(index))]
     return [range(*part.indices(size)) for part, size in zip(slices, shape, strict=True)]
 
 
 def _symmetric(key: random.Key, shape: Sequence[int], index: Sequence[slice]) -> np.ndarray:
-    """Returns uniform float64 values in (-1, 1), odd multiples of 2**-32, of the slice's shape.
-
-    An element's value depends on the key and on its row-major index in the whole weight.
-    """
+    """Returns uniform float64 values in (-1, 1), odd multiples of 2**-32, of the slice's shape."""
     numbers = np.zeros((), np.uint64)
     for size, indices in zip(shape, _ranges(shape, index), strict=True):
         digits = np.arange(indices.start, indices.stop, dtype=np.uint64)
@@ -126,7 +121,7 @@ _Q = (
 
 
 def cut_normal(u: np.ndarray) -> np.ndarray:
-    """Returns float64 quantiles of a unit normal cut at -2 and 2, for u = 2 P - 1, float64."""
+    """Returns quantiles of a unit normal cut at -2 and 2, for u = 2 P - 1, float64 of any shape."""
     square = u * u
     top, bottom = np.full_like(u, _P[-1]), np.full_like(u, _Q[-1])
     for p, q in zip(_P[-2::-1], _Q[-2::-1], strict=True):

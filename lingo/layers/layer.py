@@ -104,18 +104,9 @@ class Layer(LayerTree, Configurable, interface=True):
         """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
 
         The mean is over all that the step's calls pass to `self.batch_statistic(name, ...)`; a step
-        without weight leaves the statistic as it is.
-
-        Args:
-            name: attribute and last part of the path.
-            shape: shape of the statistic.
-            decay: share of the old value that stays, in 0..1.
-            init: initial value; None: zeros.
-            shown: whether TensorBoard shows its elements over time, relative to their mean; for a
-                vector of shares, such as the load of experts.
-
-        Raises:
-            ParamError: if `shown` is set and the statistic is not a vector.
+        without weight leaves the statistic as it is. It is initially zeros, unless `init` is given.
+        With `shown`, TensorBoard shows its elements over time, relative to their mean; that is for
+        a vector of shares, such as the load of experts, and raises ParamError for other shapes.
         """
         if shown and len(shape) != 1:
             raise ParamError(
@@ -136,7 +127,7 @@ class Layer(LayerTree, Configurable, interface=True):
         position_axis: int = 0,
         dtype: Dtype | None = None,
     ) -> Any:
-        """Declares a cache for `step`, initially zeros.
+        """Declares a cache for `step`, initially zeros, by default of the layer's dtype.
 
         Args:
             name: attribute and last part of the path.
@@ -146,7 +137,6 @@ class Layer(LayerTree, Configurable, interface=True):
             per_position: whether there is an entry for each position. If so, reading returns
                 [B, S, *shape], where decoding has room for S positions; else [B, *shape].
             position_axis: index in `shape` before which S is inserted.
-            dtype: type of the cache; None: the layer's.
         """
         spec = self._declare("caches", name, shape, axes, ZEROS, 1, dtype)
         spec = spec._replace(per_position=per_position, position_axis=position_axis)
@@ -183,8 +173,7 @@ class Layer(LayerTree, Configurable, interface=True):
     def random_key(self, name: str = "") -> random.Key:
         """Returns the random key of this layer in this step, the same with and without a scan.
 
-        Raises:
-            RuntimeError: if the call context has no key.
+        Raises RuntimeError if the call context has no key.
         """
         call = context.current()
         if call.key is None:
@@ -199,15 +188,12 @@ class Layer(LayerTree, Configurable, interface=True):
         """Computes the next positions, reading the caches of earlier ones.
 
         Calls on consecutive chunks of any lengths together return what `__call__` returns for the
-        whole input. A layer without caches just calls itself.
+        whole input; one call returns [B, C, ...]. A layer without caches just calls itself.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar, the number of positions computed before.
             inputs: further inputs of `__call__`, for these positions.
-
-        Returns:
-            [B, C, ...], what `__call__` returns for these positions.
         """
         return self(x, inputs=inputs)
 

@@ -33,20 +33,18 @@ def vmap_layer(
 ) -> Any:
     """Calls the copies of a layer, vectorized, each on its own slice of the inputs.
 
+    The results have a leading axis of size N, too.
+
     Args:
-        layer: declared by `copies` with this axis.
+        layer: declared by `copies` with the logical axis `axis`.
         num: N, the number of copies.
         *args: [N, ...] tensors, or structures of them.
-        axis: logical axis of the copies.
         rows: int32 [N, B], the global index of each example of each copy's batch; None: all copies
             have the `rows` of the context.
         index: int32 [N], the index in the path of each copy; None: the N copies in order.
         counts: bool [N], whether to keep the side outputs of each copy; None: of all.
         common: inputs by name that all copies share.
         **inputs: [N, ...] tensors by name.
-
-    Returns:
-        What the layer returns, with a leading axis of size N.
     """
     call = context.current()
     slices = {"args": args, "inputs": inputs, "call": call.of([layer])}

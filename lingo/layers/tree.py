@@ -60,11 +60,7 @@ class _Child(NamedTuple):
 
 
 class LayerTree:
-    """A layer as the root of a tree.
-
-    Attributes:
-        path: program path from the root layer.
-    """
+    """A layer as the root of a tree; `path` is its program path from the root layer."""
 
     path: ClassVar[str] = ""
     _wrapped: ClassVar[str | None]

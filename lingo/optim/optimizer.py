@@ -119,8 +119,8 @@ class Optimizer(Configurable, interface=True):
     def rates(self, step: Any) -> dict[str, Any]:
         """Returns {tag: learning rate} of a step, for `update` and reports.
 
-        Types and shapes are those of a `Schedule`; the tag of the only or largest rate is
-        `learning_rate`.
+        A rate is a float32 scalar or, as a `Schedule`, of the shape of `step`; the tag of the only
+        or largest rate is `learning_rate`.
         """
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
@@ -191,12 +191,9 @@ def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:
 
 
 def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-    """Returns `new` for some of the weights stacked in a tensor and `old` for the others.
+    """Returns `new` for the chosen ones of `weight.names`, stacked in a tensor, else `old`.
 
-    Args:
-        chosen: for each of `weight.names`, whether to take `new`.
-        new: [*weight.stack_shape, ...], any type.
-        old: same shape and dtype.
+    Both are [*weight.stack_shape, ...], of any type.
     """
     if all(chosen):
         return new

@@ -45,10 +45,9 @@ class Schedule(Configurable, interface=True):
         return self.factor(tf.cast(step, tf.float32), tf)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        """Returns the factor at a step, float32 of any shape, by the functions of `xp`.
+        """Returns the factor at a step, float32 of any shape, by functions of NumPy or TensorFlow.
 
-        `xp` is `numpy` or `tensorflow`: both have minimum, maximum, where, floor, abs, cos, exp,
-        ones_like.
+        `xp` is one of them: both have minimum, maximum, where, floor, abs, cos, exp, ones_like.
         """
         raise NotImplementedError(f"{type(self).__name__} has no factor")
 

@@ -47,7 +47,7 @@ class ImageInput(Input):
         _ = self.source.arrays
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns `images`: float32 [B, H, W, C], in 0..1; and `labels`: int32 [B].
+        """Returns `images`, float32 [B, H, W, C] in 0..1, and `labels`, int32 [B].
 
         Beyond a single pass images are black, with label 0.
         """

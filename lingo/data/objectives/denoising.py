@@ -16,10 +16,9 @@ from lingo.ops import random
 class Denoising(PairedInput):
     """Rows of a stream of documents, each of which becomes one pair.
 
-    The stream has an end token after each document and is cut every L tokens, as T5's is: a model
-    that attends to a whole row may see several documents. An epoch has every token once. Which
-    tokens of a row are removed depends on the seed and the row's `example_id`, so they differ from
-    epoch to epoch.
+    The stream has an end token after each document and is cut every L tokens, as T5's is: a row may
+    have several documents. An epoch has every token once. Which tokens of a row are removed depends
+    on the seed and the row's `example_id`, so they differ from epoch to epoch.
 
     A subclass defines the length of a text (`text_length`) and of rows (`lengths`), which tokens
     are removed (`mask`), and the pair that results (`pair`).
@@ -31,9 +30,9 @@ class Denoising(PairedInput):
         raise NotImplementedError(f"{type(self).__name__} has no text_length")
 
     def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
-        """Returns which of 2, ..., L tokens of a text are removed, bool [num_tokens].
+        """Returns which of 2, ..., L tokens of a text to remove, bool [num_tokens].
 
-        The words of the key, which is that of the seed and the row, are scalars on the host.
+        The words of the key are scalars on the host.
         """
         raise NotImplementedError(f"{type(self).__name__} has no mask")
 

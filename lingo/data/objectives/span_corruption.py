@@ -57,9 +57,9 @@ def text_length(source_length: int, noise: Noise) -> int:
 
 
 def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
-    """Returns which tokens of a text (2 or more) are removed, bool [num_tokens].
+    """Returns which tokens of a text (2 or more) to remove, bool [num_tokens].
 
-    It is a function of the key, whose words are scalars on the host.
+    The words of the key are scalars on the host.
     """
     num_noise, spans, *_ = counts(num_tokens, noise)
     kept_spans = _segments(num_tokens - num_noise, spans, random.fold(key, 0))
@@ -92,8 +92,7 @@ class SpanCorruption(Denoising):
 
     From "Thank you <0> me to <1> party <2> week", "<0> for inviting <1> your <2> last" is predicted
     (Raffel et al. 2020, sec. 3.1.4). Rows are full: L and T follow from `source_length`; 512 gives
-    568 tokens of text and 114 of target. (The paper's figure ends the target with a sentinel; T5's
-    code does not, nor does this.)
+    568 tokens of text and 114 of target. As in T5's code, no sentinel ends the target.
     """
 
     source_length: int = 512  # tokens a row of sources: what is kept, sentinels, an end

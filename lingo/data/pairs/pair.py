@@ -48,10 +48,7 @@ class Pair(NamedTuple):
 def pair(source: str, target: str, where: str) -> bytes:
     """Returns a pair as a document; an empty one, which is left out, if one side is empty.
 
-    Lone surrogates in either side become question marks.
-
-    Raises:
-        CorruptRecord: if a side contains U+001E; `where`, file and byte, begins the message.
+    Lone surrogates become question marks. Raises CorruptRecord at `where` if a side has U+001E.
     """
     sides = [side.encode(errors="replace") for side in (source, target)]
     if any(SEPARATOR in side for side in sides):
@@ -63,7 +60,6 @@ class PairTokenizer(Tokenizer):
     """Encodes the two sides of a pair separately: source tokens, an end, target tokens.
 
     The only cut of a document is after that end, so `Index.cuts` has the length of every source.
-    Only inputs need this class: they wrap their tokenizer in it.
     """
 
     tokenizer: Tokenizer = ByteTokenizer  # what encodes each side

@@ -63,10 +63,7 @@ class Doctests(Docstrings):
 
 
 def literals(code: bytes) -> Iterator[tuple[int, int]]:
-    """Yields (first byte, number of bytes) of every docstring literal, in order.
-
-    A file that is not Python in UTF-8 has none.
-    """
+    """Yields (first byte, number of bytes) of every docstring literal; none if not Python."""
     if (file := syntax.parse(code)) is None:
         return
     for _, literal in syntax.documented_nodes(file.tree):

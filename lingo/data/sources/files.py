@@ -51,11 +51,7 @@ class File(NamedTuple):
     modification_time: int  # in nanoseconds
 
     def read(self, start: int, stop: int) -> bytes:
-        """Returns bytes start, ..., stop - 1.
-
-        Raises:
-            DataError: if the file cannot be read, or has changed since it was listed.
-        """
+        """Returns bytes start, ..., stop - 1; raises DataError if the file is not as listed."""
         with self.open() as read:
             return read(start, stop)
 
@@ -118,9 +114,8 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 def list_files(places: Sequence[Place]) -> list[File]:
     """Returns the files of some places, sorted by name; directories that match are skipped.
 
-    Raises:
-        DataError: if a match is not a regular file or cannot be read, a directory cannot be listed,
-            or some of several shards are missing.
+    Raises DataError if another match is not a readable regular file, a directory cannot be listed,
+    or a shard is missing.
     """
     files = []
     for place in places:
@@ -133,8 +128,7 @@ def list_files(places: Sequence[Place]) -> list[File]:
 def _match_pattern(place: Place) -> list[str]:
     """Returns the paths below a place's root that match its pattern, each once.
 
-    It matches as `glob.glob` with `recursive=True`, but `**` enters a directory only once, however
-    many links lead to it, and a directory that cannot be listed is an error.
+    Unlike in `glob.glob`, `**` enters a directory only once, however many links lead to it.
     """
     parts = place.pattern.split(os.sep)
     parts = [p for i, p in enumerate(parts) if i == 0 or (p, parts[i - 1]) != ("**", "**")]
@@ -258,10 +252,7 @@ def refuse_compressed(file: File, read: Read) -> None:
 
 
 def refuse_empty(file: File) -> None:
-    """Raises DataError for an empty file of records, which was probably not written to its end.
-
-    An empty text file is allowed: it is an empty document.
-    """
+    """Raises DataError for an empty file of records, which was probably not written to its end."""
     if not file.size:
         raise DataError(f"{file.path} is empty: write it again, or leave it out of the pattern.")
 

@@ -1,8 +1,7 @@
 """Signatures of functions and classes of installed packages, each with its description.
 
-From `def clip(x, low, high)`, "Limits the values of an array." is predicted. Files are parsed,
-never imported. The span of a pair in its file goes from `def` or `class` to the end of the
-docstring; these lines alone are valid Python.
+From `def clip(x, low, high)`, "Limits the values of an array." is predicted. The span of a pair in
+its file goes from `def` or `class` to the end of the docstring: lines that alone are valid Python.
 """
 
 from __future__ import annotations

@@ -97,8 +97,7 @@ def documented_among(nodes: Iterable[ast.AST]) -> list[Documented]:
 def excerpt(lines: bytes) -> list[Documented]:
     """Returns the functions and classes with a docstring at the outer level of some lines.
 
-    The lines, indented as in their file, begin with a `def` or `class`, and end after its docstring
-    or after that of one of its siblings.
+    The lines begin with a `def` or `class`, and end after its docstring or that of a sibling.
     """
     indented = lines[:1].isspace()
     code = parse(b"if 1:\n" + lines if indented else lines)
@@ -121,7 +120,6 @@ def signature(owner: Owner) -> str:
 
 
 def _literal(owner: Owner) -> ast.Constant | None:
-    """Returns the literal of a node's docstring, or None."""
     first = owner.body[0] if owner.body else None
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         return first.value if isinstance(first.value.value, str) else None

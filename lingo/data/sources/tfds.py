@@ -70,7 +70,6 @@ class TfdsDirectory(Records):
 
     @functools.cached_property
     def _shards(self) -> dict[str, int]:
-        """The number of records of each shard, by file name."""
         path, info = self._path("dataset_info.json"), self._json("dataset_info.json")
         with _explain_errors(path):
             kind = info.get("fileFormat", "tfrecord")
@@ -92,7 +91,6 @@ class TfdsDirectory(Records):
 
     @functools.cached_property
     def _feature(self) -> str:
-        """The name of the feature that is read."""
         path, content = self._path("features.json"), self._json("features.json")
         with _explain_errors(path):
             features = content.get("featuresDict", {}).get("features")
@@ -144,7 +142,6 @@ def _explain_errors(path: str) -> Iterator[None]:
 
 
 def _shard(template: str, words: dict[str, str], number: int, total: int) -> str:
-    """Returns the name of a shard's file."""
     index, num_shards = f"{number:05d}", f"{total:05d}"
     numbers = {"SHARD_INDEX": index, "NUM_SHARDS": num_shards}
     for word, value in (words | numbers | {"SHARD_X_OF_Y": f"{index}-of-{num_shards}"}).items():

@@ -42,8 +42,7 @@ class TfRecords(Records, MatchingFiles):
 def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
     """Yields (first byte, number of bytes) of each record of a TFRecord file, its frame included.
 
-    Raises:
-        CorruptRecord: if a header is damaged, or a record exceeds the file.
+    Raises CorruptRecord if a header is damaged, or a record exceeds the file.
     """
     at = number = 0
     while at < file.size:
@@ -88,11 +87,7 @@ def masked_crc32c(data: bytes) -> int:
 
 
 def string_feature(data: bytes, name: str, where: str) -> bytes:
-    """Returns the one string in a feature of a serialized tf.train.Example.
-
-    Raises:
-        CorruptRecord: if there is not exactly one string; `where` begins the message.
-    """
+    """Returns the one string in a feature of a tf.train.Example; else raises CorruptRecord."""
     try:
         features = tf.train.Example.FromString(data).features.feature
     except DecodeError as error:

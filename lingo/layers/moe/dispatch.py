@@ -57,15 +57,8 @@ def dispatch_ragged(
 ) -> tf.Tensor:
     """Computes routed tokens only, so that shapes depend on the routing.
 
-    Args:
-        x: [G, S, D], any float type.
-        example_ids: int32 [G, S], the ids of the tokens, passed to the experts.
-        routing: the choices of the tokens.
-        num_experts: E.
-        experts: computes all experts.
-
-    Returns:
-        [G, S, D], the type that experts return: the sum over choices of gate * output.
+    Takes x, [G, S, D], of any float type, and ids of the tokens' examples, int32 [G, S], for the
+    experts. Returns [G, S, D], of the type of the experts: the sum over choices of gate * output.
     """
     assignment = _assign_slots(_as_one_group(routing), num_experts)
     assignment, sizes = _drop_empty_slots(assignment, num_experts)

@@ -70,13 +70,9 @@ class LearnedRouter(Router, interface=True):
         """Adds an auxiliary loss and a metric, the mean of the values over groups with tokens.
 
         The loss is coefficient * sum of the values * examples per group: divided by the batch size,
-        the coefficient times the mean over groups.
-
-        Args:
-            name: the metric is `moe/<name>`, the loss `moe_<name>` without a final `_loss`.
-            values: float32 [G], 0 for a group of padding.
-            scores: scores of the tokens.
-            coefficient: 0 adds only the metric.
+        the coefficient times the mean over groups; 0 adds only the metric. The values are float32
+        [G], 0 for a group of padding. The metric is `moe/<name>`, the loss `moe_<name>` without a
+        final `_loss`.
         """
         total = tf.reduce_sum(values)
         if coefficient:

@@ -71,15 +71,14 @@ class MoE(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes each token by the experts that the router chooses.
 
+        Raises ParamError if the tokens cannot be divided into whole groups.
+
         Args:
             x: [B, T, D], any float type.
             inputs: `segments`, whose padding is not routed, and `token_ids`.
 
         Returns:
             [B, T, D], in the layer's dtype.
-
-        Raises:
-            ParamError: if the tokens cannot be divided into whole groups.
         """
         segments = inputs.segments
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
@@ -94,8 +93,7 @@ class MoE(Layer):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, [B, C, D], like `__call__` without dropped tokens.
 
-        Raises:
-            ParamError: if the router depends on later tokens.
+        Raises ParamError if the router depends on later tokens.
         """
         del index
         if self.router.looks_ahead:
@@ -150,7 +148,6 @@ class MoE(Layer):
         return tf.minimum(size, tf.maximum(p.min_capacity, share))
 
     def _form(self) -> dispatch.Form:
-        """Returns the form of dispatch for the call in progress."""
         call, p = context.current(), self.p
         fixed = call.compiled or call.mapped_axes  # all shapes must be static
         if p.dispatch == "ragged" and fixed:

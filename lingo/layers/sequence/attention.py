@@ -79,6 +79,8 @@ class Attention(DotProductAttention):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions of one document per example; caches their keys and values.
 
+        Raises ValueError if the mask may show positions of later chunks.
+
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar; index + C is at most the length of the caches.
@@ -87,9 +89,6 @@ class Attention(DotProductAttention):
 
         Returns:
             [B, C, D], in the layer's dtype.
-
-        Raises:
-            ValueError: if the mask may show positions of later chunks.
         """
         if not self.mask.has_steps:
             raise ValueError(

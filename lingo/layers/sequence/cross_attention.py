@@ -36,7 +36,7 @@ class CrossAttention(DotProductAttention):
         return self.p.dim if self.p.memory_dim is None else self.p.memory_dim
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Lets each position attend to the memory of its document.
+        """Lets each position attend to the memory of its document; raises ValueError without one.
 
         Args:
             x: [B, T, D], any float type.
@@ -45,9 +45,6 @@ class CrossAttention(DotProductAttention):
 
         Returns:
             [B, T, D], in the layer's dtype; finite at padding, too.
-
-        Raises:
-            ValueError: if there is no memory.
         """
         if inputs.memory is None:
             raise ValueError(f"{self.path or type(self).__name__} needs the input `memory`")
@@ -56,10 +53,8 @@ class CrossAttention(DotProductAttention):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, [B, C, D]; computes keys and values in the first step only.
 
-        Args:
-            x: [B, C, D], any float type.
-            index: not needed.
-            inputs: `memory` in the first step, and `memory_segments` in every step.
+        x is [B, C, D], any float type; `index` is not needed. The inputs have `memory` in the first
+        step, and `memory_segments` in every step.
         """
         inputs = inputs._replace(segments=None)
         if inputs.memory is None:  # the caches stay as they are

@@ -101,7 +101,6 @@ class DotProductAttention(Layer, interface=True):
 
     @property
     def _source_dim(self) -> int:
-        """The width of the input of keys and values."""
         return self.p.dim
 
     def _num_heads(self, name: str) -> tuple[int, str]:

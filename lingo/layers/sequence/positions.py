@@ -166,18 +166,9 @@ def shared_table(model: Layer, name: str, stack: Layer) -> Any:
     """Declares the table that the relative biases of a stack share as a weight of the model.
 
     T5 has one table for all layers of the encoder, and one for those of the decoder (Raffel et al.
-    2020, sec. 2.1). The model passes it to the stack as the input `position_table`.
-
-    Args:
-        model: the layer that declares the table, in its `setup`.
-        name: the attribute to which the result is assigned.
-        stack: the layers, built.
-
-    Returns:
-        The declaration of a float32 [num_buckets, N] weight; None if no bias is shared.
-
-    Raises:
-        ParamError: if biases of different params share a table.
+    2020, sec. 2.1). The model, in its `setup`, assigns the result to the attribute `name`, and
+    passes it to the built stack as the input `position_table`: float32 [num_buckets, N]; None if no
+    bias is shared. Raises ParamError if biases of different params share a table.
     """
     biases = sharing_biases(stack)
     for bias in biases[1:]:
@@ -197,13 +188,10 @@ def sharing_biases(layer: Layer) -> list[RelativeBias]:
 
 
 def distance_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
-    """Returns T5's bucket of each distance in one direction.
+    """Returns T5's bucket of each distance 0, 1, ... in one direction, int32 [max_distance + 1].
 
     Distance n below half = num_buckets // 2 has a bucket of its own; n >= half has bucket
     half + floor(log(n / half) / log(max_distance / half) * (num_buckets - half)), at most the last.
-
-    Returns:
-        int32 [max_distance + 1], the bucket of each distance 0, 1, ...
     """
     half = num_buckets // 2
     distance = np.arange(max_distance + 1)
@@ -250,8 +238,7 @@ class LearnedPositions(Layer):
     def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
         """Returns the vectors, [B, T, D], of position_ids, int32 [B, T], below `max_length`.
 
-        Raises:
-            ValueError: if T is known and more than `max_length`.
+        Raises ValueError if T is known and more than `max_length`.
         """
         length = position_ids.shape[1]
         if length is not None and length > self.p.max_length:

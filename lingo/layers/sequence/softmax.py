@@ -52,11 +52,7 @@ class TiedHead(Head):
 
 
 class SoftmaxHead(Head):
-    """Computes logits with its own matrix.
-
-    Weights:
-        w: [D, V].
-    """
+    """Computes logits with its own matrix w, [D, V]."""
 
     init: Initializer = FanIn  # of w
 

@@ -75,8 +75,7 @@ class TransformerLayer(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Adds the sublayers, with their inputs, to x, [B, T, D], any float type.
 
-        Raises:
-            ValueError: if there is a memory but no cross attention, or the reverse.
+        Raises ValueError if there is a memory but no cross attention, or the reverse.
         """
         return self._run(x, inputs)
 

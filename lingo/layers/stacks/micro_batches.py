@@ -30,10 +30,8 @@ def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
 def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
     """Returns the shape of a pipeline's input for one micro-batch, [B / M, ...], of [B, ...].
 
-    Several tensors have a tuple of shapes.
-
-    Raises:
-        ParamError: if micro-batches would be unequal, or split examples that are computed as one.
+    Several tensors have a tuple of shapes. Raises ParamError if micro-batches would be unequal, or
+    split examples that are computed as one.
     """
     batch, num = first_shape(shape)[0], pipeline.p.num_micro_batches
     together = rows_together([pipeline], first_shape(shape))

@@ -87,7 +87,6 @@ class Pipeline(Stack):
 
     @property
     def _num_steps(self) -> int:
-        """The number of pattern steps in all."""
         return self.p.num_layers // len(self.pattern)
 
     @property

@@ -60,8 +60,7 @@ class Repeat(Stack):
 def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
     """Returns the index in the path of a copy, an int or int32 of any shape, of a repeated layer.
 
-    Raises:
-        ValueError: if the layer has no copies.
+    Raises ValueError if the layer has no copies.
     """
     indices = path.index_range(layer.path.rpartition("/")[2])
     if indices is None:

@@ -90,6 +90,7 @@ def amoebanet(
         published         82 M        318 M        542 M         1.05 B          1.8 B
 
     The paper rounds the first and truncates the third and fourth; the second is 319.0 M here.
+    Raises ParamError if L is not a multiple of 3, or D is not a multiple of 4.
 
     Args:
         num_layers: L, the number of normal cells.
@@ -99,9 +100,6 @@ def amoebanet(
         small_images: whether the stem has D filters and no reductions, for images of a few pixels.
             The stem for ImageNet is a convolution of stride 2 to D / 4 channels, then two reduction
             cells.
-
-    Raises:
-        ParamError: if L is not a multiple of 3, or D is not a multiple of 4.
     """
     if num_layers < 3 or num_layers % 3:
         raise ParamError(f"{num_layers=} is not a multiple of 3: there are three groups of cells")

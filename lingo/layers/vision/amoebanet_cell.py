@@ -105,9 +105,8 @@ class Cell(Layer, interface=True):
     def __call__(self, pair: Pair) -> Pair:
         """Returns the result [B, H, W, C''], half as high and wide from a reduction cell, and x.
 
-        Args:
-            pair: x [B, H, W, C] and `before` [B, H, W, C'], any float type; `before` has twice the
-                height and width `after_reduction`.
+        The pair is x [B, H, W, C] and `before` [B, H, W, C'], any float type; `before` has twice
+        the height and width `after_reduction`.
         """
         x, before = (tf.cast(state, self.p.dtype) for state in pair)
         nodes = [self.squeeze(x), self.align(before) if self.align else before]

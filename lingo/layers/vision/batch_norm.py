@@ -36,8 +36,8 @@ class BatchNorm(Norm):
 
     Outside training, they come from moving averages of E[x] and E[x^2] of each step's whole batch,
     as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2. Both are sums over
-    examples, so they are exact for any parts of a batch. Other implementations average the
-    variances of batches, which are not additive and leave out the variance of the means of steps.
+    examples, so they are exact for any parts of a batch. An average of the variances of batches, as
+    elsewhere, is not, and leaves out the variance of the means of steps.
 
     Weights:
         gamma: [C], initially ones.
@@ -67,8 +67,7 @@ class BatchNorm(Norm):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
-        Raises:
-            ParamError: in training, if `statistics_over` does not divide B.
+        In training it raises ParamError if `statistics_over` does not divide B.
         """
         x = tf.cast(x, tf.float32)
         if context.current().training:

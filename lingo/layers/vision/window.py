@@ -14,11 +14,7 @@ Padding = Literal["SAME", "VALID"]
 def count_windows(
     image: Sequence[int], window: Sequence[int], stride: int, padding: Padding
 ) -> tuple[int, ...]:
-    """Returns the number of windows along each axis of an image, for its height and width.
-
-    Raises:
-        ParamError: if no window fits.
-    """
+    """Returns how many windows fit into an image's height and width; raises ParamError if none."""
     room = zip(image, window, strict=True)
     starts = [size if padding == "SAME" else size - length + 1 for size, length in room]
     if min(starts) < 1:

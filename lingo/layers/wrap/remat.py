@@ -43,12 +43,9 @@ def recompute(body: Callable[..., Any], *args: Any, device: str | None = None) -
     the first.
 
     Args:
-        body: a function of `args`; its results are float tensors in any structure.
+        body: a function of `args`; its results are float tensors of any shapes, in any structure.
         *args: tensors of any shape and type, or structures of tensors and None.
         device: device of the function and its gradient; None: TensorFlow chooses.
-
-    Returns:
-        The results of `body`, any shapes.
     """
     flat = tf.nest.flatten(args)
     tensors = [a for a in flat if a is not None]
