@@ -133,12 +133,9 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the counters in the metadata of a step's checkpoint, which are any JSON values.
+    """Returns the counters in the metadata of a step's checkpoint; missing ones are as at a start.
 
-    Missing counters are as at the start of a run.
-
-    Raises:
-        ValueError: if a counter is invalid.
+    The metadata are any JSON values: raises ValueError if a counter is invalid.
     """
     try:
         return _read_counters(step, metadata)
