@@ -155,7 +155,7 @@ def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
         rewinds=_count(data.get("rewinds", 0)),
         health=_health(step, metadata),
         states=states,
-        pending_anomaly=None if pending is None else _moment(pending, before=step),
+        pending_anomaly=None if pending is None else _read_snapshot(pending, before=step),
     )
 
 
@@ -184,7 +184,7 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     return health
 
 
-def _moment(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
+def _read_snapshot(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
     step = _count(recorded["step"])
     if step > before:
         raise ValueError(f"its position has step {step} after step {before}")

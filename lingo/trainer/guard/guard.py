@@ -65,7 +65,7 @@ def _in_a_row(times: int) -> str:
 
 
 def first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
-    """Returns the first anomaly of a run, or None if the run may continue.
+    """Returns the pending anomaly of a run, else that of its latest step, or None.
 
     The guard may have changed since the pending anomaly was recorded.
     """
