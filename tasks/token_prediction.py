@@ -136,10 +136,9 @@ def token_weights(batch: Batch) -> tf.Tensor:
 def exact_match(right: tf.Tensor, segments: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
     """Returns the state of the fraction of documents whose weighted targets are all right.
 
-    Args:
-        right: float32 [B, T], 1 where the prediction is right, else 0.
-        segments: int32 [B, T], the document of each position; its positions are consecutive.
-        weights: float32 [B, T], of the targets; a document without weighted targets is ignored.
+    `right`, float32 [B, T], is 1 where the prediction is right, else 0. `segments`, int32 [B, T],
+    are the documents, each of consecutive positions. `weights`, float32 [B, T], are those of the
+    targets; a document without any is ignored.
     """
     batch, length = size_of(segments, 0), size_of(segments, 1)
     begins = tf.cast(tf.not_equal(segments[:, 1:], segments[:, :-1]), tf.int32)

@@ -19,11 +19,9 @@ from lingo.ops.shape import size_of
 
 
 class TokenModel(Protocol):
-    """A model of tokens, with an embedding and a head.
+    """A model of tokens: an embedding gives each a vector, and a head gives logits.
 
-    Attributes:
-        embedding: a vector for each token; the head may share it.
-        head: from activations to logits.
+    They may share a table.
     """
 
     embedding: Embedding
@@ -93,13 +91,10 @@ def score_in_chunks(
     Args:
         model: computes the logits.
         function: from logits, float32 [B, C, V], and targets, int32 [B, C], to a structure of float
-            tensors, [B, C].
+            tensors, [B, C]; those of the result are [B, T].
         activations: [B, T, D], any float type.
         targets: int32 [B, T].
         chunk_size: C; None: T, all positions at once.
-
-    Returns:
-        The structure that `function` returns, of float [B, T] tensors.
     """
 
     def of_logits(x: tf.Tensor, targets: tf.Tensor) -> Any:

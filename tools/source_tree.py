@@ -71,12 +71,7 @@ Edges = Mapping[tuple[str, str], list[Import]]
 
 
 class SourceTree:
-    """All files of some folders.
-
-    Attributes:
-        files: sorted by folder and path.
-        modules: dotted name -> file.
-    """
+    """All files of some folders, sorted by folder and path; `modules` has them by dotted name."""
 
     def __init__(self, root: Path = ROOT, folders: Iterable[str] = SOURCE) -> None:
         """Reads and parses the files of those of the folders that exist under a root."""

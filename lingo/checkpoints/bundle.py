@@ -35,13 +35,10 @@ def write_bundle(
     """Writes tensors, or the shards that a process has, as TensorBundles for `merge`.
 
     Args:
-        folder: directory of the bundles.
+        folder: directory of the bundles; the prefixes returned are relative to it.
         values: (name, array of any shape and a type in `DTYPES`, or its Shards), consumed lazily.
         table: receives the `table_entry` of each name; two of one name are a ValueError.
         name: start of all file names; each process has its own.
-
-    Returns:
-        The prefix of each bundle, relative to `folder`.
     """
     prefixes = []
     with tf.device("cpu:0"):

@@ -68,9 +68,8 @@ class Checkpoint:
     def verify(self, *, content: bool = True) -> None:
         """Checks that every file exists and has the size and, for `content`, the digest recorded.
 
-        Raises:
-            DamagedCheckpoint: for the first file that is not what was written.
-            NoUsableCheckpoint: if a file cannot be read now.
+        Raises DamagedCheckpoint for the first that differs, NoUsableCheckpoint if one is not
+        readable now.
         """
         for name, expected in self.manifest["files"].items():
             with explain_damage(self.path, name), open_plain(self.path / name) as file:
@@ -85,8 +84,7 @@ class Checkpoint:
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
         """Checks that it holds exactly the tensors of a model: name -> (shape, dtype).
 
-        Raises:
-            CheckpointMismatch: if it does not; the message lists differences and similar names.
+        Otherwise raises CheckpointMismatch, which lists differences and similar names.
         """
         model = {name: (tuple(shape), dtype) for name, (shape, dtype) in expected.items()}
         if lines := difference(model=model, checkpoint=self.tensors):
@@ -94,14 +92,10 @@ class Checkpoint:
             raise CheckpointMismatch(f"{text}\n{_OTHER_MODEL}")
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads whole tensors.
+        """Reads whole tensors, in the shape and dtype of each (bfloat16 is that of `ml_dtypes`).
 
-        Returns:
-            name -> an array of the tensor's shape and dtype (bfloat16 is that of `ml_dtypes`).
-
-        Raises:
-            CheckpointMismatch: for a name that it does not hold.
-            DamagedCheckpoint: if a tensor cannot be read.
+        Raises CheckpointMismatch for a name that it does not hold, and DamagedCheckpoint if a
+        tensor cannot be read.
         """
         names = list(names)
         return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
@@ -109,11 +103,7 @@ class Checkpoint:
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
         """Reads the same slice, with step 1, of several tensors, and not the rest.
 
-        Returns:
-            Arrays with the shape of the slices and the dtype of each tensor.
-
-        Raises:
-            CheckpointMismatch, DamagedCheckpoint: as for `read`.
+        Arrays have the shape of the slice and the dtype of each tensor. Raises as `read` does.
         """
         entries = [self._entry(name) for name in names]
         cuts = [box(index, entry["shape"]) for entry in entries]
@@ -165,9 +155,7 @@ class Checkpoint:
 def open_checkpoint(path: Path) -> Checkpoint:
     """Returns a checkpoint whose manifest is sound, without checking its other files.
 
-    Raises:
-        DamagedCheckpoint: if the manifest is missing or not what was written.
-        NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
+    Raises as `read_manifest` does.
     """
     with explain_damage(path, path.name):
         is_link = path.is_symlink()

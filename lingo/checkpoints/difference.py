@@ -5,7 +5,7 @@ unexpected    the checkpoint has it, the model does not
 
 A weight, or a whole layer, that only one side has is one line. If both sides have one of the same
 content under different names, it may have been renamed. Numbered layers share a line:
-`stack/layers/0-11/ffn`. Slots of a weight that differs are not listed.
+`model/stack/layers/0-11/ffn`. Slots of a weight that differs are not listed.
 """
 
 from __future__ import annotations

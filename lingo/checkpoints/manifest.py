@@ -46,9 +46,8 @@ def step_of(name: str) -> int | None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Returns a checkpoint's manifest: `format`, `step`, `metadata`, `tensors`, `files`.
 
-    Raises:
-        DamagedCheckpoint: if it is missing, not what was written, or breaks the schema.
-        NoUsableCheckpoint: if a later version of lingo wrote it, or it cannot be read now.
+    Raises DamagedCheckpoint if it is missing, not what was written, or breaks the schema, and
+    NoUsableCheckpoint if a later version of lingo wrote it, or it cannot be read now.
     """
     with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
         text = file.read(MAX_BYTES + 1)

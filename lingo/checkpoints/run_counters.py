@@ -133,12 +133,9 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the counters in the metadata of a step's checkpoint, which are any JSON values.
+    """Returns the counters in the metadata of a step's checkpoint; missing ones are as at a start.
 
-    Missing counters are as at the start of a run.
-
-    Raises:
-        ValueError: if a counter is invalid.
+    The metadata are any JSON values: raises ValueError if a counter is invalid.
     """
     try:
         return _read_counters(step, metadata)
@@ -158,7 +155,7 @@ def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
         rewinds=_count(data.get("rewinds", 0)),
         health=_health(step, metadata),
         states=states,
-        pending_anomaly=None if pending is None else _moment(pending, before=step),
+        pending_anomaly=None if pending is None else _read_snapshot(pending, before=step),
     )
 
 
@@ -187,7 +184,7 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     return health
 
 
-def _moment(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
+def _read_snapshot(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
     step = _count(recorded["step"])
     if step > before:
         raise ValueError(f"its position has step {step} after step {before}")

@@ -54,10 +54,8 @@ def latest(directory: Path) -> Checkpoint | None:
     """Returns the checkpoint of the highest step that verifies, or None if there never was one.
 
     It changes nothing; `later_errors` of the result lists damaged checkpoints of higher steps.
-
-    Raises:
-        NoUsableCheckpoint: if there are checkpoints and all are damaged, or if one cannot be read
-            now and no higher one verifies.
+    Raises NoUsableCheckpoint if all are damaged, or if one cannot be read now and no higher one
+    verifies.
     """
     damaged: list[DamagedCheckpoint] = []
     for step in reversed(steps(directory)):
@@ -84,9 +82,8 @@ def latest(directory: Path) -> Checkpoint | None:
 def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
     """Returns a sound checkpoint, of a step or the latest; messages name the run it is `of`.
 
-    Raises:
-        NoUsableCheckpoint: if there is none of that step, or none that can be used.
-        DamagedCheckpoint: if the checkpoint of the step is damaged.
+    Raises DamagedCheckpoint if that of the step is damaged, NoUsableCheckpoint if none
+    can be used.
     """
     if step is None:
         checkpoint = latest(directory)
@@ -161,9 +158,7 @@ def save(
 
     Args:
         directory: of all checkpoints; created if it is missing, but not its parent.
-        step: steps done.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
-        metadata: other values to record, of JSON types.
         keep, keep_every_steps: as for `select_kept`.
         protected: steps whose checkpoints are kept, too.
         processes: those that save it together, on one file system; the leader deletes.

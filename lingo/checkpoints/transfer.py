@@ -39,9 +39,8 @@ class Transfer:
     def value(self, weight: str) -> np.ndarray | None:
         """Returns the initial value of a weight, float32 in its shape, or None if it is not read.
 
-        Raises:
-            UnusableSource: if it cannot be read, or not all of it is finite.
-            DamagedCheckpoint: if the source is a damaged lingo checkpoint.
+        Raises UnusableSource if it cannot be read or is not finite, DamagedCheckpoint if a lingo
+        checkpoint is damaged.
         """
         tensor = self.reads.get(weight)
         if tensor is None:

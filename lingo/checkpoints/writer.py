@@ -74,10 +74,7 @@ class Writer:
         """Starts to write a checkpoint; waits for it if the policy is not asynchronous.
 
         Arguments are as for `store.save`. The thread iterates over the tensors: the data that they
-        are read from must not change from now on.
-
-        Raises:
-            StorageError, NumericFailure, LostWorker: if the previous one could not be written.
+        are read from must not change from now on. Raises the error of the previous checkpoint.
         """
         self.wait()
         self._pending = self._thread.submit(

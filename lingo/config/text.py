@@ -3,7 +3,7 @@
     optimizer = AdamW
     optimizer.learning_rate = 0.0003
     optimizer.weight_decay = 0.01  # default
-    task.model.ffn.dim = 128  # offered by TransformerLayer
+    task.model.ffn.dim = 128  # inherited from TransformerLayer
 
 The tree is built for this, which fills in inherited values; parts that nothing builds appear as
 they are. A template that is built several times has one line per field; if the builds differ, the

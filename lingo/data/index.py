@@ -193,7 +193,7 @@ class _Document(NamedTuple):
     size: int
 
 
-class _Loss(NamedTuple):
+class _Unreadable(NamedTuple):
     """Bytes that cannot be decoded: the reason, their number, and the number of records."""
 
     error: CorruptRecord
@@ -210,8 +210,8 @@ def _measure(
     for file_id, file in enumerate(files):
         shown = 0
         for item in _documents(file, source):
-            if isinstance(item, _Loss):
-                damage = _add_loss(damage, item, source)
+            if isinstance(item, _Unreadable):
+                damage = _add_unreadable(damage, item, source)
                 continue
             text_hash = _hash(item, source)
             if source.p.unique:
@@ -241,17 +241,17 @@ def _measure(
     )
 
 
-def _add_loss(damage: Damage, loss: _Loss, source: Source) -> Damage:
-    """Returns the damage with a loss added; raises DataError if the source does not allow any."""
+def _add_unreadable(damage: Damage, lost: _Unreadable, source: Source) -> Damage:
+    """Returns more damage; raises DataError if the source does not allow any."""
     if not _max_damaged(source):
         hint = ""
         if isinstance(source, Records):
             hint = " max_damaged=N of the source leaves out up to N damaged records."
-        raise DataError(f"{loss.error}{hint}")
-    return damage.plus(str(loss.error), num_bytes=loss.num_bytes, records=loss.records)
+        raise DataError(f"{lost.error}{hint}")
+    return damage.plus(str(lost.error), num_bytes=lost.num_bytes, records=lost.records)
 
 
-def _documents(file: File, source: Source) -> Iterator[_Document | _Loss]:
+def _documents(file: File, source: Source) -> Iterator[_Document | _Unreadable]:
     """Yields the documents of a file that are not empty, and its damaged records."""
     with file.open() as read:
         if not source.checksums:
@@ -261,7 +261,7 @@ def _documents(file: File, source: Source) -> Iterator[_Document | _Loss]:
             for number, (start, extent) in enumerate(source.spans(file, read), 1):
                 end = start + extent
                 item = _document(file, source, read, number, start, extent)
-                if isinstance(item, _Loss) or item.size:
+                if isinstance(item, _Unreadable) or item.size:
                     yield item
         except CorruptRecord as error:
             if not number:  # perhaps not a file of such records at all
@@ -273,7 +273,7 @@ def _documents(file: File, source: Source) -> Iterator[_Document | _Loss]:
 
 def _document(
     file: File, source: Source, read: Read, number: int, start: int, extent: int
-) -> _Document | _Loss:
+) -> _Document | _Unreadable:
     if not source.decodes:
         return _Document(
             number, start, extent, lambda begin, end: read(start + begin, start + end), extent
@@ -284,18 +284,18 @@ def _document(
             raise CorruptRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
         text = source.document(file, read(start, start + extent), where)
     except CorruptRecord as error:
-        return _Loss(error, extent, 1)
+        return _Unreadable(error, extent, 1)
     return _Document(number, start, extent, lambda begin, end: text[begin:end], len(text))
 
 
-def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Loss:
-    """Returns the loss of the rest of a file, in which no further record can be found."""
+def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadable:
+    """Returns the rest of a file, in which no further record can be found."""
     left = file.size - end
     # By the mean size of the records before: `max_damaged=1` does not allow to lose a whole shard.
     records = max(1, round(left * number / end))
     count = "a record" if records == 1 else f"about {records:,} records"
     message = f"{error} With it go the last {left:,} bytes of the file, {count}."
-    return _Loss(CorruptRecord(message), left, records)
+    return _Unreadable(CorruptRecord(message), left, records)
 
 
 def _where(file: File, source: Source, number: int, start: int) -> str:

@@ -43,9 +43,9 @@ class Sampling(Decoding):
             raise ParamError(f"top_p={p.top_p} is not in (0, 1]")
 
     def choose(self, logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-        """Returns the next token of each row, int32 [B], by logits, float32 [B, V].
+        """Returns the next token of each row, int32 [B*S], by logits, float32 [B*S, V].
 
-        The random numbers, float32 [B], are those that `draw` takes.
+        The random numbers, float32 [B*S], are those that `draw` takes.
         """
         p = self.p
         if p.temperature == 0:
@@ -143,7 +143,7 @@ def _write(arrays: list[tf.TensorArray], turn: Any, now: _NextTokens) -> list[tf
 
 
 def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
-    """Returns logits, float32 [B, K], largest first, with -inf outside the nucleus.
+    """Returns logits, float32 [B*S, K], largest first, with -inf outside the nucleus.
 
     The nucleus is the fewest tokens whose probability reaches `top_p`, in (0, 1].
     """
@@ -152,9 +152,9 @@ def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Draws an index, int32 [B], by softmax(logits), float32 [B, K]; none of probability 0.
+    """Draws an index, int32 [B*S], by softmax(logits), float32 [B*S, K]; none of probability 0.
 
-    The numbers `uniform`, float32 [B] in [0, 1), are multiples of 2**-24, so that their product
+    The numbers `uniform`, float32 [B*S] in [0, 1), are multiples of 2**-24, so that their product
     with the sum of probabilities is below that sum.
     """
     sums = tf.cumsum(tf.nn.softmax(logits), axis=-1)
@@ -163,5 +163,5 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
 
 
 def log_prob(logits: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
-    """Returns the log-probability, float32 [B], by logits, [B, V], of tokens, int32 [B]."""
+    """Returns the log-probability, float32 [B*S], by logits, [B*S, V], of int32 tokens."""
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(tokens, logits)

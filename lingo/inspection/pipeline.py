@@ -88,8 +88,7 @@ class Report(NamedTuple):
 def report(workload: PipelineWorkload, experiment: Experiment) -> Report:
     """Returns how a pipeline of an experiment is split.
 
-    Raises:
-        ParamError: if its stages are not on equal parts of the mesh.
+    Raises ParamError if its stages are not on equal parts of the mesh.
     """
     schedule = workload.schedule
     where, devices = _placement(workload, experiment)

@@ -109,8 +109,7 @@ class PipelineWorkload(NamedTuple):
 def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[PipelineWorkload]:
     """Returns the pipelines of an experiment; they count its devices only if these are `started`.
 
-    Raises:
-        ParamError: if the input of a pipeline is unknown, or its micro-batches are unequal.
+    Raises ParamError if a pipeline's input is unknown, or its micro-batches are unequal.
     """
     task = experiment.task
     if not (layers := pipelines(task)):

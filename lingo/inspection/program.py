@@ -65,8 +65,7 @@ class Report(NamedTuple):
 def report(program: CompiledProgram, task: Layer) -> Report:
     """Returns the report on a program that computes a task.
 
-    Raises:
-        UnreadableProgram: if its text cannot be read.
+    Raises UnreadableProgram if its text cannot be read.
     """
     sources = Sources(task)
     rows: dict[Row, Row] = {}

@@ -60,8 +60,7 @@ class Simulation(NamedTuple):
 def simulate(workload: PipelineWorkload) -> Simulation:
     """Measures the layers of a pipeline, and simulates a step.
 
-    Raises:
-        ParamError: if a layer does not fit into memory, or needs inputs that are not known here.
+    Raises ParamError if a layer does not fit into memory, or needs inputs that are not known here.
     """
     layers, schedule = _layers(workload), workload.schedule
     measured = {layer: _measure(layer, shape, workload) for layer, shape in dict(layers).items()}
@@ -177,11 +176,10 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 
 
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
-    """Returns the inputs of a Transformer layer other than x, for x of shape [B, T, D].
+    """Returns what a Transformer layer reads beside x, for x of shape [B, T, D].
 
-    Returns:
-        Those that the layer reads of `memory`: [B, T, width], in its dtype; `token_ids`: int32
-        [B, T]; `position_table`: float32 [buckets, N heads].
+    That is `memory`, [B, T, width], in its dtype; `token_ids`, int32 [B, T]; `position_table`,
+    float32 [buckets, N heads].
     """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())

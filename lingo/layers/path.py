@@ -1,10 +1,10 @@
 """Paths of weights: one name per layer outside, one stacked tensor inside a program.
 
-A path is attribute names and indices joined by "/": `stack/layers/3/ffn/w_in`. Where a program
-stores the weights of identical layers in one tensor, the index is a slice:
-`stack/layers/[0:12]/ffn/w_in` is the *program path* of 12 weights stacked along a leading axis;
-`[1:12:2]` stands for every second layer. Names outside the program are the same whether layers are
-stacked or not.
+A path is attribute names and indices joined by "/": `model/stack/layers/3/ffn/w_in`. Where a
+program stores the weights of identical layers in one tensor, the index is a slice:
+`model/stack/layers/[0:12]/ffn/w_in` is the *program path* of 12 weights stacked along a leading
+axis; `[1:12:2]` stands for every second layer. Names outside the program are the same whether
+layers are stacked or not.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class ByPath(Optimizer):
     """Gives every weight to the one group whose pattern matches its whole name.
 
     A pattern is a regular expression for the name of one layer's weight, whether layers are stacked
-    or not; `(?!head/).*` matches every name that does not start with `head/`. It is an error if a
-    weight matches no pattern or several, or if a pattern matches no weight.
+    or not; `(?!model/head/).*` matches every name that does not start with `model/head/`. It is an
+    error if a weight matches no pattern or several, or if a pattern matches no weight.
 
     Groups that do not set learning rate, schedule, weight decay or its least rank inherit them.
     Clipping and the moving average apply to all weights, and a group cannot set its own.

@@ -69,8 +69,7 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Writes a small file atomically: also after a crash it has the old content or the new one.
 
-    Raises:
-        StorageError: if it cannot be written; the old file stays.
+    Raises StorageError if it cannot be written; the old file stays.
     """
     fresh = path.with_name(f"{_FRESH}{path.name}-{os.getpid()}")
     with explain_write_errors(path):
@@ -96,10 +95,9 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
-    """Appends bytes to a file, all or, if there is an error, none; a new one begins with `start`.
+    """Appends bytes to a file, which begins with `start` if it is new: all of them, or none.
 
-    Raises:
-        StorageError: if it cannot be written; the file is as it was.
+    Raises StorageError if it cannot be written; the file is as it was.
     """
     with explain_write_errors(path), open(path, "ab", buffering=0) as file:
         end = file.tell()
@@ -145,9 +143,8 @@ class Lock:
     def acquire(self) -> None:
         """Takes the lock.
 
-        Raises:
-            DirectoryLocked: if another process has it; the message names that process.
-            StorageError: if the file cannot be written.
+        Raises DirectoryLocked, naming the holder, if another process has it, and StorageError if
+        the file cannot be written.
         """
         with explain_write_errors(self.path):
             while self._descriptor is None:

@@ -87,12 +87,9 @@ def at(place: str, step: int) -> None:
 
 
 def poison(numbers: range, batches: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Returns batches with the faults that `LINGO_INJECT` names for them.
+    """Returns K batches, name -> [K, B, ...], with the faults that `LINGO_INJECT` names for them.
 
-    Args:
-        numbers: of the K batches.
-        batches: name -> [K, B, ...]; `weights` of a float type and `targets` may be changed, in a
-            copy.
+    `weights`, of a float type, and `targets` may be changed, in a copy.
     """
     of_batches = [fault for fault in _FAULTS if fault.place == BATCH]
     if not of_batches:

@@ -53,11 +53,8 @@ class Rows:
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, or merges it into the last row if that has the same step.
 
-        A number that is not finite becomes null. A row that cannot be written is kept: `read`
-        returns it, and the next call writes it.
-
-        Raises:
-            StorageError: if it cannot be written now.
+        A number that is not finite becomes null. Raises StorageError if it cannot be written now;
+        then `read` returns it nevertheless, and the next call writes it.
         """
         self._unwritten.append({key: _as_json(value) for key, value in row.items()})
         if not self._enabled:

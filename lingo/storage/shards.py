@@ -28,8 +28,7 @@ Read: TypeAlias = Callable[[Sequence[str], Index], Iterable[np.ndarray]]
 def box(index: Sequence[slice], shape: Sequence[int]) -> Box:
     """Returns the box that slices with step 1, one for each axis, select from a tensor.
 
-    Raises:
-        ValueError: for anything else.
+    Raises ValueError for anything else.
     """
     slices = [part for part in index if isinstance(part, slice) and part.step in (None, 1)]
     if not len(shape) == len(index) == len(slices):
@@ -123,9 +122,8 @@ class LazyArray:
     def __getitem__(self, index: slice | Index) -> np.ndarray:
         """Returns a float32 array with the shape of slices with step 1 along the first axes.
 
-        Raises:
-            ValueError: for any other index.
-            DamagedCheckpoint, UnusableSource: if it cannot be read.
+        Raises ValueError for any other index, DamagedCheckpoint or UnusableSource if it is not
+        readable.
         """
         indices = index if isinstance(index, tuple) else (index,)
         cut = box((*indices, *[slice(None)] * (len(self.shape) - len(indices))), self.shape)

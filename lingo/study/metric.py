@@ -53,15 +53,10 @@ class Metric(NamedTuple):
 def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -> Metric:
     """Returns the metric to compare runs of an experiment by.
 
-    By the experiment's own `evaluate.metric`, runs are compared where they were best.
-
-    Args:
-        name: of the metric; if None, `evaluate.metric`, or else the loss of the first evaluation
-            input, or of training where there is none.
-        goal: if None, `evaluate.goal` for the experiment's own metric, and "min" for others.
-
-    Raises:
-        ParamError: if the experiment reports no such metric.
+    By the experiment's own `evaluate.metric`, runs are compared where they were best. If `name` is
+    None, it is that one, or else the loss of the first evaluation input, or of training where there
+    is none. If `goal` is None, it is `evaluate.goal` for the experiment's own metric, else "min".
+    Raises ParamError if the experiment reports no such metric.
     """
     own, inputs = experiment.p.evaluate, experiment.p.eval_inputs
     losses = [f"{input_name}/loss" for input_name in inputs] + ["loss/total"]

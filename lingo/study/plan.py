@@ -87,10 +87,8 @@ class SweepRequest(NamedTuple):
 def build_points(request: SweepRequest) -> dict[int, Point]:
     """Returns the points that are known before a sweep begins, after building each experiment.
 
-    Optuna's points are not known; there the corners of the space are built.
-
-    Raises:
-        ParamError: for the first that cannot be built, naming it; for too many trials.
+    Optuna's points are not known; there the corners of the space are built. Raises ParamError,
+    naming the point, for the first that cannot be built, and for too many trials.
     """
     axes, num_trials = request.axes, request.num_trials
     if (count := num_trials or math.prod(len(axis.values) for axis in axes)) > MAX_TRIALS:
@@ -112,11 +110,8 @@ def check_settings(request: SweepRequest) -> None:
     """Checks that the directory is that of this sweep, or new.
 
     What all trials share may change as far as their runs allow it, and so may the metric, except
-    where Optuna proposes points by it.
-
-    Raises:
-        ParamError: if it is the directory of a run, or its sweep.json is not of a sweep.
-        ChangedSweep: with each difference.
+    where Optuna proposes points by it. Otherwise raises ChangedSweep with each difference; and
+    ParamError if it is the directory of a run, or its sweep.json is not of a sweep.
     """
     if RunDirectory(request.logdir).exists:
         raise ParamError(f"{request.logdir} is the directory of a run: give the sweep its own")
@@ -138,8 +133,7 @@ def check_settings(request: SweepRequest) -> None:
 def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
     """Returns the numbers of the trials whose runs are done, and were asked for exactly as now.
 
-    Raises:
-        ChangedSweep: if a run that has begun would refuse its trial; with each difference.
+    Raises ChangedSweep, with each difference, if a run that has begun would refuse its trial.
     """
     done = set()
     for number, point in points.items():
@@ -159,8 +153,7 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
 def remaining_commands(request: SweepRequest) -> list[str]:
     """Returns the command lines of the trials that are not done. Creates nothing.
 
-    Raises:
-        ParamError, ChangedSweep: as `run_sweep`; and if trials depend on the results of others.
+    Raises as `run_sweep` does; and ParamError if trials depend on the results of others.
     """
     if request.method == "optuna":
         raise ParamError(

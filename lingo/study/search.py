@@ -39,10 +39,8 @@ def random_points(axes: Sequence[Axis], *, num_trials: int, seed: int) -> list[P
     """Returns different points, drawn at random (Bergstra and Bengio 2012).
 
     A value is a function of the seed, the target of its axis and the number of the draw. So more
-    trials begin with the same points, and a further axis leaves the values of the others.
-
-    Raises:
-        ParamError: if the space has too few points.
+    trials begin with the same points, and a further axis leaves the values of the others. Raises
+    ParamError if the space has too few points.
     """
     points: dict[tuple[str, ...], Point] = {}
     repeats = 0
@@ -73,13 +71,9 @@ def propose_point(
     """Returns the point that Optuna's tree-structured Parzen estimator proposes to try next
     (Bergstra et al. 2011, sec. 4).
 
-    Args:
-        trials: each earlier point with its result; None without one, because its trial is still
-            running or has failed. Such a point counts as a bad one.
-        seed: of this proposal; each needs another.
-
-    Raises:
-        ParamError: if Optuna is not installed.
+    A trial is an earlier point and its result: None, which counts as a bad one, if it is still
+    running or has failed. Each proposal needs another seed. Raises ParamError if Optuna is not
+    installed.
     """
     optuna = import_optuna()
     # Its notices about every trial would stand between the lines of the sweep.

@@ -49,10 +49,7 @@ class Axis(NamedTuple):
         return self.format_number(low + fraction * (end - low))
 
     def format_number(self, value: float) -> str:
-        """Returns a number of a range as text: an integer, or rounded to four digits.
-
-        A rounded number stays in the range.
-        """
+        """Returns a number of a range as text: an integer, or four digits that are in the range."""
         low, high = map(float, self.values)
         if self.is_integer:
             return str(min(math.floor(value), int(high)))
@@ -63,9 +60,8 @@ class Axis(NamedTuple):
 def read_axes(texts: Iterable[str]) -> list[Axis]:
     """Reads the axes of a sweep, each from a text `target=values`.
 
-    Raises:
-        ParamError: for a text of another form, a value or a target that is given twice, or a range
-            that holds no number.
+    Raises ParamError for another form, a value or a target that is given twice, or a range that
+    holds no number.
     """
     axes: dict[str, Axis] = {}
     for text in texts:

@@ -28,9 +28,7 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 def dry_run(request: Request, run: RunDirectory | None) -> str:
     """Returns what a run would be, a fact a line, compared with the run in a directory, if any.
 
-    Raises:
-        ParamError, ChangedConfiguration, NoUsableCheckpoint, CheckpointMismatch, UnusableSource,
-            DataError: where `train` would raise them.
+    It raises what `train` would raise before its first step.
     """
     experiment: Experiment = request.params.build()
     found = latest_checkpoint(run) if run is not None else None

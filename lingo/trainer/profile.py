@@ -17,10 +17,9 @@ _log = logging.getLogger(__name__)
 
 
 class Profile:
-    """Profiles a range of steps, once; the range consists of whole spans (`spans`).
+    """Profiles a range of steps, once.
 
-    Attributes:
-        bounds: the ends of the range, at which a span of steps must end.
+    The range consists of whole spans (`spans`): one must end at each of its ends, `bounds`.
     """
 
     def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:

@@ -72,10 +72,7 @@ class _Stdout:
 
 
 class Progress:
-    """Shows the progress of a run.
-
-    On a terminal the latest report is updated in place; messages scroll above it.
-    """
+    """Shows the progress of a run; on a terminal the latest report is updated in place."""
 
     def __init__(
         self,

@@ -32,10 +32,9 @@ class Rewinder:
         self._run, self._saver, self._restore = run, saver, restore
 
     def rewind_or_stop(self, anomaly: Anomaly) -> None:
-        """Rewinds to before an anomaly, or ends the run.
+        """Rewinds to before an anomaly.
 
-        Raises:
-            NumericFailure: if the guard stops the run, or there is no sound checkpoint.
+        Raises NumericFailure if the guard stops the run, or there is no sound checkpoint.
         """
         run, recorder = self._run, self._run.recorder
         before, most = anomaly.sound_step, run.experiment.p.guard.max_rewinds

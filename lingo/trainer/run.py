@@ -163,7 +163,7 @@ def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries
         workloads = find_pipelines(experiment, started=True)
         reports = [pipeline.report(workload, experiment) for workload in workloads]
     except ParamError as error:
-        _log.warning("no picture of the pipeline: %s", error)
+        _log.warning("no report on the pipeline: %s", error)
         return
     if reports:
         clocks = {report.path: report.schedule for report in reports}

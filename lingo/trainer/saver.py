@@ -71,9 +71,8 @@ class Saver:
 
         Does nothing if this step is saved, or the writer already has it.
 
-        Raises:
-            StorageError: if this state or the previous one cannot be written.
-            NumericFailure: if the previous state has a number that is not finite.
+        Raises StorageError if this or the previous state cannot be written, NumericFailure if the
+        previous one has a number that is not finite.
         """
         self.wait()  # at most one copy of the state is in memory
         run, step = self._run, self._run.recorder.counters.step
@@ -121,9 +120,8 @@ class Saver:
     def state(self, *, alone: bool = False) -> TrainState:
         """Returns the state of the program; `alone`: although the other processes are lost.
 
-        Raises:
-            ProgramError: if an error left program and recorder at different steps, or if a device
-                is lost.
+        Raises ProgramError if an error left program and recorder at different steps, or if a
+        device is lost.
         """
         step = self._run.recorder.counters.step
         with explain_program_errors(f"reading the state after step {step}"):

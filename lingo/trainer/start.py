@@ -82,9 +82,8 @@ def inspect_run(run: Run) -> RunStatus:
 
     If there are several processes, the leader chooses the checkpoint and shares it.
 
-    Raises:
-        NoUsableCheckpoint: if there are or were checkpoints, and none can be used.
-        ChangedConfiguration: if the directory's run has another configuration.
+    Raises NoUsableCheckpoint if there are or were checkpoints and none can be used, and
+    ChangedConfiguration if the directory's run has another configuration.
     """
     directory, request = run.directory, run.request
     lines = text.resolve(request.params)
@@ -101,10 +100,9 @@ def inspect_run(run: Run) -> RunStatus:
 def start_run(run: Run, status: RunStatus) -> Start:
     """Finds initial weights, opens the data, makes the first state, and compiles the program.
 
-    Raises:
-        ChangedConfiguration: if the directory's run has other data, or a process has another
-            configuration or other data than the leader.
-        CheckpointMismatch, UnusableSource, DataError, ParamError: as their names say.
+    Raises ChangedConfiguration if the directory's run has other data, or a process has another
+    configuration or other data than the leader; and CheckpointMismatch, UnusableSource, DataError
+    and ParamError, as their names say.
     """
     experiment, found = run.experiment, status.checkpoint
     warm = None if found else experiment.warm_start()  # first: indexing data may take minutes
@@ -213,8 +211,7 @@ def load_state(
 ) -> TrainState:
     """Returns the state of a checkpoint, or the run's initial state if there is none.
 
-    Raises:
-        UnusableSource: if the source of the initial weights has changed since the run began.
+    Raises UnusableSource if the source of the initial weights has changed since the run began.
     """
     if found is not None:
         return restore_state(experiment.learner, found)
@@ -265,8 +262,8 @@ def check_changes(
 ) -> list[text.Change]:
     """Returns the fields in which a directory's run differs from the requested one.
 
-    With a checkpoint to resume from, any but operational ones raise ChangedConfiguration, unless
-    `allow_change`.
+    If there is a checkpoint to resume from, any but operational ones raise ChangedConfiguration,
+    unless `allow_change`.
     """
     before = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)

@@ -24,11 +24,7 @@ from lingo.trainer.guard.incidents import Incidents
 
 
 class StepRecorder:
-    """Records steps.
-
-    Attributes:
-        counters: the run's counters after the last recorded step.
-    """
+    """Records steps; `counters` are those of the run after the last recorded step."""
 
     def __init__(
         self,
@@ -43,14 +39,10 @@ class StepRecorder:
         self.continue_from(start)
 
     def add(self, batch: Mapping[str, np.ndarray], report: Mapping[str, Any]) -> dict[str, float]:
-        """Records one step.
+        """Records one step, and returns its scalars and the run's health, by TensorBoard tag.
 
-        Args:
-            batch: the [B, ...] arrays of the step's batch: the examples that this process feeds.
-            report: the step's report, as `update` returns it, with NumPy arrays.
-
-        Returns:
-            The step's scalars and the run's health counters, by TensorBoard tag.
+        `batch` has the [B, ...] arrays of the examples that this process feeds; `report` is what
+        `update` returns, as NumPy arrays.
         """
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}

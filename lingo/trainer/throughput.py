@@ -22,14 +22,11 @@ class Work:
         self._flops: dict[int, int] = {}
 
     def count(self, number: int, batches: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the examples, tokens and model FLOPs of some batches of one shape.
+        """Returns the examples, tokens and model FLOPs of [K, B, ...] batches of one shape.
 
-        Padding is not counted in examples and tokens, but in FLOPs.
-
-        Args:
-            number: the index of the first batch.
-            batches: [K, B, ...] arrays of the examples that this process feeds; those of other
-                processes are assumed to be alike. `weights`: [K, B].
+        `number` is the index of the first batch. Batches have the examples that this process feeds;
+        those of other processes are assumed to be alike. `weights` are [K, B]: padding counts in
+        FLOPs only.
         """
         num_rows = self._experiment.train_input.num_rows(number)
         num_steps, fed = batches["weights"].shape

@@ -41,14 +41,10 @@ class Trained:
     def __init__(
         self, params: Params, run: RunDirectory, *, step: int | Literal["best"] | None = None
     ) -> None:
-        """Reads the weights.
+        """Reads the weights; if there are several processes, all call the same methods.
 
-        If there are several processes, each makes one, and all call the same methods.
-
-        Args:
-            params: the params of the experiment.
-            run: the run directory; nothing is written there.
-            step: the checkpoint's step; "best" by `evaluate.metric`; None for the latest sound one.
+        It writes nothing into the run directory. `step` is that of the checkpoint, "best" by
+        `evaluate.metric`, or None for the latest sound one.
 
         Raises:
             ParamError: if the experiment cannot be built, or "best" is not defined.
@@ -71,12 +67,8 @@ class Trained:
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
 
-        Args:
-            batch: [B, ...] arrays (B batch), as `experiment.train_input.batch(0)` returns them;
-                those that the loss does not read may be left out.
-
-        Raises:
-            ParamError: if arrays are missing or have another number of dims.
+        Arrays are [B, ...] (B batch), as of `experiment.train_input.batch(0)`; those that the loss
+        does not read may be left out. Raises ParamError for missing arrays or other ranks.
         """
         self._check_batch(batch)
         return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
@@ -144,14 +136,8 @@ class Trained:
     ) -> list[list[Continuation]]:
         """Returns the texts of each prompt, with tokens and their log-probabilities.
 
-        Args:
-            prompts: the texts to continue or to answer.
-            decoding: the params of a Sampling or a Beam.
-            seed: of sampling.
-            progress: called with the number of prompts done and of all prompts.
-
-        Raises:
-            ParamError: as for `generate`.
+        `decoding` are the params of a Sampling or a Beam; `progress` is called with the number of
+        prompts done and that of all. Raises ParamError as `generate` does.
         """
         if type(seed) is not int:
             raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is not an int")

@@ -76,17 +76,10 @@ class EncoderDecoder(Layer):
         source_inputs: CallInputs = NO_INPUTS,
         inputs: CallInputs = NO_INPUTS,
     ) -> tf.Tensor:
-        """Scores the target token that follows each position.
+        """Returns float32 logits [B, T, V] of the target token that follows each position.
 
-        Args:
-            tokens: int32 [B, T], the target shifted right by one: inputs of the decoder.
-            source_tokens: int32 [B, S].
-            source_inputs: `segments` and `position_ids` of the source.
-            inputs: `segments` and `position_ids` of the target. Document i of it sees document i of
-                the source.
-
-        Returns:
-            float32 logits [B, T, V].
+        `tokens`, int32 [B, T], are the target shifted right by one; `source_tokens` are int32
+        [B, S]. Both inputs have `segments` and `position_ids`.
         """
         inputs = inputs._replace(
             memory=self.encode(source_tokens, inputs=source_inputs),
@@ -125,16 +118,10 @@ class EncoderDecoder(Layer):
     def step(
         self, tokens: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS
     ) -> tf.Tensor:
-        """Scores the tokens that follow new positions, using the caches of earlier ones.
+        """Returns float32 logits [B, C, V] of what follows new tokens, int32 [B, C], by caches.
 
-        Args:
-            tokens: int32 [B, C], positions index, ..., index + C - 1 of each target.
-            index: int32 scalar, number of positions computed before.
-            inputs: `position_ids`; in the first step also `memory`, the result of `encode`, and
-                `memory_segments`, which is cached.
-
-        Returns:
-            float32 logits [B, C, V].
+        `index`, int32 scalar, is the number of positions before; it reads `position_ids`, and in
+        the first step `memory`, the result of `encode`, and `memory_segments`, which is cached.
         """
         return self.logits(self._step(tokens, index, inputs))
 

@@ -217,10 +217,7 @@ def compare_saving(name: str, report: Report) -> float:
 
 
 def add_up(guard: float, manifest: float, report: Report) -> None:
-    """Reports what a step costs with all of reliability.
-
-    Both are measured one after the other, so this is the sum of two medians.
-    """
+    """Reports what a step costs with all of reliability: the sum of two medians."""
     name = "guard, manifest and audit log / step"
     report.line(name, guard + manifest, at_most(1.02), note="sum of their medians")
 

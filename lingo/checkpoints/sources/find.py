@@ -28,12 +28,10 @@ SUPPORTED = (
 
 
 def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
-    """Opens the source at a path.
+    """Opens the source at a path, one of `SUPPORTED`.
 
-    Args:
-        path: of one of `SUPPORTED`.
-        step: of a run's checkpoint; None for the latest sound one.
-        averages: whether to read the moving averages of a lingo run.
+    Of a lingo run it is the checkpoint of `step`, by default the latest sound one; `averages` reads
+    its moving averages.
 
     Raises:
         ParamError: if `step` or `averages` is set for a source that has none.
@@ -106,8 +104,7 @@ class LingoCheckpoint:
     def __init__(self, checkpoint: Checkpoint, *, averages: bool) -> None:
         """Reads no tensors of a verified checkpoint yet.
 
-        Raises:
-            CheckpointMismatch: if moving averages are wanted, and it has none.
+        Raises CheckpointMismatch if moving averages are wanted, and it has none.
         """
         kind = _AVERAGE if averages else _WEIGHTS
         tensors = checkpoint.tensors

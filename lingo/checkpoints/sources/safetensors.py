@@ -50,9 +50,8 @@ class Safetensors:
     def __init__(self, path: Path) -> None:
         """Reads the index, if it is one, and the header of each file.
 
-        Raises:
-            MissingPackage: if `safetensors` is not installed.
-            UnusableSource: if a file is missing or damaged, or if index and files disagree.
+        Raises MissingPackage without `safetensors`, and UnusableSource if a file is missing or
+        damaged, or if index and files disagree.
         """
         self.path = path
         if path.name.endswith(".json"):

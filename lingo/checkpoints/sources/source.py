@@ -52,8 +52,7 @@ class Source(Protocol):
     def read(self, name: str) -> np.ndarray:
         """Returns a whole tensor in the shape and dtype of `tensors[name]`, one of `FLOATS`.
 
-        Raises:
-            UnusableSource, DamagedCheckpoint: if its bytes are missing, or not what was written.
+        Raises UnusableSource or DamagedCheckpoint if bytes are missing, or not what was written.
         """
         ...
 

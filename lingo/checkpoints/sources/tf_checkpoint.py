@@ -42,11 +42,7 @@ class TfCheckpoint:
     what = "TensorFlow checkpoint"
 
     def __init__(self, prefix: Path) -> None:
-        """Reads the index.
-
-        Raises:
-            UnusableSource: if it is missing or damaged, or if there is no data file.
-        """
+        """Reads the index; raises UnusableSource if it is missing or damaged, or has no data."""
         self.path = prefix
         self._files = [prefix.with_name(prefix.name + INDEX), *_data_files(prefix)]
         for file in self._files:

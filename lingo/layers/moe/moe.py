@@ -166,8 +166,8 @@ class MoE(Layer):
         """Dispatches x [B, T, D] to experts in groups of `size`; returns [B, T, D]."""
         shape, call = sizes_of(x), context.current()
         # experts draw random numbers in training only; decoding has several samples of an example
-        is_drawn = call.training and call.rows is not None
-        rows = call.rows if is_drawn else tf.range(shape[0])
+        rows = call.rows if call.training else None
+        rows = tf.range(shape[0]) if rows is None else rows
         example_ids = rows[:, None] * shape[1] + tf.range(shape[1])
         group = "length" if self.p.group_size in (None, x.shape[1]) else None
         x = tf.reshape(tf.cast(x, self.p.dtype), [-1, size, shape[2]])

@@ -51,11 +51,9 @@ class Audit:
     ) -> None:
         """Adds the row of a step, which `write` will write.
 
-        Args:
-            step: the number of steps done, with this one, on batch `number` of the run.
-            batch: the [B, ...] arrays of the batch, or of the part that this process has.
-            number, loss, examples, origins: of the whole batch.
-            not_finite: the first quantity that is not finite, if the step changed nothing.
+        `batch` has the [B, ...] arrays that this process has; `loss`, `examples` and `origins` are
+        those of the whole batch, which has this `number` in the run. `not_finite` is the first
+        quantity that is not finite, if the step changed nothing.
         """
         is_whole = len(batch["example_id"]) == len(examples)
         row = {

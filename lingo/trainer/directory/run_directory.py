@@ -89,12 +89,9 @@ class RunDirectory:
     def lock(self) -> Iterator[RunDirectory]:
         """Makes the directory if it is missing, and locks it against other writers.
 
-        If the body fails before a run has begun, the directories made here are removed.
-
-        Raises:
-            ParamError: if its path or a parent exists and is not a directory.
-            DirectoryLocked: if another process has the lock.
-            StorageError: if the directory cannot be made.
+        If the body fails before a run has begun, the directories made here are removed. Raises
+        DirectoryLocked if another process has the lock, ParamError if the path or a parent is not
+        a directory, and StorageError if it cannot be made.
         """
         if not self.enabled:
             yield self
@@ -142,10 +139,8 @@ class RunDirectory:
         """Writes text files by name, `config.json` last: with it the run begins.
 
         A different old text is kept beside the new one, as `config.1.json`, `config.2.json`, ...,
-        unless its name is in `replaced`.
-
-        Raises:
-            StorageError: if one cannot be written; if the run had not begun, all are removed.
+        unless its name is in `replaced`. Raises StorageError if one cannot be written; if the run
+        had not begun, all are removed.
         """
         if not self.enabled:
             return
@@ -181,11 +176,7 @@ class RunDirectory:
         return content.decode(errors="replace") if len(content) <= max_bytes else None
 
     def set_status(self, state: State, step: int) -> None:
-        """Writes STATUS; a failure is a warning, except for a run that is done.
-
-        Raises:
-            StorageError: if the status of a run that is done cannot be written.
-        """
+        """Writes STATUS; a failure is a warning, or StorageError for a run that is done."""
         if not self.enabled:
             return
         try:

@@ -30,9 +30,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the metrics of a program's task over all examples of an input that has an end.
 
-    Raises:
-        DataError: if the input fails.
-        ProgramError: if the program fails.
+    Raises DataError if the input fails, ProgramError if the program does.
     """
     total = Accumulator()
     for step in between(range(input.num_batches())):

@@ -26,20 +26,12 @@ def generate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Continuation]]:
-    """Continues or answers prompts, with the weights that evaluations use.
+    """Continues prompts with the weights of evaluations; a model trained on pairs answers them.
 
     A text depends on the seed, the index of its prompt and the index of the text, not on the
-    other prompts.
+    other prompts. `progress` is called with the number of prompts done and that of all prompts.
 
-    Args:
-        prompts: texts to continue, or to answer if the model is trained on pairs.
-        decoding: the decoding algorithm.
-        seed: of sampling.
-        progress: called with the number of prompts done and the number of all prompts.
-
-    Raises:
-        ParamError: as for `encode_prompts`.
-        ProgramError: if the program fails.
+    Raises ParamError as `encode_prompts` does, and ProgramError if the program fails.
     """
     ids = encode_prompts(experiment, prompts, decoding)
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
@@ -80,9 +72,8 @@ def encode_prompts(
 ) -> list[Prompt]:
     """Returns prompts as token ids.
 
-    Raises:
-        ParamError: if there are no prompts, if one is not a text or is too long, or if the
-            experiment has no texts.
+    Raises ParamError if there are none, if one is not a text or is too long, or if the experiment
+    has no texts.
     """
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise ParamError(f"prompts={prompts!r} is not a list of at least one text")

@@ -96,6 +96,6 @@ class PeriodicEvaluation:
             run.summaries.write_histograms(step, run.signals.iterate(weights, joint=False))
 
     def _agree(self, is_so: bool) -> bool:
-        """Returns to all processes the leader's `is_so`: only the leader reads the reports."""
+        """Returns whether it is so in any process: only the leader reads the reports."""
         with self._run.watchdog.pause():
             return self._run.processes.any(is_so)

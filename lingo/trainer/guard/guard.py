@@ -65,11 +65,9 @@ def _in_a_row(times: int) -> str:
 
 
 def first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
-    """Returns the first anomaly of a run, or None if the run may continue.
+    """Returns the pending anomaly of a run, else that of its latest step, or None.
 
-    Args:
-        guard: the params of a Guard; it may have changed since the pending anomaly was recorded.
-        max_steps: the last step of the run.
+    The guard may have changed since the pending anomaly was recorded.
     """
     now = HealthSnapshot(counters.step, counters.health)
     for step, health in filter(None, (counters.pending_anomaly, now)):

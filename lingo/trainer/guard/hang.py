@@ -129,10 +129,8 @@ def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_sec
     """Calls `work` with a watchdog in a child process, and returns its exit code.
 
     This returns in the child, too, or raises what `work` raises. The parent keeps forwarding
-    signals after it returns. After a hang it writes hang.txt and STATUS in the run directory.
-
-    Raises:
-        Hang: in the parent, if no sign of life came in time.
+    signals after it returns. If no sign of life comes in time, it writes hang.txt and STATUS in the
+    run directory, and raises Hang.
     """
     file = os.memfd_create(STACKS)
     sys.stdout.flush()

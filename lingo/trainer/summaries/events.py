@@ -139,12 +139,9 @@ def text_value(tag: str, markdown: str) -> Summary.Value:
 
 
 def image_value(tag: str, pixels: np.ndarray, *, legend: str) -> Summary.Value:
-    """Returns an image for TensorBoard's images tab.
+    """Returns an image for TensorBoard's images tab; `legend` explains its colours in Markdown.
 
-    Args:
-        tag: its name.
-        pixels: uint8 [H, W, 3] with H height, W width: red, green, blue; the first row is the top.
-        legend: the meaning of the colours, in Markdown.
+    `pixels` are uint8 [H, W, 3] with H height, W width: red, green, blue; the first row is the top.
     """
     height, width = (str(size).encode() for size in pixels.shape[:2])
     content = np.array([width, height, tf.io.encode_png(pixels).numpy()], object)

@@ -42,12 +42,7 @@ class History:
         self._size = 1  # reports in a column that is full
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a report.
-
-        Args:
-            row: name -> list of numbers, of which None and nan are unknown. Other values, such as
-                the step, are ignored.
-        """
+        """Adds a report, name -> list of numbers, None or nan where unknown; ignores the rest."""
         vectors = {name: vector for name in row if (vector := _vector(row[name])) is not None}
         column = _Column(1, vectors)
         if self._columns and self._columns[-1].num_reports < self._size:

@@ -31,13 +31,9 @@ _MAX_ROWS = 4096  # if there are more elements, neighbours share a row of pixels
 
 
 def cell_colours(matrix: np.ndarray) -> np.ndarray:
-    """Returns the colour of each share.
+    """Returns the colour of each share, uint8 [E, R, 3]: red, green, blue.
 
-    Args:
-        matrix: float [E, R], nan where unknown; a column of zeros is unknown, too.
-
-    Returns:
-        uint8 [E, R, 3]: red, green, blue.
+    `matrix` is float [E, R], nan where unknown; a column of zeros is unknown, too.
     """
     mean = matrix.mean(axis=0)
     is_known = (mean > 0) & np.isfinite(mean)
@@ -49,20 +45,12 @@ def cell_colours(matrix: np.ndarray) -> np.ndarray:
 
 
 def vector_image(matrix: np.ndarray) -> np.ndarray:
-    """Returns the image of one vector over time, uint8 [H, W, 3].
-
-    Args:
-        matrix: float [E, R], as for `cell_colours`.
-    """
+    """Returns the image of one vector, float [E, R], over time, uint8 [H, W, 3]."""
     return _draw([matrix], _HEIGHT)
 
 
 def overview_image(matrices: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the image of several vectors below each other, with gaps, uint8 [H, W, 3].
-
-    Args:
-        matrices: float [E, R] each, of one R.
-    """
+    """Returns one image, uint8 [H, W, 3], of several vectors over time, float [E, R] of one R."""
     return _draw(matrices, _OVERVIEW_HEIGHT)
 
 

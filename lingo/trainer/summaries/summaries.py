@@ -42,8 +42,7 @@ _log = logging.getLogger(__name__)
 class Summaries:
     """Writes the reports of a run, from one thread, in the order of steps.
 
-    A report that cannot be written (a full disk) is a warning, once until it works again: training
-    does not depend on it.
+    A report that cannot be written (a full disk) is a warning, once until it works again.
     """
 
     def __init__(self, run: RunDirectory, *, step: int) -> None:
@@ -53,10 +52,7 @@ class Summaries:
         self.cut(step or -1)
 
     def cut(self, step: int) -> None:
-        """Removes the reports of steps after `step`.
-
-        What is written before the first step, such as the graph, has step 0: -1 removes it, too.
-        """
+        """Removes the reports of steps after `step`; -1 removes also what precedes the first."""
         self._run.cut(step)
         self._history = History()
         for row in self._run.vectors.read():
@@ -98,12 +94,9 @@ class Summaries:
         scalars: Mapping[str, float],
         vectors: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        """Writes the report of a step: one row, and events in `train/`.
+        """Writes the report of a step, scalars by TensorBoard tag: a row, and events in `train/`.
 
-        Args:
-            step: number of steps done.
-            scalars: TensorBoard tag -> value.
-            vectors: name -> float [E] with any E; a row of their own, for `write_images`.
+        Vectors, name -> float [E] with any E, get a row of their own, for `write_images`.
         """
         at: dict[str, Any] = {"step": int(step), "time": time.time()}
         row = at | {tag: float(value) for tag, value in scalars.items()}
@@ -115,10 +108,7 @@ class Summaries:
             self._history.add(row)
 
     def write_evaluations(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
-        """Writes evaluations, name -> {tag: value}, in the order of the experiment (`row_tag`).
-
-        They go into the row of their step, and as events into `eval_<name>/`.
-        """
+        """Writes evaluations, name -> {tag: value}, in the order of the experiment (`row_tag`)."""
         row: dict[str, Any] = {"step": int(step), "time": time.time()}
         for i, (name, results) in enumerate(evaluations.items()):
             for tag, value in results.items():
@@ -219,13 +209,8 @@ def _sort_key(name: str) -> list[tuple[int, str]]:
 def histogram(array: np.ndarray) -> np.ndarray:
     """Returns how many elements of an array are in each of 30 intervals of equal width.
 
-    (TensorBoard's own function needs 240 bytes of memory per element.)
-
-    Args:
-        array: float, of any shape, finite, not empty.
-
-    Returns:
-        float64 [30, 3]: left edge, right edge, count.
+    The array is float, of any shape, finite, not empty; the result float64 [30, 3]: left edge,
+    right edge, count. (TensorBoard's own function needs 240 bytes of memory per element.)
     """
     ends = (np.float64(array.min()), np.float64(array.max()))  # their difference may not be float32
     counts, edges = np.histogram(array, bins=_BUCKETS, range=ends)

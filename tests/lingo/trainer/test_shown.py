@@ -140,7 +140,7 @@ def test_a_run_without_counted_operations_trains(small, run, directory, monkeypa
     params = small(max_steps=1)
     params.all(Stack).swap(Pipeline, num_stages=2, num_micro_batches=4)
     assert run(params, directory).state == "done"
-    assert "no picture of the pipeline: model/stack" in caplog.text
+    assert "no report on the pipeline: model/stack" in caplog.text
 
 
 # ---- losses and metrics of layers
