@@ -1,7 +1,4 @@
-"""The command line of a verb: its own absl flags, strict parsing, and help.
-
-Each file in `verbs` is one verb.
-"""
+"""The command line of a verb, a file in `verbs`: its own absl flags, strict parsing, and help."""
 
 from __future__ import annotations
 
@@ -308,7 +305,6 @@ def help_text(name: str, verb: Verb) -> str:
 
 
 def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
-    """Returns a flag and its description."""
     if isinstance(flag, _Switch):
         return f"--{flag.name}[={flag.form}]", flag.help or ""
     if flag.boolean:

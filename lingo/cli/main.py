@@ -71,10 +71,7 @@ _INTERRUPTED: list[KeyboardInterrupt] = []
 
 
 def program() -> NoReturn:
-    """Runs a verb and ends the process with its exit code.
-
-    It does not wait for threads, one of which may read a disk that does not answer.
-    """
+    """Runs a verb, then exits at once: a thread may be reading a disk that does not answer."""
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no KeyboardInterrupt from here on
     for stream in (sys.stdout, sys.stderr):
@@ -172,7 +169,6 @@ def _overview() -> str:
 
 
 def _report_error(error: BaseException, name: str) -> int:
-    """Prints an error and returns its exit code."""
     where = f"lingo {name}".rstrip()
     if isinstance(error, LingoError):
         text, code = str(error), error.exit_code

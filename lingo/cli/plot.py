@@ -1,7 +1,4 @@
-"""A curve as text: braille characters of two by four dots, and its values at some points.
-
-Axes: N points.
-"""
+"""A curve as text: braille characters of two by four dots, and its values at some points."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ INTERVALS = 8  # between the points whose values are written
 
 
 def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 10) -> str:
-    """Returns the drawing of a curve without negative values.
+    """Returns the drawing of a curve without negative values, in `height` lines.
 
         0.02 ┤⠀⠀⡠⠊⠑⠢⢄⡀
              │⢀⠔⠁⠀⠀⠀⠀⠈⠑⠢⢄⡀
@@ -23,11 +20,7 @@ def curve(x: np.ndarray, y: np.ndarray, *, names: Sequence[str], height: int = 1
         step  0    10   20
         rate  0    0.02 0.01
 
-    Args:
-        x: [N], any numeric type, ascending, N at least 2.
-        y: [N], any numeric type, finite.
-        names: of x and y.
-        height: lines of the curve.
+    x, ascending, and y, finite, are [N] points of any numeric type, N at least 2.
     """
     places = np.unique(np.linspace(x[0], x[-1], INTERVALS + 1).round())
     steps = [f"{place:.0f}" for place in places]

@@ -54,7 +54,6 @@ class Ending(NamedTuple):
 
     @property
     def words(self) -> str:
-        """A description of how it ended."""
         if self.code >= 0:
             return f"ended with code {self.code}"
         return f"was killed by {signal.Signals(-self.code).name}"
@@ -71,11 +70,9 @@ def run(
     """Starts the workers of a run and waits; returns how they ended, in that order.
 
     When one has ended, the others get some time to end; then they are terminated, and finally
-    killed. With `logs`, a directory, the lines of each are also written to a file.
-
-    Raises:
-        StorageError: if a log cannot be written.
-        KeyboardInterrupt: at the second Ctrl+C; the workers are interrupted, and then killed.
+    killed. With `logs`, a directory, the lines of each are also written to a file; raises
+    StorageError if that fails. At the second Ctrl+C the workers are interrupted and then killed,
+    and this raises KeyboardInterrupt.
     """
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(_log(logs, index)) for index in range(len(cluster))]

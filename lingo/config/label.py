@@ -8,11 +8,7 @@ from lingo.config.types import is_params
 
 
 def label(cls: type) -> str:
-    """Returns the name of a class for messages and reports.
-
-    Classes of lingo and tasks go by their name. Others may be copies with the same name, so the
-    name of their file precedes it.
-    """
+    """Returns a class's name; before it that of its file, if it is not of lingo or tasks."""
     if cls.__module__.partition(".")[0] in ("lingo", "tasks"):
         return cls.__qualname__
     file = roots_.source_file(cls)

@@ -206,17 +206,11 @@ class Params(Config):
         )
 
     def build(self, **inherited: Any) -> Any:
-        """Builds the object.
+        """Builds the object; the caller's Params stay as they are and can be built again.
 
-        At the root, the whole tree is first copied, so the caller's Params stay as they are and can
-        be built again.
-
-        Args:
-            **inherited: values for fields that the class declares and nobody set; others are
-                ignored. Children always inherit `dtype`.
-
-        Raises:
-            ParamError: with the path, if a required field has no value, or from `check` or `setup`.
+        `inherited` has values for fields that the class declares and nobody set; others are
+        ignored. Children always inherit `dtype`. Raises ParamError, with the path, if a required
+        field has no value, or from `check` or `setup`.
         """
         return build(self, inherited)
 

@@ -55,14 +55,11 @@ class ResolvedExperiment(NamedTuple):
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
-    """Returns the experiment that a user requests.
+    """Returns the experiment of a request in one of the forms above.
 
-    Args:
-        form: `name`, `name(argument=value)` or `file.py:function(argument=value)`.
-        overrides: `exp.argument=value` for the function, others for the Params it returns.
-        roots: where to look; None for those of this installation and the working directory.
-
-    Raises ParamError for every mistake in these, and for any error in the experiment's file.
+    Overrides `exp.argument=value` are for the function, others for the Params it returns. Without
+    `roots` it looks in those of this installation and the working directory. Raises ParamError for
+    every mistake in these, and for any error in the experiment's file.
     """
     roots = roots or roots_.find()
     texts = list(overrides)
@@ -139,7 +136,6 @@ class _Function:
         }
 
     def call(self, arguments: dict[str, Any]) -> Params:
-        """Returns the Params that the function returns for these arguments."""
         missing = [
             n for n, p in self.parameters.items() if p.default is p.empty and n not in arguments
         ]

@@ -125,8 +125,7 @@ class _Writer:
     def _node(self, path: str, raw: Params, *, untouched: bool, operational: bool) -> None:
         """Writes the fields of Params as they were before they inherited anything.
 
-        `untouched`: part of a default template that nobody changed; `operational`: below such a
-        field.
+        `untouched`: in a default template that nobody changed; `operational`: below such a field.
         """
         cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
         built = self._built.get(path, ())

@@ -29,12 +29,10 @@ GRAD_NORM = "learner/grad_norm"
 
 
 class FiniteCheck(NamedTuple):
-    """The result of `check_finite`.
+    """The result of `check_finite`: `is_finite`, bool scalar, is whether the step may be applied.
 
-    Attributes:
-        is_finite: bool scalar, whether the step may be applied. The arrays of the batch do not
-            count: a NaN there may be masked, and shows in the loss if it is not.
-        first: int32 scalar, index into `quantity_names`; -1 if the step may be applied.
+    The arrays of the batch do not count: a NaN there may be masked, and shows in the loss if it is
+    not. `first`, int32 scalar, is an index into `quantity_names`; -1 if the step may be applied.
     """
 
     is_finite: tf.Tensor
@@ -84,14 +82,10 @@ def check_finite(
     norm: tf.Tensor,
     new: tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]], Mapping[str, Any]],
 ) -> FiniteCheck:
-    """Checks every tensor that a step computes.
+    """Checks every tensor that a step computes, with the results of `local_sums` and `square_sums`.
 
-    Args:
-        learner: does the step.
-        sums: what `local_sums` returns; its `arrays`, `losses` and `batch_statistics` are read.
-        squares: program path -> float32 [*weight.stack_shape], see `square_sums`.
-        norm: float32 scalar, the norm of all gradients.
-        new: weights, slots and state after the update, with the shapes of `TrainState`.
+    `norm` is that of all gradients, a float32 scalar; `new` are weights, slots and state after the
+    update, with the shapes of `TrainState`.
     """
     weights, slots, state = new
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]

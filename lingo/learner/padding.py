@@ -21,8 +21,8 @@ def row_multiple(learner: Learner) -> int:
 
     `accumulation_steps` splits the batch into parts, and every pipeline splits each part into
     micro-batches. A pipeline whose layers compute neighbouring examples together (a MoE by its
-    groups) does not count, because padding would end up inside the groups: that pipeline raises
-    ParamError for a batch that does not divide.
+    groups) does not count, since padding would end up inside the groups: it raises ParamError for a
+    batch that does not divide.
     """
     counts = (x.p.num_micro_batches for x in pipelines(learner.task) if not _combines_examples(x))
     return learner.accumulation_steps * math.lcm(*counts)

@@ -46,7 +46,7 @@ class SavedTensors(Protocol):
         """Raises CheckpointMismatch unless the tensors are name -> (shape, dtype)."""
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> Iterable[np.ndarray]:
-        """Returns the same slice of each named tensor, all of one shape: float32 arrays."""
+        """Returns the same slice of each named tensor, float32 of any shape, which all have."""
         ...
 
 
@@ -164,7 +164,6 @@ def _layer_names(program_path: str) -> np.ndarray:
 
 
 def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue | None) -> LazyArray:
-    """Returns the initial value of a weight or state, [*spec.program_shape]."""
     root = random.root_key(seed)
 
     def part(name: str, index: Index) -> np.ndarray:
@@ -261,11 +260,7 @@ def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, An
 
 
 def name_vectors(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the vectors [E] of single layers by their names in a checkpoint.
-
-    Args:
-        values: program path of a state -> [*stacked axes, E].
-    """
+    """Returns {name in a checkpoint: [E]} of {program path of a state: [*stacked axes, E]}."""
     return {
         f"state/{name}": vector
         for where, value in values.items()
@@ -280,12 +275,10 @@ def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
 
 
 def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
-    """Returns the state after `step` steps whose tensors `named_tensors` yielded.
+    """Returns the state after `step` steps from the float32 tensors that `named_tensors` yielded.
 
-    Args:
-        learner: the state's learner; it may stack layers in another way than the one that saved.
-        step: steps done.
-        values: name -> float32 tensor of one layer, with the shape in `named_shapes`.
+    Each has the shape of a single layer's tensor (`named_shapes`). The learner may stack layers in
+    another way than the one that saved them.
     """
     return _lazy_state(learner, step, lambda names, index: [values[name][index] for name in names])
 
@@ -293,8 +286,7 @@ def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarra
 def restore_state(learner: Learner, saved: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are indexed.
 
-    Raises:
-        CheckpointMismatch: if the checkpoint is of another model.
+    Raises CheckpointMismatch if the checkpoint is of another model.
     """
     shapes = named_shapes(learner)
     saved.require({name: (shape, "float32") for name, shape in shapes.items()})

@@ -36,9 +36,8 @@ T = TypeVar("T")
 class Placement:
     """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
 
-    Attributes:
-        rules: sharding rules for what layers compute; None where nothing is split.
-        compiled: whether XLA compiles what layers compute.
+    `rules` are the sharding rules for what layers compute, None where nothing is split; `compiled`
+    tells whether XLA compiles that.
     """
 
     rules: Rules | None = None
@@ -59,10 +58,7 @@ class Placement:
         return function()
 
     def shard_for_update(self, where: str, value: tf.Tensor) -> tf.Tensor:
-        """Returns a weight, or its gradient, of any shape, split as the optimizer needs it.
-
-        `where` is the program path of the weight; tensors are float32, of its program shape.
-        """
+        """Returns a weight, or its gradient, float32 of any shape, split for the optimizer."""
         return value
 
     def shard_for_storage(self, where: str, value: tf.Tensor) -> tf.Tensor:
@@ -90,12 +86,8 @@ def train_step(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Does one training step; returns the state after it, and the report of `update`.
 
-    Args:
-        learner: task, optimizer and seed.
-        state: the state before the step, tensors.
-        batch: {name: [B, ...] tensor}, this replica's part of the step's batch; `rows` (int32 [B])
-            has the index of each example in the step's batch.
-        place: where tensors are.
+    `batch` is this replica's part of the step's batch, {name: [B, ...] tensor}; its `rows`, int32
+    [B], are the indices of these examples in the step's batch.
     """
     task = learner.task
     with tf.name_scope("loss_denominators"):
@@ -170,19 +162,10 @@ def normalize_losses(
 ) -> dict[str, tf.Tensor]:
     """Returns each loss term divided by its denominator, and the `total` that training minimizes.
 
-    Args:
-        task: knows the coefficients of its terms.
-        sums: the task's loss terms: term -> float32 scalar, the sum over a part of the batch.
-        side_losses: auxiliary losses of layers, likewise.
-        denominators: term -> float32 scalar: the weight of the whole batch; a term without one is
-            divided by that of `examples`.
-
-    Returns:
-        {term: float32 scalar}; `total` is the sum of coefficient * term.
-
-    Raises:
-        ParamError: if a layer's loss has the name of one of the task's losses, or a loss is called
-            `total`.
+    All are float32 scalars by term. `sums` are the task's terms and `side_losses` those of layers,
+    summed over a part of the batch. A denominator is the weight of the whole batch; a term without
+    one is divided by that of `examples`. `total` is the sum of coefficient * term. Raises
+    ParamError if two losses have the same name, or one is called `total`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
         raise ParamError(f"two losses have the name {min(twice)!r}: rename the layer's")
@@ -200,13 +183,8 @@ def normalize_losses(
 def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) -> Any:
     """Returns the sum of `part` over the parts of a batch, computed one after the other.
 
-    Args:
-        part: maps a part of the batch to a structure of tensors, of any shape.
-        batch: {name: [B, ...] tensor}, `rows` included.
-        num_parts: number of parts, divides B; each part is a run of neighbouring examples.
-
-    Raises:
-        ValueError: if `num_parts` does not divide B.
+    `part` maps runs of neighbouring examples of the batch, {name: [B, ...] tensor} with `rows`, to
+    tensors of any shape. Raises ValueError if `num_parts` does not divide B.
     """
     if num_parts == 1:
         return part(batch)
@@ -227,13 +205,8 @@ def update(
     """Applies the sums of one step; skips the update if any of its values is not finite.
 
     A skipped step keeps weights, slots and statistics, and counts as done: `step` advances. The
-    values are losses, gradients and their norm, batch statistics, and the updated tensors.
-
-    Args:
-        learner: task, optimizer and seed.
-        state: the state before the step.
-        sums: what `local_sums` returns, added over all parts of the batch.
-        place: where tensors are.
+    values are losses, gradients and their norm, batch statistics, and the updated tensors. `sums`
+    is what `local_sums` returns, added over all parts of the batch.
 
     Returns:
         The state after the step, and a report:
@@ -335,16 +308,9 @@ def decode_batch(
     key: random.Key,
     place: Placement = ONE_DEVICE,
 ) -> dict[str, tf.Tensor]:
-    """Returns `task.decode` of a batch of prompts; only the choice of tokens is random.
+    """Returns `task.decode` of a batch of prompts; only the choice of tokens, by `key`, is random.
 
-    Args:
-        task: a task that defines `decode`.
-        weights: program path -> float32 [*stacked axes, ...].
-        state: program path -> float32 [*stacked axes, ...], moving statistics.
-        batch: prompts, {name: [B, ...] tensor}, `rows` included.
-        decoding: how tokens are chosen.
-        key: random key of the choice.
-        place: where tensors are.
+    Arguments have the shapes of `local_sums`; the batch includes `rows`.
     """
     call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
     return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]

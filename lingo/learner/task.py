@@ -35,17 +35,12 @@ class Task(Layer, interface=True):
         """Raises ParamError if an input with such `offers` does not suit the task."""
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Returns what each loss term is divided by: the weight of the batch in it.
+        """Returns the float32 scalar that divides each loss term: its weight in a [B, ...] batch.
 
         It depends on the batch alone (masks, labels), never on weights: the step adds denominators
-        over replicas before it computes the first loss.
-
-        Args:
-            batch: {name: [B, ...] tensor}; the default sums `weights`, float32 [B].
-
-        Returns:
-            {term: float32 scalar}; `examples` is for every term that has none of its own, such as
-            the auxiliary losses of layers.
+        over replicas before it computes the first loss. `examples`, by default the sum of the
+        float32 `weights` [B], is for every term that has none of its own, such as the auxiliary
+        losses of layers.
         """
         return {"examples": tf.reduce_sum(batch["weights"])}
 
@@ -72,11 +67,8 @@ class Task(Layer, interface=True):
     def batch_flops(self, specs: Specs) -> int:
         """Returns the floating-point operations of the matrix products of one forward pass.
 
-        They are those of the whole batch: a multiply-add counts as two, rematerialization does not
-        count. 0 if the task does not count its operations.
-
-        Args:
-            specs: name -> (shape, dtype) of a batch, as `Input.specs` returns them.
+        They are those of a whole batch with the `specs` of an `Input`: a multiply-add counts as
+        two, rematerialization does not count. 0 if the task does not count its operations.
         """
         return 0
 
@@ -91,12 +83,8 @@ class Task(Layer, interface=True):
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
         """Continues prompts; draws from the random key of the current call context.
 
-        Args:
-            batch: prompts, {name: [B, ...] tensor}, as `lingo.decode.text.prompt_batch` makes them.
-            decoding: how tokens are chosen.
-
-        Returns:
-            `tokens` (int32) and `log_probs` (float32), with the shapes of `Decoding.decode`.
+        `batch` is that of `lingo.decode.text.prompt_batch`, {name: [B, ...] tensor}; the results
+        are `tokens`, int32, and `log_probs`, float32, with the shapes of `Decoding.decode`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
 
@@ -104,10 +92,8 @@ class Task(Layer, interface=True):
 def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, FlopsCall]:
     """Returns the input shape and the FLOPs of each layer's first call in a forward pass.
 
-    No batch is needed: they are recorded while the task counts its FLOPs.
-
-    Raises:
-        ParamError: if the task's `batch_flops` does not count one of the layers.
+    They are recorded while the task counts its FLOPs, without a batch. Raises ParamError if
+    `batch_flops` does not count one of the layers.
     """
     with record_flops() as calls:
         task.batch_flops(specs)

@@ -87,16 +87,12 @@ def split(
 ) -> Split:
     """Returns the split of a tensor by rules; mesh axes of size 1 are left out.
 
-    Args:
-        logical: logical axis of each of its axes; None for an axis without a name.
-        table: logical axis -> mesh axes.
-        uneven: whether a size need not be a multiple of the number of its parts.
-        num_mapped: number of leading axes that vectorization adds, which hold copies of the tensor:
-            the mesh axes that split these do not split the axes after them.
+    `logical` has the name of each axis, or None. With `uneven` a size need not be a multiple of
+    the number of its parts. The first `num_mapped` axes, which vectorization adds, hold copies of
+    the tensor: the mesh axes that split these do not split the axes after them.
 
-    Raises:
-        ParamError: for a logical axis without a rule, a mesh axis that would split a tensor twice
-            or is not an axis of the mesh, or a size that does not divide.
+    Raises ParamError for a logical axis without a rule, a mesh axis that would split a tensor twice
+    or is not an axis of the mesh, or a size that does not divide.
     """
     tensor = f"{list(shape)} ({', '.join(name or '-' for name in logical)})"
     axes = [_mesh_axes(name, table, mesh, tensor) for name in logical]

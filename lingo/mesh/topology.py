@@ -32,7 +32,6 @@ class Topology(NamedTuple):
 
     @property
     def num_devices(self) -> int:
-        """Number of devices."""
         return math.prod(self.shape)
 
     def size(self, axes: Iterable[str]) -> int:

@@ -31,11 +31,7 @@ _MAX_PORT = 65_535
 
 
 class LostWorker(LingoError):
-    """Another process of the run has ended or does not answer, so the run cannot continue.
-
-    Attributes:
-        index: of that process.
-    """
+    """Another process of the run has ended or does not answer, so the run cannot continue."""
 
     def __init__(self, index: int, message: str) -> None:
         super().__init__(message)
@@ -47,11 +43,8 @@ class Processes(Protocol):
 
     They act as one run inside `with runtime.join() as processes`. An error that leaves the block
     also ends the other processes. All of them must call `any`, `max`, `barrier` and `share` equally
-    often; these raise LostWorker if a process does not answer.
-
-    Attributes:
-        index: of this process, 0 for the leader.
-        count: number of processes.
+    often; these raise LostWorker if a process does not answer. `index` is that of this process, 0
+    for the leader; `count` is the number of processes.
     """
 
     index: int
@@ -83,7 +76,7 @@ class Processes(Protocol):
         ...
 
     def blame(self, error: LingoError) -> LingoError:
-        """Returns the cause of an error: LostWorker if a lost process caused it, else the error.
+        """Returns LostWorker if a lost process caused the error, else the error.
 
         It takes some seconds, because a process counts as lost only after some silence.
         """
@@ -159,12 +152,7 @@ class AgreedSignals(Signals):
 
 
 class Cluster(NamedTuple):
-    """The workers of a run.
-
-    Attributes:
-        workers: their addresses, host:port; the leader is first.
-        index: of this process.
-    """
+    """The workers of a run: addresses, host:port, the leader first, and this process's index."""
 
     workers: tuple[str, ...]
     index: int
@@ -177,10 +165,7 @@ class Cluster(NamedTuple):
 def cluster(environment: Mapping[str, str]) -> Cluster | None:
     """Returns the workers that `TF_CONFIG` names, or None if it names fewer than two.
 
-    A `chief` counts as the first worker, as in TensorFlow.
-
-    Raises:
-        ParamError: if `TF_CONFIG` is invalid.
+    A `chief` counts as the first worker, as in TensorFlow. Raises ParamError for an invalid text.
     """
     text = environment.get(VARIABLE, "").strip()
     if not text:

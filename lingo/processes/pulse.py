@@ -75,8 +75,7 @@ class _LastSign(NamedTuple):
 class Pulse:
     """Sends the heartbeats of a process, and listens to those of others.
 
-    Attributes:
-        lost_worker: the error for the lost process, whatever has ended it; or None.
+    `lost_worker` is the error for the lost process, whatever has ended it; or None.
     """
 
     def __init__(
@@ -96,7 +95,6 @@ class Pulse:
         self._news = threading.Event()
 
     def start(self) -> None:
-        """Starts to send and to listen."""
         for work in (self._send_signs, self._listen):
             threading.Thread(target=work, name="pulse", daemon=True).start()
 

@@ -32,11 +32,7 @@ _AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and 
 
 
 class Stop(KeyboardInterrupt):
-    """A signal ends work that has nothing to save.
-
-    Attributes:
-        number: of the signal.
-    """
+    """A signal, `number`, ends work that has nothing to save."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; nothing had to be saved")
@@ -54,12 +50,9 @@ def restore_handlers() -> None:
 class Signals:
     """Handles SIGINT, SIGTERM and SIGHUP inside its `with` block, so that they do not kill.
 
-    A second SIGINT, half a second after the first signal or later, raises KeyboardInterrupt,
-    because someone is waiting at a terminal. If SIGHUP is ignored, as under `nohup`, it stays so.
-    Outside the main thread it does nothing.
-
-    Attributes:
-        received: number of the first signal, or None.
+    `received` is the number of the first signal, or None. A second SIGINT, half a second after the
+    first signal or later, raises KeyboardInterrupt, because someone is waiting at a terminal. If
+    SIGHUP is ignored, as under `nohup`, it stays so. Outside the main thread it does nothing.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,7 @@ MAX_DEVICES = 4096
 def split_processor(num_devices: int) -> None:
     """Makes TensorFlow see the CPU as several devices, and no other devices.
 
-    Raises:
-        ParamError: if TensorFlow has already started with another number of devices.
+    Raises ParamError if TensorFlow has already started with another number of devices.
     """
     (processor,) = tf.config.list_physical_devices("CPU")
     virtual = [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]

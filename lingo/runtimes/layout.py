@@ -58,8 +58,7 @@ def layout(
 ) -> Layout:
     """Returns how a learner's state is split; the flags are the fields of `Sharded`.
 
-    Raises:
-        ParamError: if the rules do not fit a tensor (see `split`); the message names the tensor.
+    Raises ParamError, which names the tensor, if the rules do not fit it (see `split`).
     """
     specs, batch = learner.task.weights(), batch_axes(rules, mesh)
 
@@ -113,12 +112,10 @@ def _count_bytes(tensors: Iterable[tuple[tuple[int, ...], Split]], mesh: Topolog
 
 
 def pad_part(value: Any, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Returns a part of a tensor, padded with zeros at the end to the shape of all parts.
+    """Returns a part of a tensor of any shape and dtype, padded with zeros at the end to a shape.
 
-    Args:
-        value: any shape and dtype; an array, or an object that is read slice by slice.
-        index: a slice for each axis; it may end, or begin, beyond the end of the tensor.
-        shape: of every part.
+    `value` may be an object that is read slice by slice; `index` has a slice for each axis, which
+    may end, or begin, beyond the end of the tensor.
     """
     inside = np.asarray(value[index])
     part = np.zeros(shape, inside.dtype)

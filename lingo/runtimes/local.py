@@ -190,9 +190,8 @@ class LocalProgram:
 def stages(learner: Learner) -> dict[str, int]:
     """Returns path of a layer in a PipelinedChain -> the number of its stage.
 
-    Raises:
-        ParamError: if a chain balances its stages by FLOPs and its input shape is unknown, or if
-            its batch does not divide into equal micro-batches.
+    Raises ParamError if a chain balances its stages by FLOPs and its input shape is unknown, or if
+    its batch does not divide into equal micro-batches.
     """
     task = learner.task
     chains = [layer for layer in task.tree() if isinstance(layer, PipelinedChain)]

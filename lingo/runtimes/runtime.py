@@ -83,12 +83,8 @@ class Program(Protocol):
     def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
         """Traces `train`, so that layers that do not fit together are found before a run begins.
 
-        Args:
-            specs: name -> (shape, dtype) of the whole batch.
-            num_steps: K of most calls.
-
-        Returns:
-            The compiled program on a mesh of devices; None elsewhere.
+        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is K of most calls.
+        Returns the compiled program on a mesh of devices; None elsewhere.
         """
         ...
 
@@ -114,10 +110,8 @@ class Program(Protocol):
     ) -> dict[str, np.ndarray]:
         """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
 
+        They are `tokens`, int32, and `log_probs`, float32, [B, ...] as `Decoding.decode` has them.
         The compiled program is cached for the object `decoding`; `seed` is of the random choices.
-
-        Returns:
-            `tokens`, int32, and `log_probs`, float32, both [B, ...] as `Decoding.decode` has them.
         """
         ...
 
@@ -126,18 +120,11 @@ class Program(Protocol):
         ...
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state after the last step, as copies on the host.
+        """Returns the state after the last step, as copies on the host: float32, the step int32.
 
-        If there are several processes, all have to call it, and each returns what it must save.
-
-        Args:
-            alone: whether the other processes are lost, so that this one returns everything.
-
-        Returns:
-            A NumPy array, or `Shards`, of each tensor in its own shape: float32, the step int32.
-
-        Raises:
-            ProgramError: if this process does not hold everything that it should return.
+        If there are several processes, all have to call it. Each returns what it must save, a NumPy
+        array or `Shards` of each tensor in its own shape; or everything, if the others are lost
+        (`alone`). Raises ProgramError if it does not hold what it should return.
         """
         ...
 
@@ -155,8 +142,7 @@ class Runtime(Configurable, interface=True):
     def make_devices(self, num_devices: int) -> None:
         """Splits the CPU of this process into virtual devices, before anything is computed.
 
-        Raises:
-            ParamError: if it is too late, or if this runtime does not compute on CPUs.
+        Raises ParamError if it is too late, or if this runtime does not compute on CPUs.
         """
         split_processor(num_devices)
 
@@ -164,10 +150,8 @@ class Runtime(Configurable, interface=True):
         """Connects to the other processes of the run, before anything is computed.
 
         A process connects once; later calls return the same object, ALONE for a single process.
-
-        Raises:
-            ParamError: if TF_CONFIG is invalid, or names workers that this runtime cannot use.
-            LostWorker: if another process does not connect in time.
+        Raises ParamError if TF_CONFIG is invalid, or names workers that this runtime cannot use,
+        and LostWorker if another process does not connect in time.
         """
         if (several := cluster(os.environ)) is not None:
             kind, workers = type(self).__name__, len(several.workers)

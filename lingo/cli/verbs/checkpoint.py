@@ -139,7 +139,6 @@ def _marks(
 
 
 def _experiment(values: flags.FlagValues) -> Experiment:
-    """Returns the experiment of the run."""
     return build_experiment(experiment_flags.resolve_run(values, []))
 
 

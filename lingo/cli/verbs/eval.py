@@ -121,10 +121,7 @@ def _timeout(values: flags.FlagValues) -> float:
 def _checkpoints(
     values: flags.FlagValues, experiment: Experiment, directory: RunDirectory, *, is_same: bool
 ) -> Iterator[Checkpoint]:
-    """Yields the checkpoints to evaluate: one, or with --watch each new one.
-
-    Earlier evaluations count as done if they had this configuration (`is_same`).
-    """
+    """Yields one checkpoint, or with --watch each that this configuration has not evaluated yet."""
     if not values.watch:
         found = choose(experiment, directory, experiment_flags.read_step(values.step))
         experiment_flags.print_later_errors(found)

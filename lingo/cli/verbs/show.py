@@ -143,7 +143,6 @@ def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_jso
 
 
 def _pipeline_override(experiment: Experiment) -> str:
-    """Returns an override that gives an experiment a pipeline."""
     is_chain = any(isinstance(layer, Chain) for layer in experiment.task.tree())
     swap = "Chain=PipelinedChain" if is_chain else "Stack=Pipeline"
     rows = experiment.train_input.specs()["rows"][0][0] // experiment.p.accumulation_steps

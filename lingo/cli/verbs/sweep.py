@@ -157,7 +157,6 @@ class _Experiments:
 
 
 def _print_results(results: Sequence[Result], metric: Metric) -> None:
-    """Prints the tables and the best trial."""
     for lines in filter(None, (trial_table(results, metric), seed_table(results, metric))):
         print("", *lines, sep="\n")
     print()

@@ -97,7 +97,6 @@ def usage(out: Path, vocab_size: int) -> str:
 
 
 def _sources(values: flags.FlagValues) -> Sequence[Params]:
-    """Returns the params of the sources that the flags name."""
     if values.source is None:
         resolved = experiment_flags.resolve(values)
         build_experiment(resolved)

@@ -50,10 +50,8 @@ class Selection:
 
         Set values are kept, with their history, if the new class has such a field and takes such
         a value; default templates are replaced by the new class's, except for what was set inside
-        them. `dropped_values` tells what was lost.
-
-        Raises:
-            ParamError: if a field that contains a node does not take it; nothing has changed.
+        them. `dropped_values` tells what was lost. Raises ParamError, and changes nothing, if a
+        field that contains a node does not take the class.
         """
         paths = {id(node): path for path, node in walk(self.root)}
         self._check_places(self._nodes, cls.params())
@@ -68,10 +66,8 @@ class Selection:
         """Replaces each node by new Params that have the node in their `field`; returns these.
 
         Wrapping is idempotent: a node that is already in that field of that class is not wrapped
-        again, nor are Params of the class `cls` itself.
-
-        Raises:
-            ParamError: if a field that contains a node does not take `cls`, or it lacks the field.
+        again, nor are Params of the class `cls` itself. Raises ParamError if a field that contains
+        a node does not take `cls`, or if `cls` lacks the field.
         """
         target = field_of(cls, field)
         existing = self._existing_wrappers(cls, field)

@@ -45,16 +45,11 @@ class OverrideResult(NamedTuple):
 def apply(
     params: Params, overrides: Iterable[str], classes: Classes | None = None
 ) -> list[OverrideResult]:
-    """Applies overrides in order to the root of an experiment; returns what each did.
+    """Applies overrides in order to the root of an experiment, in place; returns what each did.
 
-    Args:
-        params: the root, changed in place.
-        overrides: texts, applied in order.
-        classes: that may be named, as well as those in the modules of the experiment's classes.
-
-    Raises:
-        NoMatch: for a class that is not in the experiment.
-        ParamError: for every other mistake; the overrides before it have been applied.
+    They may name `classes`, and those in the modules of the experiment's classes. Raises NoMatch
+    for a class that is not in the experiment, and ParamError for every other mistake; the overrides
+    before it have been applied.
     """
     classes = classes or Classes()
     setter = _Setter(classes.with_modules(own_modules(n.cls for n in nodes(params))), params)
@@ -178,7 +173,6 @@ class _Setter:
             raise ParamError(f"{slot.path}: {error}") from None
 
     def template(self, text: str, hint: Any, where: str = "") -> Params:
-        """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`."""
         try:
             name, arguments = reader.parse_call(text)
             node = Params(self.classes.find(name, lambda cls: types.takes(hint, cls)))

@@ -44,7 +44,6 @@ class Slot(NamedTuple):
         return value
 
     def set(self, value: Any) -> None:
-        """Sets the value."""
         if self.keys:
             value = _replace_item(getattr(self.owner, self.field), self.keys, value)
         setattr(self.owner, self.field, value)

@@ -34,7 +34,6 @@ class Encoder:
         self._count = 0
 
     def encode(self, value: Value, path: str = "", depth: int = 1) -> Any:
-        """Returns the JSON of a value."""
         if type(value) in SCALARS:
             return value
         if depth >= MAX_DEPTH:
@@ -128,7 +127,6 @@ class Decoder:
         self._count = 0
 
     def decode(self, value: Json, path: str = "", depth: int = 0) -> Any:
-        """Returns the parameter value of a JSON value."""
         if depth > MAX_DEPTH:
             raise ParamError(f"it is nested more than {MAX_DEPTH} deep")
         if isinstance(value, list):

@@ -104,14 +104,10 @@ def load(
     roots: Roots | None = None,
     source: str = "config.json",
 ) -> Saved:
-    """Reads the JSON of a configuration, as `dump` returns it.
+    """Reads the JSON of a configuration, as `dump` returns it; raises ParamError for other content.
 
-    Args:
-        trust: files outside the trusted places that may be imported for their classes.
-        roots: the trusted places; None for those of this installation.
-        source: where the content comes from, for messages and histories.
-
-    Raises ParamError for all that `dump` would not have written, and for a class from elsewhere.
+    Its classes must be in `roots`, by default those of this installation, or in a file that `trust`
+    names. `source` is where the content comes from, for messages and histories.
     """
     try:
         saved, names = parse(content)

@@ -3,9 +3,8 @@
     stage 0  0 1 2 . . . . 2<<<1<<<0<<<
     stage 1  . 0 1 2 . . 2<<<1<<<0<<<. .
 
-The times of the schedule must be whole numbers.
-
-Axes of pictures: K stages, downwards; T units of time; H height, W width, 3 for red, green, blue.
+Times must be whole numbers. Axes of pictures: K stages, downwards; T units of time; H height,
+W width, 3 for red, green, blue.
 """
 
 from __future__ import annotations

@@ -27,17 +27,11 @@ from lingo.config.params import ParamError
 
 
 def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
-    """Returns contiguous non-empty runs of layers, in order, that split all of them.
+    """Returns `num_parts` runs of layers, at most n, none empty, that split all of them in order.
 
-    The largest sum of a part is minimal, exactly so for floats, too. Among the splits with that
-    sum, the sum of squares of the parts' sums is minimal, up to rounding in float64.
-
-    Args:
-        costs: [n], the cost of each layer, such as FLOPs or seconds.
-        num_parts: K, at most n.
-
-    Raises:
-        ParamError: if a cost is negative or not finite.
+    `costs` are [n] numbers such as FLOPs or seconds. The largest sum of a part is minimal exactly,
+    for floats, too; then the sum of squares of the parts' sums is, up to rounding in float64.
+    Raises ParamError if a cost is negative or not finite.
     """
     for layer, cost in enumerate(costs):
         if not 0 <= cost < math.inf:

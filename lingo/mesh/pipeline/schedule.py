@@ -87,13 +87,9 @@ class Schedule(NamedTuple):
         return tuple(peaks)
 
     def with_durations(self, forward: ArrayLike, backward: ArrayLike) -> Schedule:
-        """Returns a schedule with the same order of steps and given durations.
+        """Returns a schedule with the same order of steps and given durations, [R, K] in one unit.
 
         Sending activations takes no time, and stages do not slow each other down.
-
-        Args:
-            forward: [R, K], duration of a forward step in each repeat on each stage, in any unit.
-            backward: [R, K], duration of a backward step, in the same unit.
         """
         table = np.array([forward, backward], np.float64).tolist()
         orders = [[work.step for work in stage] for stage in self.stages]

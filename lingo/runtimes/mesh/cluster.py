@@ -34,8 +34,7 @@ _LOOK_SECONDS = 0.2  # between two checks for a lost process
 class Service:
     """JAX's coordination service, as `KeyValues`.
 
-    Attributes:
-        abort_reason: why the joint computation cannot end; "" while no process is lost.
+    `abort_reason` is why the joint computation cannot end; "" while no process is lost.
     """
 
     def __init__(self, client: Any, host: subprocess.Popen[str] | None = None) -> None:
@@ -76,8 +75,7 @@ class Members(Group):
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
         """Returns the results of a jitted function of arrays of any shape that all processes run.
 
-        Raises:
-            ProgramError: if it fails, or another process is lost.
+        Raises ProgramError if it fails, or another process is lost.
         """
         result: Future[Any] = Future()
 
@@ -126,9 +124,7 @@ class One:
 def join() -> Processes:
     """Connects to the other processes that `TF_CONFIG` names; returns ALONE if it names none.
 
-    Raises:
-        ParamError: if `TF_CONFIG` is invalid.
-        LostWorker: if the processes do not connect in time.
+    Raises ParamError if `TF_CONFIG` is invalid, LostWorker if they do not connect in time.
     """
     several = cluster(os.environ)
     if several is not None:

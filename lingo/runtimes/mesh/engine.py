@@ -22,11 +22,7 @@ from lingo.runtimes.runtime import ProgramError, peak
 
 
 def engine() -> Any:
-    """Returns the module `jax`.
-
-    Raises:
-        ParamError: if it is not installed.
-    """
+    """Returns the module `jax`; raises ParamError if it is not installed."""
     # XLA warns for every program that it will drop this partitioner some day.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
@@ -41,8 +37,7 @@ def engine() -> Any:
 def make_devices(num_devices: int) -> None:
     """Splits the CPU into virtual devices, before JAX counts its devices.
 
-    Raises:
-        ParamError: if JAX has already started with another number of devices.
+    Raises ParamError if JAX has already started with another number of devices.
     """
     jax = engine()
     try:
@@ -55,10 +50,8 @@ def make_devices(num_devices: int) -> None:
 def device_mesh(topology: Topology) -> Any:
     """Returns the `jax.sharding.Mesh` of a topology, over the devices of all processes in order.
 
-    GPUs are hidden from TensorFlow, which only traces.
-
-    Raises:
-        ParamError: if there are too few devices, or, with several processes, too many.
+    GPUs are hidden from TensorFlow, which only traces. Raises ParamError if there are too few
+    devices, or, with several processes, too many.
     """
     jax = engine()
     tf.config.set_visible_devices([], "GPU")

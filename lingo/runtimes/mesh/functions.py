@@ -45,7 +45,6 @@ class Functions:
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
-        """Compiles nothing yet."""
         jax = engine()
         self._learner, self._place = learner, MeshPlacement(layout)
         self._topology = layout.mesh

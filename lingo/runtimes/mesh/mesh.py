@@ -1,7 +1,4 @@
-"""A mesh of devices: one program, which the partitioner of XLA splits over the devices.
-
-GSPMD (Xu et al. 2021) splits the annotated step and inserts the collectives; results stay the same.
-"""
+"""One program, which XLA's partitioner splits over a mesh of devices (GSPMD, Xu et al. 2021)."""
 
 from __future__ import annotations
 

@@ -47,8 +47,7 @@ class Rows:
     def size(self, counts: Sequence[int]) -> int:
         """Returns the size of a batch, from how many examples each process has made.
 
-        Raises:
-            ValueError: if no batch is shared in this way.
+        Raises ValueError if no batch is shared in this way.
         """
         for size in range(max(counts), sum(counts) + 1):
             spans = [self.example_slice(process, size) for process in range(len(counts))]
@@ -61,12 +60,9 @@ class Rows:
         return sharding(self._mesh, Split((*[()] * axis, self._axes)))
 
     def put(self, batch: Mapping[str, np.ndarray], *, size: int, axis: int = 0) -> dict[str, Any]:
-        """Returns the padded, sharded arrays of a batch.
+        """Returns the padded, sharded arrays of a batch of `size` examples over all processes.
 
-        Args:
-            batch: name -> [B, ...], or [K, B, ...] if `axis` is 1: the examples of this process.
-            size: B of the whole batch, over all processes.
-            axis: the axis that is B.
+        `batch` has those of this process: name -> [B, ...], or [K, B, ...] if `axis` is 1.
         """
         padded, arrays = self.padded_size(size), {}
         span = self._spans[engine().process_index()]

@@ -27,8 +27,7 @@ _GO = b"go"
 def meet(cluster: Cluster, *, timeout_seconds: float = MEET_SECONDS) -> None:
     """Waits until all processes of a cluster have called this.
 
-    Raises:
-        LostWorker: if one does not connect in time, or the leader cannot listen at its address.
+    Raises LostWorker if one does not connect in time, or the leader cannot listen at its address.
     """
     deadline = time.monotonic() + timeout_seconds
     if cluster.index == 0:

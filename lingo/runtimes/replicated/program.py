@@ -234,7 +234,6 @@ class ReplicatedProgram:
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
     def _read(self) -> TrainState:
-        """Returns a replica's state as tensors."""
         return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:

@@ -54,17 +54,10 @@ class Shares(NamedTuple):
         multiple_of: int = 1,
         repeat: bool = False,
     ) -> dict[str, tuple[np.ndarray, ...]]:
-        """Returns the padded batch of each replica of this process.
+        """Returns the padded batch of each replica: name -> arrays [..., `replica_size`, ...].
 
-        Args:
-            batch: name -> [..., B of this process, ...], any dtype.
-            largest: as for `replica_size`, like `multiple_of`.
-            axis: the axis that is B.
-            repeat: whether to pad with copies of the last example; else with zeros, so that the
-                weight of a padding example is 0.
-
-        Returns:
-            name -> an array [..., replica_size, ...] for each replica.
+        `batch` is name -> [..., B of this process, ...] of any dtype; `axis` is that of B. Padding
+        is copies of the last example, with `repeat`, else zeros, so that its weight is 0.
         """
         size = self.replica_size(largest, multiple_of=multiple_of)
         replicas = {}
@@ -80,19 +73,15 @@ class Shares(NamedTuple):
     def join(self, rows: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
         """Returns the results [B, ...] of a batch without those of padding examples.
 
-        Args:
-            rows: [all examples of all replicas, padding included, ...], any dtype.
-            sizes: number of examples of each process without padding.
+        `rows` are [all examples of all replicas, padding included, ...] of any dtype; `sizes` are
+        the numbers of examples of each process without padding.
         """
         parts = np.split(rows, self.num_processes)
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
-    """Raises ParamError if replicas would compute other batch statistics than one device.
-
-    `size` is the number of examples of the batch, over all replicas.
-    """
+    """Raises ParamError if replicas would compute other statistics of a batch than one device."""
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
     for layer in learner.task.tree():
         if (rows := layer.batch_requirements().examples_counted) is None:

@@ -33,9 +33,8 @@ class Workers(NamedTuple):
 def workers() -> Workers | None:
     """Connects to the workers that `TF_CONFIG` names, once per process; None if it names no two.
 
-    Raises:
-        ParamError: if `TF_CONFIG` is invalid, or TensorFlow has already computed something.
-        LostWorker: if the workers do not connect in time.
+    Raises ParamError if `TF_CONFIG` is invalid or TensorFlow has already computed something, and
+    LostWorker if the workers do not connect in time.
     """
     several = cluster(os.environ)
     return None if several is None else _start(several)

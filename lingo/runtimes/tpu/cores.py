@@ -32,9 +32,7 @@ class Cores(NamedTuple):
 def connect(tpu: str, mesh: Topology) -> Cores:
     """Starts a TPU (its name, grpc:// address, or "local"), once per process; returns its cores.
 
-    Raises:
-        NoTpu: if there is no such TPU, or it does not answer.
-        ParamError: if it has more cores than the mesh, or fewer.
+    Raises NoTpu as `initialize` does, and ParamError if it has more cores than the mesh, or fewer.
     """
     return cores(*initialize(tpu), mesh)
 
@@ -61,8 +59,7 @@ def cores(resolver: Any, torus: Any, mesh: Topology) -> Cores:
 def initialize(tpu: str) -> tuple[Any, Any]:
     """Starts a TPU and returns its resolver and topology; once per process: it clears its memory.
 
-    Raises:
-        NoTpu: if there is no such TPU, or it does not answer.
+    Raises NoTpu if there is no such TPU, or it does not answer.
     """
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)

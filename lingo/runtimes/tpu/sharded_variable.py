@@ -22,11 +22,7 @@ from lingo.runtimes.layout import pad_part
 class Cut:
     """A tensor's parts, in the order of its tile assignment: row-major, copies next to each other.
 
-    Attributes:
-        shape: of the whole tensor.
-        padded: shape of all parts together; elements beyond `shape` are zero.
-        part_shape: shape of each part.
-        tiles: which device has which part.
+    `padded` is the shape of all parts together; elements beyond `shape` are zero.
     """
 
     def __init__(self, shape: Sequence[int], split: Split, mesh: Topology) -> None:
@@ -43,8 +39,7 @@ class Cut:
     def parts(self, value: Any) -> list[np.ndarray]:
         """Returns the part [*part_shape] of each of `devices`; copies are the same object.
 
-        Args:
-            value: [*shape], any dtype; an array, or an object that is read slice by slice.
+        `value` is [*shape] of any dtype; it may be an object that is read slice by slice.
         """
         different = dict.fromkeys(self._tiles)
         parts = {tile: pad_part(value, self._index(tile), self.part_shape) for tile in different}
@@ -53,8 +48,7 @@ class Cut:
     def whole(self, parts: Sequence[Any]) -> np.ndarray:
         """Returns the tensor [*shape] of its parts; if a part has copies, it reads the first.
 
-        Args:
-            parts: TensorFlow tensors or variables, [*part_shape] each, in the order of `devices`.
+        Parts are TensorFlow's tensors or variables [*part_shape] in the order of `devices`.
         """
         first = dict(zip(reversed(self._tiles), reversed(parts), strict=True))
         value = np.empty(self.padded, parts[0].dtype.as_numpy_dtype)
@@ -110,13 +104,10 @@ class ShardedVariable:
 def put_parts(
     make: Callable[[Any], Any], cut: Cut, value: Any, devices: Sequence[str]
 ) -> list[Any]:
-    """Returns the parts of a tensor, each made on its device.
+    """Returns the parts of a tensor in tile order, each made on its device.
 
-    Args:
-        make: `tf.constant` or `tf.Variable`.
-        cut: how the tensor is split; results are in the order of its tile assignment.
-        value: [*cut.shape] on the host, any dtype; may be read slice by slice.
-        devices: TensorFlow's name of each device of the mesh.
+    `make` is `tf.constant` or `tf.Variable`. `value`, [*cut.shape] of any dtype, may be read slice
+    by slice; `devices` are TensorFlow's names of the devices of the mesh.
     """
     parts = []
     for device, part in zip(cut.devices, cut.parts(value), strict=True):
@@ -128,9 +119,7 @@ def put_parts(
 def join_parts(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
     """Returns the tensor [*cut.padded], or the handle of such a variable, of all parts together.
 
-    Args:
-        parts: tensors [*cut.part_shape], or handles of such variables, in tile order.
-        cut: how the tensor is split.
+    Parts are tensors [*cut.part_shape], or handles of such variables, in tile order.
     """
     dims = [] if cut.tiles.is_replicated else list(cut.tiles.tile_assignment_dimensions)
     tensor = tf.raw_ops.TPUPartitionedInputV2(inputs=list(parts), partition_dims=dims)
