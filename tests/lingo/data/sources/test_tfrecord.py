@@ -56,7 +56,7 @@ def test_a_length_that_no_memory_holds_is_damage_also_where_the_file_has_it(file
         end.truncate(2**40 + 10**5)  # a hole: the file takes no room
     source = TfRecords.params(pattern=str(file)).build()
     found = list(index_module._documents(source.files()[0], source))
-    assert [type(f).__name__ for f in found] == ["_Document"] * 3 + ["_Loss"] * 2
+    assert [type(f).__name__ for f in found] == ["_Document"] * 3 + ["_Unreadable"] * 2
 
 
 @pytest.mark.parametrize(
