@@ -190,7 +190,7 @@ class Experiment(Configurable):
     def _check_inputs(self) -> None:
         p, size = self.p, self.train_input.specs()["rows"][0][0]
         if not self.train_input.p.repeat:
-            raise ParamError("train_input.repeat=False: training goes on until max_steps")
+            raise ParamError("train_input.repeat=False: training continues until max_steps")
         if size % p.accumulation_steps:
             raise ParamError(
                 f"train_input.batch_size={size} does not split into"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.config import registry
+from lingo.config import experiment_index
 from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
@@ -48,7 +48,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def kinds_of_experiments() -> list[str]:
     """Returns names of experiments: all others differ from one of these in numbers alone."""
     found: dict[frozenset[str], str] = {}
-    for name in sorted(registry.index().entries):
+    for name in sorted(experiment_index.index().entries):
         lines = (GOLDENS / f"{name}.txt").read_text().splitlines()
         parameters = (line.partition("  # ")[0] for line in lines if " = " in line)
         found.setdefault(frozenset(re.sub(r"\d[\d.e+-]*", "0", p) for p in parameters), name)

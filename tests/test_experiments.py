@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from lingo.cli.main import main
-from lingo.config import registry
+from lingo.config import experiment_index, registry
 from lingo.config.params import Params
 from lingo.mesh.rules import RECIPES
 
@@ -15,7 +15,7 @@ PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "
 ALONE_AND_TOGETHER = [(), *((pattern,) for pattern in PATTERNS), PATTERNS]
 SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
 EXPERTS, ROTARY = "FeedForward=MoE(expert=_, num_experts=8)", "Attention.positions=Rotary"
-NAMES = sorted(registry.index().entries)
+NAMES = sorted(experiment_index.index().entries)
 
 PUBLISHED = {
     "lm.lingvo_dense.dense_128b": 137_702_416_384,
@@ -86,7 +86,7 @@ def test_sizes_follow_the_formula(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_experiment_says_what_it_is_and_how_to_run_it(name: str) -> None:
-    doc = registry.index().entries[name].doc
+    doc = experiment_index.index().entries[name].doc
     assert f"--exp={name}" in doc
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from lingo.layers.stacks.micro_batches import rows_together
+from lingo.layers.stacks.micro_batches import examples_together
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import Learner
@@ -40,4 +40,4 @@ def padding_changes_results(task: Task, num_rows: int) -> bool:
 
 
 def _combines_examples(layer: Task | Pipeline | PipelinedChain) -> bool:
-    return rows_together([layer], (None, None)) > 1  # unknown sizes give the largest group
+    return examples_together([layer], (None, None)) > 1  # unknown sizes give the largest group

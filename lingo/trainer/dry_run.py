@@ -62,9 +62,9 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
         yield kind, f"{size(number)} in float32"
     yield from _on_each_device(experiment)
     flops = experiment.step_flops()
-    said = _short(flops) if flops else "not counted"
+    counted = _short(flops) if flops else "not counted"
     passed = "three times the forward pass of the largest batch"
-    yield "FLOPs a step", f"{said}, {passed}, in {experiment.task.p.dtype}"
+    yield "FLOPs per step", f"{counted}, {passed}, in {experiment.task.p.dtype}"
     for name, graph in zip(("training", "evaluation"), traced, strict=True):
         yield f"{name} graph", f"{len(graph.get_operations()):,} operations"
 

@@ -55,7 +55,7 @@ METRICS = ["heldout/loss", "held_out", "held_out/", "/loss"]
         *((text, f"{text.rpartition('.')[2]} is not positive") for text in STEPS + INTERVALS),
         ("max_steps=2147483648", "max_steps=2147483648 is more than 2147483647"),
         ("evaluate.weights=ema", r"evaluate\.weights='ema' needs optimizer\.ema_decay"),
-        ("train_input.repeat=false", r"train_input\.repeat=False: training goes on"),
+        ("train_input.repeat=false", r"train_input\.repeat=False: training continues"),
         ("eval_inputs[held_out].repeat=true", r"\['held_out'\]\.repeat=True: .* has an end"),
         ("accumulation_steps=3", r"batch_size=4 does not split .* accumulation_steps=3"),
         ("task.vocab_size=10", r"task\.vocab_size=10, but the input has \d+ token ids"),

@@ -14,11 +14,11 @@ import inspect
 from absl import flags
 
 from lingo.cli import command
-from lingo.config import docs, registry, types
+from lingo.config import docs, experiment_index, types
+from lingo.config.experiment_index import Entry
 from lingo.config.node.field import field_of
 from lingo.config.params import Configurable, fields, interface
 from lingo.config.printable import relative_path
-from lingo.config.registry import Entry
 from lingo.config.roots.classes import Classes
 
 WORD = "NAME"
@@ -37,7 +37,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         cls = Classes(places).find(name if dot else word)
         print(class_text(cls, only=field if dot else None), end="")
     else:
-        print(experiment_text(registry.index(places).find(word)), end="")
+        print(experiment_text(experiment_index.index(places).find(word)), end="")
     return 0
 
 

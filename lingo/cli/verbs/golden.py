@@ -17,7 +17,7 @@ from absl import flags
 
 from lingo.cli import command
 from lingo.cli.command import UsageError
-from lingo.config import registry, text
+from lingo.config import experiment_index, registry, text
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
@@ -74,7 +74,7 @@ def goldens(checkout: Path) -> list[Golden]:
     roots = Roots(packages)
     wanted = {
         checkout / FOLDER / f"{name}.txt": golden_text(registry.get(name, (), roots))
-        for name in registry.index(roots).entries
+        for name in experiment_index.index(roots).entries
     }
     found = {file: file.read_text() for file in (checkout / FOLDER).glob("*.txt")}
     return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]

@@ -16,7 +16,7 @@ from lingo.layers.layer import Layer
 from lingo.ops.shape import sizes_of, swap_leading_axes
 
 
-def rows_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
+def examples_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
     """Returns how many neighbouring examples layers and their children compute as one."""
     return math.lcm(
         *(
@@ -34,7 +34,7 @@ def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
     split examples that are computed as one.
     """
     batch, num = first_shape(shape)[0], pipeline.p.num_micro_batches
-    together = rows_together([pipeline], first_shape(shape))
+    together = examples_together([pipeline], first_shape(shape))
     if batch is not None and batch % (num * together) == 0:
         return with_rows(shape, batch // num)
     groups = (

@@ -31,9 +31,9 @@ from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.lift import vmap_layer
 from lingo.layers.stacks.micro_batches import (
+    examples_together,
     merge_microbatches,
     micro_batch_shape,
-    rows_together,
     split_microbatches,
     with_sharding,
 )
@@ -160,16 +160,16 @@ class Pipeline(Stack):
         batch: Any = x.shape[0]
         if batch is None:
             return None
-        num = math.gcd(batch // self._rows_together(x), self.p.num_micro_batches)
+        num = math.gcd(batch // self._examples_together(x), self.p.num_micro_batches)
         return None if self.p.circular_repeats > 1 and num < self.p.num_stages else num
 
-    def _rows_together(self, x: tf.Tensor) -> int:
+    def _examples_together(self, x: tf.Tensor) -> int:
         """Returns the number of neighbouring examples of x [B, ...] that must stay together."""
         shape: Any = x.shape
-        return rows_together(self.repeats[0], shape)
+        return examples_together(self.repeats[0], shape)
 
     def _run(self, x: tf.Tensor, inputs: Mapping[str, Any], num: int) -> tf.Tensor:
-        call, together = context.current(), self._rows_together(x)
+        call, together = context.current(), self._examples_together(x)
         shared = {k: v for k, v in inputs.items() if k in self.common}
         per_example = {"inputs": {k: v for k, v in inputs.items() if k not in self.common}}
         if call.rows is not None:  # the context may have none if nothing is random

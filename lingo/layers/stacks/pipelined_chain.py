@@ -24,10 +24,10 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import (
+    examples_together,
     first_shape,
     merge_microbatches,
     micro_batch_shape,
-    rows_together,
     split_microbatches,
 )
 from lingo.layers.wrap.remat import recompute
@@ -74,7 +74,7 @@ class PipelinedChain(Chain):
                     x = layer(x)
             return x
         shape = micro_batch_shape(self, _shape(x))
-        together = rows_together([self], first_shape(shape))
+        together = examples_together([self], first_shape(shape))
         parts, rows = _parts(x, num, together), _parts(call.rows, num, together)
         stages = [self.layers[layers.start : layers.stop] for layers in self._stages(shape)]
         values = [call.of(layers) for layers in stages]

@@ -129,7 +129,7 @@ class Summaries:
     def write_samples(self, step: int, samples: Mapping[str, str]) -> None:
         """Writes how the model continues prompts, by prompt."""
         blocks = [
-            f"**Prompt**\n\n{_code_block(prompt)}\n**goes on**\n\n{_code_block(text)}"
+            f"**Prompt**\n\n{_code_block(prompt)}\n**continued**\n\n{_code_block(text)}"
             for prompt, text in samples.items()
         ]
         self._write_markdown("samples", "\n---\n\n".join(blocks), step)

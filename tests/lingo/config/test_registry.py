@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lingo.config import docs, registry
+from lingo.config import docs, experiment_index, registry
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
@@ -79,7 +79,7 @@ def test_the_index_reads_without_importing(write: Any, places: Roots) -> None:
     write("lm/unread", ONE + "\nraise RuntimeError\n")
     write("lm/broken", "def (")
     write("plain", "x = 1", header="")
-    found = registry.index(places)
+    found = experiment_index.index(places)
     assert list(found.entries) == ["lm.unread.other", "lm.unread.small"]
     entry = found.entries["lm.unread.small"]
     signature = "(dim: int = 4, kind: Literal['a', 'b'] = 'a', net: Net | None = None)"
@@ -95,7 +95,7 @@ def test_any_unique_ending_names_an_experiment(write: Any, places: Roots) -> Non
     write("mt/ending_b", ONE.replace("other", "third"))
     assert registry.get("lm.ending_a.small", (), places).params.net.dim == 4
     assert registry.get("ending_a.small", (), places).origin.name == "lm.ending_a.small"
-    assert registry.index(places).find("third").name == "mt.ending_b.third"
+    assert experiment_index.index(places).find("third").name == "mt.ending_b.third"
     message = r"'small' is the end of 2 names: lm.ending_a.small, mt.ending_b.small"
     with pytest.raises(ParamError, match=message):
         registry.get("small", (), places)
@@ -154,7 +154,7 @@ def test_two_experiments_of_one_name_are_refused_with_both_places(write, tmp_pat
     (other / "twin.py").write_text(HEADER + ONE)
     message = r"twin.small is defined twice: .*experiments/twin.py:\d+ and .*more/twin.py:\d+"
     with pytest.raises(ParamError, match=message):
-        registry.index(roots.find([tmp_path / "experiments", other]))
+        experiment_index.index(roots.find([tmp_path / "experiments", other]))
 
 
 def test_the_working_directory_and_the_variable_add_directories(write, tmp_path, monkeypatch):
@@ -162,7 +162,7 @@ def test_the_working_directory_and_the_variable_add_directories(write, tmp_path,
     write("../params/from_here", ONE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(roots.VARIABLE, os.pathsep.join([str(tmp_path / "experiments"), ""]))
-    names = registry.index().entries
+    names = experiment_index.index().entries
     assert {"from_variable.small", "from_here.small"} <= names.keys()
     chosen = registry.get("from_here.small", ["Net=Wide"])
     assert chosen.params.net.cls.__name__ == "Wide"
@@ -253,7 +253,7 @@ def test_two_threads_get_experiments_at_once(write, places, capsys):
 def test_a_pipe_among_the_files_is_not_waited_for(write: Any, places: Roots) -> None:
     file = write("beside_a_pipe", ONE)
     os.mkfifo(file.with_name("pipe.py"))
-    (unreadable,) = registry.index(places).unreadable
+    (unreadable,) = experiment_index.index(places).unreadable
     assert "pipe.py cannot be read: it is a named pipe, not a file" in unreadable
 
 
@@ -265,7 +265,7 @@ def test_a_file_nested_too_deep_is_no_python(tmp_path: Path) -> None:
 
 def test_two_experiments_of_one_name_in_a_file_are_refused(write: Any, places: Roots) -> None:
     file = write("twins", ONE + ONE.replace("other", "third"))
-    assert "small is defined twice" in registry.index(places).unreadable[0]
+    assert "small is defined twice" in experiment_index.index(places).unreadable[0]
     with pytest.raises(ParamError, match=r"small is defined twice: .*twins.py:\d+ and .*py:\d+"):
         registry.get(f"{file}:small", (), places)
 

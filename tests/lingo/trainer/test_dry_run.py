@@ -53,7 +53,7 @@ def test_it_says_what_a_run_would_take_and_leaves_nothing(params, tmp_path):
     assert found["parameters"] == f"{parameters:,}"
     assert found["weights"] == f"{4 * parameters / 1024:.3g} KiB in float32"
     assert found["slots"] == f"{8 * parameters / 1024:.3g} KiB in float32"
-    assert found["FLOPs a step"].startswith(f"{3 * experiment.task.flops([2, 4]) / 1000:.1f} k,")
+    assert found["FLOPs per step"].startswith(f"{3 * experiment.task.flops([2, 4]) / 1000:.1f} k,")
     assert "tokens int32[2, 4]" in found["train batch"]
     assert found["same batch"].endswith("; 2 batches")
     assert "'documents': 1" in found["same data"]

@@ -243,9 +243,9 @@ def test_samples_show_what_cannot_be_printed_and_no_markdown(run):
     (event,) = EventAccumulator(str(run.train)).Reload().Tensors("samples")
     assert event.step == 5
     assert event.tensor_proto.string_val[0].decode() == (
-        "**Prompt**\n\n    a\n\n**goes on**\n\n"
+        "**Prompt**\n\n    a\n\n**continued**\n\n"
         "    # b\\x00\\r\n    \n    \tc\\u2028\\ud800\n"
-        "\n---\n\n**Prompt**\n\n    \n\n**goes on**\n\n    d\n"
+        "\n---\n\n**Prompt**\n\n    \n\n**continued**\n\n    d\n"
     )
 
 
