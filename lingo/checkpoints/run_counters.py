@@ -122,7 +122,7 @@ class RunCounters(NamedTuple):
                 "rewinds": self.rewinds,
             },
             **_health_record(self.health),
-            "unanswered": None
+            "pending_anomaly": None
             if pending is None
             else {"step": pending.step, **_health_record(pending.health)},
             "metrics": {
@@ -144,7 +144,7 @@ def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
 
 
 def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    data, pending = metadata.get("data_position", {}), metadata.get("unanswered")
+    data, pending = metadata.get("data_position", {}), metadata.get("pending_anomaly")
     states = {
         name: {key: _array(*value) for key, value in state.items()}
         for name, state in metadata.get("metrics", {}).items()

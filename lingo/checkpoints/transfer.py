@@ -13,7 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.checkpoints.sources.source import Source, UnusableSource, explain_read_errors, printable
+from lingo.checkpoints.sources.weight_source import (
+    UnusableSource,
+    WeightSource,
+    explain_read_errors,
+    printable,
+)
 
 _MAX_NAMES = 5  # in one line
 
@@ -30,7 +35,7 @@ class TensorRead(NamedTuple):
 class Transfer:
     """The weights that a model reads from a source; their tensors exist in the right shape."""
 
-    source: Source
+    source: WeightSource
     reads: Mapping[str, TensorRead]  # weight of the model -> the tensor that it is read from
     # Weight that should have been read -> the name that the source does not have.
     absent: Mapping[str, str]

@@ -19,7 +19,7 @@ from typing import Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import find_source
-from lingo.checkpoints.sources.source import FLOATS, Source, Tensor, printable
+from lingo.checkpoints.sources.weight_source import FLOATS, Tensor, WeightSource, printable
 from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
@@ -154,7 +154,7 @@ def weight_shapes(model: Layer) -> dict[str, Shape]:
 # ---- error messages ------------------------------------------------------------------------------
 
 
-def _describe_no_match(source: Source, names: Mapping[str, str]) -> str:
+def _describe_no_match(source: WeightSource, names: Mapping[str, str]) -> str:
     """Returns the message for a source without any of the weights, with names of both."""
     content = _examples(source.tensors) if source.tensors else "no tensor"
     return (
@@ -164,7 +164,7 @@ def _describe_no_match(source: Source, names: Mapping[str, str]) -> str:
 
 
 def _describe_missing(
-    source: Source, absent: Mapping[str, str], used: Collection[str]
+    source: WeightSource, absent: Mapping[str, str], used: Collection[str]
 ) -> Iterator[str]:
     """Yields a line for each missing weight, with the most similar name in the source."""
     free = [printable(name) for name in source.tensors if name not in used][:_MAX_CANDIDATES]
@@ -174,7 +174,7 @@ def _describe_missing(
 
 
 def _describe_misfit(
-    source: Source, lines: Sequence[str], used: Collection[str], *, partial: bool
+    source: WeightSource, lines: Sequence[str], used: Collection[str], *, partial: bool
 ) -> str:
     """Returns the message for a source that does not fit the model."""
     more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.input import Input
@@ -12,7 +13,6 @@ from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sentence_piece import SentencePiece
-from lingo.data.source import InstalledSource, Source, TextFiles
 from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
@@ -29,6 +29,7 @@ __all__ = [
     "Digits",
     "Docstrings",
     "Doctests",
+    "DocumentSource",
     "ImageInput",
     "Input",
     "InstalledSource",
@@ -40,7 +41,6 @@ __all__ = [
     "PrefixText",
     "SentencePiece",
     "Signatures",
-    "Source",
     "SpanCorruption",
     "TensorInput",
     "TextFiles",

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from lingo.data.array_spec import ArraySpec
+from lingo.data.document_source import DocumentSource, InstalledSource, Records
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Packing, Piece, permutation
-from lingo.data.source import InstalledSource, Records, Source
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 _ARRAYS = ("tokens", "targets", "segments", "positions")
@@ -27,7 +27,7 @@ class DocumentInput(Input):
     The built `tokenizer` encodes prompts and decodes samples, too.
     """
 
-    source: Source = InstalledSource  # where the documents are
+    source: DocumentSource = InstalledSource  # where the documents are
     tokenizer: Tokenizer = ByteTokenizer  # how they become integers
     shuffle: bool = True  # a new order each epoch; False: as listed
 

@@ -25,8 +25,8 @@ import numpy as np
 from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.data import index_cache
+from lingo.data.document_source import CorruptRecord, DocumentSource, Records
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
-from lingo.data.source import CorruptRecord, Records, Source
 from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
 
@@ -73,7 +73,7 @@ class Index(NamedTuple):
     Axes: N documents, F files, C cuts of all documents.
     """
 
-    source: Source
+    source: DocumentSource
     tokenizer: Tokenizer  # counted the tokens
     files: Sequence[File]  # [F]
     digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for two copies
@@ -139,7 +139,9 @@ class Index(NamedTuple):
         return self.cuts[first : first + int(self.num_cuts[document])]
 
 
-def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | None = None) -> Index:
+def open_index(
+    source: DocumentSource, tokenizer: Tokenizer, *, progress: Progress | None = None
+) -> Index:
     """Returns the index of a source, from the cache or by reading all files.
 
     Raises DataError if there is no document, or a file cannot be read or is damaged.
@@ -176,7 +178,7 @@ def open_index(source: Source, tokenizer: Tokenizer, *, progress: Progress | Non
     )
 
 
-def _max_damaged(source: Source) -> int:
+def _max_damaged(source: DocumentSource) -> int:
     return source.p.max_damaged if isinstance(source, Records) else 0
 
 
@@ -202,7 +204,7 @@ class _Unreadable(NamedTuple):
 
 
 def _measure(
-    files: Sequence[File], source: Source, tokenizer: Tokenizer, progress: Progress
+    files: Sequence[File], source: DocumentSource, tokenizer: Tokenizer, progress: Progress
 ) -> Columns:
     total, done = sum(f.size for f in files), 0
     rows, hashes, cuts = array.array("q"), array.array("Q"), array.array("q")
@@ -241,7 +243,7 @@ def _measure(
     )
 
 
-def _add_unreadable(damage: Damage, lost: _Unreadable, source: Source) -> Damage:
+def _add_unreadable(damage: Damage, lost: _Unreadable, source: DocumentSource) -> Damage:
     """Returns more damage; raises DataError if the source does not allow any."""
     if not _max_damaged(source):
         hint = ""
@@ -251,7 +253,7 @@ def _add_unreadable(damage: Damage, lost: _Unreadable, source: Source) -> Damage
     return damage.plus(str(lost.error), num_bytes=lost.num_bytes, records=lost.records)
 
 
-def _documents(file: File, source: Source) -> Iterator[_Document | _Unreadable]:
+def _documents(file: File, source: DocumentSource) -> Iterator[_Document | _Unreadable]:
     """Yields the documents of a file that are not empty, and its damaged records."""
     with file.open() as read:
         if not source.checksums:
@@ -272,7 +274,7 @@ def _documents(file: File, source: Source) -> Iterator[_Document | _Unreadable]:
 
 
 def _document(
-    file: File, source: Source, read: Read, number: int, start: int, extent: int
+    file: File, source: DocumentSource, read: Read, number: int, start: int, extent: int
 ) -> _Document | _Unreadable:
     if not source.decodes:
         return _Document(
@@ -298,11 +300,11 @@ def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadabl
     return _Unreadable(CorruptRecord(message), left, records)
 
 
-def _where(file: File, source: Source, number: int, start: int) -> str:
+def _where(file: File, source: DocumentSource, number: int, start: int) -> str:
     return f"{file.path}, {source.unit} {number}, byte {start}"
 
 
-def _hash(document: _Document, source: Source) -> int:
+def _hash(document: _Document, source: DocumentSource) -> int:
     """Returns the `split_hash` of a text's identity; 0 if the source needs none."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
@@ -312,7 +314,7 @@ def _hash(document: _Document, source: Source) -> int:
     return int.from_bytes(content.digest()[:8], "big")
 
 
-def _key(files: Sequence[File], source: Source, tokenizer: Tokenizer) -> str:
+def _key(files: Sequence[File], source: DocumentSource, tokenizer: Tokenizer) -> str:
     """Returns a digest of everything that an index depends on."""
     kind = type(source)
     values = {name: repr(getattr(source.p, name)) for name in fields(kind)}
@@ -325,7 +327,7 @@ def _key(files: Sequence[File], source: Source, tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def _own_code(kind: type[Source]) -> str | None:
+def _own_code(kind: type[DocumentSource]) -> str | None:
     """Returns the SHA-256 of the file of a class outside lingo; `_FORMAT` covers those inside."""
     file = None if kind.__module__.partition(".")[0] == "lingo" else roots.source_file(kind)
     return hashlib.sha256(roots.source(file)).hexdigest() if file else None

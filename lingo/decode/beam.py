@@ -82,11 +82,11 @@ class Beam(Decoding):
         logits, caches = repeat_rows(logits, caches, self.p.num_beams)
         first, _ = self._extend(plan, tf.constant(0), plan.start, logits)  # of one empty text
 
-        def advance(turn: tf.Tensor, search: _Search, caches: Caches) -> Any:
-            tokens = tf.reshape(search.live.tokens[:, :, turn], [-1, 1])
-            logits, new_caches = step(tokens, start + turn, caches)
-            search, parents = self._extend(plan, turn + 1, search, logits)
-            return turn + 1, search, reorder_rows(new_caches, parents, since=caches)
+        def advance(index: tf.Tensor, search: _Search, caches: Caches) -> Any:
+            tokens = tf.reshape(search.live.tokens[:, :, index], [-1, 1])
+            logits, new_caches = step(tokens, start + index, caches)
+            search, parents = self._extend(plan, index + 1, search, logits)
+            return index + 1, search, reorder_rows(new_caches, parents, since=caches)
 
         state = (tf.constant(0), first, caches)
         _, search, _ = tf.while_loop(
@@ -119,21 +119,21 @@ class Beam(Decoding):
         )
 
     def _extend(
-        self, plan: _Plan, turn: tf.Tensor, search: _Search, logits: tf.Tensor
+        self, plan: _Plan, index: tf.Tensor, search: _Search, logits: tf.Tensor
     ) -> tuple[_Search, tf.Tensor]:
         """Returns the texts after one more token, and the live text that each extends, [B, K]."""
         penalties, num_beams = tf.constant(self._penalties()), self.p.num_beams
-        candidates, parents, token = _candidates(plan, turn, search.live, logits)
-        ends = (token == plan.end_id[:, None]) & (turn >= plan.first)[:, None]
-        ends |= (turn >= plan.last)[:, None]
-        length = tf.clip_by_value(turn + 1 - plan.first, 0, self.p.max_tokens)
+        candidates, parents, token = _candidates(plan, index, search.live, logits)
+        ends = (token == plan.end_id[:, None]) & (index >= plan.first)[:, None]
+        ends |= (index >= plan.last)[:, None]
+        length = tf.clip_by_value(index + 1 - plan.first, 0, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
         ends_now = candidates._replace(value=tf.where(ends, scores, _NONE))
         complete, _ = _best(_join_texts(search.complete, ends_now, num_beams), self.p.num_samples)
         may_grow = candidates._replace(value=tf.where(ends, _NONE, candidates.value))
         live, indices = _best(may_grow, num_beams)
         is_done = live.value[:, 0] / penalties[-1] <= complete.value[:, -1]
-        search = _Search(live, complete, is_done | (turn >= plan.last))
+        search = _Search(live, complete, is_done | (index >= plan.last))
         return search, tf.gather(parents, indices, batch_dims=1)
 
 
@@ -168,7 +168,7 @@ class _Plan(NamedTuple):
 
 
 def _candidates(
-    plan: _Plan, turn: tf.Tensor, live: _Texts, logits: tf.Tensor
+    plan: _Plan, index: tf.Tensor, live: _Texts, logits: tf.Tensor
 ) -> tuple[_Texts, tf.Tensor, tf.Tensor]:
     """Returns the 2 K best texts with one more token, their parents and their last tokens.
 
@@ -181,13 +181,13 @@ def _candidates(
     log_probs = tf.reshape(tf.nn.log_softmax(logits), [-1, num_beams, vocab_size])
     values = tf.reshape(live.value[:, :, None] + log_probs, [-1, num_beams * vocab_size])
     value, place = tf.math.top_k(values, min(2, vocab_size) * num_beams)
-    prompt_token = plan.prompt_tokens[turn][:, None]
+    prompt_token = plan.prompt_tokens[index][:, None]
     first = tf.one_hot([0], value.shape[1], on_value=0.0, off_value=_NONE)
     is_new = prompt_token < 0
     value, place = tf.where(is_new, value, first), tf.where(is_new, place, prompt_token)
     parents, token = place // vocab_size, place % vocab_size
     log_prob = tf.gather(tf.reshape(log_probs, sizes_of(values)), place, batch_dims=1)
-    is_now = tf.range(size_of(live.tokens, 2)) == turn
+    is_now = tf.range(size_of(live.tokens, 2)) == index
 
     def extend(texts: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
         return tf.where(is_now, new[:, :, None], tf.gather(texts, parents, batch_dims=1))

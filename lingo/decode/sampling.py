@@ -75,28 +75,28 @@ class Sampling(Decoding):
         logits, caches = repeat_rows(logits, caches, self.p.num_samples)
         plan = self._plan(batch, key)
 
-        def choose_tokens(turn: tf.Tensor, logits: tf.Tensor, is_done: tf.Tensor) -> _NextTokens:
-            prompt_token = plan.prompt_tokens[turn]
+        def choose_tokens(index: tf.Tensor, logits: tf.Tensor, is_done: tf.Tensor) -> _NextTokens:
+            prompt_token = plan.prompt_tokens[index]
             is_new = prompt_token < 0
-            choice = self.choose(logits, plan.uniform[turn])
+            choice = self.choose(logits, plan.uniform[index])
             token = tf.where(is_done, plan.end_id, tf.where(is_new, choice, prompt_token))
-            ends = (is_new & (token == plan.end_id)) | (turn >= plan.last)
+            ends = (is_new & (token == plan.end_id)) | (index >= plan.last)
             return _NextTokens(token, log_prob(logits, token), is_done | ends)
 
-        def advance(turn: tf.Tensor, now: _NextTokens, caches: Caches, arrays: Any) -> Any:
-            logits, caches = step(now.token[:, None], start + turn, caches)
-            now = choose_tokens(turn + 1, logits, now.is_done)
-            return turn + 1, now, caches, _write(arrays, turn + 1, now)
+        def advance(index: tf.Tensor, now: _NextTokens, caches: Caches, arrays: Any) -> Any:
+            logits, caches = step(now.token[:, None], start + index, caches)
+            now = choose_tokens(index + 1, logits, now.is_done)
+            return index + 1, now, caches, _write(arrays, index + 1, now)
 
         first = choose_tokens(tf.constant(0), logits, tf.zeros_like(plan.last, tf.bool))
         size = size_of(plan.prompt_tokens, 0)
         arrays = [tf.TensorArray(v.dtype, size, element_shape=v.shape) for v in first[:2]]
         state = (tf.constant(0), first, caches, _write(arrays, 0, first))
-        turn, _, _, arrays = tf.while_loop(
+        index, _, _, arrays = tf.while_loop(
             lambda _, now, *__: ~tf.reduce_all(now.is_done), advance, state
         )
         tokens, log_probs = (tf.transpose(array.stack()) for array in arrays)
-        tokens = tf.where(tf.range(size) > turn, plan.end_id[:, None], tokens)
+        tokens = tf.where(tf.range(size) > index, plan.end_id[:, None], tokens)
         # static where the sizes of the batch are
         shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
         return {"tokens": tf.reshape(tokens, shape), "log_probs": tf.reshape(log_probs, shape)}
@@ -138,8 +138,8 @@ class _Plan(NamedTuple):
     end_id: tf.Tensor  # int32 [B*S], the token that ends a row
 
 
-def _write(arrays: list[tf.TensorArray], turn: Any, now: _NextTokens) -> list[tf.TensorArray]:
-    return [array.write(turn, value) for array, value in zip(arrays, now[:2], strict=True)]
+def _write(arrays: list[tf.TensorArray], index: Any, now: _NextTokens) -> list[tf.TensorArray]:
+    return [array.write(index, value) for array, value in zip(arrays, now[:2], strict=True)]
 
 
 def nucleus(logits: tf.Tensor, top_p: float) -> tf.Tensor:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from lingo.config.errors import LingoError
 from lingo.inspection.memory import size
-from lingo.inspection.source import Sources, fold_indices
+from lingo.inspection.operation_origin import LayerFinder, fold_indices
 from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, matmul_flops
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     kind: str  # "all-reduce", ...
     dtype: str  # type of the tensors, as XLA names it
     axes: Axes | None  # mesh axes along which devices communicate; None if they match no axes
-    phase: str  # phase of the step, one of `source.PHASES`; "" if unknown
+    phase: str  # phase of the step, one of `operation_origin.PHASES`; "" if unknown
     layer: str  # path of the layer; "" if there is none
     tensors: int = 0  # number of tensors; those in a loop count once per iteration
     bytes: int = 0  # bytes of all of them on one device
@@ -67,7 +67,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
 
     Raises UnreadableProgram if its text cannot be read.
     """
-    sources = Sources(task)
+    finder = LayerFinder(task)
     rows: dict[Row, Row] = {}
     try:
         read = module.parse(program.text)
@@ -76,8 +76,8 @@ def report(program: CompiledProgram, task: Layer) -> Report:
         kind = type(error).__name__
         raise UnreadableProgram(f"the compiled program cannot be read: {kind}: {error}") from error
     for one in found:
-        source = sources.find(one.op_name)
-        empty = Row(one.kind, one.array.dtype, one.axes, source.phase, source.layer)
+        origin = finder.find(one.op_name)
+        empty = Row(one.kind, one.array.dtype, one.axes, origin.phase, origin.layer)
         row = rows.get(empty, empty)
         rows[empty] = row.plus(one.runs.times, one.num_bytes, is_known=one.runs.is_known)
     per_step = [row.per(program.num_steps) for row in rows.values()]

@@ -32,11 +32,12 @@ class FiniteCheck(NamedTuple):
     """The result of `check_finite`: `is_finite`, bool scalar, is whether the step may be applied.
 
     The arrays of the batch do not count: a NaN there may be masked, and shows in the loss if it is
-    not. `first`, int32 scalar, is an index into `quantity_names`; -1 if the step may be applied.
+    not. `first_non_finite`, int32 scalar, is an index into `quantity_names`; -1 if the step may be
+    applied.
     """
 
     is_finite: tf.Tensor
-    first: tf.Tensor
+    first_non_finite: tf.Tensor
 
 
 def quantity_names(

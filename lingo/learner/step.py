@@ -211,9 +211,9 @@ def update(
     Returns:
         The state after the step, and a report:
         `scalars`: TensorBoard tag -> float32 scalar;
-        `states`: metric name -> {"sum", "weight"}, side metrics of layers;
-        `shown`: program path -> float32 [*stacked axes, ...], the moving statistics to plot;
-        `not_finite`: int32 scalar, -1 if the update was applied, else the index in
+        `metric_states`: metric name -> {"sum", "weight"}, side metrics of layers;
+        `statistics`: program path -> float32 [*stacked axes, ...], the moving statistics to plot;
+        `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
             `finite.quantity_names` of the first quantity that is not finite.
     """
     weights, old = learner.weights(), (state.weights, state.slots, state.state)
@@ -229,14 +229,14 @@ def update(
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
-    shown = {
+    statistics = {
         where: after.state[where] for where, spec in learner.task.states().items() if spec.shown
     }
     return after, {
         "scalars": scalars,
-        "states": sums["metrics"],
-        "shown": shown,
-        "not_finite": check.first,
+        "metric_states": sums["metrics"],
+        "statistics": statistics,
+        "first_non_finite": check.first_non_finite,
     }
 
 

@@ -55,10 +55,10 @@ class Adafactor(Optimizer):
         scaled = update.gradient * _inverse_root(after)
         if p.clip_threshold is not None:
             scaled /= tf.maximum(1.0, _root_mean_square(weight, scaled) / p.clip_threshold)
-        delta = self._size(update, t) * scaled
+        decrement = self._size(update, t) * scaled
         if p.beta1:
-            delta = after["m"] = slots["m"] + (1.0 - p.beta1) * (delta - slots["m"])
-        return Move(delta, after)
+            decrement = after["m"] = slots["m"] + (1.0 - p.beta1) * (decrement - slots["m"])
+        return Move(decrement, after)
 
     def _squares(
         self, weight: Weight, square: tf.Tensor, slots: Mapping[str, tf.Tensor], part: tf.Tensor

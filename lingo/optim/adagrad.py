@@ -22,5 +22,5 @@ class Adagrad(Optimizer):
 
     def move(self, update: Update) -> Move:
         total = update.slots["accumulator"] + tf.square(update.gradient)
-        delta = update.rate * update.gradient / tf.sqrt(total + self.p.epsilon)
-        return Move(delta, {"accumulator": total})
+        decrement = update.rate * update.gradient / tf.sqrt(total + self.p.epsilon)
+        return Move(decrement, {"accumulator": total})

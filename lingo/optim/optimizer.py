@@ -85,7 +85,7 @@ class UpdatedWeight(NamedTuple):
 class Move(NamedTuple):
     """What is subtracted from a weight, float32 [*weight.shape], and its slots after the step."""
 
-    delta: Any
+    decrement: Any
     slots: dict[str, Any]
 
 
@@ -160,7 +160,7 @@ class Optimizer(Configurable, interface=True):
         decays = [self._decays(weight, name) for name in weight.names]
         value = select(weight, decays, value - update.rate * self.p.weight_decay * value, value)
         move = self.move(update._replace(value=value))
-        return UpdatedWeight(value - move.delta, move.slots)
+        return UpdatedWeight(value - move.decrement, move.slots)
 
     def move(self, update: Update) -> Move:
         """Returns what one step subtracts from a weight after its decay, and the slots after it."""

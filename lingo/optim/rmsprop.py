@@ -35,7 +35,7 @@ class RmsProp(Optimizer):
         if p.centered:
             after["m"] = slots["m"] + (1.0 - p.rho) * (grad - slots["m"])
             spread = tf.maximum(spread - tf.square(after["m"]), 0.0)
-        delta = update.rate * grad / tf.sqrt(spread + p.epsilon)
+        decrement = update.rate * grad / tf.sqrt(spread + p.epsilon)
         if p.momentum:
-            delta = after["momentum"] = p.momentum * slots["momentum"] + delta
-        return Move(delta, after)
+            decrement = after["momentum"] = p.momentum * slots["momentum"] + decrement
+        return Move(decrement, after)

@@ -96,8 +96,8 @@ class Program(Protocol):
         """Does K steps; `batches` are name -> [K, B, ...], one batch per step.
 
         Returns:
-            Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `states`, additive
-            metric states; `shown`, program path -> statistics of layers; `not_finite`, int32.
+            Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `metric_states`,
+            additive; `statistics` of layers, by program path; `first_non_finite`, int32.
         """
         ...
 

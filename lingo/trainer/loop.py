@@ -124,7 +124,7 @@ class Loop:
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
-        while not evaluation.is_enough and (item := self._next(items)) is not None:
+        while not evaluation.has_stopped_improving and (item := self._next(items)) is not None:
             with self._profile.record(item.steps):
                 anomaly = self._advance(item)
             if anomaly is not None:
@@ -181,7 +181,7 @@ class Loop:
                 row |= rates
             if self._is_reported(self._step) or recorder.counters.health.num_anomalous:
                 scalars = row | recorder.take_metrics()
-                reports[self._step] = _Report(scalars, name_vectors(own["shown"]))
+                reports[self._step] = _Report(scalars, name_vectors(own["statistics"]))
         recorder.write()  # from here on, program and recorder agree on the step
         for step, one in reports.items():
             self._report(step, one)

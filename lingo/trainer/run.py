@@ -31,7 +31,7 @@ from lingo.storage.rows import State
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
-from lingo.trainer.guard.guard import first_anomaly
+from lingo.trainer.guard.guard import find_first_anomaly
 from lingo.trainer.guard.hang import Watchdog, watch_program
 from lingo.trainer.guard.incidents import DUMP, Incidents
 from lingo.trainer.live_run import LiveRun
@@ -39,7 +39,7 @@ from lingo.trainer.loop import Loop, Outcome
 from lingo.trainer.profile import Profile
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request, Run
-from lingo.trainer.start import Start, announce, inspect_run, load_state, start_run, write_texts
+from lingo.trainer.start import Start, inspect_run, load_state, print_start, start_run, write_texts
 from lingo.trainer.step_recorder import StepRecorder
 from lingo.trainer.summaries.hparams import hparams
 from lingo.trainer.summaries.summaries import Summaries
@@ -93,7 +93,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
                     return skip_run(run, status.counters, state)
             start = start_run(run, status)
         write_texts(run, start)
-        announce(run, start)
+        print_start(run, start)
         step, profile_steps = status.counters.step, run.request.profile_steps
         with (
             mark_running(directory, step),
@@ -190,7 +190,7 @@ def mark_stopped_on_signal(directory: RunDirectory) -> Iterator[None]:
 def check_health(run: Run, counters: RunCounters) -> None:
     """Raises NumericFailure if the run ended with one that its guard still stops on."""
     p, directory = run.experiment.p, run.directory
-    anomaly = first_anomaly(counters, p.guard, max_steps=p.max_steps)
+    anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
     if anomaly is not None and anomaly.action == "stop":
         directory.set_status("failed", counters.step)
         incidents = Incidents(directory.path / DUMP, report=run.progress.message)
@@ -208,12 +208,12 @@ def _known_state(run: Run, counters: RunCounters) -> State:
     experiment, p, step = run.experiment, run.experiment.p, counters.step
     if experiment.eval_inputs and not run.directory.is_evaluated(step):
         return "stopped"
-    if first_anomaly(counters, p.guard, max_steps=p.max_steps) is not None:
+    if find_first_anomaly(counters, p.guard, max_steps=p.max_steps) is not None:
         return "stopped"
     if step >= p.max_steps:
         return "done"
     rows = [row for row in run.directory.metrics.read() if row["step"] <= step]
-    return "done (early)" if best.ranking(experiment, rows).is_enough else "stopped"
+    return "done (early)" if best.ranking(experiment, rows).has_stopped_improving else "stopped"
 
 
 def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:

@@ -28,7 +28,7 @@ from lingo.runtimes.runtime import ProgramError, explain_program_errors
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best
-from lingo.trainer.guard.guard import first_anomaly
+from lingo.trainer.guard.guard import find_first_anomaly
 from lingo.trainer.live_run import LiveRun
 
 _log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def protected_steps(
     may be written before an anomaly is.
     """
     p = experiment.p
-    anomaly = first_anomaly(counters, p.guard, max_steps=p.max_steps)
+    anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
     sound = anomaly.sound_step if anomaly else counters.step - counters.health.num_anomalous
     targets = rewind_targets(experiment, steps, at_most=sound)
     return Protected(best.best_steps(experiment, directory), targets[:1])

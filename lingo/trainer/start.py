@@ -16,7 +16,7 @@ from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
-from lingo.checkpoints.sources.source import UnusableSource
+from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import text
@@ -191,7 +191,7 @@ def write_texts(run: Run, start: Start) -> None:
     run.directory.write(texts, replaced={ENVIRONMENT} if same else ())
 
 
-def announce(run: Run, start: Start) -> None:
+def print_start(run: Run, start: Start) -> None:
     """Shows where a run starts, and renames the damaged checkpoints that were skipped."""
     progress = run.progress
     progress.show_directory(run.directory.path)

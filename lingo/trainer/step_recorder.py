@@ -19,7 +19,7 @@ from lingo.contract import Experiment
 from lingo.learner import finite
 from lingo.metrics.metric import Accumulator
 from lingo.trainer.directory.audit import Audit
-from lingo.trainer.guard.guard import Anomaly, first_anomaly, record_anomaly
+from lingo.trainer.guard.guard import Anomaly, find_first_anomaly, record_anomaly
 from lingo.trainer.guard.incidents import Incidents
 
 
@@ -46,7 +46,7 @@ class StepRecorder:
         """
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}
-        first, loss = int(report["not_finite"]), row["loss/total"]
+        first, loss = int(report["first_non_finite"]), row["loss/total"]
         not_finite = finite.name_first_non_finite(learner, first, batch=batch, scalars=row)
         before = self.counters
         health = before.health.add_step(loss, is_finite=not_finite is None, guard=p.guard)
@@ -54,7 +54,7 @@ class StepRecorder:
         after = before._replace(step=step, health=health)
         self.counters = record_anomaly(after, p.guard, max_steps=p.max_steps)
         if not_finite is None:
-            self._metrics.add(report["states"])
+            self._metrics.add(report["metric_states"])
         if health.num_anomalous or self._audit is not None:
             examples = self._examples(number, batch["example_id"])
             known = {"number": number, "not_finite": not_finite, "examples": examples.tolist()}
@@ -78,7 +78,7 @@ class StepRecorder:
     def anomaly(self) -> Anomaly | None:
         """Returns the anomaly that requires a rewind or a stop, or None."""
         p = self._experiment.p
-        return first_anomaly(self.counters, p.guard, max_steps=p.max_steps)
+        return find_first_anomaly(self.counters, p.guard, max_steps=p.max_steps)
 
     def failure(self, anomaly: Anomaly, *, but: str = "") -> NumericFailure:
         """Writes the incident file, and returns the error; `but` says why the run cannot rewind."""

@@ -22,7 +22,7 @@ from lingo.learner.task import Batch
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import choose
-from lingo.trainer.evaluation.evaluate import evaluations
+from lingo.trainer.evaluation.evaluate import evaluate_all
 from lingo.trainer.evaluation.generate import generate
 
 _EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
@@ -75,7 +75,7 @@ class Trained:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Returns the metrics over all examples of each evaluation input, by input name."""
-        return dict(evaluations(self.experiment, self._program))
+        return dict(evaluate_all(self.experiment, self._program))
 
     def generate(
         self,

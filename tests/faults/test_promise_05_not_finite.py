@@ -46,7 +46,7 @@ def test_for_ever_it_stops_and_says_where_to_look(runs):
     assert "3 times in a row" in failed.stderr
     content = json.loads(dump.read_text())
     assert content["step"] == 7
-    assert content["first_not_finite"] == "batch/weights"
+    assert content["first_non_finite"] == "batch/weights"
     assert [step["examples"] for step in content["steps"]] == [
         list(range(4 * batch, 4 * batch + 4)) for batch in (4, 5, 6)
     ]

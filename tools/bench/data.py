@@ -23,11 +23,11 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data import sentence_piece_training
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.document_source import InstalledSource
 from lingo.data.index import open_index
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Item, Prefetch
 from lingo.data.sentence_piece import SentencePiece, package
-from lingo.data.source import InstalledSource
 from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords

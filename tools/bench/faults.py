@@ -55,7 +55,7 @@ def plain_update(
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
-    return after, {"scalars": scalars, "states": sums["metrics"]}
+    return after, {"scalars": scalars, "metric_states": sums["metrics"]}
 
 
 class Work(NamedTuple):

@@ -12,8 +12,13 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_sound
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.sources.safetensors import INDEX_SUFFIX, SUFFIX, Safetensors
-from lingo.checkpoints.sources.source import Source, Tensor, UnusableSource, explain_read_errors
 from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint, prefix_of
+from lingo.checkpoints.sources.weight_source import (
+    Tensor,
+    UnusableSource,
+    WeightSource,
+    explain_read_errors,
+)
 from lingo.config.params import ParamError
 
 _CHECKPOINTS = "checkpoints"
@@ -27,7 +32,7 @@ SUPPORTED = (
 )
 
 
-def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
+def find_source(path: Path, *, step: int | None, averages: bool) -> WeightSource:
     """Opens the source at a path, one of `SUPPORTED`.
 
     Of a lingo run it is the checkpoint of `step`, by default the latest sound one; `averages` reads
@@ -60,7 +65,7 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> Source:
     return _open_foreign(path)
 
 
-def _open_foreign(path: Path) -> Source:
+def _open_foreign(path: Path) -> WeightSource:
     """Opens a source that another program wrote."""
     with explain_read_errors(path):
         tensors = _find_safetensors(path)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.checkpoints.sources.source import (
+from lingo.checkpoints.sources.weight_source import (
     Tensor,
     corrupt_source,
     explain_read_errors,

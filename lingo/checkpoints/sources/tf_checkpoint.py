@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from lingo.checkpoints.bundle import data_file
-from lingo.checkpoints.sources.source import (
+from lingo.checkpoints.sources.weight_source import (
     Tensor,
     UnusableSource,
     corrupt_source,

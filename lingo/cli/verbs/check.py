@@ -22,7 +22,7 @@ from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.inspection.experiment_check import CheckResult, check_experiments, check_matches
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 
 
 class ExperimentsFailed(LingoError):

@@ -32,7 +32,7 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.generate import answers
 from lingo.trainer.trained import Trained
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 STDIN = "-"
 
 _SETTINGS = (

@@ -17,7 +17,7 @@ from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 
 
 def define(values: flags.FlagValues) -> None:
@@ -28,25 +28,25 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the differences."""
     del word
-    before, after = (text.resolve(resolved.params) for resolved in _two(values))
+    before, after = (text.resolve(resolved.params) for resolved in _resolve_two(values))
     for change in text.diff(before, after):
         print(change)
     return 0
 
 
-def _two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperiment]:
+def _resolve_two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperiment]:
     given = len(values.exp) + len(values.run)
     if given == 1 and values.set:
-        return _all(values, [])[0], _all(values, values.set)[0]
+        return _resolve_all(values, [])[0], _resolve_all(values, values.set)[0]
     if given != 2:
         raise UsageError(
             f"diff compares two of --exp and --run, or one with and without --set; {given} given"
         )
-    first, second = _all(values, values.set)
+    first, second = _resolve_all(values, values.set)
     return first, second
 
 
-def _all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
+def _resolve_all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
     places = command.find_roots(values)
     return [experiment_flags.resolve_name(form, overrides, places) for form in values.exp] + [
         experiment_flags.read_run(directory, overrides, values.trust, places)

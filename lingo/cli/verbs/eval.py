@@ -40,7 +40,7 @@ from lingo.trainer.evaluation.watch import (
     write_evaluations,
 )
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 TIMEOUT_SECONDS = 3600
 
 
@@ -81,7 +81,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         checkpoints = _checkpoints(values, experiment, directory, is_same=is_same)
         for found in share_checkpoints(processes, directory.checkpoints, checkpoints):
             try:
-                results = evaluator.evaluate(found)
+                results = evaluator.evaluate_checkpoint(found)
             except DamagedCheckpoint as error:
                 if not values.watch:
                     raise

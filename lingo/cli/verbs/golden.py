@@ -24,7 +24,7 @@ from lingo.config.roots.roots import Roots
 from lingo.contract import build_experiment
 from lingo.inspection import weight_table
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 STALE = 1
 FOLDER = Path("tests", "goldens")
 

@@ -48,7 +48,7 @@ from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 POINTS = 1000  # steps between those of a plot
 
 

@@ -40,7 +40,7 @@ from lingo.study.search import corner_points
 from lingo.study.space import read_axes
 from lingo.study.trial import Result, name_point_in_errors, overrides
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 FAILED = 1
 METHODS = ("grid", "random", "optuna")
 

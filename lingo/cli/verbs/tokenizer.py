@@ -27,14 +27,14 @@ from lingo.config.params import Params
 from lingo.config.roots.classes import Classes
 from lingo.contract import build_experiment
 from lingo.data import sentence_piece_training
+from lingo.data.document_source import DocumentSource
 from lingo.data.index import Index, open_index
 from lingo.data.sentence_piece import SentencePiece
-from lingo.data.source import Source
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.storage.files import write_bytes
 from lingo.trainer.progress import Progress
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 MAX_BYTES = 100_000_000
 SHOWN_BYTES = 1_000_000  # the size of the text on which bytes per token are measured
 METHODS = ("unigram", "bpe")
@@ -100,16 +100,20 @@ def _sources(values: flags.FlagValues) -> Sequence[Params]:
     if values.source is None:
         resolved = experiment_flags.resolve(values)
         build_experiment(resolved)
-        found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, Source)]
+        found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, DocumentSource)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")
         return found
     if values.exp is not None or values.run is not None or values.set:
         raise UsageError("--source replaces them: leave --exp, --run and --set")
-    return [parse_template(values.source, Source, Classes(command.find_roots(values)), "--source")]
+    return [
+        parse_template(
+            values.source, DocumentSource, Classes(command.find_roots(values)), "--source"
+        )
+    ]
 
 
-def _index_source(source: Source, progress: Progress) -> Index:
+def _index_source(source: DocumentSource, progress: Progress) -> Index:
     with progress.work(f"indexing {source.describe()}") as advance:
         index = open_index(source, ByteTokenizer.params().build(), progress=advance)
     if index.damage.records:

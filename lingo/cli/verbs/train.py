@@ -43,7 +43,7 @@ from lingo.trainer.guard.hang import Watchdog, supervise
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
-WORD = ""
+WORD = ""  # it takes no word beside its flags
 
 
 def define(values: flags.FlagValues) -> None:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.data.source import CorruptRecord, MatchingFiles, Records
+from lingo.data.document_source import CorruptRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read, refuse_empty
 
 _BLOCK_BYTES = 1 << 20

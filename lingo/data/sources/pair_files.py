@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
+from lingo.data.document_source import CorruptRecord, MatchingFiles, Records
 from lingo.data.pairs.pair import PairSource, pair
-from lingo.data.source import CorruptRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read
 from lingo.data.sources.jsonl import check_field, json_value, lines, text_of
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from lingo.config.params import ParamError, suggest
 from lingo.config.types import FilePath
-from lingo.data.source import Records
+from lingo.data.document_source import Records
 from lingo.data.sources.files import DataError, File, Place, Read, open_file
 from lingo.data.sources.tfrecord import payload, records, string_feature
 

@@ -15,7 +15,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from lingo.config.lazy import tf
-from lingo.data.source import CorruptRecord, MatchingFiles, Records
+from lingo.data.document_source import CorruptRecord, MatchingFiles, Records
 from lingo.data.sources.files import File, Read, refuse_empty
 
 _HEADER = struct.Struct("<QI")

@@ -34,7 +34,7 @@ class Ranking(NamedTuple):
     goal: Literal["min", "max"] = "min"
     patience: int | None = None  # evaluations without a new best after which the run ends
 
-    def steps(self) -> list[int]:
+    def steps_best_first(self) -> list[int]:
         """Returns the steps with finite scores, best first; of equal scores the earlier first."""
         sign = 1 if self.goal == "min" else -1
         finite = [(sign * s.value, s.step) for s in self.scores if s.value is not None]
@@ -42,11 +42,11 @@ class Ranking(NamedTuple):
 
     def since_best(self) -> int:
         """Returns the number of evaluations after the best; all of them if none was finite."""
-        best = self.steps()[:1]
+        best = self.steps_best_first()[:1]
         return sum(not best or score.step > best[0] for score in self.scores)
 
     @property
-    def is_enough(self) -> bool:
+    def has_stopped_improving(self) -> bool:
         """Whether `patience` evaluations in a row had no better score."""
         return self.patience is not None and self.since_best() >= self.patience
 
@@ -84,7 +84,9 @@ def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:
     if not experiment.p.checkpoint.keep_best:
         return []
     there = set(store.steps(run.checkpoints))
-    best = [step for step in ranking(experiment, run.metrics.read()).steps() if step in there]
+    best = [
+        step for step in ranking(experiment, run.metrics.read()).steps_best_first() if step in there
+    ]
     return best[: experiment.p.checkpoint.keep_best]
 
 
@@ -104,7 +106,7 @@ def _best_step(experiment: Experiment, run: RunDirectory) -> int:
             f"step='best': nothing says which checkpoint of {run.path} is best;"
             " set evaluate.metric, such as 'heldout/loss'"
         )
-    steps = ranking(experiment, run.metrics.read()).steps()
+    steps = ranking(experiment, run.metrics.read()).steps_best_first()
     if not steps:
         raise NoUsableCheckpoint(f"{run.path} has not been evaluated by {metric} yet.")
     return steps[0]

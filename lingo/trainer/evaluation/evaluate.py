@@ -40,7 +40,7 @@ def evaluate(
     return task.results(total.results())
 
 
-def evaluations(
+def evaluate_all(
     experiment: Experiment, program: Program, *, between: Between = iter
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """Yields the name and the metrics of every evaluation input of an experiment, in its order."""
@@ -61,11 +61,11 @@ class Evaluator:
         self._experiment = experiment
         self._program: Program | None = None  # the first checkpoint starts it
 
-    def evaluate(self, found: Checkpoint) -> dict[str, dict[str, float]]:
+    def evaluate_checkpoint(self, found: Checkpoint) -> dict[str, dict[str, float]]:
         """Returns the metrics of every evaluation input, by input name."""
         state = restore_state(self._experiment.learner, found)
         if self._program is None:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)
         else:
             self._program.load(state)
-        return dict(evaluations(self._experiment, self._program))
+        return dict(evaluate_all(self._experiment, self._program))

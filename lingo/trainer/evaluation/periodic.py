@@ -4,7 +4,7 @@
         periodic.draw(step)         # images, histograms of the weights
         periodic.evaluate(step)     # every evaluation input
         periodic.sample(step)       # how the model continues some texts
-        stop, if periodic.is_enough
+        stop, if periodic.has_stopped_improving
 
 Each of them does nothing if no evaluation is due.
 """
@@ -17,7 +17,7 @@ from lingo.learner.state import TrainState, named_tensors
 from lingo.storage import injection
 from lingo.storage.shards import Shards
 from lingo.trainer.evaluation import best
-from lingo.trainer.evaluation.evaluate import evaluations, tag_metrics
+from lingo.trainer.evaluation.evaluate import evaluate_all, tag_metrics
 from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.live_run import LiveRun
 
@@ -27,14 +27,14 @@ class PeriodicEvaluation:
 
     Attributes:
         results: the last results of each evaluation input, tag -> value.
-        is_enough: whether evaluations have stopped improving.
+        has_stopped_improving: whether evaluations have stopped improving.
     """
 
     def __init__(self, run: LiveRun, state: Callable[[], TrainState]) -> None:
         """Evaluates nothing yet; `state` returns the state of the program."""
         self._run, self._state = run, state
         self.results: dict[str, dict[str, float]] = {}
-        self.is_enough = False
+        self.has_stopped_improving = False
 
     def is_due(self, step: int) -> bool:
         """Returns whether an evaluation is due after a step."""
@@ -53,13 +53,13 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
-            for name, metrics in evaluations(experiment, run.program, between=run.signals.iterate):
+            for name, metrics in evaluate_all(experiment, run.program, between=run.signals.iterate):
                 results[name] = tag_metrics(metrics)
                 run.progress.show_evaluation(name, results[name], step=step)
             best.check_metric(experiment, results)
             run.summaries.write_evaluations(step, results)
             ranking = best.ranking(experiment, run.directory.metrics.read())
-            self.is_enough = self._agree(ranking.is_enough)
+            self.has_stopped_improving = self._agree(ranking.has_stopped_improving)
         self.results |= results
 
     def sample(self, step: int) -> None:

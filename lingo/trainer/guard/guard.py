@@ -28,7 +28,7 @@ class Anomaly(NamedTuple):
         return self.step - self.steps
 
 
-def find_anomaly(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
+def diagnose(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
     """Returns the anomaly of a run, or None if the run may continue.
 
     After the last step (`is_over`) it is an anomaly if all steps were skipped.
@@ -64,21 +64,21 @@ def _in_a_row(times: int) -> str:
     return f" {times} times in a row" if times > 1 else ""
 
 
-def first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
+def find_first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
     """Returns the pending anomaly of a run, else that of its latest step, or None.
 
     The guard may have changed since the pending anomaly was recorded.
     """
     now = HealthSnapshot(counters.step, counters.health)
     for step, health in filter(None, (counters.pending_anomaly, now)):
-        if anomaly := find_anomaly(health, step=step, guard=guard, is_over=step >= max_steps):
+        if anomaly := diagnose(health, step=step, guard=guard, is_over=step >= max_steps):
             return anomaly
     return None
 
 
 def record_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> RunCounters:
     """Returns the counters with `pending_anomaly` set to the run's first anomaly, or None."""
-    anomaly = first_anomaly(counters, guard, max_steps=max_steps)
+    anomaly = find_first_anomaly(counters, guard, max_steps=max_steps)
     if anomaly is None:
         return counters._replace(pending_anomaly=None)
     if anomaly.step == counters.step:

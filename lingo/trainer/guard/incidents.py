@@ -27,7 +27,7 @@ class Incident(NamedTuple):
     step: int  # the number of steps done, with this one
     batch: int  # the index of its batch in the run
     what: str  # a description of what was wrong
-    first_not_finite: str | None  # in the order of `learner/finite.py`; None for a spike
+    first_non_finite: str | None  # in the order of `learner/finite.py`; None for a spike
     scalars: dict[str, Any]  # the scalars of its report
     examples: list[int]  # the `example_id` of its batch, of all processes
 
@@ -77,7 +77,7 @@ class Incidents:
         """
         last = range(anomaly.sound_step + 1, anomaly.step + 1)
         steps = [one._asdict() for one in self._last if one.step in last]
-        first = next((one["first_not_finite"] for one in steps if one["first_not_finite"]), None)
+        first = next((one["first_non_finite"] for one in steps if one["first_non_finite"]), None)
         message = f"step {anomaly.step}: {anomaly.reason}" + (f"; first {first}" if first else "")
         if self._file is None:
             return f"{message}. {anomaly.advice}"
@@ -85,7 +85,7 @@ class Incidents:
             dump = {
                 "step": anomaly.step,
                 "reason": anomaly.reason,
-                "first_not_finite": first,
+                "first_non_finite": first,
                 "advice": anomaly.advice,
                 "steps": steps,
             }

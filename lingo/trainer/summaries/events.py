@@ -24,7 +24,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata as text_me
 from tensorboard.util.tensor_util import make_tensor_proto
 
 from lingo.config.lazy import tf
-from lingo.data.source import CorruptRecord
+from lingo.data.document_source import CorruptRecord
 from lingo.data.sources.files import File
 from lingo.data.sources.tfrecord import frame, payload, records
 from lingo.storage.files import StorageError, append, explain_write_errors

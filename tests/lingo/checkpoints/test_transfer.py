@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from lingo.checkpoints.sources.source import Tensor, UnusableSource, printable
+from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource, printable
 from lingo.checkpoints.transfer import TensorRead, Transfer, fits
 
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
-from lingo.checkpoints.sources.source import UnusableSource
+from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config.params import ParamError
 from lingo.contract import Guard

@@ -3,7 +3,7 @@
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.source import TextFiles
+from lingo.data.document_source import TextFiles
 from lingo.data.sources.files import DataError
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords, frame

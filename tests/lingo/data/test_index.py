@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lingo.data import index as index_module
+from lingo.data.document_source import TextFiles
 from lingo.data.index import Index, Recent, open_index
-from lingo.data.source import TextFiles
 from lingo.data.sources.files import DataError, File, Read
 from tests.lingo.data import documents
 from tests.lingo.data.documents import BYTES, texts

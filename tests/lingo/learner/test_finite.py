@@ -46,7 +46,7 @@ def found(one, sums, state=None):
     batch = {name: np.ones(1, "f") for name in ARRAYS}
     scalars = [f"loss/{term}" for term in TERMS]
     return finite.name_first_non_finite(
-        one, int(report["not_finite"]), batch=batch, scalars=scalars
+        one, int(report["first_non_finite"]), batch=batch, scalars=scalars
     )
 
 

@@ -243,7 +243,7 @@ def test_a_step_leaves_the_state_and_report_of_separate_layers(stacked, accumula
     for one in (learner(SEPARATE), learner(stacked, accumulation_steps=accumulation_steps)):
         state = tf.nest.map_structure(tf.constant, initial_state(one))
         state, report = train_step(one, state, batch)
-        level = report["states"]["level"]
+        level = report["metric_states"]["level"]
         results.append((taken_apart(one, state), report["scalars"], level["sum"]))
         np.testing.assert_array_equal(level["weight"], 4.0 * one.accumulation_steps)
     tf.nest.map_structure(

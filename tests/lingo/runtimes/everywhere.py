@@ -21,7 +21,7 @@ from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data.source import TextFiles
+from lingo.data.document_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -10,8 +10,8 @@ import pytest
 import lingo
 from lingo.checkpoints import store
 from lingo.config.params import ParamError
+from lingo.data.document_source import DataError
 from lingo.data.prefetch import Prefetch
-from lingo.data.source import DataError
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat

@@ -50,7 +50,7 @@ def test_a_process_that_feeds_a_part_records_all_examples(small, tmp_path, share
         dump, log = tmp_path / f"{name}.json", Audit(tmp_path / f"{name}.jsonl")
         incidents = Incidents(dump, report=print)
         recorder = StepRecorder(one, RunCounters(step=3), incidents=incidents, audit=log)
-        report = {"not_finite": 0, "scalars": {"loss/total": np.nan}, "states": {}}
+        report = {"first_non_finite": 0, "scalars": {"loss/total": np.nan}, "metric_states": {}}
         recorder.add({name: array[rows] for name, array in batch.items()}, report)
         recorder.write()
         recorder.failure(recorder.anomaly())

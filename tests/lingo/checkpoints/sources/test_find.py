@@ -10,7 +10,7 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, NoUsableCheckpoint
 from lingo.checkpoints.sources.find import find_source
-from lingo.checkpoints.sources.source import UnusableSource
+from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 

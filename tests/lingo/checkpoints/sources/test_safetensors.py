@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints.sources.safetensors import Safetensors
-from lingo.checkpoints.sources.source import Tensor, UnusableSource
+from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource
 from lingo.config.errors import MissingPackage
 
 

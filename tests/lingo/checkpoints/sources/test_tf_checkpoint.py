@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from lingo.checkpoints.sources.source import Tensor, UnusableSource
 from lingo.checkpoints.sources.tf_checkpoint import TfCheckpoint, prefix_of
+from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource
 from lingo.config.lazy import tf
 
 VALUE = np.arange(6, dtype=np.float32).reshape(2, 3)

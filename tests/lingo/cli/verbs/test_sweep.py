@@ -22,7 +22,7 @@ NARROW = ["--exp=toys.narrow", "--logdir=runs/s"]
 RATE = "--sweep=optimizer.learning_rate=0.1,0.2"
 MICRO = '''
 from lingo.config.registry import experiment
-from lingo.data.source import TextFiles
+from lingo.data.document_source import TextFiles
 from params.lm.source import tiny
 
 

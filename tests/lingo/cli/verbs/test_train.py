@@ -29,7 +29,7 @@ pytestmark = [
 ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """
 from lingo.config.registry import experiment
-from lingo.data.source import InstalledSource
+from lingo.data.document_source import InstalledSource
 from lingo.data.text_input import TextInput
 from params.lm.source import tiny
 
@@ -92,7 +92,7 @@ def test_a_run_goes_on_by_its_directory_with_more_steps(run: pathlib.Path) -> No
 
 RELATIVE = """
 from lingo.config.registry import experiment
-from lingo.data.source import TextFiles
+from lingo.data.document_source import TextFiles
 from lingo.layers.feed_forward import FeedForward
 from params.lm.source import tiny
 

@@ -169,7 +169,7 @@ def step_on_one_device(made: Model) -> Step:
 
 def stepped(program: Program) -> Step:
     report = program.train({name: array[None] for name, array in batch().items()})
-    return Step(report["scalars"], report["states"], program.state())
+    return Step(report["scalars"], report["metric_states"], program.state())
 
 
 @pytest.mark.parametrize(

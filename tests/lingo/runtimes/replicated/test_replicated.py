@@ -72,8 +72,8 @@ def test_seven_rows_two_denominators_clipping_and_averages_on_three_replicas(fou
 
 def test_all_replicas_skip_a_step_that_is_not_finite_on_one(found):
     report = found["two_terms/replicated"]["report"]
-    assert report["not_finite"] == found["two_terms/local"]["report"]["not_finite"]
-    assert [step >= 0 for step in report["not_finite"]] == [False] * 4 + [True, False]
+    assert report["first_non_finite"] == found["two_terms/local"]["report"]["first_non_finite"]
+    assert [step >= 0 for step in report["first_non_finite"]] == [False] * 4 + [True, False]
 
 
 def test_replicas_fill_up_their_rows_to_equal_micro_batches(found):

@@ -31,23 +31,23 @@ def ranked(*values, **kwargs):
 
 
 def test_steps_are_ranked_by_value_and_then_by_age():
-    assert ranked(3.0, 1.0, 2.0, 1.0).steps() == [20, 40, 30, 10]
-    assert ranked(3.0, 1.0, 2.0, 1.0, goal="max").steps() == [10, 30, 20, 40]
+    assert ranked(3.0, 1.0, 2.0, 1.0).steps_best_first() == [20, 40, 30, 10]
+    assert ranked(3.0, 1.0, 2.0, 1.0, goal="max").steps_best_first() == [10, 30, 20, 40]
 
 
 def test_what_is_not_finite_is_never_best_and_no_improvement():
     ranking = ranked(None, 2.0, None, None, patience=2)
-    assert ranking.steps() == [20]
+    assert ranking.steps_best_first() == [20]
     assert ranking.since_best() == 2
-    assert ranking.is_enough
-    assert ranked(None, None, patience=2).is_enough
+    assert ranking.has_stopped_improving
+    assert ranked(None, None, patience=2).has_stopped_improving
 
 
 def test_patience_counts_the_evaluations_since_the_best():
-    assert not ranked(3.0, 2.0, 2.5, patience=2).is_enough
-    assert ranked(3.0, 2.0, 2.5, 2.0, patience=2).is_enough, "an equal one is no better"
-    assert not ranked(3.0, 2.0, 2.5, 2.1, 1.9, patience=2).is_enough
-    assert not ranked(1.0, 2.0, 3.0).is_enough, "without patience it is never enough"
+    assert not ranked(3.0, 2.0, 2.5, patience=2).has_stopped_improving
+    assert ranked(3.0, 2.0, 2.5, 2.0, patience=2).has_stopped_improving, "an equal one is no better"
+    assert not ranked(3.0, 2.0, 2.5, 2.1, 1.9, patience=2).has_stopped_improving
+    assert not ranked(1.0, 2.0, 3.0).has_stopped_improving, "without patience it is never enough"
 
 
 @pytest.mark.parametrize(("name", "tag"), [("a", "eval/loss"), ("b", "eval/loss@b")])

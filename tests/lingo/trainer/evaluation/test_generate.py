@@ -9,9 +9,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import lingo
 from lingo.config.params import ParamError
 from lingo.contract import Evaluation, Experiment
+from lingo.data.document_source import TextFiles
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
-from lingo.data.source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling

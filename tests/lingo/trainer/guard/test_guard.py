@@ -8,7 +8,7 @@ import pytest
 from lingo.checkpoints.run_counters import Health, Level
 from lingo.config.params import ParamError
 from lingo.contract import Guard
-from lingo.trainer.guard.guard import find_anomaly
+from lingo.trainer.guard.guard import diagnose
 
 NAN = float("nan")
 
@@ -103,7 +103,7 @@ def test_trouble_is_counted_from_its_first_step_through_spikes_and_left_out_upda
 
 def wrong(losses, *, is_over=False, **fields):
     now, step = after(losses, **fields), len(losses)
-    return find_anomaly(now, step=step, guard=guard(**fields), is_over=is_over)
+    return diagnose(now, step=step, guard=guard(**fields), is_over=is_over)
 
 
 def test_so_many_updates_left_out_in_a_row_are_too_many():

@@ -51,10 +51,10 @@ def test_the_steps_that_ended_a_run_are_written_down(incidents, tmp_path):
     assert str(tmp_path / "dump.json") in message
     assert message.endswith("Do better.")
     dump = json.loads((tmp_path / "dump.json").read_text())
-    assert {k: dump[k] for k in ("step", "reason", "first_not_finite", "advice")} == {
+    assert {k: dump[k] for k in ("step", "reason", "first_non_finite", "advice")} == {
         "step": 6,
         "reason": "it was bad",
-        "first_not_finite": "gradients/w",
+        "first_non_finite": "gradients/w",
         "advice": "Do better.",
     }
     assert [one["step"] for one in dump["steps"]] == [5, 6], "step 2 was another matter"

@@ -24,7 +24,7 @@ from lingo.data.sources.files import DataError, File, Place, Read, describe_plac
 from lingo.data.splittable import Splittable, split_hash
 
 
-class Source(Splittable, interface=True):
+class DocumentSource(Splittable, interface=True):
     """Documents in files.
 
     A subclass defines where the files are (`places`). One whose files hold several documents
@@ -96,7 +96,7 @@ class Source(Splittable, interface=True):
         return self.in_split(np.array(hashes, np.uint64))
 
 
-class InstalledSource(Source):
+class InstalledSource(DocumentSource):
     """The source code of an installed Python package, found without importing it."""
 
     package: str = "tensorflow"  # top-level import name
@@ -110,7 +110,7 @@ class InstalledSource(Source):
         return [Place(_package_directory(self.p.package), self.p.pattern)]
 
 
-class PythonPackages(Source):
+class PythonPackages(DocumentSource):
     """Documents in the Python files of some packages; a file's name begins with its package's."""
 
     packages: list[str] = ["tensorflow", "keras", "numpy"]  # top-level import names
@@ -126,7 +126,7 @@ class PythonPackages(Source):
         return [Place(_package_directory(p), "**/*.py", f"{p}/") for p in self.p.packages]
 
 
-class MatchingFiles(Source):
+class MatchingFiles(DocumentSource):
     """Your own files: every file that matches a pattern."""
 
     pattern: FilePath  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
@@ -153,7 +153,7 @@ class TextFiles(MatchingFiles):
     """Your own text: every file that matches a pattern is a document."""
 
 
-class Records(Source):
+class Records(DocumentSource):
     """Files of records, each a document that is decoded by itself.
 
     A record that cannot be decoded is an error. With `max_damaged`, indexing leaves out up to that

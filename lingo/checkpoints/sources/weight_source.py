@@ -31,7 +31,7 @@ class Tensor(NamedTuple):
     dtype: str  # "float32", "bfloat16", ...
 
 
-class Source(Protocol):
+class WeightSource(Protocol):
     """Named tensors: opening a source reads their shapes and dtypes, `read` reads one tensor."""
 
     @property

@@ -24,14 +24,14 @@ _BACKWARD = re.compile(r"gradient_tape|gradients|\w+_grad")
 _REPEATED = re.compile(r"_\d+$")  # what TensorFlow adds to a scope that is opened once more
 
 
-class Source(NamedTuple):
+class OperationOrigin(NamedTuple):
     """Where an operation comes from."""
 
     phase: str  # one of `PHASES`; "" if unknown
     layer: str  # program path of the innermost layer; "" if it belongs to no layer
 
 
-class Sources:
+class LayerFinder:
     """Finds the layers of a model in names of operations."""
 
     def __init__(self, root: Layer) -> None:
@@ -46,15 +46,17 @@ class Sources:
                     self._paths[parts[start:]] = _common(known, where)
         self._words = {word for parts in self._paths for word in parts}
 
-    def find(self, op_name: str) -> Source:
+    def find(self, op_name: str) -> OperationOrigin:
         """Returns where an operation comes from, by its name in XLA, several joined by ";"."""
         words = op_name.partition(";")[0].split("/")
         roots = [i for i, word in enumerate(words) if _first_name(word) in (_FORWARD, *PHASES)]
         root = _first_name(words[roots[-1]]) if roots else ""
         layer = self._layer(words[roots[-1] + 1 :] if roots else words)
         if any(_BACKWARD.fullmatch(word) for word in words) and root != "update":
-            return Source("backward", layer)
-        return Source("forward" if root == _FORWARD or (layer and not root) else root, layer)
+            return OperationOrigin("backward", layer)
+        return OperationOrigin(
+            "forward" if root == _FORWARD or (layer and not root) else root, layer
+        )
 
     def _layer(self, words: Iterable[str]) -> str:
         """Returns the path of the layer that matches the longest prefix of the known words."""

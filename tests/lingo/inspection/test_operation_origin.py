@@ -7,7 +7,7 @@ import pytest
 from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
-from lingo.inspection.source import Source, Sources, fold_indices
+from lingo.inspection.operation_origin import LayerFinder, OperationOrigin, fold_indices
 from lingo.inspection.trace import trace
 from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
@@ -40,9 +40,9 @@ def operations(made: Experiment) -> Iterator[tuple[str, str]]:
         yield from ((node.op, node.name) for node in function.node_def)
 
 
-def products(made: Experiment) -> set[Source]:
-    sources = Sources(made.task)
-    return {sources.find(name) for kind, name in operations(made) if kind == "Einsum"}
+def products(made: Experiment) -> set[OperationOrigin]:
+    finder = LayerFinder(made.task)
+    return {finder.find(name) for kind, name in operations(made) if kind == "Einsum"}
 
 
 @pytest.mark.parametrize(
@@ -57,40 +57,47 @@ def products(made: Experiment) -> set[Source]:
 )
 def test_every_matrix_product_has_its_layer(stack, numbers, chunk_size):
     layers = [f"model/stack/layers/{n}/{part}" for n in numbers for part in ("attention", "ffn")]
-    expected = {Source(p, w) for p in ("forward", "backward") for w in [*layers, "model/head"]}
+    expected = {
+        OperationOrigin(p, w) for p in ("forward", "backward") for w in [*layers, "model/head"]
+    }
     assert products(experiment(stack, chunk_size=chunk_size)) == expected
 
 
 def test_the_gradient_of_a_lookup_has_its_layer():
     made = experiment(Stack.params(layer=layer(), num_layers=1))
     scatters = [name for kind, name in operations(made) if kind == "ScatterNd"]
-    found = [Sources(made.task).find(name) for name in scatters]
-    assert found == [Source("backward", "model/embedding")]
+    found = [LayerFinder(made.task).find(name) for name in scatters]
+    assert found == [OperationOrigin("backward", "model/embedding")]
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("jit(run)/while/body/call_tf/local/layers/1/mul", Source("forward", "layers/1")),
-        ("jit(run)/call_tf/a/local/layers/1/mul;local/b", Source("forward", "layers/1")),
-        ("PartitionedCall/gradient_tape/local/layers/0_1/mul/Mul", Source("backward", "layers/0")),
-        ("call_tf/update/cond", Source("update", "")),
-        ("call_tf/update/gradients/Sum", Source("update", "")),
-        ("call_tf/loss_denominators/Sum_1", Source("loss_denominators", "")),
-        ("call_tf/local/SparseSoftmax", Source("forward", "")),
-        ("layers/1/mul", Source("forward", "layers/1")),
-        ("call_tf/Sum", Source("", "")),
-        ("", Source("", "")),
+        ("jit(run)/while/body/call_tf/local/layers/1/mul", OperationOrigin("forward", "layers/1")),
+        ("jit(run)/call_tf/a/local/layers/1/mul;local/b", OperationOrigin("forward", "layers/1")),
+        (
+            "PartitionedCall/gradient_tape/local/layers/0_1/mul/Mul",
+            OperationOrigin("backward", "layers/0"),
+        ),
+        ("call_tf/update/cond", OperationOrigin("update", "")),
+        ("call_tf/update/gradients/Sum", OperationOrigin("update", "")),
+        ("call_tf/loss_denominators/Sum_1", OperationOrigin("loss_denominators", "")),
+        ("call_tf/local/SparseSoftmax", OperationOrigin("forward", "")),
+        ("layers/1/mul", OperationOrigin("forward", "layers/1")),
+        ("call_tf/Sum", OperationOrigin("", "")),
+        ("", OperationOrigin("", "")),
     ],
 )
 def test_names_are_read_without_what_compilers_add(name, source):
     stack = Stack.params(layer=Linear.params(dim=2, output_dim=2), num_layers=2).build()
-    assert Sources(stack).find(name) == source
+    assert LayerFinder(stack).find(name) == source
 
 
 def test_what_may_be_of_several_layers_is_said_to_be_of_all():
     stack = Stack.params(layer=layer(), num_layers=2).build(dim=4)
-    assert Sources(stack).find("local/attention/mul") == Source("forward", "layers/*/attention")
+    assert LayerFinder(stack).find("local/attention/mul") == OperationOrigin(
+        "forward", "layers/*/attention"
+    )
 
 
 def test_alike_layers_fold_into_one():
