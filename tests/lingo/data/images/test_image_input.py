@@ -63,7 +63,7 @@ def test_a_single_pass_fills_its_last_batch_with_black_images_of_no_weight():
 def test_batches_are_as_specs_say_before_anything_is_read():
     data = squares(enlarged_to=(4, 3, 2))
     specs = data.specs()
-    assert "arrays" not in vars(data.document_source)
+    assert "arrays" not in vars(data.source)
     assert specs_of(data.batch(0)) == specs
 
 

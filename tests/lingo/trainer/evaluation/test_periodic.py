@@ -33,7 +33,7 @@ def evaluated(monkeypatch, **losses):
         list(between([0]))
         yield "same", {"loss": losses[f"at_{int(program.state().step)}"]}
 
-    monkeypatch.setattr(periodic, "evaluations", found)
+    monkeypatch.setattr(periodic, "evaluate_all", found)
 
 
 def test_a_run_ends_early_when_evaluations_get_no_better(small, run, directory, monkeypatch):
