@@ -85,6 +85,8 @@ class Call:
     weights: Mapping[str, Any]
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # in decoding, the number of positions there is room for, an int or int32 scalar; None elsewhere
+    decode_length: Any = None
     training: bool = False  # whether dropout, jitter and batch statistics apply
     key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
     rows: Any = None  # int32 [B], the global index of each example in the step's batch

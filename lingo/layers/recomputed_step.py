@@ -1,0 +1,111 @@
+"""The step of a layer that defines none: it computes all positions so far again.
+
+    past[index : index + C] = x            # a cache with room for S positions
+    return layer(past)[index : index + C]  # of all S positions, so that every step has one shape
+
+Positions that are not known yet are zeros, and have segment 0 as padding in training does. What
+earlier steps have returned stays as it is, so the layer has to be *causal*: no result may depend on
+later positions.
+
+Axes: B batch, C positions of a chunk, S positions that decoding has room for, D model width.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lingo.config.lazy import tf
+from lingo.layers import context, path
+from lingo.layers.inputs import CallInputs
+from lingo.ops.shape import size_of, sizes_of
+
+if TYPE_CHECKING:
+    from lingo.layers.layer import Layer
+
+_log = logging.getLogger(__name__)
+
+_FOLDER = "past"  # of the caches, below the layer's path
+_PER_POSITION = ("position_ids", "prefix", "segments", "token_ids")
+_OF_MEMORY = ("memory", "memory_segments")
+
+
+def recompute_step(
+    layer: Layer,
+    x: tf.Tensor,
+    index: tf.Tensor,
+    inputs: CallInputs,
+    *,
+    compute: Callable[..., tf.Tensor] | None = None,
+) -> tf.Tensor:
+    """Returns what a causal layer computes for the next positions, [B, C, ...].
+
+    Raises RuntimeError if the call context has no `decode_length`.
+
+    Args:
+        layer: caches x and the further inputs below its path.
+        x: [B, C, ...], any type: positions index, ..., index + C - 1 of the input.
+        index: int32 scalar, the number of positions computed before.
+        inputs: further inputs for these positions; a memory in the first step only.
+        compute: method of the layer that maps x and `inputs` to the result; None: `__call__`.
+    """
+    if inputs.segments is None:
+        inputs = inputs._replace(segments=tf.ones(sizes_of(x)[:2], tf.int32))
+    past = {"x": _extend(layer, "x", x, index)}
+    for name in _PER_POSITION:
+        past[name] = _extend(layer, name, getattr(inputs, name), index)
+    for name in _OF_MEMORY:
+        if inputs.memory is None:
+            past[name] = _read(layer, name)
+        elif (value := getattr(inputs, name)) is not None:
+            past[name] = _write(layer, name, value)
+    _report(layer.path, type(layer).__name__)
+    y = (compute or layer)(past.pop("x"), inputs=inputs._replace(**past))
+    return tf.gather(y, index + tf.range(size_of(x, 1)), axis=1)
+
+
+def _extend(layer: Layer, name: str, new: tf.Tensor | None, index: tf.Tensor) -> Any:
+    """Returns the cached input, [B, S, ...], with new values, [B, C, ...], from `index` on.
+
+    None if there are no values, neither new nor cached.
+    """
+    old = _read(layer, name)
+    if new is None:
+        return old
+    offset = tf.range(_length(layer)) - index
+    is_new = (offset >= 0) & (offset < size_of(new, 1))
+    spread = tf.gather(new, tf.clip_by_value(offset, 0, size_of(new, 1) - 1), axis=1)
+    is_new = tf.reshape(is_new, [1, -1, *[1] * (len(new.shape) - 2)])
+    old = tf.zeros_like(spread) if old is None else old
+    return _write(layer, name, tf.where(is_new, spread, old))
+
+
+def _write(layer: Layer, name: str, value: tf.Tensor) -> tf.Tensor:
+    layer.new_cache(path.join(_FOLDER, name), value)
+    return value
+
+
+def _read(layer: Layer, name: str) -> Any:
+    return context.current().caches.get(path.join(layer.path, _FOLDER, name))
+
+
+def _length(layer: Layer) -> Any:
+    length = context.current().decode_length
+    if length is None:
+        raise RuntimeError(
+            f"{layer.path or type(layer).__name__}: a layer without `step` needs decode_length in"
+            " the call context, the number of positions there is room for"
+        )
+    return length
+
+
+@functools.cache  # once in a process, however often a program is traced
+def _report(where: str, name: str) -> None:
+    _log.warning(
+        "%s: decoding computes %s again for all positions before each new token, which is slow, as"
+        " the class has no `step`; define one, or `positionwise = True` if it mixes no positions.",
+        where or name,
+        name,
+    )
