@@ -42,7 +42,8 @@ def stepper(model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding) ->
     computes the `activations` of all tokens so far again, from (tokens, inputs) to [rows, T, D],
     and the `logits` of the last; its activations must not depend on later tokens.
     """
-    call = fold_weights(model, context.current()).derive(decode_length=_length(batch, decoding))
+    outer = context.current()
+    call = fold_weights(model, outer).derive(decode_length=_length(batch, decoding))
 
     def step(
         tokens: tf.Tensor, index: tf.Tensor, caches: Caches, *, inputs: CallInputs = NO_INPUTS
@@ -50,6 +51,9 @@ def stepper(model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding) ->
         inner = call.derive(caches=caches)
         with context.enter_call(inner):
             logits = _next_logits(model, tokens, index, inputs)
+        for where, value in inner.sides.is_causal.items():  # of the first step, before any loop
+            stacked = list(range(len(path.stack_shape(where))))
+            outer.sides.is_causal[where] = tf.reduce_min(value, axis=stacked)
         return logits, {**caches, **inner.sides.caches}
 
     return step

@@ -36,6 +36,9 @@ class SideOutputs:
     batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
     # program path of a cache -> its new value
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # program path of a layer that `recompute_step` computes -> int32 [B], whether later positions
+    # leave its first results as they are: 1 or 0
+    is_causal: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
         """Returns the fields that are summed over layers."""
@@ -43,7 +46,11 @@ class SideOutputs:
 
     def per_layer_fields(self) -> dict[str, Any]:
         """Returns the fields that have an entry for each layer."""
-        return {"batch_statistics": self.batch_statistics, "caches": self.caches}
+        return {
+            "batch_statistics": self.batch_statistics,
+            "caches": self.caches,
+            "is_causal": self.is_causal,
+        }
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds others, {field: {name: value}}, as `additive_fields` returns them, to these."""

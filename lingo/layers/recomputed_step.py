@@ -5,7 +5,8 @@
 
 Positions that are not known yet are zeros, and have segment 0 as padding in training does. What
 earlier steps have returned stays as it is, so the layer has to be *causal*: no result may depend on
-later positions.
+later positions. The first step tells (`SideOutputs.is_causal`): it computes the layer once more,
+with other values at later positions.
 
 Axes: B batch, C positions of a chunk, S positions that decoding has room for, D model width.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lingo.config.lazy import tf
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FOLDER = "past"  # of the caches, below the layer's path
-_PER_POSITION = ("position_ids", "prefix", "segments", "token_ids")
+_OF_TOKENS = ("position_ids", "segments", "token_ids")
 _OF_MEMORY = ("memory", "memory_segments")
 
 
@@ -51,19 +52,29 @@ def recompute_step(
         inputs: further inputs for these positions; a memory in the first step only.
         compute: method of the layer that maps x and `inputs` to the result; None: `__call__`.
     """
+    _report(layer.path, type(layer).__name__)
     if inputs.segments is None:
         inputs = inputs._replace(segments=tf.ones(sizes_of(x)[:2], tf.int32))
-    past = {"x": _extend(layer, "x", x, index)}
-    for name in _PER_POSITION:
-        past[name] = _extend(layer, name, getattr(inputs, name), index)
+    is_first = _read(layer, "x") is None
+    new = {"x": x, **{name: getattr(inputs, name) for name in _OF_TOKENS}}
+    past = {name: _extend(layer, name, value, index) for name, value in new.items()}
+    past["prefix"] = _extend(layer, "prefix", inputs.prefix, index)
     for name in _OF_MEMORY:
         if inputs.memory is None:
             past[name] = _read(layer, name)
         elif (value := getattr(inputs, name)) is not None:
             past[name] = _write(layer, name, value)
-    _report(layer.path, type(layer).__name__)
-    y = (compute or layer)(past.pop("x"), inputs=inputs._replace(**past))
-    return tf.gather(y, index + tf.range(size_of(x, 1)), axis=1)
+
+    def result(past: Mapping[str, Any]) -> tf.Tensor:
+        values = dict(past)
+        y = (compute or layer)(values.pop("x"), inputs=inputs._replace(**values))
+        return tf.gather(y, index + tf.range(size_of(x, 1)), axis=1)
+
+    y = result(past)
+    if is_first:
+        other = result(past | {name: _repeat(layer, value) for name, value in new.items()})
+        context.current().sides.is_causal[layer.path] = tf.cast(_is_close(y, other), tf.int32)
+    return y
 
 
 def _extend(layer: Layer, name: str, new: tf.Tensor | None, index: tf.Tensor) -> Any:
@@ -80,6 +91,22 @@ def _extend(layer: Layer, name: str, new: tf.Tensor | None, index: tf.Tensor) ->
     is_new = tf.reshape(is_new, [1, -1, *[1] * (len(new.shape) - 2)])
     old = tf.zeros_like(spread) if old is None else old
     return _write(layer, name, tf.where(is_new, spread, old))
+
+
+def _repeat(layer: Layer, new: tf.Tensor | None) -> Any:
+    """Returns values [B, C, ...] again and again, as if later positions were known, [B, S, ...]."""
+    if new is None:
+        return None
+    return tf.gather(new, tf.range(_length(layer)) % size_of(new, 1), axis=1)
+
+
+def _is_close(y: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Returns whether two results, [B, C, ...], are the same but for rounding, bool [B]."""
+    axes = range(1, len(y.shape))
+    difference = tf.reduce_max(tf.abs(tf.cast(y - other, tf.float32)), axis=axes)
+    largest = tf.reduce_max(tf.abs(tf.cast(y, tf.float32)), axis=axes)
+    rounding = 1e-3 if y.dtype.size >= 4 else 0.05
+    return tf.logical_not(difference > rounding * largest)  # true for nan, which says nothing
 
 
 def _write(layer: Layer, name: str, value: tf.Tensor) -> tf.Tensor:

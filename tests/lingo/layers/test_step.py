@@ -235,6 +235,30 @@ def test_a_layer_without_a_step_is_reported_once(caplog: pytest.LogCaptureFixtur
     assert "`positionwise = True`" in caplog.text
 
 
+class Mixing(Layer):
+    """Adds the mean of its document; with `causal` that of the positions so far."""
+
+    causal: bool = False  # whether a position sees no later one
+
+    def __call__(self, x: Any, *, inputs: nn.CallInputs = nn.NO_INPUTS) -> Any:
+        weights = tf.cast(inputs.segments > 0, x.dtype)[:, None, :]
+        if self.p.causal:
+            weights *= tf.linalg.band_part(tf.ones([T, T], x.dtype), -1, 0)
+        return x + weights @ x / tf.reduce_sum(weights, axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_first_step_tells_whether_a_layer_is_causal(causal: bool, dtype: Any) -> None:
+    layer = nn.Stack.params(layer=Mixing.params(causal=causal)).build()
+    x = tf.cast(X[:, :2], dtype)
+    _, sides = context.apply(layer, {}, x, 0, method="step", call={"decode_length": T})
+    assert {k: v.numpy().tolist() for k, v in sides.is_causal.items()} == {"layers/0": [causal] * B}
+    call = {"decode_length": T, "caches": sides.caches}
+    _, sides = context.apply(layer, {}, x[:, :1], 2, method="step", call=call)
+    assert not sides.is_causal
+
+
 def test_a_step_that_needs_room_says_so() -> None:
     with pytest.raises(RuntimeError, match="Mean: a layer without `step` needs decode_length"):
         context.apply(Mean.params().build(), {}, tf.constant(X), 0, method="step")
