@@ -52,7 +52,7 @@ def recompute_step(
         inputs: further inputs for these positions; a memory in the first step only.
         compute: method of the layer that maps x and `inputs` to the result; None: `__call__`.
     """
-    _report(layer.path, type(layer).__name__)
+    _report(_path_pattern(layer), type(layer).__name__)
     if inputs.segments is None:
         inputs = inputs._replace(segments=tf.ones(sizes_of(x)[:2], tf.int32))
     is_first = _read(layer, "x") is None
@@ -126,6 +126,12 @@ def _length(layer: Layer) -> Any:
             " the call context, the number of positions there is room for"
         )
     return length
+
+
+def _path_pattern(layer: Layer) -> str:
+    """Returns the path of a layer with a * for the index of each stack."""
+    parts = layer.path.split("/")
+    return "/".join("*" if p.isdigit() or path.index_range(p) else p for p in parts)
 
 
 @functools.cache  # once in a process, however often a program is traced
