@@ -58,18 +58,24 @@ def embed_tokens(
     tokens: tf.Tensor,
     position_ids: tf.Tensor,
     *,
+    index: tf.Tensor | None = None,
     embedding: Embedding,
     positions: LearnedPositions | None,
     scaled: bool,
 ) -> tf.Tensor:
     """Returns the input of a stack, [B, T, D], for tokens and position ids, int32 [B, T].
 
-    `scaled` multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
+    With `index`, int32 scalar, these are the next positions after so many in decoding. `scaled`
+    multiplies the sum by sqrt(D); Vaswani et al. 2017, sec. 3.4, multiply only the token's
     vector.
     """
-    x = embedding(tokens)
+
+    def compute(layer: Layer, ids: tf.Tensor) -> tf.Tensor:
+        return layer(ids) if index is None else layer.step(ids, index)
+
+    x = compute(embedding, tokens)
     if positions is not None:
-        x += positions(position_ids)
+        x += compute(positions, position_ids)
     if scaled:
         width: Any = x.shape[-1]
         x *= math.sqrt(width)

@@ -7,13 +7,16 @@ positions, V vocabulary. The tensors of caches are [stacked axes, rows, ...].
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.decode.decoding import Caches, Decoding, Step
 from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
+from lingo.layers.recomputed_step import recompute_step
 from lingo.layers.wrap.reweighted import fold_weights
+from lingo.layers.wrap.wrapper import wrapped_class
 from lingo.ops.shape import size_of, sizes_of
 
 
@@ -22,31 +25,52 @@ def empty_caches(
 ) -> dict[str, tf.Tensor]:
     """Returns {program path: zeros [stacked axes, B, ...]}, with room for prompts and new tokens.
 
-    The prompts are those of `lingo.decode.text.prompt_batch`; nothing follows the last new token.
+    The prompts are those of `lingo.decode.text.prompt_batch`.
     """
-    prefix, rest = batch["prefix"], batch["rest"]
-    length = size_of(prefix, 1) + size_of(rest, 1) + decoding.p.max_tokens - 1
-    return model.empty_caches(batch_size=size_of(prefix, 0), length=length)
+    length = _length(batch, decoding)
+    return model.empty_caches(batch_size=size_of(batch["prefix"], 0), length=length)
 
 
-def stepper(model: Layer) -> Step:
-    """Returns the step function of a model, for use within the current call.
+def stepper(model: Layer, batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Step:
+    """Returns the step function of a model, for use within the current call, on these prompts.
 
     It maps (tokens int32 [rows, C], index int32 scalar, caches) to float32 logits [rows, V] and
     caches, and passes `inputs` to `next_logits`. A first step may need them: `partial(step,
     inputs=CallInputs(memory=...))`; later steps read them from the caches.
+
+    A model without `next_logits`, or of a class that redefines `activations` and not `next_logits`,
+    computes the `activations` of all tokens so far again, from (tokens, inputs) to [rows, T, D],
+    and the `logits` of the last; its activations must not depend on later tokens.
     """
-    call = fold_weights(model, context.current())
+    outer = context.current()
+    call = fold_weights(model, outer).derive(decode_length=_length(batch, decoding))
 
     def step(
         tokens: tf.Tensor, index: tf.Tensor, caches: Caches, *, inputs: CallInputs = NO_INPUTS
     ) -> tuple[tf.Tensor, Caches]:
         inner = call.derive(caches=caches)
         with context.enter_call(inner):
-            logits = model.next_logits(tokens, index, inputs=inputs)
+            logits = _next_logits(model, tokens, index, inputs)
+        for where, value in inner.sides.is_causal.items():  # of the first step, before any loop
+            stacked = list(range(len(path.stack_shape(where))))
+            outer.sides.is_causal[where] = tf.reduce_min(value, axis=stacked)
         return logits, {**caches, **inner.sides.caches}
 
     return step
+
+
+def _next_logits(model: Any, tokens: tf.Tensor, index: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
+    definitions = (vars(cls) for cls in wrapped_class(model).__mro__)
+    nearest = next((d for d in definitions if "next_logits" in d or "activations" in d), {})
+    if "next_logits" in nearest:
+        return model.next_logits(tokens, index, inputs=inputs)
+    x = recompute_step(model, tokens, index, inputs, compute=model.activations)
+    return model.logits(x[:, -1:])[:, 0]
+
+
+def _length(batch: Mapping[str, tf.Tensor], decoding: Decoding) -> Any:
+    """Returns the number of positions of prompts and new tokens but the last: none follows it."""
+    return size_of(batch["prefix"], 1) + size_of(batch["rest"], 1) + decoding.p.max_tokens - 1
 
 
 def repeat_rows(logits: tf.Tensor, caches: Caches, num: int) -> tuple[tf.Tensor, Caches]:

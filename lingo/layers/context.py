@@ -36,6 +36,9 @@ class SideOutputs:
     batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
     # program path of a cache -> its new value
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # program path of a layer that `recompute_step` computes -> int32 [B], whether later positions
+    # leave its first results as they are: 1 or 0
+    is_causal: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
         """Returns the fields that are summed over layers."""
@@ -43,7 +46,11 @@ class SideOutputs:
 
     def per_layer_fields(self) -> dict[str, Any]:
         """Returns the fields that have an entry for each layer."""
-        return {"batch_statistics": self.batch_statistics, "caches": self.caches}
+        return {
+            "batch_statistics": self.batch_statistics,
+            "caches": self.caches,
+            "is_causal": self.is_causal,
+        }
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds others, {field: {name: value}}, as `additive_fields` returns them, to these."""
@@ -85,6 +92,8 @@ class Call:
     weights: Mapping[str, Any]
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # in decoding, the number of positions there is room for, an int or int32 scalar; None elsewhere
+    decode_length: Any = None
     training: bool = False  # whether dropout, jitter and batch statistics apply
     key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
     rows: Any = None  # int32 [B], the global index of each example in the step's batch

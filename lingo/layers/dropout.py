@@ -23,6 +23,8 @@ class Dropout(Layer):
     rate: float = 0.1  # probability that a part is zeroed, in [0, 1)
     form: DropoutForm = "element"  # what is zeroed together
 
+    positionwise = True
+
     def check(self) -> None:
         check_rate("rate", self.p.rate)
 

@@ -22,6 +22,8 @@ class Embedding(Layer):
     dim: int  # width of the vectors
     init: Initializer = FanIn  # of the table
 
+    positionwise = True
+
     def setup(self) -> None:
         p = self.p
         shape, axes = [p.vocab_size, p.dim], ("vocab", "embed")

@@ -47,6 +47,8 @@ class FeedForward(Layer):
     hidden_bias: HiddenBias | None = None  # what a trained number does to each hidden activation
     init: Initializer = FanIn  # of the matrices; biases start at zero
 
+    positionwise = True
+
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
 

@@ -29,6 +29,7 @@ from lingo.layers import context, path
 from lingo.layers.flops import record_calls
 from lingo.layers.initial import FAN_IN, ZEROS, Initializer
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
+from lingo.layers.recomputed_step import recompute_step
 from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
 
@@ -40,14 +41,22 @@ class Layer(LayerTree, Configurable, interface=True):
 
     dtype: Dtype = "float32"  # of the computation; weights stay float32
 
+    positionwise: ClassVar[bool] = False
+    """Whether, outside training, a result depends on the inputs at its own position only.
+
+    That is of the class itself: layers inside have their own `positionwise`. A class that redefines
+    `__call__` does not inherit it, nor `step`: they may not be true of the new computation."""
+
     _fits_parent: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "__call__" in vars(cls):
-            cls.__call__ = _with_name_scope(accept_inputs(vars(cls)["__call__"]))
         if "step" in vars(cls):
             cls.step = accept_inputs(vars(cls)["step"])
+        if "__call__" in vars(cls):
+            cls.__call__ = _with_name_scope(accept_inputs(vars(cls)["__call__"]))
+            cls.positionwise = vars(cls).get("positionwise", False)
+            cls.step = vars(cls).get("step", Layer.step)
         if "flops" in vars(cls):
             cls.flops = record_calls(vars(cls)["flops"])
 
@@ -188,14 +197,18 @@ class Layer(LayerTree, Configurable, interface=True):
         """Computes the next positions, reading the caches of earlier ones.
 
         Calls on consecutive chunks of any lengths together return what `__call__` returns for the
-        whole input; one call returns [B, C, ...]. A layer without caches just calls itself.
+        whole input; one call returns [B, C, ...]. By default a layer calls itself if it and all
+        layers inside are `positionwise`. If not, it computes all positions so far again, which is
+        slow, and right if it is causal: if no result depends on later positions.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar, the number of positions computed before.
             inputs: further inputs of `__call__`, for these positions.
         """
-        return self(x, inputs=inputs)
+        if all(layer.positionwise for layer in self.tree()):
+            return self(x, inputs=inputs)
+        return recompute_step(self, x, index, inputs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the layer; each class documents the shapes of its inputs and results."""

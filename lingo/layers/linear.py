@@ -27,6 +27,8 @@ class Linear(Layer):
     init: Initializer = FanIn  # of w; b starts at zero
     axes: tuple[str | None, str | None] = ("embed", "mlp")  # logical axes of w
 
+    positionwise = True
+
     def setup(self) -> None:
         p = self.p
         self.w = self.weight("w", [p.dim, p.output_dim], axes=p.axes, init=p.init.build())

@@ -30,6 +30,8 @@ class RmsNorm(Norm):
 
     use_scale: bool = True  # whether trained numbers multiply the features
 
+    positionwise = True
+
     def setup(self) -> None:
         if self.p.use_scale:
             shape, axes = [self.p.dim], ("embed",)
@@ -50,6 +52,8 @@ class LayerNorm(Norm):
         scale: [D], initially ones.
         bias: [D], initially zeros.
     """
+
+    positionwise = True
 
     def setup(self) -> None:
         dim = [self.p.dim]

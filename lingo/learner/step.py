@@ -32,6 +32,9 @@ from lingo.optim.optimizer import Update, select
 
 T = TypeVar("T")
 
+IS_CAUSAL = "is_causal"
+"""The first part of the names of what `decode_batch` finds out about layers."""
+
 
 class Placement:
     """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
@@ -310,10 +313,12 @@ def decode_batch(
 ) -> dict[str, tf.Tensor]:
     """Returns `task.decode` of a batch of prompts; only the choice of tokens, by `key`, is random.
 
-    Arguments have the shapes of `local_sums`; the batch includes `rows`.
+    Arguments have the shapes of `local_sums`; the batch includes `rows`. The result also has
+    `is_causal/<path>`, int32 [B], for each layer without a step: 0 if it depends on later tokens.
     """
     call = {"state": state, "rows": batch["rows"], "key": key, **place.call_fields()}
-    return context.apply(task, weights, batch, decoding, method="decode", call=call)[0]
+    texts, sides = context.apply(task, weights, batch, decoding, method="decode", call=call)
+    return texts | {f"{IS_CAUSAL}/{where}": value for where, value in sides.is_causal.items()}
 
 
 # ---- graphs traced from shapes alone, without a runtime's loops, parts or replicas

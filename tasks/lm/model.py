@@ -85,16 +85,20 @@ class LanguageModel(Layer):
     def _step(self, tokens: tf.Tensor, index: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the head for `step`, [B, C, D]."""
         inputs = with_position_ids(inputs, tokens, index)
-        x = self._embed(tokens, inputs)
-        return self.norm(self.stack.step(x, index, inputs=self._stack_inputs(tokens, inputs)))
+        x = self._embed(tokens, inputs, index)
+        x = self.stack.step(x, index, inputs=self._stack_inputs(tokens, inputs))
+        return self.norm.step(x, index)
 
     def _stack_inputs(self, tokens: tf.Tensor, inputs: CallInputs) -> CallInputs:
         return stack_inputs(self.stack, tokens, inputs, table=self.position_table)
 
-    def _embed(self, tokens: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
+    def _embed(
+        self, tokens: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None
+    ) -> tf.Tensor:
         return embed_tokens(
             tokens,
             inputs.position_ids,
+            index=index,
             embedding=self.embedding,
             positions=self.positions,
             scaled=self.p.scale_embedding,

@@ -42,7 +42,7 @@ class LanguageModeling(TokenPrediction):
         return self.model.activations(batch["tokens"], inputs=inputs)
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
-        step: Any = stepper(self.model)
+        step: Any = stepper(self.model, batch, decoding)
         read = partial(step, inputs=CallInputs(prefix=batch.get("prefix_seen")))
         caches = empty_caches(self.model, batch, decoding)
         return decoding.decode(step, caches, batch, self.random_key("decode"), read=read)

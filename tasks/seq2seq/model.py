@@ -153,16 +153,19 @@ class EncoderDecoder(Layer):
             everywhere = tf.ones_like(inputs.memory[:, :, 0], tf.float32)
             seen = everywhere if segments is None else tf.cast(segments > 0, tf.float32)
             self.new_cache("memory_seen", seen)
-        x = self._embed(tokens, inputs)
+        x = self._embed(tokens, inputs, index)
         inputs = inputs._replace(memory_segments=tf.cast(seen, tf.int32))
         inputs = stack_inputs(self.decoder, tokens, inputs, table=self.decoder_table)
-        return self.decoder_norm(self.decoder.step(x, index, inputs=inputs))
+        return self.decoder_norm.step(self.decoder.step(x, index, inputs=inputs), index)
 
-    def _embed(self, tokens: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
-        """Returns the input of the decoder, [B, T, D]."""
+    def _embed(
+        self, tokens: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Returns the input of the decoder, [B, T, D]; `index` as in `embed_tokens`."""
         x = embed_tokens(
             tokens,
             inputs.position_ids,
+            index=index,
             embedding=self.embedding,
             positions=self.positions,
             scaled=self.p.scale_embedding,

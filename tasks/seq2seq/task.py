@@ -57,7 +57,7 @@ class SequenceToSequence(TokenPrediction):
 
     def decode(self, batch: Batch, decoding: Decoding) -> dict[str, tf.Tensor]:
         """Decodes targets; besides prompts, `batch` has the `source_...` tensors, int32 [B, S]."""
-        step: Any = stepper(self.model)
+        step: Any = stepper(self.model, batch, decoding)
         read = partial(step, inputs=self._memory_inputs(batch))
         caches = empty_caches(self.model, batch, decoding)
         return decoding.decode(step, caches, batch, self.random_key("decode"), read=read)

@@ -80,6 +80,8 @@ class MoE(Layer):
         Returns:
             [B, T, D], in the layer's dtype.
         """
+        if context.current().decode_length is not None:  # in a layer whose step computes all again
+            return self.step(x, tf.constant(0), inputs=inputs)
         segments = inputs.segments
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
         size = self._group_size(x)

@@ -230,6 +230,8 @@ class LearnedPositions(Layer):
     dim: int  # D, width of the vectors
     init: Initializer = FanIn  # of the table
 
+    positionwise = True
+
     def setup(self) -> None:
         p = self.p
         shape, axes = [p.max_length, p.dim], (None, "embed")
@@ -255,6 +257,8 @@ class SinusoidPositions(Layer):
 
     dim: int  # D, width of the vectors, even
     max_wavelength: float = 10_000.0  # positions in which the slowest wave turns once, over 2 pi
+
+    positionwise = True
 
     def check(self) -> None:
         if self.p.dim % 2:

@@ -207,7 +207,8 @@ class RecurrentLayer(Layer):
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         position_ids = CallInputs(position_ids=inputs.position_ids)
-        return self._add(x, self.network.step(self.norm(x), index, inputs=position_ids))
+        normalized = self.norm.step(x, index)
+        return self._add(x, self.network.step(normalized, index, inputs=position_ids))
 
     def flops(self, shape: Sequence[int]) -> int:
         back = 2 * math.prod(shape) * self.network.output_dim if self._has_output else 0

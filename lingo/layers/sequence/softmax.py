@@ -15,11 +15,16 @@ from lingo.layers.layer import Layer
 
 
 class Head(Layer, interface=True):
-    """Computes the logits of all tokens at every position. Subclasses define `product`."""
+    """Computes the logits of all tokens at every position, each from its activations alone.
+
+    Subclasses define `product`.
+    """
 
     dim: int  # width of the input
     vocab_size: int  # number of token ids
     logit_cap: float | None = None  # c: logits become c * tanh(logits / c); None: left alone
+
+    positionwise = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "logit_cap")

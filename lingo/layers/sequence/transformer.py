@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 from lingo.config.lazy import tf
@@ -110,22 +109,26 @@ class TransformerLayer(Layer):
         """Adds the sublayers to x [B, T, D]; calls `step` with an index."""
         placement, part_inputs = self.p.norm_placement, self._split_inputs(inputs)
         x = annotate(tf.cast(x, self.p.dtype), "batch", "length", "embed")
+
+        def compute(name: str, x: tf.Tensor, **inputs: CallInputs) -> tf.Tensor:
+            part = getattr(self, name)
+            return part(x, **inputs) if index is None else part.step(x, index, **inputs)
+
         for norm, names in self.sublayers.items():
-            normalized = x if placement == "post" else getattr(self, norm)(x)
+            normalized = x if placement == "post" else compute(norm, x)
             for name in names:
-                part = getattr(self, name)
-                compute = part if index is None else partial(part.step, index=index)
-                x += self._change(name, compute(normalized, inputs=part_inputs[name]))
+                change = compute(name, normalized, inputs=part_inputs[name])
+                if placement == "sandwich":
+                    change = compute(f"{name}_out_norm", change)
+                x += self._drop(name, change)
             if placement == "post":
-                x = getattr(self, norm)(x)
+                x = compute(norm, x)
             x = annotate(x, "batch", "length", "embed")
         return x
 
-    def _change(self, name: str, change: tf.Tensor) -> tf.Tensor:
-        """Returns what a sublayer adds to x, [B, T, D], for its result [B, T, D]."""
+    def _drop(self, name: str, change: tf.Tensor) -> tf.Tensor:
+        """Returns what a sublayer adds to x, [B, T, D], in training with dropout."""
         p = self.p
-        if p.norm_placement == "sandwich":
-            change = getattr(self, f"{name}_out_norm")(change)
         change = dropout(
             self, change, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout"
         )

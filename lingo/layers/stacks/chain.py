@@ -24,6 +24,8 @@ class Chain(Layer):
 
     layers: list[Layer]  # in order
 
+    positionwise = True  # layers inside have their own
+
     def check(self) -> None:
         if not self.p.layers:
             raise ParamError("layers=[] computes nothing: give at least one layer")

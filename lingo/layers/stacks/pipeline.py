@@ -65,6 +65,8 @@ class Pipeline(Stack):
     circular_repeats: int = 1  # R, how often a micro-batch passes all stages
     remat: bool = False  # whether gradients keep only what passes between stages
 
+    positionwise = True  # layers inside have their own
+
     common: ClassVar[frozenset[str]] = frozenset({"position_table"})
     """Inputs without an axis of examples: all micro-batches share them."""
 

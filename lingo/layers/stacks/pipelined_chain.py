@@ -47,6 +47,8 @@ class PipelinedChain(Chain):
     num_micro_batches: int  # M, into how many equal parts a batch is cut
     times: list[float] | None = None  # of each layer, measured; None: the operations they do
 
+    positionwise = True  # layers inside have their own
+
     def check(self) -> None:
         super().check()
         p = self.p

@@ -28,6 +28,8 @@ class Repeat(Stack):
     Tracing and compiling take the time of one pattern step: the layers of `layer` once.
     """
 
+    positionwise = True  # layers inside have their own
+
     def setup(self) -> None:
         size = len(self.pattern)
         self.num_steps = self.p.num_layers // size

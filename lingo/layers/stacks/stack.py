@@ -24,6 +24,8 @@ class Stack(Layer):
     layer: Layer | list[Layer]  # what to repeat; a list is a pattern: the layers in turn
     num_layers: int = 1  # how many layers in all
 
+    positionwise = True  # layers inside have their own
+
     def check(self) -> None:
         if not self.pattern:
             raise ParamError("layer=[] is not a pattern: give at least one layer")

@@ -52,6 +52,8 @@ class BatchNorm(Norm):
     decay: float = 0.9  # of the moving averages, once a step
     statistics_over: int | None = None  # examples in a group; None: all of the call
 
+    positionwise = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "decay")

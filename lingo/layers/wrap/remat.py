@@ -21,7 +21,7 @@ class Remat(Wrapper):
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
         call = context.current()
-        if call.caches:  # decoding needs no gradient
+        if call.caches or call.decode_length is not None:  # decoding needs no gradient
             return getattr(self.layer, method)(*args, **inputs)
 
         def body(args: Any, inputs: Any, tensors: Any) -> Any:

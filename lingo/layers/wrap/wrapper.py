@@ -17,6 +17,8 @@ class Wrapper(Layer, interface=True):
 
     layer: Wrapped  # the layer inside
 
+    positionwise = True  # layers inside have their own
+
     def setup(self) -> None:
         self.layer = self.p.layer.build()
 
@@ -36,14 +38,15 @@ class Wrapper(Layer, interface=True):
 
     def __getattr__(self, name: str) -> Any:
         inside = self.__dict__.get("layer")
-        if inside is None or name.startswith("_") or not hasattr(_innermost(inside), name):
+        if inside is None or name.startswith("_") or not hasattr(wrapped_class(inside), name):
             return super().__getattr__(name)
-        if name.endswith("flops") or not callable(getattr(_innermost(inside), name)):
+        if name.endswith("flops") or not callable(getattr(wrapped_class(inside), name)):
             return getattr(inside, name)
         return functools.partial(self.call_wrapped, name)
 
 
-def _innermost(layer: Layer) -> type[Layer]:
+def wrapped_class(layer: Layer) -> type[Layer]:
+    """Returns the class of a layer, or of the layer inside if it is a wrapper."""
     while isinstance(layer, Wrapper):
         layer = layer.layer
     return type(layer)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
@@ -11,6 +13,7 @@ from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation, continuations, prompt_batch
+from lingo.learner.step import IS_CAUSAL
 from lingo.runtimes.runtime import Program, explain_program_errors
 
 BATCH_ROWS = 64
@@ -42,6 +45,7 @@ def generate(
         own = {name: array[program.example_slice(len(rows))] for name, array in batch.items()}
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
+        _check_causal(decoded)
         texts = continuations(tokenizer, together, decoded, decoding)
         results |= dict(zip(rows, texts, strict=True))
         if progress is not None:
@@ -100,6 +104,17 @@ def tokenizer_of(experiment: Experiment) -> Tokenizer:
         kind = type(experiment.train_input).__name__
         raise ParamError(f"train_input, a {kind}, has no tokenizer: it holds no text to continue")
     return tokenizer
+
+
+def _check_causal(decoded: Mapping[str, np.ndarray]) -> None:
+    """Raises ParamError if a layer that has to be causal, as it has no step, is not."""
+    for name, value in decoded.items():
+        kind, _, layer = name.partition("/")
+        if kind == IS_CAUSAL and not value.all():
+            raise ParamError(
+                f"{layer}: a position depends on later ones, so that no text can be decoded, and in"
+                " training the model sees the tokens that it predicts: take a causal layer"
+            )
 
 
 def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:

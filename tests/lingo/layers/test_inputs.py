@@ -19,6 +19,8 @@ IDS = np.array([[1, 2, 3], [4, 5, 6]], np.int32)
 class Ids(Layer):
     """Adds token ids."""
 
+    positionwise = True
+
     def batch_requirements(self, shape: Any = (None, None)) -> BatchRequirements:
         return BatchRequirements(token_ids=True)
 

@@ -21,6 +21,8 @@ class Scale(Layer):
     dim: int = 2  # width
     axes: list[str | None] = ["embed"]  # of the weight
 
+    positionwise = True
+
     def setup(self) -> None:
         self.scale = self.weight("scale", [self.p.dim], axes=self.p.axes)
 
@@ -192,7 +194,7 @@ def test_weights_are_read_in_the_type_of_the_computation() -> None:
     assert y.dtype == tf.bfloat16
 
 
-def test_a_layer_without_memory_steps_by_computing() -> None:
+def test_a_positionwise_layer_steps_by_computing() -> None:
     weights = {"scale": tf.constant([2.0, 3.0])}
     y, _ = context.apply(Scale.params().build(), weights, tf.ones([1, 1, 2]), 5, method="step")
     np.testing.assert_array_equal(y, [[[2.0, 3.0]]])

@@ -13,11 +13,25 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.config.types import Wrapped
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
-from lingo.layers import Attention, CallInputs, Lora, Remat, Repeat, SoftmaxHead, Stack, WeightNorm
+from lingo.layers import (
+    NO_INPUTS,
+    Attention,
+    CallInputs,
+    Layer,
+    Lora,
+    MoE,
+    Remat,
+    Repeat,
+    SoftmaxHead,
+    Stack,
+    TopNRouter,
+    WeightNorm,
+)
 from lingo.layers.context import apply
 from lingo.layers.sequence.mask import LocalWindow, Prefix
 from lingo.layers.sequence.positions import (
@@ -51,6 +65,41 @@ def attending(**fields: Any) -> Params:
     return TransformerLayer.params(attention=Attention.params(num_heads=2, **fields))
 
 
+class Mean(Layer):
+    """The mean of a position and all before it, times a matrix; has no `step`."""
+
+    dim: int  # width of the input and of the output
+
+    def setup(self) -> None:
+        self.w = self.weight("w", [self.p.dim] * 2, axes=("embed", None))
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        counts = tf.cast(1 + tf.range(tf.shape(x)[1]), x.dtype)
+        return tf.einsum("btd,de->bte", tf.cumsum(x, axis=1) / counts[:, None], self.w)
+
+
+class Doubled(Attention):
+    """Computes twice what attention does, but does not say so for its `step`."""
+
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return 2 * super().__call__(x, inputs=inputs)
+
+
+class Residual(Layer):
+    """x + layer(x), of any layer; has no `step`, and mixes no positions by itself."""
+
+    layer: Wrapped  # what is added
+
+    positionwise = True
+
+    def setup(self) -> None:
+        self.layer = self.p.layer.build()
+
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return x + self.layer(x, inputs=inputs)
+
+
+EXPERTS = MoE.params(num_experts=4, capacity_factor=4.0, router=TopNRouter)
 LAYERS = {
     "rotary": attending(positions=Rotary),
     "relative bias": attending(positions=BIAS),
@@ -62,6 +111,15 @@ LAYERS = {
     "weight norm": WeightNorm.params(layer=attending()),
     "lstm": RecurrentLayer.params(network=Lstm),
     "gru": RecurrentLayer.params(network=Gru.params(hidden_dim=5)),
+    "no step": TransformerLayer.params(attention=Mean),
+    "no step for a changed call": TransformerLayer.params(
+        attention=Doubled.params(num_heads=2, positions=Rotary)
+    ),
+    "no step around one": Residual.params(layer=attending(positions=Rotary)),
+    "no step around experts": Residual.params(
+        layer=TransformerLayer.params(attention=Mean, ffn=EXPERTS)
+    ),
+    "no step inside a wrapper": Lora.params(layer=TransformerLayer.params(attention=Mean), rank=2),
     "mixed": [attending(mask=LocalWindow.params(window=3)), RecurrentLayer.params()],
 }
 MODELS = {
@@ -90,6 +148,7 @@ def run(task: Any, weights: Any, *, xla: bool = False, **settings: Any) -> Any:
         jit_compile=xla,
     )
     found = program({k: tf.constant(v) for k, v in batch.items()})
+    assert all(value.numpy().all() for name, value in found.items() if "is_causal" in name)
     starts = [len(p) - len(batch["prefix"][0]) for p in PROMPTS]
     return tuple(
         np.stack([v[:, s : s + N] for v, s in zip(found[k].numpy(), starts, strict=True)])
@@ -122,6 +181,20 @@ def test_every_form_of_layer_decodes_like_the_whole(form: str, draw: Callable) -
     assert_decodes_like_the_whole(task(LAYERS[form]), draw)
 
 
+class Smoothed(LanguageModel):
+    """Adds to each activation those before it, but does not say so for its steps."""
+
+    def activations(self, tokens: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        return tf.cumsum(super().activations(tokens, inputs=inputs), axis=1)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_model_whose_steps_are_of_another_one_decodes_like_the_whole(wrapped, draw):
+    model = Smoothed.params(dim=8, stack=Stack.params(layer=attending(positions=Rotary)))
+    model = Lora.params(layer=model, rank=1) if wrapped else model
+    assert_decodes_like_the_whole(Scoring.params(vocab_size=V, model=model).build(), draw)
+
+
 def assert_searches_by_the_scores_of_the_whole(task: Any, draw: Callable) -> None:
     weights = draw(task)
     found = zip(PROMPTS, *run(task, weights, num_beams=3, num_samples=3), strict=True)
@@ -139,7 +212,7 @@ def assert_searches_by_the_scores_of_the_whole(task: Any, draw: Callable) -> Non
         assert totals[0] > least - 2.0, "much worse than greedy"
 
 
-@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm", "mixed"])
+@pytest.mark.parametrize("form", ["relative bias", "window", "lora", "lstm", "mixed", "no step"])
 def test_every_form_of_cache_searches_by_the_scores_of_the_whole(form: str, draw: Callable) -> None:
     stack = Repeat if form == "mixed" else Stack
     assert_searches_by_the_scores_of_the_whole(task(LAYERS[form], stack), draw)
@@ -150,7 +223,7 @@ def test_every_form_of_model_decodes_like_the_whole(form: str, draw: Callable) -
     assert_decodes_like_the_whole(task(attending(), **MODELS[form]), draw)
 
 
-@pytest.mark.parametrize("form", ["relative bias", "window", "lstm", "mixed"])
+@pytest.mark.parametrize("form", ["relative bias", "window", "lstm", "mixed", "no step"])
 def test_a_scan_over_layers_decodes_like_the_whole(form: str, draw: Callable) -> None:
     assert_decodes_like_the_whole(task(LAYERS[form], stack=Repeat), draw)
 
@@ -161,7 +234,13 @@ SEARCHED = {"num_beams": 3, "length_penalty": 0.6, "num_samples": 2}
 
 @pytest.mark.parametrize(
     ("form", "settings"),
-    [("rotary", SAMPLED), ("rotary", SEARCHED), ("window", SAMPLED), ("gru", SEARCHED)],
+    [
+        ("rotary", SAMPLED),
+        ("rotary", SEARCHED),
+        ("window", SAMPLED),
+        ("gru", SEARCHED),
+        ("no step", SEARCHED),
+    ],
 )
 def test_xla_gives_the_same_texts(form: str, settings: dict[str, Any], draw: Callable) -> None:
     built = task(LAYERS[form])

@@ -17,13 +17,25 @@ from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import prompt_batch
-from lingo.layers import Attention, Bidirectional, Embedding, MoE, RelativeBias, Repeat, Stack
+from lingo.layers import (
+    NO_INPUTS,
+    Attention,
+    Bidirectional,
+    CallInputs,
+    Embedding,
+    Layer,
+    MoE,
+    RelativeBias,
+    Repeat,
+    Stack,
+)
 from lingo.layers.context import apply
 from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.learner.step import decode_batch
 from lingo.ops import random
+from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 
 V = 7
@@ -155,9 +167,45 @@ def run(task: Any, weights: Any, sources: Any = SOURCES, **settings: Any) -> Any
     return found["tokens"].numpy(), found["log_probs"].numpy()
 
 
+class Pooled(Layer):
+    """The mean of a position and all before it, and of the memory of its document: no `step`."""
+
+    def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        counts = tf.cast(1 + tf.range(tf.shape(x)[1]), x.dtype)
+        seen = tf.ones_like(inputs.memory[..., 0])
+        if inputs.memory_segments is not None:
+            seen = tf.cast(inputs.memory_segments > 0, x.dtype)
+        mean = tf.einsum("bs,bsd->bd", seen, inputs.memory)
+        mean /= tf.reduce_sum(seen, axis=1, keepdims=True)
+        return tf.cumsum(x, axis=1) / counts[:, None] + mean[:, None]
+
+
+class Summed(EncoderDecoder):
+    """Adds to each activation those before it, but does not say so for its steps."""
+
+    def activations(self, tokens: tf.Tensor, *, inputs: CallInputs) -> tf.Tensor:
+        return tf.cumsum(super().activations(tokens, inputs=inputs), axis=1)
+
+
 @pytest.mark.parametrize("stack", [Stack, Repeat])
 def test_decoding_chooses_by_what_the_whole_computes(stack: type[Stack], draw: Callable) -> None:
-    built = task(stack).build()
+    assert_decodes_like_the_whole(task(stack).build(), draw)
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_a_layer_that_reads_the_memory_needs_no_step(stack: type[Stack], draw: Callable) -> None:
+    params = task(stack)
+    params.model.decoder.layer.cross_attention = Pooled.params()
+    assert_decodes_like_the_whole(params.build(), draw)
+
+
+def test_a_model_whose_steps_are_of_another_one_decodes_like_the_whole(draw: Callable) -> None:
+    params = task()
+    params.all(EncoderDecoder).swap(Summed)
+    assert_decodes_like_the_whole(params.build(), draw)
+
+
+def assert_decodes_like_the_whole(built: Any, draw: Callable) -> None:
     weights = draw(built)
     tokens, log_probs = run(built, weights)
 

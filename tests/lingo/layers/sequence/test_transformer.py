@@ -131,6 +131,8 @@ def test_an_extra_network_adds_after_the_other(placement, parallel, draw):
 class Ids(FeedForward):
     """Adds the number of each token to what it computes."""
 
+    positionwise = True
+
     def batch_requirements(self, shape: Any = (None, None)) -> BatchRequirements:
         return BatchRequirements(token_ids=True)
 

@@ -7,11 +7,13 @@ import jax
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Experiment
 from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.text import prompt_batch
+from lingo.layers import Layer
 from lingo.learner.state import initial_state
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.engine import explain_engine_errors
@@ -42,8 +44,17 @@ def test_bfloat16_is_as_near_as_its_bits(experiment, text):
     np.testing.assert_allclose(found, expected, rtol=2e-2)
 
 
+class Sums(Layer):
+    """Adds up the positions so far; has no step."""
+
+    def __call__(self, x):
+        return tf.cumsum(x, axis=1)
+
+
 def test_it_searches_for_texts_as_one_device_does(experiment, text):
     params = experiment(text)
+    layer = params.task.model.stack.layer
+    params.task.model.stack.layer = [layer, layer.copy().set(attention=Sums)]
     prompts = [Prompt(np.arange(97, 98 + i, dtype=np.int32)) for i in range(3)]
     batch = prompt_batch(prompts, rows=range(3), end_id=258)
     built = Beam.params(max_tokens=5, num_beams=3, num_samples=2).build()

@@ -7,6 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Evaluation, Experiment
 from lingo.data.document_source import TextFiles
@@ -15,6 +16,7 @@ from lingo.data.prompt import Prompt
 from lingo.data.text_input import TextInput
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling
+from lingo.layers.layer import Layer
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
@@ -136,6 +138,21 @@ def test_a_prompt_longer_than_the_positions_is_refused_before_training():
     message = r"prompt 'abcd', 5 tokens, and max_tokens=7: .* 11 positions.*max_length=10"
     with pytest.raises(ParamError, match=message):
         generate_.check_prompts(cfg.build())
+
+
+class Backwards(Layer):
+    """Adds up the positions that follow, in a layer without a step."""
+
+    def __call__(self, x):
+        return tf.cumsum(x, axis=1, reverse=True)
+
+
+@pytest.mark.parametrize("settings", [sampling(), Beam.params(max_tokens=2, num_beams=2).build()])
+def test_a_layer_that_sees_later_positions_is_refused_by_name(settings):
+    cfg = params()
+    cfg.task.model.stack.layer.attention = Backwards.params()
+    with pytest.raises(ParamError, match="model/stack/layers/0/attention: a position depends on l"):
+        generate(*start(cfg), ["abc", "a"], settings)
 
 
 class Numbers(Input):
