@@ -24,6 +24,7 @@ from lingo.decode.decoding import Decoding
 from lingo.layers import context
 from lingo.layers.context import Rules
 from lingo.learner import finite
+from lingo.learner.hidden_state import refuse_hidden_state
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task
 from lingo.ops import random
@@ -90,7 +91,7 @@ def train_step(
     [B], are the indices of these examples in the step's batch.
     """
     task = learner.task
-    with tf.name_scope("loss_denominators"):
+    with tf.name_scope("loss_denominators"), refuse_hidden_state():
         denominators = place.total(task.loss_denominators(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 
@@ -103,6 +104,7 @@ def train_step(
         return place.compute(lambda: update(learner, state, sums, place))
 
 
+@refuse_hidden_state()
 def local_sums(
     task: Task,
     weights: Mapping[str, Any],
@@ -199,6 +201,7 @@ def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) 
     return accumulate(part, parts, num_parts)
 
 
+@refuse_hidden_state()
 def update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
@@ -283,6 +286,7 @@ def _apply_gradients(
     return weights, slots, moving
 
 
+@refuse_hidden_state()
 def evaluate_batch(
     task: Task,
     weights: Mapping[str, Any],
@@ -299,6 +303,7 @@ def evaluate_batch(
     return states | sides.metrics
 
 
+@refuse_hidden_state()
 def decode_batch(
     task: Task,
     weights: Mapping[str, Any],
