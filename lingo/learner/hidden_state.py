@@ -123,10 +123,8 @@ def _where(frame: FrameType | None) -> str:
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Configurable):
-            path = owner.path if isinstance(owner, Layer) else ""
-            name = type(owner).__name__
-            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            return f"{path} ({name}), {line}" if path else f"{name}, {line}"
+            name = str(owner) if isinstance(owner, Layer) else type(owner).__name__
+            return f"{name}, {frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return "the step"
 

@@ -10,6 +10,8 @@ import pytest
 
 import lingo
 from lingo.config.params import ParamError
+from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
@@ -173,6 +175,11 @@ def test_a_function_that_was_traced_before_is_refused(tmp_path):
     assert re.match(r"a tf.function, __inference_noise_\d+: RandomStandardNormal draws", error)
 
 
+def test_random_numbers_of_an_evaluation_are_refused(tmp_path):
+    change = ('"sum": tf.reduce_sum(self', '"sum": tf.random.uniform([]) + tf.reduce_sum(self')
+    assert refusal(tmp_path, change).startswith("Fit, ")
+
+
 # ---- what else is not a function of its arguments
 
 
@@ -202,3 +209,150 @@ def test_python_and_the_clock_are_refused(tmp_path, expression, operation):
 )
 def test_what_only_reports_or_depends_on_its_arguments_alone_is_not(tmp_path, statement):
     assert train(tmp_path, (CALL, f"{statement}; {CALL}"), eval_inputs={}).step == 2
+
+
+# ---- declarations
+
+
+def test_an_init_is_refused_where_its_class_is_defined(tmp_path):
+    change = (
+        "    def setup(self):\n        self.w = ",
+        "    def __init__(self):\n        self.w = ",
+    )
+    error = refusal(tmp_path, change)
+    line = 1 + SOURCE[: SOURCE.index("class Body")].count("\n")
+    assert error.startswith(f"{tmp_path}/mine.py:{line}: TypeError: Body.__init__ would never be")
+    assert "setup(self)" in error
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_misspelt_axis_is_refused(tmp_path, runtime):
+    error = refusal(tmp_path, ('"mlp")', '"mpl")'), runtime=RUNTIMES[runtime])
+    assert "body" in error
+    assert "the logical axis 'mpl'" in error
+    assert "Did you mean 'mlp'?" in error
+
+
+def test_an_axis_of_ones_own_is_not(tmp_path):
+    assert train(tmp_path, ('"mlp")', '"colour")'), eval_inputs={}).step == 2
+
+
+# ---- gradients
+
+
+@pytest.mark.parametrize(
+    "use", ["x @ self.w", "x @ self.w * tf.stop_gradient(self.b)", "x @ self.w + 0 * round(self.b)"]
+)
+def test_a_weight_without_gradient_is_refused(tmp_path, use):
+    change = (SETUP, f'{SETUP}; self.b = self.weight("b", [2], axes=(None,))')
+    use = use.replace("round", "tf.round")
+    error = refusal(tmp_path, change, (CALL, f"return {use}"))
+    assert error.startswith("body (Body): the loss does not depend on the weight 'b'")
+    assert "Frozen" in error
+
+
+def test_a_frozen_weight_needs_no_gradient(tmp_path):
+    change = (SETUP, f'{SETUP}; self.b = self.weight("b", [2], axes=(None,))')
+    optimizer = ByPath.params(
+        learning_rate=0.1, groups={"body/w": Sgd.params(), "body/b": Frozen.params()}
+    )
+    assert train(tmp_path, change, optimizer=optimizer, eval_inputs={}).step == 2
+
+
+# ---- batches
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('.astype("float32")', ""), "the array 'x' of a batch is float64 [4, 2]"),
+        (
+            ("np.sin(numbers)]", "np.sin(numbers)] * 2"),
+            "the array 'x' of a batch is float32 [4, 4]",
+        ),
+        (('"x": ((self.p', '"y": ((self.p'), "Points.batch has the array 'x', which specs lacks"),
+        (('{"x": np', '{"z": 0, "x": np'), "Points.batch has the array 'z', which specs lacks"),
+    ],
+)
+def test_a_batch_that_does_not_fit_its_specs_is_refused(tmp_path, change, message):
+    assert message in refusal(tmp_path, change)
+
+
+def test_a_later_batch_that_does_not_fit_is_refused_when_it_comes(tmp_path):
+    change = ('.astype("float32")', '.astype("float32" if numbers[0] < 12 else "float64")')
+    with pytest.raises(ParamError, match=r"^Points: the array 'x' of a batch is float64") as caught:
+        train(tmp_path, change, max_steps=5, eval_inputs={})
+    assert "astype" in str(caught.value)
+
+
+def test_a_batch_of_an_evaluation_that_does_not_fit_is_refused(tmp_path):
+    change = ('.astype("float32")', '.astype("float32" if self.p.repeat else "float64")')
+    assert "Points: the array 'x' of a batch is float64" in refusal(tmp_path, change)
+
+
+# ---- sums
+
+MEAN = "tf.reduce_mean(self.errors(batch))"
+LOSS = "tf.reduce_sum(self.errors(batch))}"
+
+
+@pytest.mark.parametrize("runtime", ["local", "mesh"])
+@pytest.mark.parametrize(
+    ("loss", "times"),
+    [
+        ("tf.reduce_mean(self.errors(batch))", "1"),
+        ("tf.reduce_sum(self.errors(batch)) / batch['x'].shape[0]", "1"),
+        ("tf.reduce_sum(self.errors(batch)) / tf.reduce_sum(batch['weights'])", "1"),
+        ("tf.sqrt(tf.reduce_sum(self.errors(batch)))", "1.41"),
+        ("tf.reduce_max(self.errors(batch))", "1"),
+        ("tf.reduce_sum(self.body.w ** 2)", "1"),
+        ("tf.function(lambda e: tf.reduce_mean(e))(self.errors(batch))", "1"),
+        ("tf.reduce_sum(tf.reduce_mean(self.body(batch['x']), axis=0))", "1"),
+    ],
+)
+def test_a_loss_that_is_not_a_sum_is_refused(tmp_path, loss, times, runtime):
+    error = refusal(tmp_path, (LOSS, loss + "}"), runtime=RUNTIMES[runtime])
+    assert error.startswith("Fit: the loss 'loss' is not a sum over examples: of twice as many")
+    assert f"it is {times} times as large, not 2 times" in error
+    assert "loss_denominators" in error
+
+
+def test_a_mean_of_keras_is_refused(tmp_path):
+    loss = "tf.keras.losses.MeanSquaredError()(batch['x'], self.body(batch['x']))"
+    error = refusal(tmp_path, (LOSS, loss + "}"))
+    assert "the loss 'loss' is not a sum over examples: of twice as many, it is 1 times" in error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ('"sum": tf.reduce_sum', '"sum": tf.reduce_mean', "'sum' of the metric 'error'"),
+        ('"weight": tf.reduce_sum(batch["weights"])', '"weight": 1.0', "'weight' of the metric"),
+        (
+            "    def loss(self",
+            "    def loss_denominators(self, batch):\n"
+            '        return {"examples": tf.constant(1.0)}\n\n    def loss(self',
+            "the denominator 'examples'",
+        ),
+        (CALL, f'self.side_loss("small", tf.reduce_mean(x)); {CALL}', "the loss 'small'"),
+    ],
+)
+def test_metrics_denominators_and_side_losses_that_are_not_sums_are_refused(
+    tmp_path, old, new, name
+):
+    assert f"Fit: {name}" in refusal(tmp_path, (old, new))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "tf.reduce_sum(self.errors(batch)) / 8.0",
+        "tf.einsum('b,b->', batch['weights'], tf.reduce_mean(self.body(batch['x']) ** 2, -1))",
+        "tf.reduce_sum(tf.map_fn(tf.square, self.errors(batch)))",
+        "tf.add_n([tf.reduce_sum(e) for e in tf.split(self.errors(batch), 2)])",
+        "tf.while_loop(lambda i, _: i < 4, lambda i, s: (i + 1, s + tf.reduce_sum("
+        "self.errors(batch))), (0, 0.0))[1]",
+    ],
+)
+def test_sums_of_other_forms_are_not(tmp_path, loss):
+    assert train(tmp_path, (LOSS, loss + "}"), eval_inputs={}, max_steps=1).step == 1
