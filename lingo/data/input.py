@@ -176,10 +176,9 @@ class Input(Configurable, interface=True):
     def check_repeatable(self) -> None:
         """Raises ParamError if the first batch, made twice, differs in any bit.
 
-        So it does if the batch does not fit `specs` (see `check_batch`).
+        So it does if the batch is not as `specs` say (see `check_batch`).
         """
         batch = self.batch(0)
-        self.check_batch(batch)
         first = {name: _content(value) for name, value in batch.items()}
         second = {name: _content(value) for name, value in self.batch(0).items()}
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
@@ -189,6 +188,7 @@ class Input(Configurable, interface=True):
                 f" {', '.join(differ)}. A batch is a function of (seed, step), or no run could be"
                 " resumed: draw from a key of the seed and the example's number (lingo.ops.random)."
             )
+        self.check_batch(batch)
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:
