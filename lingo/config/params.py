@@ -77,6 +77,12 @@ class Configurable:
         cls._fields = declared_fields(cls, reserved=Params)
         cls._wrapped = wrapped_field(cls) or cls._wrapped
         cls.__signature__ = signature(cls)
+        if cls.__init__ is not Configurable.__init__:
+            raise TypeError(
+                f"{cls.__name__}.__init__ would never be called. Declare parameters as annotated"
+                " attributes, `dim: int = 8`, and do the rest in `setup(self)`, which reads them as"
+                " `self.p.dim`."
+            )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         name = type(self).__name__

@@ -5,6 +5,7 @@ Axes: B examples.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -152,9 +153,33 @@ class Input(Configurable, interface=True):
         """Returns sentences to show the user about the data, such as what of it is left out."""
         return []
 
+    def check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
+        """Raises ParamError if a batch, {name: [B, ...]}, is not of the names and types of `specs`.
+
+        B is the number of `rows`. Where batches have several shapes, `specs` has the largest.
+        """
+        specs, name = self.specs(), type(self).__name__
+        if differ := sorted(specs.keys() ^ batch.keys()):
+            has, lacks = ("batch", "specs") if differ[0] in batch else ("specs", "batch")
+            raise ParamError(f"{name}.{has} has the array {differ[0]!r}, which {lacks} lacks")
+        varies, num_rows = type(self).shape_id is not Input.shape_id, len(batch["rows"])
+        for array, (shape, dtype) in specs.items():
+            given, wanted = np.asarray(batch[array]), (num_rows, *shape[1:])
+            fits = given.shape == wanted or (varies and _fits_in(given.shape, wanted))
+            if not fits or (given.dtype.name != dtype and given.dtype != object):
+                raise ParamError(
+                    f"{name}: the array {array!r} of a batch is {given.dtype} {list(given.shape)},"
+                    f" but specs has {dtype} {list(wanted)}.\nThe program is compiled for specs:"
+                    " convert the array, `x.astype(np.float32)`, or correct specs."
+                )
+
     def check_repeatable(self) -> None:
-        """Raises ParamError if the first batch, made twice, differs in any bit."""
-        first = {name: _content(value) for name, value in self.batch(0).items()}
+        """Raises ParamError if the first batch, made twice, differs in any bit.
+
+        So it does if the batch is not as `specs` say (see `check_batch`).
+        """
+        batch = self.batch(0)
+        first = {name: _content(value) for name, value in batch.items()}
         second = {name: _content(value) for name, value in self.batch(0).items()}
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
@@ -163,6 +188,7 @@ class Input(Configurable, interface=True):
                 f" {', '.join(differ)}. A batch is a function of (seed, step), or no run could be"
                 " resumed: draw from a key of the seed and the example's number (lingo.ops.random)."
             )
+        self.check_batch(batch)
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:
@@ -175,6 +201,12 @@ def check_inner(inner: Input, outer: Input, *, field: str) -> None:
             f"{field}: set batch_size, repeat and max_batches of the input around it, a"
             f" {type(outer).__name__}"
         )
+
+
+def _fits_in(shape: tuple[int, ...], largest: tuple[int, ...]) -> bool:
+    if len(shape) != len(largest):
+        return False
+    return all(size <= most for size, most in zip(shape, largest, strict=True))
 
 
 def _content(array: np.ndarray) -> tuple[Any, ...]:

@@ -101,8 +101,11 @@ class Prefetch:
 
     def _batch(self, number: int) -> dict[str, np.ndarray]:
         if self._rows is None:
-            return self._input.batch(number)
-        return self._input.batch(number, rows=self._rows(self._input.num_rows(number)))
+            batch = self._input.batch(number)
+        else:
+            batch = self._input.batch(number, rows=self._rows(self._input.num_rows(number)))
+        self._input.check_batch(batch)
+        return batch
 
 
 def _same_shape_spans(span: range, input: Input, offset: int) -> Iterator[range]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from lingo.contract import Experiment
+from lingo.learner.additive import check_sums
 from lingo.learner.state import TrainState
 from lingo.learner.step import Placement, evaluate_batch, graph_of, step_graph
 
@@ -24,6 +25,8 @@ def trace(experiment: Experiment) -> Traced:
     """Traces the training and evaluation steps of a built experiment."""
     learner, specs = experiment.learner, experiment.train_input.specs()
     place = Placement(compiled=experiment.runtime.compiles)
+
+    check_sums(learner, specs, place)
 
     def evaluate(state: TrainState, batch: Any) -> Any:
         return evaluate_batch(learner.task, state.weights, state.state, batch, place)

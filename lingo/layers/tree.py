@@ -68,6 +68,11 @@ class LayerTree:
     _sealed: ClassVar[bool] = False
     _scope: ClassVar[str] = ""
 
+    def __str__(self) -> str:
+        """Returns what errors call the layer: its path, except of a root, and its class."""
+        name = type(self).__name__
+        return f"{self.path} ({name})" if self.path else name
+
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first, and stacked copies once."""
         yield cast("Layer", self)
@@ -85,6 +90,11 @@ class LayerTree:
     def caches(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration of every cache of the tree."""
         return self._collect_specs("caches")
+
+    def declarations(self) -> Iterator[ParamSpec]:
+        """Yields the weights, states and caches of this layer alone; their paths are names."""
+        for kind in ("weights", "state", "caches"):
+            yield from self.__dict__.get(f"_{kind}", {}).values()
 
     def copies(
         self,

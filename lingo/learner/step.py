@@ -14,16 +14,17 @@ a program stacks the tensors of identical layers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.layers import context
+from lingo.layers import context, path
 from lingo.layers.context import Rules
 from lingo.learner import finite
+from lingo.learner.hidden_state import refuse_hidden_state
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task
 from lingo.ops import random
@@ -93,12 +94,20 @@ def train_step(
     [B], are the indices of these examples in the step's batch.
     """
     task = learner.task
-    with tf.name_scope("loss_denominators"):
+    with tf.name_scope("loss_denominators"), refuse_hidden_state():
         denominators = place.total(task.loss_denominators(batch))
     key = random.fold(random.root_key(learner.seed), state.step)
 
+    frozen = {
+        where
+        for where, weight in learner.weights().items()
+        if not any(learner.optimizer.trainable_layers(weight))
+    }
+
     def part(batch: Batch) -> dict[str, Any]:
-        return local_sums(task, state.weights, state.state, batch, denominators, key, place)
+        return local_sums(
+            task, state.weights, state.state, batch, denominators, key, place, frozen=frozen
+        )
 
     num_parts = learner.accumulation_steps
     sums = place.total(place.compute(lambda: accumulate_sums(part, batch, num_parts)))
@@ -106,6 +115,7 @@ def train_step(
         return place.compute(lambda: update(learner, state, sums, place))
 
 
+@refuse_hidden_state()
 def local_sums(
     task: Task,
     weights: Mapping[str, Any],
@@ -114,6 +124,8 @@ def local_sums(
     denominators: Mapping[str, tf.Tensor],
     key: random.Key,
     place: Placement = ONE_DEVICE,
+    *,
+    frozen: Collection[str] = (),
 ) -> dict[str, Any]:
     """Computes one part of the batch's contribution to the step; contributions add.
 
@@ -125,6 +137,7 @@ def local_sums(
         denominators: of the losses, term -> float32 scalar: the weight of the whole batch.
         key: random key of (seed, step).
         place: where tensors are.
+        frozen: program paths of weights that no step changes, so that they need no gradient.
 
     Returns:
         `gradients`: program path -> float32, the weight's shape, of `losses["total"]`;
@@ -133,6 +146,9 @@ def local_sums(
             "weight": float32 [*stacked axes]};
         `metrics`: name -> {"sum", "weight"}, side metrics of layers;
         `arrays`: name -> float32 scalar, the sum of each floating-point array of the batch.
+
+    Raises:
+        ParamError: if the loss does not depend on a weight that is not frozen.
     """
     call = {
         "state": state,
@@ -145,16 +161,34 @@ def local_sums(
         tape.watch(weights)
         sums, sides = context.apply(task, weights, batch, method="loss", call=call)
         losses = normalize_losses(task, sums, sides.losses, denominators)
-    gradients = tape.gradient(
-        losses["total"], dict(weights), unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+    gradients = tape.gradient(losses["total"], dict(weights))
+    if untrained := [w for w, g in gradients.items() if g is None and w not in frozen]:
+        raise _untrained_error(task, untrained[0])
     return {
-        "gradients": {where: tf.convert_to_tensor(g) for where, g in gradients.items()},
+        "gradients": {
+            where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)
+            for where, g in gradients.items()
+        },
         "losses": losses,
         "batch_statistics": sides.batch_statistics,
         "metrics": sides.metrics,
         "arrays": finite.array_sums(batch),
     }
+
+
+def _untrained_error(task: Task, where: str) -> ParamError:
+    """Returns the error for a weight, by program path, that has no gradient."""
+    owner, name = next(
+        (layer, spec.path)
+        for layer in task.tree()
+        for spec in layer.declarations()
+        if path.join(layer.path, spec.path) == where
+    )
+    return ParamError(
+        f"{owner}: the loss does not depend on the weight {name!r}, which would never be trained.\n"
+        "Use it in the layer's call, without tf.stop_gradient, or do not declare it; a weight that"
+        " should stay as it is can be Frozen, by the optimizer ByPath."
+    )
 
 
 def normalize_losses(
@@ -202,6 +236,7 @@ def accumulate_sums(part: Callable[[Batch], Any], batch: Batch, num_parts: int) 
     return accumulate(part, parts, num_parts)
 
 
+@refuse_hidden_state()
 def update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
@@ -286,6 +321,7 @@ def _apply_gradients(
     return weights, slots, moving
 
 
+@refuse_hidden_state()
 def evaluate_batch(
     task: Task,
     weights: Mapping[str, Any],
@@ -302,6 +338,7 @@ def evaluate_batch(
     return states | sides.metrics
 
 
+@refuse_hidden_state()
 def decode_batch(
     task: Task,
     weights: Mapping[str, Any],

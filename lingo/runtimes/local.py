@@ -61,6 +61,7 @@ class Local(Runtime):
             )
 
     def check_learner(self, learner: Learner) -> None:
+        super().check_learner(learner)
         if (num := self.p.stage_devices) == 1:
             return
         if not stages(learner):

@@ -25,7 +25,7 @@ from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
 from lingo.processes.processes import ALONE, Processes, cluster
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
-from lingo.runtimes.layout import Layout
+from lingo.runtimes.layout import Layout, check_axes
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -166,7 +166,11 @@ class Runtime(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no start")
 
     def check_learner(self, learner: Learner) -> None:
-        """Raises ParamError if the learner cannot be computed on these devices."""
+        """Raises ParamError if the learner cannot be computed on these devices.
+
+        By default it looks for misspelt axes (`check_axes`), which only a mesh would read.
+        """
+        check_axes(learner.task)
 
     @property
     def compiles(self) -> bool:

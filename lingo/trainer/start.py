@@ -26,7 +26,9 @@ from lingo.config.serial import serial
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
+from lingo.learner.additive import check_sums
 from lingo.learner.state import TrainState, initial_state, restore_state
+from lingo.learner.step import Placement
 from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
@@ -110,9 +112,11 @@ def start_run(run: Run, status: RunStatus) -> Start:
     if found is not None and not run.request.allow_change:
         check_data(run.directory, data, found)
     _check_same(run.processes, {"configuration": digest(status.lines), "data": data})
+    specs = experiment.train_input.specs()
+    if found is None:
+        check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
     program = _start_program(experiment, found, warm)
     injection.at("compile", status.counters.step)
-    specs = experiment.train_input.specs()
     compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
     program_text = ""
     if compiled is not None:

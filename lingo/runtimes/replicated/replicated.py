@@ -69,6 +69,7 @@ class Replicated(Runtime):
         )
 
     def check_learner(self, learner: Learner) -> None:
+        super().check_learner(learner)
         if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
             shares = Shares(index=0, num_processes=1, num_replicas=num)
             check_statistics(learner, shares, learner.specs["rows"][0][0])

@@ -35,6 +35,7 @@ def evaluate(
     total = Accumulator()
     for step in between(range(input.num_batches())):
         batch = input.batch(step, rows=program.example_slice(input.num_rows(step)))
+        input.check_batch(batch)
         with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
     return task.results(total.results())

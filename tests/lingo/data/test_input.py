@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input
 
 
@@ -39,6 +40,10 @@ class Drawing(Seven):
     """Has noise in every example: NaN, or what NumPy draws."""
 
     kind: str = "none"
+
+    def specs(self) -> dict[str, ArraySpec]:
+        size = self.p.batch_size
+        return {**super().specs(), "x": ((size,), "float64"), "name": ((size,), "string")}
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         if self.p.kind == "noise":

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
 from lingo.data.sources.files import DataError
@@ -22,12 +23,17 @@ class Counting(Input):
     def setup(self) -> None:
         self.made = []
 
+    def specs(self) -> dict[str, ArraySpec]:
+        size = self.p.batch_size
+        return {"rows": ((size,), "int32"), "x": ((size,), "int64")}
+
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         time.sleep(self.p.seconds)
         if step == self.p.fails_at:
             raise DataError(f"step {step} is damaged")
         self.made.append(step)
-        return {"x": np.full([self.p.batch_size], step)[rows]}
+        indices = np.arange(self.p.batch_size, dtype=np.int32)[rows]
+        return {"rows": indices, "x": np.full([len(indices)], step)}
 
 
 def counting(**fields):
@@ -64,7 +70,8 @@ class Growing(Counting):
         return step // 3
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
-        return {"x": np.full([1 + self.shape_id(step)], step)}
+        size = 1 + self.shape_id(step)
+        return {"rows": np.arange(size, dtype=np.int32), "x": np.full([size], step)}
 
 
 def test_an_item_ends_where_shapes_change():

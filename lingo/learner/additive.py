@@ -1,0 +1,165 @@
+"""Whether the losses and metrics of a task are sums over examples, as its contract says.
+
+Of twice as many examples, all alike, a sum is twice as large, and a mean is the same:
+
+    loss [B, T]  --reduce_sum-->   []     B * T,  2 * B * T
+    loss [B, T]  --reduce_mean-->  []     1,      1
+
+So the task is traced for B and for 2 * B examples, without weights or data. Only the operations
+after the last tensors that grow with the batch are computed, with ones in place of these tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
+from lingo.layers import context
+from lingo.learner.hidden_state import refuse_hidden_state
+from lingo.learner.state import Learner, TrainState
+from lingo.learner.step import Placement, evaluate_batch, graph_of
+from lingo.learner.task import Batch, Task
+from lingo.ops import random
+
+_MAX_SIZE = 2**22  # elements of the tensors that are replaced; what needs more is not checked
+_TOLERANCE = 1e-3  # relative: sums are float32
+
+_Pair: TypeAlias = tuple[Any, Any]
+"""A tensor of the trace for B examples, and the same of the trace for 2 * B."""
+
+
+def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
+    """Raises ParamError if a loss, a denominator or a metric's state is not a sum over examples.
+
+    It does so only for models with classes that are not lingo's own, whose tests check this, and
+    says nothing of a value that depends on the batch in a loop over layers. `specs` are name ->
+    (shape, dtype) of a batch.
+    """
+    if all(_is_known(type(layer)) for layer in learner.task.tree()):
+        return
+    once, twice = (_trace(learner, _repeat(specs, num), place) for num in (1, 2))
+    if once.keys() != twice.keys():
+        return
+    ends = {name: _boundary((once[name], twice[name])) for name in once}
+    names = [name for name, pairs in ends.items() if _is_small(pairs)]
+    fed = [pair for name in names for pair in ends[name]]
+    values = (
+        _compute([trace[name] for name in names], [pair[i] for pair in fed])
+        for i, trace in enumerate((once, twice))
+    )
+    for name, one, two in zip(names, *values, strict=True):
+        _check_sum(learner.task, name, one, two)
+
+
+def _is_known(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("lingo", "tasks")
+
+
+def _repeat(specs: Specs, num: int) -> Specs:
+    return {name: ((num * size, *rest), dtype) for name, ((size, *rest), dtype) in specs.items()}
+
+
+def _trace(learner: Learner, specs: Specs, place: Placement) -> dict[str, tf.Tensor]:
+    """Returns what a task sums over a batch: name in messages -> tensor of a graph."""
+    names: list[str] = []
+
+    def sums(state: TrainState, batch: Batch) -> list[Any]:
+        named = _losses(learner, state, batch, place) | _metrics(learner, state, batch, place)
+        names.extend(named)
+        return list(named.values())
+
+    return dict(zip(names, graph_of(sums, learner, specs).outputs, strict=True))
+
+
+def _losses(
+    learner: Learner, state: TrainState, batch: Batch, place: Placement
+) -> dict[str, tf.Tensor]:
+    key = random.fold(random.root_key(learner.seed), state.step)
+    call = {"state": state.state, "training": True, "key": key, "rows": batch["rows"]}
+    with refuse_hidden_state():
+        denominators = learner.task.loss_denominators(batch)
+        losses, sides = context.apply(
+            learner.task, state.weights, batch, method="loss", call=call | place.call_fields()
+        )
+    return {f"the denominator {name!r}": value for name, value in denominators.items()} | {
+        f"the loss {name!r}": value for name, value in (losses | sides.losses).items()
+    }
+
+
+def _metrics(
+    learner: Learner, state: TrainState, batch: Batch, place: Placement
+) -> dict[str, tf.Tensor]:
+    states = evaluate_batch(learner.task, state.weights, state.state, batch, place)
+    return {
+        f"{part!r} of the metric {name!r}": value
+        for name, metric in states.items()
+        for part, value in metric.items()
+    }
+
+
+def _boundary(end: _Pair) -> list[_Pair]:
+    """Returns the last tensors before a result whose size depends on the batch, and placeholders.
+
+    Empty if the two traces differ in more than sizes.
+    """
+    found: list[_Pair] = []
+    seen: set[str] = set()
+    following = [end]
+    while following:
+        one, two = following.pop()
+        if one.name in seen:
+            continue
+        seen.add(one.name)
+        if one.op.type != two.op.type or len(one.op.inputs) != len(two.op.inputs):
+            return []
+        if one.op.type == "Placeholder" or _differ(one.shape, two.shape):
+            found.append((one, two))
+        else:
+            following.extend(zip(one.op.inputs, two.op.inputs, strict=True))
+    return found
+
+
+def _differ(one: tf.TensorShape, two: tf.TensorShape) -> bool:
+    return one.is_fully_defined() and two.is_fully_defined() and one != two
+
+
+def _is_small(pairs: list[_Pair]) -> bool:
+    """Returns whether tensors can be replaced by ones, which need not much memory."""
+    tensors = [tensor for pair in pairs for tensor in pair]
+    if not all(t.shape.is_fully_defined() and (t.dtype.is_bool or _is_number(t)) for t in tensors):
+        return False
+    return sum(math.prod(tensor.shape) for tensor in tensors) <= _MAX_SIZE
+
+
+def _is_number(tensor: tf.Tensor) -> bool:
+    return tensor.dtype.is_floating or tensor.dtype.is_integer
+
+
+def _compute(ends: list[tf.Tensor], ones: list[tf.Tensor]) -> list[np.ndarray]:
+    """Returns the values of some tensors of a graph if others are ones."""
+    if not ends:
+        return []
+    fed = {t.name: np.ones(tuple(t.shape), t.dtype.as_numpy_dtype) for t in ones}
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    with tf.compat.v1.Session(graph=ends[0].graph, config=config) as session:
+        return session.run(ends, fed)
+
+
+def _check_sum(task: Task, name: str, one: np.ndarray, two: np.ndarray) -> None:
+    """Raises ParamError if the second value is not twice the first."""
+    if np.shape(one) != np.shape(two) or not np.isfinite([one, two]).all():
+        return
+    scale = np.maximum(np.abs(two), np.abs(2 * one))
+    if (np.abs(two - 2 * one) <= _TOLERANCE * scale).all():
+        return
+    raise ParamError(
+        f"{type(task).__name__}: {name} is not a sum over examples: of twice as many, it is"
+        f" {np.sum(two) / np.sum(one):.3g} times as large, not 2 times.\nReturn"
+        " tf.reduce_sum(weights * values), not a mean: lingo divides a loss by its"
+        " `loss_denominators`, and the 'sum' of a metric by its 'weight', over the whole batch."
+    )
