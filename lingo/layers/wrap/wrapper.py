@@ -11,6 +11,9 @@ from lingo.config.types import Wrapped
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 
+_OF_SHAPES = ("flops", "output_shape")
+"""How the names of methods end that compute with shapes: no wrapper changes these."""
+
 
 class Wrapper(Layer, interface=True):
     """Replaces the layer inside: same paths, same methods. Subclasses define `call_wrapped`."""
@@ -38,7 +41,7 @@ class Wrapper(Layer, interface=True):
         inside = self.__dict__.get("layer")
         if inside is None or name.startswith("_") or not hasattr(_innermost(inside), name):
             return super().__getattr__(name)
-        if name.endswith("flops") or not callable(getattr(_innermost(inside), name)):
+        if name.endswith(_OF_SHAPES) or not callable(getattr(_innermost(inside), name)):
             return getattr(inside, name)
         return functools.partial(self.call_wrapped, name)
 
