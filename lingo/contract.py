@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from lingo.checkpoints.sources.hugging_face import check_rotary
 from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config import ranges
@@ -157,8 +158,15 @@ class Experiment(Configurable):
         self.runtime.check_learner(self.learner)
 
     def warm_start(self) -> Transfer | None:
-        """Returns `WarmStart.transfer` of `init_from`; None if the first weights are random."""
-        return None if self.init_from is None else self.init_from.transfer(weight_shapes(self.task))
+        """Returns `WarmStart.transfer` of `init_from`; None if the first weights are random.
+
+        Raises what it raises, and CheckpointMismatch if the source has other rotary positions.
+        """
+        if self.init_from is None:
+            return None
+        transfer = self.init_from.transfer(weight_shapes(self.task))
+        check_rotary(self.task, transfer.source, transfer.reads)
+        return transfer
 
     def step_flops(self, specs: Specs | None = None) -> int:
         """Returns the model FLOPs of a training step: three times those of the forward pass.

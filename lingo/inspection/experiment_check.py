@@ -10,7 +10,7 @@ from lingo.config.overrides.apply import NoMatch, OverrideResult, apply
 from lingo.config.params import ParamError
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
-from lingo.contract import build_experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.inspection import weight_table
 from lingo.inspection.trace import trace
 
@@ -23,13 +23,18 @@ class CheckResult(NamedTuple):
     matches: dict[str, OverrideResult]  # what each override did, by the override's text
     mismatches: dict[str, NoMatch]  # why an override matched nothing, by the override's text
     error: Exception | None = None
+    num_weights_before: int | None = None  # without overrides, if these drop values and weights
 
     def __str__(self) -> str:
         if self.num_weights is None:
             return f"FAILED  {self.reason}"
         texts = {**self.matches, **self.mismatches}
         matches = [_describe_match(text, self.matches.get(text)) for text in texts]
-        return "  ".join([f"{self.num_weights:,} parameters", *matches])
+        count = f"{self.num_weights:,} parameters"
+        if self.num_weights_before is not None:
+            before = f"{self.num_weights_before:,}"
+            count = f"WARNING  {count}, fewer than the {before} without these flags"
+        return "  ".join([count, *matches])
 
     @property
     def reason(self) -> str:
@@ -79,12 +84,22 @@ def _check_experiment(
                 except NoMatch as error:
                     mismatches[text] = error
         experiment = build_experiment(resolved)
-        num_weights = weight_table.total_parameters(weight_table.rows(experiment.task))
+        num_weights = _count_weights(experiment)
+        before = None
+        if any(match.dropped_values for match in matches.values()):
+            before = _count_weights(build_experiment(registry.get(name, arguments, classes.roots)))
         if trace_programs:
             trace(experiment)
     except Exception as error:  # noqa: BLE001  # the others are still to be checked
         return CheckResult(name, None, matches, mismatches, error)
-    return CheckResult(name, num_weights, matches, mismatches)
+    shrinks = before is not None and num_weights < before
+    return CheckResult(
+        name, num_weights, matches, mismatches, num_weights_before=before if shrinks else None
+    )
+
+
+def _count_weights(experiment: Experiment) -> int:
+    return weight_table.total_parameters(weight_table.rows(experiment.task))
 
 
 def _describe_match(text: str, applied: OverrideResult | None) -> str:

@@ -25,6 +25,13 @@ from lingo.layers.sequence.positions import (
     SinusoidPositions,
 )
 from lingo.layers.sequence.recurrent import Gru, Lstm, RecurrentLayer
+from lingo.layers.sequence.rotary_scaling import (
+    LinearScaling,
+    Llama3Scaling,
+    NtkScaling,
+    RotaryScaling,
+    YarnScaling,
+)
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.chain import Chain
@@ -72,7 +79,9 @@ __all__ = [
     "LayerNorm",
     "LearnedPositions",
     "Linear",
+    "LinearScaling",
     "LingvoRouter",
+    "Llama3Scaling",
     "LocalWindow",
     "Lora",
     "Lstm",
@@ -81,6 +90,7 @@ __all__ = [
     "MoE",
     "Norm",
     "NormalCell",
+    "NtkScaling",
     "Pipeline",
     "PipelinedChain",
     "Prefix",
@@ -92,6 +102,7 @@ __all__ = [
     "Repeat",
     "RmsNorm",
     "Rotary",
+    "RotaryScaling",
     "Router",
     "SinusoidPositions",
     "SoftmaxHead",
@@ -104,4 +115,5 @@ __all__ = [
     "Uniform",
     "WeightNorm",
     "Wrapper",
+    "YarnScaling",
 ]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
-from lingo.layers import Pipeline, SinusoidPositions, SoftmaxHead, TransformerLayer
+from lingo.layers import Attention, Pipeline, SinusoidPositions, SoftmaxHead, TransformerLayer
 from lingo.layers.norm import LayerNorm, RmsNorm
-from lingo.optim import Adam, Cosine, Warmup
+from lingo.optim import Adam, Cosine, Transformer, Warmup
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -92,10 +92,23 @@ def transformer_l(
 def one_billion_words(num_layers: int = 32, num_stages: int = 4):
     """Lingvo's OneBWdsGPipeTransformerWPM: 32 layers in 4 stages, micro-batches of one row.
 
-    1,742,536,704 weights. Built and counted here, never trained; its corpus is not here.
+    1,742,314,752 weights. Unlike `transformer_l` it has a bias of the logits, a layer norm at the
+    end, and in attention one scale for each feature of the queries in place of biases. Its rates of
+    dropout are arguments that Lingvo's function does not read: there is none. Built and counted
+    here, never trained; its corpus is not here.
 
     lingo show --exp=lm.gpipe.one_billion_words --pipeline
     """
-    return _experiment(
+    cfg = _experiment(
         num_heads=16, num_layers=num_layers, num_stages=num_stages, num_micro_batches=32
+    )
+    cfg.all(Attention).set(use_bias=False, scale_features=True)
+    cfg.task.model.set(norm=LayerNorm, head=SoftmaxHead.params(use_bias=True))
+    return cfg.set(
+        optimizer=Adam.params(
+            learning_rate=0.5,
+            schedule=Transformer.params(model_dim=2048, warmup_steps=40_000),
+            beta2=0.997,
+            epsilon=1e-9,
+        )
     )

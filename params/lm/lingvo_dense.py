@@ -4,6 +4,12 @@ Sizes, meshes and batches are those that Lingvo registers (`lingvo/tasks/lm/para
 synthetic_packed_input.py`) for TPU v3 of 8 to 2048 cores; tensors are split over them as Xu et al.
 2021, sec. 5.1, have it in the end. The data is the text that is at hand, in place of Lingvo's
 synthetic one. Other meshes by arguments: `lm.lingvo_dense.dense_128b(data=32,model=64)`.
+
+So is the optimizer: Adafactor without momentum, updates of a root mean square of at most 1, and the
+learning rate 1 / sqrt(max(step, 10,000)). Lingvo's `beta2=0.99` has no effect, as its
+`decay_exponent_pow=0.8` replaces it: squares decay by 1 - t^-0.8 at step t. Departs from it: the
+slots of a projection to heads are factored over heads and head width, where Lingvo has one dim for
+both. Weights, slots and gradients are in all less than the 16 GiB of a core.
 """
 
 from __future__ import annotations
@@ -13,7 +19,7 @@ from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
 from lingo.layers import Attention, FeedForward, Remat, Repeat, TransformerLayer
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
-from lingo.optim import Adam, Cosine, Warmup
+from lingo.optim import Adafactor, InverseSqrt
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -42,12 +48,10 @@ def _experiment(*, model_dim: int, hidden_dim: int, num_heads: int, num_layers: 
                 stack=Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers),
             ),
         ),
-        optimizer=Adam.params(
-            learning_rate=1e-4,
-            schedule=Warmup.params(num_steps=1000, then=Cosine.params(num_steps=100_000)),
-            max_grad_norm=1.0,
+        optimizer=Adafactor.params(
+            learning_rate=0.01, schedule=InverseSqrt.params(hold_steps=10_000), relative_step=False
         ),
-        max_steps=100_000,
+        max_steps=2_000_000,
     )
 
 
@@ -60,8 +64,9 @@ def _gated_ffn(**sizes: int):
 
 
 def _plain(**sizes: int):
-    """ReLU, and learned positions."""
+    """ReLU, learned positions, and a cap on the logits of attention."""
     cfg = _experiment(**sizes)
+    cfg.all(Attention).set(logit_cap=50.0)
     cfg.all(FeedForward).set(activation="relu")
     cfg.task.model.positions = LearnedPositions.params(max_length=2048)
     return cfg
@@ -113,8 +118,11 @@ def dense_175b(data: int = 64, model: int = 32, batch_size: int = 1024):
 
 
 @experiment
-def dense_1t(data: int = 16, model: int = 32, batch_size: int = 16):
+def dense_1t(data: int = 16, model: int = 64, batch_size: int = 16):
     """Lingvo's DenseLm1T16x16: 128 layers; 1,100,041,175,040 weights.
+
+    Lingvo registers it for 16 x 32 cores. Weights and gradients alone are 16.01 GiB of each there:
+    too many here, where all gradients exist before the first weight changes.
 
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     """

@@ -40,6 +40,9 @@ def test_a_device_holds_13_layers_and_its_part_of_the_vocabulary(num_layers: int
 
 def test_one_billion_words_has_eight_layers_in_each_of_four_stages() -> None:
     built = registry.get("lm.gpipe.one_billion_words").params.build()
-    assert sum(spec.size for spec in built.task.weights().values()) == formula(32)
+    bias_of_logits, last_norm, num_heads = 32000, 2 * 2048, 16
+    one_layer = formula(1) - formula(0) - 4 * 2048 + 2048 // num_heads
+    expected = 32 * one_layer + formula(0) + bias_of_logits + last_norm
+    assert sum(spec.size for spec in built.task.weights().values()) == expected == 1_742_314_752
     (round,) = built.task.model.stack.stage_layers([])
     assert round == [range(0, 8), range(8, 16), range(16, 24), range(24, 32)]

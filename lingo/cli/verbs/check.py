@@ -5,8 +5,10 @@
     lingo check --exp=lm.source.tiny --set='TransformerLayer=Remat(layer=_)' --trace
 
 It prints a line for each: its name, its weights, how often each override matched. An override by
-class is "not applicable" where there is no such class, and a mistake if there is one nowhere. With
---trace, training and evaluation are traced symbolically, too: without memory, at any size.
+class is "not applicable" where there is no such class, and a mistake if there is one nowhere. A
+WARNING is where overrides replace set values, such as the number of experts of a model that is
+sparse already, and leave fewer weights. With --trace, training and evaluation are traced
+symbolically, too: without memory, at any size.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from lingo.config import types
 from lingo.config.errors import Unreadable
-from lingo.config.label import label
+from lingo.config.label import label, value_text
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.selection import Selection
-from lingo.config.node.tree import nodes, walk
+from lingo.config.node.tree import nodes, same, walk
 from lingo.config.overrides import reader
 from lingo.config.overrides.path import Slot, first_field, follow, refuse_unknown_field
 from lingo.config.params import Configurable, ParamError, Params, fields, interface, suggest
@@ -39,7 +39,7 @@ class OverrideResult(NamedTuple):
 
     text: str  # the override
     num_matches: int  # how many Params it matched
-    dropped_values: list[str]  # what a swap could not keep, one line each
+    dropped_values: list[str]  # set values that it did not keep, one line each
 
 
 def apply(
@@ -200,11 +200,32 @@ class _Setter:
             follow(Params(cls), hole, cls.__name__, root=self.root).hint
         ):
             raise ParamError(f"{cls.__name__}.{hole} does not take {label(selection.cls)}")
+        before = {id(n): where for where, n in walk(selection.root) if issubclass(n.cls, cls)}
         new = selection.wrap(cls, hole) if hole else selection.swap(cls)
+        dropped = new.dropped_values
         for node in new:
             for path, value in values.items():
-                self.assign(node, path, value, cls.__name__)
-        return new.dropped_values
+                if hole and id(node) in before:
+                    dropped += self._reassign(node, path, value, before[id(node)])
+                else:
+                    self.assign(node, path, value, cls.__name__)
+        return dropped
+
+    def _reassign(self, node: Params, path: str, text: str, where: str) -> list[str]:
+        """Sets a field of a wrapper that was there before; returns a line if it had another value.
+
+        `Class=MoE(expert=_, num_experts=8)` also changes mixtures that had more experts.
+        """
+        slot = follow(node, path, where, root=self.root)
+        had_value, old = slot.owner.is_given(slot.field), slot.get()
+        self.assign(node, path, text, where)
+        new = slot.get()
+        if not had_value or same(old, new):
+            return []
+        return [
+            f"{slot.path} = {value_text(old)}: this {node.cls.__name__} was there before,"
+            f" it has {value_text(new)} now"
+        ]
 
 
 def _values(text: str) -> Iterable[str]:

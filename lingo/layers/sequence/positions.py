@@ -21,6 +21,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.sequence.rotary_scaling import RotaryScaling, rotary_frequencies
 from lingo.ops.lookup import lookup
 
 
@@ -56,6 +57,7 @@ class Rotary(AttentionPositions):
     head_dim: int  # H, even; inherited from the attention
     max_wavelength: float = 10_000.0  # positions until the slowest pair has turned once, over 2 pi
     fraction: float = 1.0  # share of the pairs that turn; the others know no position
+    scaling: RotaryScaling | None = None  # of the frequencies, for longer texts than trained on
 
     def check(self) -> None:
         p = self.p
@@ -70,10 +72,16 @@ class Rotary(AttentionPositions):
                 " than all"
             )
 
+    def setup(self) -> None:
+        self.scaling = self.p.scaling and self.p.scaling.build()
+
     def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
         half = self.p.head_dim // 2
         angles = tf.cast(position_ids, tf.float32)[:, :, None, None] * self._frequencies()
         cos, sin = tf.cos(angles), tf.sin(angles)
+        if self.scaling is not None:
+            magnitudes = self._per_pair(self.scaling.magnitude(), 1.0)
+            cos, sin = cos * magnitudes, sin * magnitudes
         cos, sin = tf.concat([cos, cos], axis=-1), tf.concat([-sin, sin], axis=-1)
 
         def rotate_pairs(x: tf.Tensor) -> tf.Tensor:
@@ -85,11 +93,18 @@ class Rotary(AttentionPositions):
 
     def _frequencies(self) -> np.ndarray:
         """Returns the radians per position of each pair, float32 [H/2]."""
-        half = self.p.head_dim // 2
-        num_rotated = round(self.p.fraction * half)
-        frequencies = np.zeros(half)
-        frequencies[:num_rotated] = self.p.max_wavelength ** (-np.arange(num_rotated) / num_rotated)
-        return frequencies.astype(np.float32)
+        compute = rotary_frequencies if self.scaling is None else self.scaling.frequencies
+        return self._per_pair(compute(self.p.max_wavelength, self._num_rotated), 0.0)
+
+    def _per_pair(self, rotated: Any, other: float) -> np.ndarray:
+        """Returns the numbers of those pairs that turn, and of the others, float32 [H/2]."""
+        numbers = np.full(self.p.head_dim // 2, other)
+        numbers[: self._num_rotated] = rotated
+        return numbers.astype(np.float32)
+
+    @property
+    def _num_rotated(self) -> int:
+        return round(self.p.fraction * (self.p.head_dim // 2))
 
 
 class RelativeBias(AttentionPositions):

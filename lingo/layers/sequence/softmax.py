@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.context import annotate
-from lingo.layers.initial import FanIn, Initializer
+from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 
 
@@ -57,14 +57,23 @@ class TiedHead(Head):
 
 
 class SoftmaxHead(Head):
-    """Computes logits with its own matrix w, [D, V]."""
+    """Computes logits with its own matrix.
 
-    init: Initializer = FanIn  # of w
+    Weights:
+        w: [D, V].
+        b: [V], with `use_bias`.
+    """
+
+    use_bias: bool = False  # whether b is added
+    init: Initializer = FanIn  # of w; b starts at zero
 
     def setup(self) -> None:
         p = self.p
         shape, axes = [p.dim, p.vocab_size], ("embed", "vocab")
         self.w = self.weight("w", shape, axes=axes, init=p.init.build())
+        if p.use_bias:
+            self.b = self.weight("b", [p.vocab_size], axes=("vocab",), init=ZEROS)
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        return tf.einsum("btd,dv->btv", x, self.w)
+        logits = tf.einsum("btd,dv->btv", x, self.w)
+        return logits + self.b if self.p.use_bias else logits

@@ -11,6 +11,9 @@ from lingo.config.types import Wrapped
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 
+_OF_SHAPES = ("flops", "output_shape")
+"""How the names of methods end that compute with shapes: no wrapper changes these."""
+
 
 class Wrapper(Layer, interface=True):
     """Replaces the layer inside: same paths, same methods. Subclasses define `call_wrapped`."""
@@ -40,7 +43,7 @@ class Wrapper(Layer, interface=True):
         inside = self.__dict__.get("layer")
         if inside is None or name.startswith("_") or not hasattr(wrapped_class(inside), name):
             return super().__getattr__(name)
-        if name.endswith("flops") or not callable(getattr(wrapped_class(inside), name)):
+        if name.endswith(_OF_SHAPES) or not callable(getattr(wrapped_class(inside), name)):
             return getattr(inside, name)
         return functools.partial(self.call_wrapped, name)
 

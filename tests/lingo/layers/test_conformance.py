@@ -210,7 +210,9 @@ CASES: dict[type[Layer], Case] = {
         method="loss",
     ),
     nn.SinusoidPositions: Case(nn.SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
-    nn.SoftmaxHead: Case(nn.SoftmaxHead.params(dim=D, vocab_size=7, logit_cap=2.0), HEAD_INPUTS),
+    nn.SoftmaxHead: Case(
+        nn.SoftmaxHead.params(dim=D, vocab_size=7, use_bias=True, logit_cap=2.0), HEAD_INPUTS
+    ),
     Stack: stacked(
         Stack.params(
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2

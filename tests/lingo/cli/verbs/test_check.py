@@ -27,6 +27,18 @@ def test_matches_are_counted_and_a_class_may_be_missing(lingo: Callable) -> None
     assert "ToyLayer.rate=1: not applicable" in tiny
 
 
+def test_a_sparse_model_that_an_override_shrinks_is_a_warning(lingo: Callable) -> None:
+    flag = "FeedForward=MoE(expert=_, num_experts={})"
+    same = lingo("check", "--exp=lm.source.tiny_moe", "--set=" + flag.format(8))
+    fewer = lingo("check", "--exp=lm.source.tiny_moe", "--set=" + flag.format(2))
+    assert (same.code, fewer.code) == (0, 0)
+    line, size = fewer.out.splitlines()[0], same.out.split()[1]
+    assert f"parameters, fewer than the {size} without these flags" in line
+    assert "num_experts = 8: this MoE was there before, it has 2 now" in line
+    assert "WARNING" in line
+    assert "WARNING" not in same.out
+
+
 def test_a_pattern_that_matches_nowhere_is_a_mistake(lingo: Callable) -> None:
     done = lingo("check", *TOYS, "--set=ToyLayr.rate=1")
     assert done.code == 2

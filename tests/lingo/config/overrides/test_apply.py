@@ -122,6 +122,17 @@ def test_an_override_applied_twice_is_applied_once(toys: Any, override: str) -> 
     assert same(toy, once)
 
 
+def test_a_value_that_an_old_wrapper_loses_is_told(toys: Any) -> None:
+    toy = toys.Toy.params()
+    apply(toy, "FeedForward=MoE(expert=_, num_experts=64)")
+    (again,) = apply(toy, "FeedForward=MoE(expert=_, num_experts=64)")
+    assert again.dropped_values == []
+    (fewer,) = apply(toy, "FeedForward=MoE(expert=_, num_experts=8, dropout_rate=0.1)")
+    assert fewer.dropped_values == [
+        "model.layer.feed_forward.num_experts = 64: this MoE was there before, it has 8 now"
+    ]
+
+
 def test_overrides_apply_in_order(toys: Any) -> None:
     toy = toys.Toy.params()
     apply(

@@ -31,6 +31,18 @@ def test_a_head_of_its_own_multiplies_with_every_column(with_weights) -> None:
     np.testing.assert_allclose(logits, X @ weights["w"].numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_bias_adds_to_the_logit_of_each_token(draw: Callable) -> None:
+    layer = SoftmaxHead.params(dim=4, vocab_size=7, use_bias=True).build()
+    weights = draw(layer)
+    assert {name: spec.axes for name, spec in layer.weights().items()} == {
+        "w": ("embed", "vocab"),
+        "b": ("vocab",),
+    }
+    logits, _ = apply(layer, weights, X, VECTORS)
+    expected = X @ weights["w"].numpy() + weights["b"].numpy()
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
 @both
 def test_a_cap_bends_logits_between_its_bounds(head: type[Head], draw: Callable) -> None:
     free = head.params(dim=4, vocab_size=7)
