@@ -98,9 +98,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
         with (
             mark_running(directory, step),
             Summaries(directory, step=step) as summaries,
-            Profile(
-                directory.path / "profile", profile_steps, enabled=directory.enabled
-            ) as profile,
+            Profile(directory.profile, profile_steps, enabled=directory.enabled) as profile,
         ):
             _summarize_start(run, start, summaries)
             live_run = _live_run(run, start, summaries, signals, watchdog or Watchdog())

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lingo.storage.files import append, explain_write_errors
+from lingo.storage.files import append, explain_write_errors, open_inside
 
 AUDIT = "audit.jsonl"
 
@@ -77,7 +77,7 @@ class Audit:
         """Removes the rows of steps after `step`, and a row that a crash cut short."""
         if not self.path.exists():
             return
-        with explain_write_errors(self.path), open(self.path, "rb+") as file:
+        with explain_write_errors(self.path), open_inside(self.path, "rb+") as file:
             size = sum(map(len, itertools.takewhile(lambda line: _stays(line, step), file)))
             file.truncate(size)
 

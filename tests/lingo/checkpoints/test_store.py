@@ -198,6 +198,14 @@ def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(tmp_path, monk
         store.latest(tmp_path)
 
 
+def test_nothing_is_saved_where_a_link_leads_to(tmp_path, save):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=r"step_00000001: .*it is a link"):
+        save(tmp_path / "checkpoints", 1)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 # ---- leftovers ---------------------------------------------------------------------------------
 
 

@@ -78,6 +78,15 @@ def test_a_row_that_a_crash_cut_short_is_removed_and_other_damage_stays_to_be_se
     assert audit.path.read_bytes() == lines[0] + b"garbage\n" + lines[2]
 
 
+def test_a_link_is_neither_cut_nor_continued(audit, tmp_path):
+    (tmp_path / "other").write_text("kept")
+    audit.path.symlink_to(tmp_path / "other")
+    for write in (lambda: audit.cut(0), lambda: written(audit, [0])):
+        with pytest.raises(StorageError, match=r"audit\.jsonl: it is a link"):
+            write()
+    assert (tmp_path / "other").read_text() == "kept"
+
+
 def test_rows_that_could_not_be_written_are_written_with_the_next(tmp_path):
     audit = Audit(tmp_path / "folder/audit.jsonl")
     with pytest.raises(StorageError, match=r"audit\.jsonl"):
