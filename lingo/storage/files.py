@@ -27,7 +27,6 @@ PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _FRESH = ".tmp-"
 _NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # the graph node in TensorFlow's messages
-_FILE = re.compile(r"^/.*?; ")  # and its temporary file
 
 
 class StorageError(LingoError):
@@ -45,9 +44,17 @@ def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> Stor
 
 
 def describe_os_error(error: Exception) -> str:
-    """Returns the reason of an OSError, or TensorFlow's OpError, in one line."""
-    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    return _FILE.sub("", " ".join(_NODE.sub("", text).split()))
+    """Returns the reason of an OSError, or TensorFlow's OpError, in one line.
+
+    An OpError is told by what the system said, without temporary files and advice to programmers.
+    """
+    if strerror := getattr(error, "strerror", None):
+        return " ".join(strerror.split())
+    text = getattr(error, "message", None) or str(error)
+    if "OOM when" in text:
+        return "out of memory"
+    reasons = [reason for code in errno.errorcode if (reason := os.strerror(code)) in text]
+    return max(reasons, key=len, default=" ".join(_NODE.sub("", text).split()))
 
 
 def _free(path: Path) -> str:

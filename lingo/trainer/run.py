@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from lingo.checkpoints import store
+from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
 from lingo.config.errors import LingoError, NumericFailure
@@ -82,19 +83,12 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
     with directory.lock(), run.progress:
         with signals.stop_at_once(), mark_stopped_on_signal(directory):
             injection.at("start", 0)
-            status = inspect_run(run)
-            if status.checkpoint is not None:
-                check_health(run, status.counters)
-                state = run_state(run, status.counters)
-                if state != "stopped":
-                    store.quarantine_all(
-                        status.checkpoint.later_errors, report=run.progress.message
-                    )
-                    return skip_run(run, status.counters, state)
-            start = start_run(run, status)
+            start = _start_or_skip(run)
+            if isinstance(start, Outcome):
+                return start
         write_texts(run, start)
         print_start(run, start)
-        step, profile_steps = status.counters.step, run.request.profile_steps
+        step, profile_steps = start.status.counters.step, run.request.profile_steps
         with (
             mark_running(directory, step),
             Summaries(directory, step=step) as summaries,
@@ -113,6 +107,28 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
             summaries.end_run(outcome.state)
         mark_ended(directory, outcome, run.progress)
     return outcome
+
+
+def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Start | Outcome:
+    """Returns a run that is ready for its first step, or the outcome of one that is done.
+
+    If the checkpoint to resume from verifies and yet holds no tensors, as none that lingo wrote,
+    the one before it is used; several processes end instead.
+    """
+    status = inspect_run(run, unreadable=unreadable)
+    found = status.checkpoint
+    if found is not None:
+        check_health(run, status.counters)
+        state = run_state(run, status.counters)
+        if state != "stopped":
+            store.quarantine_all(found.later_errors, report=run.progress.message)
+            return skip_run(run, status.counters, state)
+    try:
+        return start_run(run, status)
+    except DamagedCheckpoint as error:
+        if found is None or error.path != found.path or run.processes.count > 1:
+            raise
+        return _start_or_skip(run, unreadable=[*unreadable, error])
 
 
 def _live_run(

@@ -14,6 +14,7 @@ from lingo.storage.files import (
     Lock,
     StorageError,
     append,
+    describe_os_error,
     open_folder,
     open_inside,
     write_text,
@@ -56,6 +57,24 @@ def test_a_failed_append_leaves_the_file_as_it_was(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_bytes() == b"before"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("/a/part-0.index.tempstate42; No space left on device [Op:S]", "No space left on device"),
+        ("Failed to rename: /a.tempstate1 to: /a; Input/output error", "Input/output error"),
+        ("OOM when allocating tensor [Op:SaveV2]\nHint: If you want to see", "out of memory"),
+        ("{{node save}} Another profiler is running. [Op:X]", "Another profiler is running."),
+    ],
+)
+def test_an_error_of_tensorflow_is_told_by_what_the_system_said(message, reason):
+    class OpError(Exception):
+        """An error as TensorFlow raises it."""
+
+    error = OpError()
+    error.message = message
+    assert describe_os_error(error) == reason
 
 
 # ---- links -------------------------------------------------------------------------------------

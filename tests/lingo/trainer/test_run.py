@@ -9,6 +9,7 @@ import pytest
 
 import lingo
 from lingo.checkpoints import store
+from lingo.checkpoints.manifest import MANIFEST, render, seal_file
 from lingo.config.params import ParamError
 from lingo.data.document_source import DataError
 from lingo.data.prefetch import Prefetch
@@ -54,6 +55,25 @@ def test_a_resumed_run_is_the_same_bit_for_bit(small, run, losses, weights, tmp_
     assert run(small(), tmp_path / "parts").step == 6
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert_same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_a_checkpoint_that_verifies_and_holds_garbage_is_passed_over(
+    small, run, weights, directory, capsys
+):
+    run(small(), directory)
+    whole = weights(directory)
+    path = store.step_path(directory / "checkpoints", 6)
+    for file in path.glob("tensors*"):
+        file.write_bytes(b"garbage")
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["sha256"]
+    manifest["files"] = {name: seal_file(path / name) for name in manifest["files"]}
+    (path / MANIFEST).write_bytes(render(manifest))
+    assert run(small(max_steps=7), directory).step == 7
+    assert f"{path} is damaged: tensors: no tensors can be read" in capsys.readouterr().out
+    assert store.quarantined_names(directory / "checkpoints") == [f"{path.name}.corrupt-1"]
+    again = store.find(directory / "checkpoints", 6, of=directory)
+    assert_same(again.read(again.tensors), whole)
 
 
 def test_rows_past_the_checkpoint_are_cut_off_on_resuming(small, run, rows, losses, directory):
