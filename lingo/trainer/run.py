@@ -40,7 +40,15 @@ from lingo.trainer.loop import Loop, Outcome
 from lingo.trainer.profile import Profile
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request, Run
-from lingo.trainer.start import Start, inspect_run, load_state, print_start, start_run, write_texts
+from lingo.trainer.start import (
+    RunStatus,
+    Start,
+    inspect_run,
+    load_state,
+    print_start,
+    start_run,
+    write_texts,
+)
 from lingo.trainer.step_recorder import StepRecorder
 from lingo.trainer.summaries.hparams import hparams
 from lingo.trainer.summaries.summaries import Summaries
@@ -136,10 +144,7 @@ def _live_run(
 ) -> LiveRun:
     directory, counters = run.directory, start.status.counters
     dump = directory.path / DUMP if directory.enabled else None
-    audit = None
-    if directory.enabled and (run.request.audit or (directory.path / AUDIT).exists()):
-        audit = Audit(directory.path / AUDIT)
-        audit.cut(counters.step)
+    audit = _open_audit(run, start.status) if directory.enabled else None
     if run.processes.count > 1:
         signals = AgreedSignals(signals, run.processes, watchdog.pause)
     incidents = Incidents(dump, report=run.progress.message)
@@ -152,6 +157,18 @@ def _live_run(
         throughput=Throughput(peak_flops_per_second=start.peak_flops_per_second()),
         watchdog=watchdog,
     )
+
+
+def _open_audit(run: Run, status: RunStatus) -> Audit | None:
+    """Returns the audit log, if it was asked for now or before; reports what it lacks."""
+    path, found = run.directory.path / AUDIT, status.checkpoint
+    was_audited = found is not None and found.metadata.get("audit")
+    if not (run.request.audit or was_audited or path.exists()):
+        return None
+    audit = Audit(path)
+    if missing := audit.resume(status.counters.step):
+        run.progress.message(f"warning: {path} lacks the rows of steps {missing}; a line says so")
+    return audit
 
 
 # ---- what is trained, as summaries ---------------------------------------------------------------

@@ -86,6 +86,21 @@ def test_rows_past_the_checkpoint_are_cut_off_on_resuming(small, run, rows, loss
     assert losses(directory) == whole
 
 
+@pytest.mark.parametrize("harm", [lambda rows: [], lambda rows: [rows[0], "garbage\n", rows[2]]])
+def test_a_resumed_run_says_what_its_audit_log_lacks(small, run, directory, capsys, harm):
+    run(small(max_steps=3), directory, audit=True)
+    log = directory / "audit.jsonl"
+    kept = harm(log.read_text().splitlines(keepends=True))
+    log.write_text("".join(kept)) if kept else log.unlink()
+    run(small(), directory)  # without `audit`: the checkpoint knows
+    missing = [[2, 2]] if kept else [[1, 3]]
+    said = "2" if kept else "1 to 3"
+    assert f"{log} lacks the rows of steps {said}; a line says so" in capsys.readouterr().out
+    mark, *rows = map(json.loads, log.read_text().splitlines()[len(kept) :])
+    assert mark == {"step": 3, "missing": missing}
+    assert [row["step"] for row in rows] == [4, 5, 6]
+
+
 def test_a_signal_finishes_the_step_in_hand_saves_and_ends(small, run, directory, monkeypatch):
     train_to = loop.Loop._advance
 
