@@ -111,7 +111,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
                 metadata=start.metadata(run.experiment),
                 profile=profile,
             ).train()
-            outcome = outcome._replace(state=run_state(run, live_run.recorder.counters))
+            outcome = outcome.end_as(run_state(run, live_run.recorder.counters))
             summaries.end_run(outcome.state)
         mark_ended(directory, outcome, run.progress)
     return outcome

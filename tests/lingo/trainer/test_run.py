@@ -153,6 +153,14 @@ def test_a_stopped_evaluation_is_made_up(small, run, rows, directory, tmp_path, 
             assert mine.get(key) == whole.get(key)
 
 
+@pytest.mark.parametrize("place", ["save", "commit"])
+def test_a_signal_in_the_last_save_changes_nothing(small, run, directory, inject, place):
+    inject(f"{place}:term@6")
+    outcome = run(small().set(eval_inputs={}), directory)
+    assert (outcome.step, outcome.state, outcome.signal) == (6, "done", None)
+    assert (directory / "STATUS").read_text() == "done at step 6\n"
+
+
 def test_an_error_loses_no_step_that_was_done(small, run, directory, monkeypatch):
     made = Prefetch.__next__
 
