@@ -35,7 +35,7 @@ from lingo.storage.files import append, explain_write_errors, open_inside, sync
 AUDIT = "audit.jsonl"
 
 _DIGEST_BYTES = 8
-_STEP = re.compile(rb'\{"step": (\d+),')
+_STEP = re.compile(rb'\{"step": (\d{1,18}),')
 
 
 class Audit:

@@ -107,6 +107,7 @@ def test_a_whole_log_is_resumed_as_it_is(audit):
         (lambda rows: [rows[0], b"\n", *rows[3:5], b'{"step": 6}\n'], [[2, 3], [6, 6]]),
         (lambda rows: [rows[0], rows[1][:20] + rows[3][20:], *rows[4:]], [[3, 4]]),
         (lambda rows: [*rows[:5], b"[" * 10**5 + b"\n"], [[6, 6]]),
+        (lambda rows: [*rows[:5], b'{"step": ' + b"9" * 5000 + b", 1\n"], [[6, 6]]),
     ],
 )
 def test_rows_that_are_missing_are_named_once_and_what_is_there_stays(audit, harm, missing):
