@@ -23,8 +23,9 @@ import numpy as np
 
 from lingo.checkpoints.bundle import BUNDLE, restore, slice_spec
 from lingo.checkpoints.difference import difference
-from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
-from lingo.checkpoints.manifest import explain_damage, open_plain, read_manifest
+from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint, DeletedCheckpoint
+from lingo.checkpoints.manifest import explain_damage, open_plain, read_manifest, unreadable_now
+from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import suggest
 from lingo.data.array_spec import ArraySpec
@@ -68,8 +69,8 @@ class Checkpoint:
     def verify(self, *, content: bool = True) -> None:
         """Checks that every file exists and has the size and, for `content`, the digest recorded.
 
-        Raises DamagedCheckpoint for the first that differs, NoUsableCheckpoint if one is not
-        readable now.
+        Raises DamagedCheckpoint for the first that differs, DeletedCheckpoint if it was deleted
+        meanwhile, NoUsableCheckpoint if a file is not readable now.
         """
         for name, expected in self.manifest["files"].items():
             with explain_damage(self.path, name), open_plain(self.path / name) as file:
@@ -94,8 +95,9 @@ class Checkpoint:
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads whole tensors, in the shape and dtype of each (bfloat16 is that of `ml_dtypes`).
 
-        Raises CheckpointMismatch for a name that it does not hold, and DamagedCheckpoint if a
-        tensor cannot be read.
+        Raises CheckpointMismatch for a name that it does not hold, DamagedCheckpoint if a tensor is
+        not what was written, DeletedCheckpoint if the checkpoint was deleted since it was opened,
+        and NoUsableCheckpoint if it cannot be read now.
         """
         names = list(names)
         return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
@@ -144,12 +146,22 @@ class Checkpoint:
         try:
             values = restore(self.path, names, specs, dtypes)
         except tf.errors.OpError as error:
-            raise DamagedCheckpoint(self.path, BUNDLE, error.message) from error
+            raise self._read_error(error) from error
         for name, spec, value in zip(names, specs, values, strict=True):
             if not spec and list(value.shape) != self._entry(name)["shape"]:
                 reason = f"{name} has shape {list(value.shape)}, not that in its manifest"
                 raise DamagedCheckpoint(self.path, BUNDLE, reason)
         return values
+
+    def _read_error(self, error: tf.errors.OpError) -> LingoError:
+        """Returns the error for tensors that TensorFlow cannot read, without its words."""
+        if not os.path.lexists(self.path):
+            return DeletedCheckpoint(self.path)
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            return unreadable_now(self.path, BUNDLE, "there is no memory for it")
+        if isinstance(error, (tf.errors.PermissionDeniedError, tf.errors.UnknownError)):
+            return unreadable_now(self.path, BUNDLE, "the disk or its permissions prevent it")
+        return DamagedCheckpoint(self.path, BUNDLE, "no tensors can be read from its bytes")
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -30,7 +30,7 @@ from lingo.storage import injection
 from lingo.storage.files import (
     StorageError,
     describe_os_error,
-    explain_write_errors,
+    open_folder,
     storage_error,
     sync,
 )
@@ -97,13 +97,9 @@ class _Work:
         target = self._target
         if os.path.lexists(target):
             raise StorageError(f"cannot write {target}: a committed step is never written again.")
-        if not target.parent.is_dir():
-            with explain_write_errors(target.parent):
-                target.parent.mkdir()
-                sync(target.parent.parent)
-        name = f".tmp-{self._step}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        with self._storage():
-            (target.parent / name).mkdir()
+        parent, name = target.parent, f".tmp-{self._step}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        with self._storage(), open_folder(parent, root=parent.parent, make=True) as folder:
+            os.mkdir(name, dir_fd=folder)
         return name
 
     def write(self, folder: Path) -> None:

@@ -30,6 +30,13 @@ class NoUsableCheckpoint(LingoError):
     exit_code: ClassVar[int] = 3
 
 
+class DeletedCheckpoint(NoUsableCheckpoint):
+    """A checkpoint was deleted while it was read, as a run does with its old ones."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} was deleted while it was read: try again, with a later one.")
+
+
 class CheckpointMismatch(LingoError):
     """A checkpoint is sound but belongs to another model."""
 

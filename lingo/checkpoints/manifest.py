@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lingo.checkpoints import schema
-from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.config import regular_file
 from lingo.storage.files import sync
 
@@ -46,8 +47,9 @@ def step_of(name: str) -> int | None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Returns a checkpoint's manifest: `format`, `step`, `metadata`, `tensors`, `files`.
 
-    Raises DamagedCheckpoint if it is missing, not what was written, or breaks the schema, and
-    NoUsableCheckpoint if a later version of lingo wrote it, or it cannot be read now.
+    Raises DamagedCheckpoint if it is missing, not what was written, or breaks the schema,
+    DeletedCheckpoint if the checkpoint is not there, and NoUsableCheckpoint if a later version of
+    lingo wrote it, or it cannot be read now.
     """
     with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
         text = file.read(MAX_BYTES + 1)
@@ -115,18 +117,26 @@ def _with_digest(text: bytes) -> bytes:
 def explain_damage(path: Path, file: str) -> Iterator[None]:
     """Turns an OSError inside, for a file of a checkpoint, into one of the checkpoints' errors.
 
-    Only a file that is missing, or is not a regular file, is damage. Other causes may be temporary:
-    permissions, a disk or a server that does not answer, too many open files.
+    Only a file that is missing, or is not a regular file, is damage, if the checkpoint is still
+    there. Other causes may be temporary: permissions, a disk or a server that does not answer, too
+    many open files.
     """
     try:
         yield
     except OSError as error:
+        if not os.path.lexists(path):
+            raise DeletedCheckpoint(path) from error
         reason = error.strerror or str(error)
         if error.errno in _DAMAGE:
             raise DamagedCheckpoint(path, file, reason) from error
-        raise NoUsableCheckpoint(
-            f"{path} cannot be read now: {file}: {reason}. Nothing was changed: try again."
-        ) from error
+        raise unreadable_now(path, file, reason) from error
+
+
+def unreadable_now(path: Path, file: str, reason: str) -> NoUsableCheckpoint:
+    """Returns the error for a file of a checkpoint that may be readable at another time."""
+    return NoUsableCheckpoint(
+        f"{path} cannot be read now: {file}: {reason}. Nothing was changed: try again."
+    )
 
 
 def open_plain(path: Path) -> BufferedReader:

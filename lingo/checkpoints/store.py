@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.commit import commit
-from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import step_name, step_of
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage.files import StorageError, explain_write_errors, sync
@@ -50,21 +50,25 @@ def step_path(directory: Path, step: int) -> Path:
     return directory / step_name(step)
 
 
-def latest(directory: Path) -> Checkpoint | None:
+def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Checkpoint | None:
     """Returns the checkpoint of the highest step that verifies, or None if there never was one.
 
     It changes nothing; `later_errors` of the result lists damaged checkpoints of higher steps.
-    Raises NoUsableCheckpoint if all are damaged, or if one cannot be read now and no higher one
-    verifies.
+    `unreadable` are errors of checkpoints that verify and yet hold no tensors: damaged, too. Raises
+    NoUsableCheckpoint if all are damaged, or if one cannot be read now and no higher one verifies.
     """
+    known = {error.path: error for error in unreadable}
     damaged: list[DamagedCheckpoint] = []
     for step in reversed(steps(directory)):
         path = step_path(directory, step)
+        if path in known:
+            damaged.append(known[path])
+            continue
         try:
             checkpoint = open_sound(path)
+        except DeletedCheckpoint:  # by the training process
+            return latest(directory, unreadable=unreadable)
         except DamagedCheckpoint as error:
-            if not os.path.lexists(path):  # the training process has deleted it meanwhile
-                return latest(directory)
             damaged.append(error)
         else:
             return dataclasses.replace(checkpoint, later_errors=tuple(damaged))
@@ -79,18 +83,23 @@ def latest(directory: Path) -> Checkpoint | None:
     return None
 
 
-def find(directory: Path, step: int | None, *, of: Path) -> Checkpoint:
+def find(
+    directory: Path, step: int | None, *, of: Path, unreadable: Sequence[DamagedCheckpoint] = ()
+) -> Checkpoint:
     """Returns a sound checkpoint, of a step or the latest; messages name the run it is `of`.
 
-    Raises DamagedCheckpoint if that of the step is damaged, NoUsableCheckpoint if none
-    can be used.
+    `unreadable` is as for `latest`. Raises DamagedCheckpoint if that of the step is damaged,
+    NoUsableCheckpoint if none can be used.
     """
     if step is None:
-        checkpoint = latest(directory)
+        checkpoint = latest(directory, unreadable=unreadable)
         if checkpoint is None:
             raise NoUsableCheckpoint(f"{of} has no checkpoint yet.")
         return checkpoint
-    return open_sound(find_path(directory, step, of=of))
+    try:
+        return open_sound(find_path(directory, step, of=of))
+    except DeletedCheckpoint:
+        return find(directory, step, of=of)  # which tells which steps there are now
 
 
 def find_path(directory: Path, step: int, *, of: Path) -> Path:

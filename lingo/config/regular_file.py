@@ -30,12 +30,12 @@ def open_regular(file: str | os.PathLike[str], *, links: bool = True) -> Buffere
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
     try:
         if not links:
-            _check(os.lstat(file))
+            check(os.lstat(file))
         stream = os.fdopen(os.open(file, flags), "rb")
     except ValueError as error:  # a zero byte, or characters that no path can have
         raise OSError(errno.EINVAL, str(error)) from None
     try:
-        _check(os.fstat(stream.fileno()))
+        check(os.fstat(stream.fileno()))
     except OSError:
         stream.close()
         raise
@@ -48,6 +48,7 @@ def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
         return stream.read(max_bytes + 1)
 
 
-def _check(status: os.stat_result) -> None:
+def check(status: os.stat_result) -> None:
+    """Raises OSError if a status is not that of a regular file."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, not a file")

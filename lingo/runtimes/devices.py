@@ -28,6 +28,13 @@ def split_processor(num_devices: int) -> None:
         check_devices("TensorFlow", num_devices, len(tf.config.list_logical_devices("CPU")))
 
 
+def advise_devices(num_devices: int) -> str:
+    """Returns how the CPU becomes so many devices, or that it cannot, as the end of a message."""
+    if num_devices > MAX_DEVICES:
+        return f"--devices makes at most {MAX_DEVICES} of the processor"
+    return f"--devices={num_devices} makes so many of the processor"
+
+
 def check_devices(engine: str, num_devices: int, num_started: int) -> None:
     """Raises ParamError if an engine has started with another number of devices than requested."""
     if num_started != num_devices:

@@ -33,6 +33,7 @@ from lingo.learner.task import Batch, first_calls
 from lingo.ops import random
 from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.ops.scan import scan
+from lingo.runtimes.devices import advise_devices
 from lingo.runtimes.runtime import Arrays, Runtime
 
 
@@ -90,7 +91,7 @@ class Local(Runtime):
         if len(names) < (wanted := self.p.stage_devices):
             raise ParamError(
                 f"stage_devices={wanted}, but here are {len(names)} of kind {kind}:"
-                f" --devices={wanted} makes so many of the processor"
+                f" {advise_devices(wanted)}"
             )
         return names[:wanted]
 

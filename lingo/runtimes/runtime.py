@@ -30,6 +30,7 @@ from lingo.runtimes.layout import Layout, check_axes
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
     r"\[\[?\{\{.*?\}\}\]\]?|\[Op:.*?\]|tf2xla conversion failed.*|"
+    r"Hint: If you want to see a list.*|"
     r"^(Graph execution error:|Detected at node|Stack trace for op|\s*File \"|<stack traces).*",
     re.MULTILINE,
 )

@@ -32,6 +32,7 @@ class Sharded(Runtime):
 
     def check(self) -> None:
         ranges.check_positive(self.p, *AXES)
+        self.topology()
         for field in ("weight_rules", "activation_rules"):
             for name, axes in getattr(self.p, field).items():
                 for axis in axes:

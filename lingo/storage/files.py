@@ -1,19 +1,25 @@
-"""Crash-safe writing, whole and durable or not at all, and the lock of a directory's one writer."""
+"""Crash-safe writing, whole and durable or not at all, and the lock of a directory's one writer.
+
+Nothing is written through links, which may lead out of the directory of a run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import functools
 import json
 import os
 import re
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar, cast
 
+from lingo.config import regular_file
 from lingo.config.errors import LingoError
 
 PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -21,7 +27,6 @@ PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _FRESH = ".tmp-"
 _NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # the graph node in TensorFlow's messages
-_FILE = re.compile(r"^/.*?; ")  # and its temporary file
 
 
 class StorageError(LingoError):
@@ -32,14 +37,24 @@ class StorageError(LingoError):
 
 def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> StorageError:
     """Returns the error for a write that failed with an OSError or TensorFlow's OpError."""
+    if isinstance(error, LinkError):
+        return StorageError(f"cannot write {path}: {error.strerror}.")
     needs = f", {needs_bytes:,} bytes needed" if needs_bytes else ""
     return StorageError(f"cannot write {path}: {describe_os_error(error)} ({_free(path)}{needs}).")
 
 
 def describe_os_error(error: Exception) -> str:
-    """Returns the reason of an OSError, or TensorFlow's OpError, in one line."""
-    text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
-    return _FILE.sub("", " ".join(_NODE.sub("", text).split()))
+    """Returns the reason of an OSError, or TensorFlow's OpError, in one line.
+
+    An OpError is told by what the system said, without temporary files and advice to programmers.
+    """
+    if strerror := getattr(error, "strerror", None):
+        return " ".join(strerror.split())
+    text = getattr(error, "message", None) or str(error)
+    if "OOM when" in text:
+        return "out of memory"
+    reasons = [reason for code in errno.errorcode if (reason := os.strerror(code)) in text]
+    return max(reasons, key=len, default=" ".join(_NODE.sub("", text).split()))
 
 
 def _free(path: Path) -> str:
@@ -61,29 +76,30 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         raise storage_error(path, error) from error
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, root: Path | None = None) -> None:
     """Writes a text in UTF-8 by `write_bytes`."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), root=root)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, *, root: Path | None = None) -> None:
     """Writes a small file atomically: also after a crash it has the old content or the new one.
 
-    Raises StorageError if it cannot be written; the old file stays.
+    `root` is as for `open_folder`; a link at the path itself is replaced. Raises StorageError if
+    the file cannot be written; the old one stays.
     """
-    fresh = path.with_name(f"{_FRESH}{path.name}-{os.getpid()}")
-    with explain_write_errors(path):
+    fresh = f"{_FRESH}{path.name}-{os.getpid()}"
+    with explain_write_errors(path), open_folder(path.parent, root=root) as folder:
         try:
-            with open(fresh, "wb") as file:
+            with open(fresh, "wb", opener=functools.partial(_open, folder=folder)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(fresh, path)
+            os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to report
-                fresh.unlink(missing_ok=True)
+                os.unlink(fresh, dir_fd=folder)
             raise
-        sync(path.parent)
+        os.fsync(folder)
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -94,12 +110,16 @@ def clear_leftovers(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def append(path: Path, data: bytes, *, start: bytes = b"") -> None:
+def append(path: Path, data: bytes, *, start: bytes = b"", root: Path | None = None) -> None:
     """Appends bytes to a file, which begins with `start` if it is new: all of them, or none.
 
-    Raises StorageError if it cannot be written; the file is as it was.
+    `root` is as for `open_folder`. Raises StorageError if the file cannot be written; it is as it
+    was.
     """
-    with explain_write_errors(path), open(path, "ab", buffering=0) as file:
+    with (
+        explain_write_errors(path),
+        open_inside(path, "ab", root=root, buffering=0) as file,
+    ):
         end = file.tell()
         data = data if end else start + data
         try:
@@ -117,6 +137,88 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# ---- without links -------------------------------------------------------------------------------
+
+
+class LinkError(OSError):
+    """A link is where a file or directory of one's own has to be."""
+
+    def __init__(self) -> None:
+        reason = "it is a link, through which nothing is written: put what it leads to in its place"
+        super().__init__(errno.ELOOP, reason)
+
+
+def refuse_link(path: Path) -> None:
+    """Raises StorageError if a path is a link."""
+    if path.is_symlink():
+        raise storage_error(path, LinkError())
+
+
+@contextlib.contextmanager
+def open_folder(path: Path, *, root: Path | None = None, make: bool = False) -> Iterator[int]:
+    """Yields the descriptor of a directory, in which a name is then opened by `dir_fd`.
+
+    Args:
+        path: of the directory.
+        root: a directory above; no part of the path below it may be a link. None: `path` itself.
+        make: make the directories below the root that are missing.
+
+    Raises OSError, LinkError if a part is a link.
+    """
+    root = path if root is None else root
+    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in path.relative_to(root).parts:
+            if make:
+                _make_folder(name, folder)
+            inner = _open(name, os.O_RDONLY | os.O_DIRECTORY, folder=folder)
+            os.close(folder)
+            folder = inner
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_inside(
+    path: Path, mode: str, *, root: Path | None = None, buffering: int = -1
+) -> BinaryIO:
+    """Opens a regular file in a binary mode; `root` and errors are as for `open_folder`."""
+
+    def opener(path_text: str, flags: int) -> int:
+        del path_text
+        with open_folder(path.parent, root=root) as folder:
+            descriptor = _open(path.name, flags, folder=folder)
+        try:
+            regular_file.check(os.fstat(descriptor))
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    return cast(BinaryIO, open(path, mode, buffering=buffering, opener=opener))
+
+
+def _open(name: str, flags: int, *, folder: int) -> int:
+    """Opens a name in a directory, without waiting for a pipe; raises LinkError for a link."""
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        return os.open(name, flags, 0o666, dir_fd=folder)
+    except OSError as error:  # ENOTDIR also of a link, if a directory is asked for
+        if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(name, folder):
+            raise LinkError from None
+        raise
+
+
+def _is_link(name: str, folder: int) -> bool:
+    return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+
+
+def _make_folder(name: str, parent: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=parent)
+        os.fsync(parent)
 
 
 # ---- the lock ------------------------------------------------------------------------------------

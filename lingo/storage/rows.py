@@ -39,14 +39,14 @@ _log = logging.getLogger(__name__)
 class Rows:
     """The rows of a file, by increasing step, one per step."""
 
-    def __init__(self, path: Path, *, enabled: bool = True) -> None:
+    def __init__(self, path: Path, *, root: Path | None = None, enabled: bool = True) -> None:
         """Touches no file yet.
 
-        If another process writes (not `enabled`), the last rows are only remembered for
-        `write_missed`, and `read` returns none.
+        `root` is as for `open_folder`. If another process writes (not `enabled`), the last rows are
+        only remembered for `write_missed`, and `read` returns none.
         """
         self.path = path
-        self._enabled = enabled
+        self._root, self._enabled = root, enabled
         self._unwritten: list[Row] = []
         self._last_step: int | None = None  # in the file, as far as this object knows
 
@@ -63,9 +63,10 @@ class Rows:
         first = self._unwritten[0]["step"]
         written = self._read_written() if first == self._last_step else []
         if written and written[-1]["step"] == first:
-            write_text(self.path, _lines(_merge_steps([*written, *self._unwritten])))
+            new = _lines(_merge_steps([*written, *self._unwritten]))
+            write_text(self.path, new, root=self._root)
         else:
-            append(self.path, _lines(_merge_steps(self._unwritten)).encode())
+            append(self.path, _lines(_merge_steps(self._unwritten)).encode(), root=self._root)
         self._last_step = self._unwritten[-1]["step"]
         self._unwritten.clear()
 
@@ -97,7 +98,7 @@ class Rows:
             )
         kept = [line for line, row in zip(lines, rows, strict=True) if row and row["step"] <= step]
         if (new := "".join(f"{line}\n" for line in kept)) != text:
-            write_text(self.path, new)
+            write_text(self.path, new, root=self._root)
         self._last_step = max(
             (row["step"] for row in rows if row and row["step"] <= step), default=None
         )

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import Signals
-from lingo.storage.files import explain_write_errors
+from lingo.storage.files import explain_write_errors, open_inside
 from lingo.study.plan import (
     LOG,
     RESULTS,
@@ -232,7 +232,7 @@ def launch_locally(
 
     with explain_write_errors(trial.path):
         trial.path.mkdir(exist_ok=True)
-    with explain_write_errors(trial.path / LOG), open(trial.path / LOG, "ab") as log:
+    with explain_write_errors(trial.path / LOG), open_inside(trial.path / LOG, "ab") as log:
         return subprocess.Popen(
             [*program, *trial.arguments],
             stdin=subprocess.DEVNULL,

@@ -43,6 +43,10 @@ class Outcome(NamedTuple):
     num_skipped: int = 0  # steps at the end that changed nothing: they were not finite
     state: State = "stopped"  # or "done", or "done (early)" if evaluations stopped improving
 
+    def end_as(self, state: State) -> Outcome:
+        """Returns the outcome of a run in a state; a signal did not end it if it is finished."""
+        return self._replace(state=state, signal=self.signal if state == "stopped" else None)
+
 
 class _Report(NamedTuple):
     scalars: dict[str, float]  # by TensorBoard tag

@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 from lingo.checkpoints import store
+from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
 from lingo.config.errors import LingoError, NumericFailure
@@ -39,7 +40,15 @@ from lingo.trainer.loop import Loop, Outcome
 from lingo.trainer.profile import Profile
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request, Run
-from lingo.trainer.start import Start, inspect_run, load_state, print_start, start_run, write_texts
+from lingo.trainer.start import (
+    RunStatus,
+    Start,
+    inspect_run,
+    load_state,
+    print_start,
+    start_run,
+    write_texts,
+)
 from lingo.trainer.step_recorder import StepRecorder
 from lingo.trainer.summaries.hparams import hparams
 from lingo.trainer.summaries.summaries import Summaries
@@ -82,25 +91,16 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
     with directory.lock(), run.progress:
         with signals.stop_at_once(), mark_stopped_on_signal(directory):
             injection.at("start", 0)
-            status = inspect_run(run)
-            if status.checkpoint is not None:
-                check_health(run, status.counters)
-                state = run_state(run, status.counters)
-                if state != "stopped":
-                    store.quarantine_all(
-                        status.checkpoint.later_errors, report=run.progress.message
-                    )
-                    return skip_run(run, status.counters, state)
-            start = start_run(run, status)
+            start = _start_or_skip(run)
+            if isinstance(start, Outcome):
+                return start
         write_texts(run, start)
         print_start(run, start)
-        step, profile_steps = status.counters.step, run.request.profile_steps
+        step, profile_steps = start.status.counters.step, run.request.profile_steps
         with (
             mark_running(directory, step),
             Summaries(directory, step=step) as summaries,
-            Profile(
-                directory.path / "profile", profile_steps, enabled=directory.enabled
-            ) as profile,
+            Profile(directory.profile, profile_steps, enabled=directory.enabled) as profile,
         ):
             _summarize_start(run, start, summaries)
             live_run = _live_run(run, start, summaries, signals, watchdog or Watchdog())
@@ -111,10 +111,32 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
                 metadata=start.metadata(run.experiment),
                 profile=profile,
             ).train()
-            outcome = outcome._replace(state=run_state(run, live_run.recorder.counters))
+            outcome = outcome.end_as(run_state(run, live_run.recorder.counters))
             summaries.end_run(outcome.state)
         mark_ended(directory, outcome, run.progress)
     return outcome
+
+
+def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Start | Outcome:
+    """Returns a run that is ready for its first step, or the outcome of one that is done.
+
+    If the checkpoint to resume from verifies and yet holds no tensors, as none that lingo wrote,
+    the one before it is used; several processes end instead.
+    """
+    status = inspect_run(run, unreadable=unreadable)
+    found = status.checkpoint
+    if found is not None:
+        check_health(run, status.counters)
+        state = run_state(run, status.counters)
+        if state != "stopped":
+            store.quarantine_all(found.later_errors, report=run.progress.message)
+            return skip_run(run, status.counters, state)
+    try:
+        return start_run(run, status)
+    except DamagedCheckpoint as error:
+        if found is None or error.path != found.path or run.processes.count > 1:
+            raise
+        return _start_or_skip(run, unreadable=[*unreadable, error])
 
 
 def _live_run(
@@ -122,10 +144,7 @@ def _live_run(
 ) -> LiveRun:
     directory, counters = run.directory, start.status.counters
     dump = directory.path / DUMP if directory.enabled else None
-    audit = None
-    if directory.enabled and (run.request.audit or (directory.path / AUDIT).exists()):
-        audit = Audit(directory.path / AUDIT)
-        audit.cut(counters.step)
+    audit = _open_audit(run, start.status) if directory.enabled else None
     if run.processes.count > 1:
         signals = AgreedSignals(signals, run.processes, watchdog.pause)
     incidents = Incidents(dump, report=run.progress.message)
@@ -138,6 +157,18 @@ def _live_run(
         throughput=Throughput(peak_flops_per_second=start.peak_flops_per_second()),
         watchdog=watchdog,
     )
+
+
+def _open_audit(run: Run, status: RunStatus) -> Audit | None:
+    """Returns the audit log, if it was asked for now or before; reports what it lacks."""
+    path, found = run.directory.path / AUDIT, status.checkpoint
+    was_audited = found is not None and found.metadata.get("audit")
+    if not (run.request.audit or was_audited or path.exists()):
+        return None
+    audit = Audit(path)
+    if missing := audit.resume(status.counters.step):
+        run.progress.message(f"warning: {path} lacks the rows of steps {missing}; a line says so")
+    return audit
 
 
 # ---- what is trained, as summaries ---------------------------------------------------------------

@@ -80,6 +80,7 @@ class Saver:
             return
         metadata, state = self._metadata_now(), self.state()
         run.directory.check_there()
+        run.recorder.sync()  # a checkpoint on the disk has all rows before it
         tensors = named_tensors(run.experiment.learner, state)
         stay = self._protected_steps() if run.processes.is_leader else []
         self._writer.save(step, tensors, metadata=metadata, protected=stay)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
@@ -30,7 +30,7 @@ from lingo.learner.additive import check_sums
 from lingo.learner.state import TrainState, initial_state, restore_state
 from lingo.learner.step import Placement
 from lingo.processes.processes import Processes
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.storage import injection
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.run_directory import CONFIG, FLAGS, METRICS, RESOLVED, RunDirectory
@@ -79,10 +79,11 @@ class Start(NamedTuple):
         return self.environment.get("matmul_flops_per_second", 0.0)
 
 
-def inspect_run(run: Run) -> RunStatus:
+def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> RunStatus:
     """Returns the status of a directory, and removes what a killed process left there.
 
-    If there are several processes, the leader chooses the checkpoint and shares it.
+    If there are several processes, the leader chooses the checkpoint and shares it. `unreadable` is
+    as for `store.latest`.
 
     Raises NoUsableCheckpoint if there are or were checkpoints and none can be used, and
     ChangedConfiguration if the directory's run has another configuration.
@@ -90,7 +91,9 @@ def inspect_run(run: Run) -> RunStatus:
     directory, request = run.directory, run.request
     lines = text.resolve(request.params)
     found = share_checkpoint(
-        run.processes, directory.checkpoints, lambda: latest_checkpoint(directory)
+        run.processes,
+        directory.checkpoints,
+        lambda: latest_checkpoint(directory, unreadable=unreadable),
     )
     if run.processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
         store.clear_leftovers(directory.checkpoints)
@@ -134,7 +137,8 @@ def _start_program(
 ) -> Program:
     learner = experiment.learner
     state = restore_state(learner, found) if found else _first_state(experiment, warm)
-    return experiment.runtime.start(learner, state)
+    with explain_program_errors("placing the state on the devices"):
+        return experiment.runtime.start(learner, state)
 
 
 def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
@@ -235,9 +239,14 @@ def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
 # ---- the checkpoint to resume from, and checks that configuration and data are the same ----------
 
 
-def latest_checkpoint(run: RunDirectory) -> Checkpoint | None:
-    """Returns the checkpoint to resume from, or None for a run that never had one."""
-    found = store.latest(run.checkpoints)
+def latest_checkpoint(
+    run: RunDirectory, *, unreadable: Sequence[DamagedCheckpoint] = ()
+) -> Checkpoint | None:
+    """Returns the checkpoint to resume from, or None for a run that never had one.
+
+    `unreadable` is as for `store.latest`.
+    """
+    found = store.latest(run.checkpoints, unreadable=unreadable)
     if found is None and (evidence := _checkpoint_evidence(run)):
         raise NoUsableCheckpoint(
             f"{run.checkpoints} holds no checkpoint, but {evidence}.\n"

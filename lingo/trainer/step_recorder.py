@@ -73,7 +73,8 @@ class StepRecorder:
     def metadata(self) -> dict[str, Any]:
         """Returns the run's counters as a checkpoint records them."""
         counters = self.counters._replace(states=self._metrics.states)
-        return counters.metadata(self._experiment.train_input)
+        is_audited = {"audit": True} if self._audit is not None else {}
+        return counters.metadata(self._experiment.train_input) | is_audited
 
     def anomaly(self) -> Anomaly | None:
         """Returns the anomaly that requires a rewind or a stop, or None."""
@@ -89,6 +90,11 @@ class StepRecorder:
         """Writes the recorded rows of the audit log."""
         if self._audit is not None:
             self._audit.write()
+
+    def sync(self) -> None:
+        """Waits until what `write` has written is on the disk."""
+        if self._audit is not None:
+            self._audit.sync()
 
     def cut(self, step: int) -> None:
         """Removes the records of steps after `step`."""

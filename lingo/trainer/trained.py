@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lingo.checkpoints.checkpoint import Checkpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint
 from lingo.checkpoints.store import share_checkpoint
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, fields
@@ -16,7 +18,7 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
 from lingo.layers import context
-from lingo.learner.state import load_arrays, restore_state
+from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import Batch
 from lingo.runtimes.runtime import Program
@@ -52,11 +54,7 @@ class Trained:
             CheckpointMismatch: if the checkpoint is of another model.
         """
         self.experiment: Experiment = params.build()
-        processes = self.experiment.runtime.join()
-        self.checkpoint = share_checkpoint(
-            processes, run.checkpoints, lambda: choose(self.experiment, run, step)
-        )
-        self._state = load_arrays(restore_state(self.experiment.learner, self.checkpoint))
+        self.checkpoint, self._state = _load(self.experiment, run, step)
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
     @property
@@ -173,3 +171,32 @@ class Trained:
     @functools.cached_property
     def _program(self) -> Program:
         return self.experiment.runtime.start(self.experiment.learner, self._state)
+
+
+def _load(
+    experiment: Experiment, run: RunDirectory, step: int | Literal["best"] | None
+) -> tuple[Checkpoint, TrainState]:
+    """Returns a checkpoint, chosen by `choose`, and its state in memory; in all processes the same.
+
+    It chooses again if the training deletes the checkpoint before it is read, or if the latest
+    verifies and yet holds no tensors.
+    """
+    processes = experiment.runtime.join()
+    unreadable: list[DamagedCheckpoint] = []
+
+    def find() -> Checkpoint:
+        return choose(experiment, run, step, unreadable=unreadable)
+
+    while True:
+        found = share_checkpoint(processes, run.checkpoints, find)
+        try:
+            state = load_arrays(restore_state(experiment.learner, found))
+        except (DamagedCheckpoint, DeletedCheckpoint) as error:
+            processes.any(True)
+            if isinstance(error, DamagedCheckpoint):
+                if step is not None or error.path in [other.path for other in unreadable]:
+                    raise
+                unreadable.append(error)
+        else:
+            if not processes.any(False):
+                return found, state

@@ -84,6 +84,12 @@ def a_pipe(path):
     return f"{path} is a named pipe, not a file"
 
 
+def a_directory(path):
+    path.unlink()
+    path.mkdir()
+    return f"{path} is a directory, not a file"
+
+
 def looped(path):
     path.unlink()
     path.symlink_to(path.name)
@@ -95,7 +101,7 @@ def compressed(path):
     return f"{path} is compressed by gzip"
 
 
-SLOW = [missing, truncated, a_pipe, looped, compressed]
+SLOW = [missing, truncated, a_pipe, a_directory, looped, compressed]
 
 
 @pytest.mark.parametrize(

@@ -119,3 +119,19 @@ def test_names_cannot_leave_the_run_directory(attack, sound, name):
     (held, *_) = config["params"]["eval_inputs"].values()
     config["params"]["eval_inputs"] = {name: held}
     assert "becomes part of a path" in attack(config, "train")
+
+
+@pytest.mark.faults
+def test_links_in_the_run_directory_lead_nothing_out_of_it(runs):
+    for name in ("run", "outside"):
+        (runs.folder / name).mkdir()
+    precious = runs.folder / "outside/precious"
+    precious.write_text('{"step": 7}\n')
+    for name, target in {"metrics.jsonl": precious, "checkpoints": precious.parent}.items():
+        (runs.folder / "run" / name).symlink_to(target)
+        done = runs.train("run")
+        assert done.returncode == 10
+        assert f"cannot write {runs.folder}/run/{name}: it is a link" in done.stderr
+        (runs.folder / "run" / name).unlink()
+    assert [path.name for path in precious.parent.iterdir()] == ["precious"]
+    assert precious.read_text() == '{"step": 7}\n'

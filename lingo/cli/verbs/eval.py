@@ -18,12 +18,12 @@ until the run is done or has failed. Which checkpoint is best, evaluate.metric s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from absl import flags
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.store import share_checkpoints
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
@@ -78,13 +78,20 @@ def run(values: flags.FlagValues, word: str) -> int:
                 "--set: the results are not kept, for the run has another configuration."
             )
         evaluator = Evaluator(experiment)
-        checkpoints = _checkpoints(values, experiment, directory, is_same=is_same)
+        unreadable: list[DamagedCheckpoint] = []
+        checkpoints = _checkpoints(
+            values, experiment, directory, is_same=is_same, unreadable=unreadable
+        )
         for found in share_checkpoints(processes, directory.checkpoints, checkpoints):
             try:
                 results = evaluator.evaluate_checkpoint(found)
-            except DamagedCheckpoint as error:
-                if not values.watch:
-                    raise
+            except (DamagedCheckpoint, DeletedCheckpoint) as error:
+                if processes.count > 1 and not values.watch:
+                    raise  # the others are still computing
+                if isinstance(error, DamagedCheckpoint):
+                    unreadable.append(error)
+                    if values.step is not None:
+                        raise
                 experiment_flags.print_note(f"passed over: {error}")
                 continue
             if processes.is_leader:
@@ -92,6 +99,8 @@ def run(values: flags.FlagValues, word: str) -> int:
                 if is_same:
                     tags = {name: tag_metrics(metrics) for name, metrics in results.items()}
                     write_evaluations(directory, found.step, tags)
+            if not values.watch:
+                break
     return 0
 
 
@@ -119,14 +128,24 @@ def _timeout(values: flags.FlagValues) -> float:
 
 
 def _checkpoints(
-    values: flags.FlagValues, experiment: Experiment, directory: RunDirectory, *, is_same: bool
+    values: flags.FlagValues,
+    experiment: Experiment,
+    directory: RunDirectory,
+    *,
+    is_same: bool,
+    unreadable: Sequence[DamagedCheckpoint],
 ) -> Iterator[Checkpoint]:
-    """Yields one checkpoint, or with --watch each that this configuration has not evaluated yet."""
+    """Yields the checkpoint to evaluate, and another if that has become `unreadable` or is deleted.
+
+    With --watch it yields each that this configuration has not evaluated yet.
+    """
     if not values.watch:
-        found = choose(experiment, directory, experiment_flags.read_step(values.step))
+        step = experiment_flags.read_step(values.step)
+        found = choose(experiment, directory, step)
         experiment_flags.print_later_errors(found)
         yield found
-        return
+        while True:  # it could not be evaluated
+            yield choose(experiment, directory, step, unreadable=unreadable)
     done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()
     timeout_seconds = _timeout(values)
     for step in new_checkpoints(

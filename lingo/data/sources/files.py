@@ -1,7 +1,8 @@
 """Files on disk: listing those that match a pattern, and reading them with checks.
 
 No file is left out in silence: it is an error if a match is not a regular file, a directory cannot
-be listed, or shards of a set are missing. Nothing here waits, for example for a named pipe.
+be listed, or shards of a set are missing. Only directories that match a wildcard for any name, such
+as `*`, are skipped. Nothing here waits, for example for a named pipe.
 """
 
 from __future__ import annotations
@@ -112,10 +113,12 @@ def open_file(path: str) -> Iterator[BufferedReader]:
 
 
 def list_files(places: Sequence[Place]) -> list[File]:
-    """Returns the files of some places, sorted by name; directories that match are skipped.
+    """Returns the files of some places, sorted by name.
 
-    Raises DataError if another match is not a readable regular file, a directory cannot be listed,
-    or a shard is missing.
+    Directories that match are skipped, unless one is in the place of a file: it has the name of a
+    shard, or the pattern asks for files of one name or extension in several places. Raises
+    DataError for such a directory, if another match is not a readable regular file, if a directory
+    cannot be listed, and if a shard is missing.
     """
     files = []
     for place in places:
@@ -232,12 +235,20 @@ def _file(place: Place, name: str) -> File | None:
     path = os.path.join(place.root, name)
     with _explain_errors(path):
         status = os.stat(path)
-    if stat.S_ISDIR(status.st_mode):
+    if stat.S_ISDIR(status.st_mode) and not _is_in_place_of_file(place, name):
         return None
     if not stat.S_ISREG(status.st_mode):
         kind = regular_file.kind(status.st_mode)
         raise DataError(f"{path} is {kind}, not a file: leave it out of the pattern.")
     return File(place.prefix + name.replace(os.sep, "/"), path, status.st_size, status.st_mtime_ns)
+
+
+def _is_in_place_of_file(place: Place, name: str) -> bool:
+    """Returns whether a directory that matches a place's pattern has the name of a file."""
+    last = os.path.basename(place.pattern)
+    is_any_name = glob.has_magic(last) and os.path.splitext(last)[1] in ("", ".*")
+    asks_for_files = glob.has_magic(place.pattern) and not is_any_name
+    return asks_for_files or _SHARD.fullmatch(name) is not None
 
 
 # ---- files that cannot be read -----------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.mesh.topology import Topology
-from lingo.runtimes.devices import check_devices
+from lingo.runtimes.devices import advise_devices, check_devices
 from lingo.runtimes.runtime import ProgramError, peak
 
 
@@ -60,7 +60,7 @@ def device_mesh(topology: Topology) -> Any:
         here = f"{len(devices)} {'is' if len(devices) == 1 else 'are'} here"
         if devices[0].platform == "cpu":
             each = -(-wanted // jax.process_count())
-            here += f": --devices={each} makes so many of the processor"
+            here += f": {advise_devices(each)}"
             here += " of each worker" if jax.process_count() > 1 else ""
         raise ParamError(f"the mesh has {wanted} devices, {here}", "runtime")
     if len(devices) > wanted and jax.process_count() > 1:

@@ -9,6 +9,11 @@ if one was interrupted. `not_finite` names the quantity because of which the upd
 If processes share a batch, none has all of its arrays, and there is no `digest`; the other fields
 are of the whole batch.
 
+    {"step": 40, "missing": [[3, 3], [17, 40]]}
+
+A run that resumes after step 40 without the rows of step 3 and of steps 17 to 40 adds such a line.
+Lines that are not rows stay where they are.
+
 Axes: B batch.
 """
 
@@ -18,17 +23,19 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lingo.storage.files import append, explain_write_errors
+from lingo.config import regular_file
+from lingo.storage.files import append, explain_write_errors, open_inside, sync
 
 AUDIT = "audit.jsonl"
 
 _DIGEST_BYTES = 8
-_STEP = re.compile(rb'\{"step": (\d+),')
+_STEP = re.compile(rb'\{"step": (\d{1,18}),')
 
 
 class Audit:
@@ -73,11 +80,37 @@ class Audit:
         append(self.path, b"".join(self._rows))
         self._rows.clear()
 
+    def sync(self) -> None:
+        """Waits until the rows that `write` has written are on the disk."""
+        with explain_write_errors(self.path):
+            sync(self.path)
+            sync(self.path.parent)
+
+    def resume(self, step: int) -> str:
+        """Cuts rows of steps after `step`, and adds a line that names the missing ones before it.
+
+        Returns a text that names them: "3, 17 to 40", or "" if there are none that no earlier line
+        names.
+        """
+        self.cut(step)
+        missing = list(_missing_ranges(self._recorded_steps(step), step))
+        if missing:
+            line = {"step": step, "missing": missing}
+            append(self.path, json.dumps(line).encode() + b"\n")
+        return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in missing)
+
+    def _recorded_steps(self, last: int) -> set[int]:
+        """Returns the steps up to `last` that have a row, or that a line names as missing."""
+        if not self.path.exists():
+            return set()
+        with explain_write_errors(self.path), regular_file.open_regular(self.path) as file:
+            return {step for line in file for step in _steps_of(line, last)}
+
     def cut(self, step: int) -> None:
         """Removes the rows of steps after `step`, and a row that a crash cut short."""
         if not self.path.exists():
             return
-        with explain_write_errors(self.path), open(self.path, "rb+") as file:
+        with explain_write_errors(self.path), open_inside(self.path, "rb+") as file:
             size = sum(map(len, itertools.takewhile(lambda line: _stays(line, step), file)))
             file.truncate(size)
 
@@ -95,3 +128,37 @@ def _stays(line: bytes, last: int) -> bool:
     """Returns whether a line is complete and not of a step after `last`; keeps damaged lines."""
     match = _STEP.match(line)
     return line.endswith(b"\n") and not (match and int(match[1]) > last)
+
+
+def _steps_of(line: bytes, last: int) -> Iterable[int]:
+    """Returns the steps up to `last` of which a line is the row, or which it names as missing."""
+    match _json(line):
+        case {"step": int(step), "batch": _, "loss": _, "examples": _, "origins": _}:
+            return (step,)
+        case {"step": int(step), "missing": [*ranges]}:
+            return itertools.chain.from_iterable(_steps_in(one, min(step, last)) for one in ranges)
+    return ()
+
+
+def _steps_in(pair: Any, last: int) -> range:
+    """Returns the steps of a pair [first, last], as far as they are at most `last`."""
+    match pair:
+        case [int(first), int(end)]:
+            return range(max(first, 1), min(end, last) + 1)
+    return range(0)
+
+
+def _json(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _missing_ranges(steps: Iterable[int], last: int) -> Iterator[tuple[int, int]]:
+    """Yields (first, last) of each range of the steps 1, ..., `last` that are not among `steps`."""
+    expected = 1
+    for step in sorted([*steps, last + 1]):
+        if step > expected:
+            yield expected, step - 1
+        expected = max(expected, step + 1)

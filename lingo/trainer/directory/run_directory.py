@@ -32,14 +32,17 @@ from lingo.storage.files import (
     StorageError,
     clear_leftovers,
     explain_write_errors,
+    refuse_link,
     write_text,
 )
 from lingo.storage.rows import Rows, State, Status, parse_status
+from lingo.trainer.directory.audit import AUDIT
 
 CONFIG = "config.json"
 RESOLVED = "config.txt"
 FLAGS = "flags.txt"
 METRICS = "metrics.jsonl"
+VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
 MAX_PART_BYTES = 255
@@ -60,6 +63,7 @@ class RunDirectory:
         self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"
         self.train = self.path / "train"  # TensorBoard events
+        self.profile = self.path / "profile"
         self._lock = Lock(self.path / ".lock")
 
     @functools.cached_property
@@ -70,7 +74,7 @@ class RunDirectory:
     @functools.cached_property
     def vectors(self) -> Rows:
         """The rows of vectors.jsonl."""
-        return Rows(self.path / "vectors.jsonl", enabled=self.enabled)
+        return Rows(self.path / VECTORS, enabled=self.enabled)
 
     @property
     def exists(self) -> bool:
@@ -91,7 +95,8 @@ class RunDirectory:
 
         If the body fails before a run has begun, the directories made here are removed. Raises
         DirectoryLocked if another process has the lock, ParamError if the path or a parent is not
-        a directory, and StorageError if it cannot be made.
+        a directory, and StorageError if it cannot be made, or if a link is in the place of a file
+        or directory that is written to; the directory itself may be a link.
         """
         if not self.enabled:
             yield self
@@ -108,6 +113,7 @@ class RunDirectory:
         try:
             lock.acquire()
             try:
+                self._refuse_links()
                 clear_leftovers(self.path)
                 yield self
             finally:
@@ -115,6 +121,12 @@ class RunDirectory:
         finally:
             if not self.exists:
                 _remove_empty(made)
+
+    def _refuse_links(self) -> None:
+        """Raises StorageError for a link that could lead writes, or deletions, out of here."""
+        folders = (self.checkpoints, self.train, self.profile, *self.path.glob("eval_*"))
+        for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
+            refuse_link(path)
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
@@ -205,7 +217,9 @@ class RunDirectory:
     def cut(self, step: int) -> None:
         """Removes all rows of steps after `step`, also those of `lingo eval`."""
         folders = self.path.glob("eval_*")
-        beside = (Rows(folder / METRICS, enabled=self.enabled) for folder in folders)
+        beside = (
+            Rows(folder / METRICS, root=self.path, enabled=self.enabled) for folder in folders
+        )
         for rows in (self.metrics, self.vectors, *beside):
             rows.cut(step)
 

@@ -6,12 +6,12 @@ resume that removes rows also removes their effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.config.params import ParamError, suggest
 from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
@@ -91,12 +91,19 @@ def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:
 
 
 def choose(
-    experiment: Experiment, run: RunDirectory, step: int | Literal["best"] | None
+    experiment: Experiment,
+    run: RunDirectory,
+    step: int | Literal["best"] | None,
+    *,
+    unreadable: Sequence[DamagedCheckpoint] = (),
 ) -> Checkpoint:
-    """Returns a sound checkpoint: of a step, the "best" by `evaluate.metric`, or the latest."""
+    """Returns a sound checkpoint: of a step, the "best" by `evaluate.metric`, or the latest.
+
+    `unreadable` is as for `store.latest`.
+    """
     if step == "best":
         step = _best_step(experiment, run)
-    return store.find(run.checkpoints, step, of=run.path)
+    return store.find(run.checkpoints, step, of=run.path, unreadable=unreadable)
 
 
 def _best_step(experiment: Experiment, run: RunDirectory) -> int:

@@ -92,7 +92,7 @@ def write_evaluations(
         folder = run.evaluation(name)
         events.add_scalars(folder, step, results)
         row = {"step": int(step), "time": time.time(), **results}
-        rows = Rows(folder / METRICS)
+        rows = Rows(folder / METRICS, root=run.path)
         with events.warn_on_failure(rows.path):
             rows.append(row)
 

@@ -7,6 +7,7 @@ leaves half a record in the file, and its checksums take 0.2 s per megabyte.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import logging
 import os
 import socket
@@ -27,7 +28,13 @@ from lingo.config.lazy import tf
 from lingo.data.document_source import CorruptRecord
 from lingo.data.sources.files import File
 from lingo.data.sources.tfrecord import frame, payload, records
-from lingo.storage.files import StorageError, append, explain_write_errors
+from lingo.storage.files import (
+    StorageError,
+    append,
+    explain_write_errors,
+    open_folder,
+    open_inside,
+)
 
 _FILES = "events.out.tfevents.*"
 _VERSION = "brain.Event:2"
@@ -77,22 +84,24 @@ class Events:
         if not self._enabled:
             return
         self._files.pop(folder, None)  # a live reader is past its new end: continue in another
-        with explain_write_errors(folder):
-            for file in sorted(folder.glob(_FILES)):
+        if not os.path.lexists(folder):
+            return
+        with explain_write_errors(folder), open_folder(folder, root=self._root) as descriptor:
+            for name in sorted(fnmatch.filter(os.listdir(descriptor), _FILES)):
                 if step < 0:
-                    file.unlink()
+                    os.unlink(name, dir_fd=descriptor)
                 else:
-                    _cut_file(file, step)
+                    _cut_file(folder / name, step, root=self._root)
 
     def _append(self, folder: Path, event: Event) -> None:
         if not self._enabled:
             return
         first = Event(wall_time=event.wall_time, file_version=_VERSION)
         with self.warn_on_failure(folder), explain_write_errors(folder):
-            if folder != self._root:
-                folder.mkdir(exist_ok=True)
+            with open_folder(folder, root=self._root, make=True):
+                pass
             data, start = (frame(e.SerializeToString()) for e in (event, first))
-            append(self._file(folder), data, start=start)
+            append(self._file(folder), data, start=start, root=self._root)
 
     def _file(self, folder: Path) -> Path:
         if folder not in self._files:
@@ -102,19 +111,19 @@ class Events:
         return self._files[folder]
 
 
-def _cut_file(path: Path, step: int) -> None:
+def _cut_file(path: Path, step: int, *, root: Path) -> None:
     """Ends a file before the first event of a later step, or before one that a crash cut short.
 
     A process adds its events in the order of their steps. (TensorBoard has a marker that makes it
     skip earlier events, but not every reader respects it.)
     """
-    with open(path, "rb+") as stream:
+    with explain_write_errors(path), open_inside(path, "rb+", root=root) as stream:
 
         def read(start: int, stop: int) -> bytes:
             stream.seek(start)
             return stream.read(stop - start)
 
-        end, size = 0, path.stat().st_size
+        end, size = 0, os.fstat(stream.fileno()).st_size
         with contextlib.suppress(CorruptRecord, DecodeError):
             for start, length in records(File(path.name, str(path), size, 0), read):
                 event = Event.FromString(payload(read(start, start + length), path.name))

@@ -38,6 +38,12 @@ def rewrite(path, **changes):
     file.write_bytes(manifest.render(body | changes))
 
 
+def reseal(path):
+    """Writes the manifest anew with the digests of the files that are there."""
+    files = json.loads((path / manifest.MANIFEST).read_text())["files"]
+    rewrite(path, files={name: manifest.seal_file(path / name) for name in files})
+
+
 class Crowd:
     """Threads that act as the processes of a run. One that dies does not clear up."""
 
@@ -134,3 +140,4 @@ _tensors = give("tensors", tensors)
 _save = give("save", save)
 _flip = give("flip", flip)
 _rewrite = give("rewrite", rewrite)
+_reseal = give("reseal", reseal)

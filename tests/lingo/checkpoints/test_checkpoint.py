@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import checkpoint
-from lingo.checkpoints.checkpoint import digest, open_checkpoint
-from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
+from lingo.checkpoints.checkpoint import digest, open_checkpoint, open_sound
+from lingo.checkpoints.errors import (
+    CheckpointMismatch,
+    DamagedCheckpoint,
+    DeletedCheckpoint,
+    NoUsableCheckpoint,
+)
+from lingo.config.lazy import tf
 
 DATA = "tensors.data-00000-of-00001"
 GRID = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -93,6 +99,48 @@ def test_damage_after_verification_is_found_by_the_bundle(tmp_path, save, tensor
     flip(found.path / DATA, 10)
     with pytest.raises(DamagedCheckpoint, match="tensors"):
         found.read(tensors())
+
+
+@pytest.mark.parametrize("file", [DATA, "tensors.index"])
+@pytest.mark.parametrize("content", [b"", b"garbage", bytes(1000)])
+def test_garbage_under_right_digests_is_damage_in_plain_words(
+    tmp_path, save, tensors, reseal, file, content
+):
+    path = save(tmp_path, 1)
+    (path / file).write_bytes(content)
+    reseal(path)
+    with pytest.raises(DamagedCheckpoint) as caught:
+        open_sound(path).read(tensors())
+    assert str(caught.value) == f"{path} is damaged: tensors: no tensors can be read from its bytes"
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_not_damaged(tmp_path, save, tensors):
+    found = open_checkpoint(save(tmp_path, 1))
+    shutil.rmtree(found.path)
+    for read in (found.verify, lambda: found.read(tensors()), lambda: open_checkpoint(found.path)):
+        with pytest.raises(DeletedCheckpoint, match="was deleted while it was read") as caught:
+            read()
+        assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (tf.errors.ResourceExhaustedError, "there is no memory for it"),
+        (tf.errors.UnknownError, "the disk or its permissions prevent it"),
+    ],
+)
+def test_what_cannot_be_read_now_is_not_damaged(tmp_path, save, tensors, monkeypatch, kind, said):
+    found = open_checkpoint(save(tmp_path, 1))
+
+    def fail(*_):
+        raise kind(None, None, "OOM when allocating [Op:RestoreV2]\nHint: If you want to see")
+
+    monkeypatch.setattr(checkpoint, "restore", fail)
+    with pytest.raises(NoUsableCheckpoint) as caught:
+        found.read(tensors())
+    message = f"{found.path} cannot be read now: tensors: {said}. Nothing was changed: try again."
+    assert str(caught.value) == message
 
 
 def test_a_shape_that_only_the_manifest_has_is_damage(tmp_path, save, rewrite):

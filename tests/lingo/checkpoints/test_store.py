@@ -11,7 +11,7 @@ import pytest
 
 from lingo.checkpoints import commit, store
 from lingo.checkpoints.checkpoint import open_sound
-from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.store import select_kept, share_checkpoint, share_checkpoints
 from lingo.config.errors import NumericFailure
@@ -189,6 +189,32 @@ def test_a_checkpoint_that_goes_while_it_is_read_is_not_called_damaged(tmp_path,
     assert (found.step, found.later_errors) == (3, ())
 
 
+def test_of_a_step_that_goes_while_it_is_read_those_that_are_left_are_named(
+    tmp_path, save, monkeypatch
+):
+    for step in (1, 2):
+        save(tmp_path, step)
+    opened = store.open_sound
+
+    def late(path):
+        store.delete(path)
+        return opened(path)
+
+    monkeypatch.setattr(store, "open_sound", late)
+    with pytest.raises(NoUsableCheckpoint, match="run has no checkpoint of step 2; it has 1"):
+        store.find(tmp_path, 2, of="run")
+
+
+def test_one_that_turned_out_to_be_unreadable_counts_as_damaged(tmp_path, save):
+    for step in (1, 2):
+        save(tmp_path, step)
+    error = DamagedCheckpoint(store.step_path(tmp_path, 2), "tensors", "garbage")
+    found = store.latest(tmp_path, unreadable=[error])
+    assert (found.step, found.later_errors) == (1, (error,))
+    found = store.find(tmp_path, None, of=tmp_path, unreadable=[error])
+    assert (found.step, found.later_errors) == (1, (error,))
+
+
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(tmp_path, monkeypatch):
     def denied(_):
         raise PermissionError(13, "Permission denied")
@@ -196,6 +222,14 @@ def test_a_directory_that_cannot_be_listed_is_not_taken_for_empty(tmp_path, monk
     monkeypatch.setattr(os, "listdir", denied)
     with pytest.raises(NoUsableCheckpoint, match="cannot be read: Permission denied"):
         store.latest(tmp_path)
+
+
+def test_nothing_is_saved_where_a_link_leads_to(tmp_path, save):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=r"step_00000001: .*it is a link"):
+        save(tmp_path / "checkpoints", 1)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 # ---- leftovers ---------------------------------------------------------------------------------

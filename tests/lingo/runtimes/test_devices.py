@@ -4,8 +4,21 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.runtimes.devices import split_processor
+from lingo.runtimes.devices import advise_devices, split_processor
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from tests.lingo.runtimes.child import printed
+
+
+def test_the_advice_is_one_that_can_be_followed():
+    assert advise_devices(4096) == "--devices=4096 makes so many of the processor"
+    assert advise_devices(4097) == "--devices makes at most 4096 of the processor"
+
+
+@pytest.mark.parametrize("kind", [Mesh, TpuMesh])
+def test_a_mesh_that_no_machine_has_is_refused(kind):
+    with pytest.raises(ParamError, match="data=10000000000: a mesh of 10,000,000,000 devices"):
+        kind.params(data=10**10).build()
 
 
 def test_a_process_has_as_many_devices_as_it_asked_for():

@@ -43,6 +43,15 @@ def test_an_error_under_xla_says_what():
     assert str(caught.value) == f"evaluation: InvalidArgumentError: {said}, in Reshape"
 
 
+def test_advice_on_memory_for_programmers_of_tensorflow_is_left_out():
+    hint = "\nHint: If you want to see a list of allocated tensors when OOM happens\n [Op:Add]"
+    with (
+        pytest.raises(ProgramError, match=r"ResourceExhaustedError: OOM when allocating a tensor$"),
+        explain_program_errors("step 1"),
+    ):
+        raise tf.errors.ResourceExhaustedError(None, None, f"OOM when allocating a tensor{hint}")
+
+
 def test_an_error_without_a_message_is_still_one():
     with (
         pytest.raises(ProgramError, match=r"step 1: AbortedError: no message$"),

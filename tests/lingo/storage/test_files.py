@@ -9,7 +9,16 @@ import sys
 
 import pytest
 
-from lingo.storage.files import DirectoryLocked, Lock, StorageError, append, write_text
+from lingo.storage.files import (
+    DirectoryLocked,
+    Lock,
+    StorageError,
+    append,
+    describe_os_error,
+    open_folder,
+    open_inside,
+    write_text,
+)
 
 
 def test_the_new_text_replaces_the_old_and_nothing_else_is_left(tmp_path):
@@ -48,6 +57,80 @@ def test_a_failed_append_leaves_the_file_as_it_was(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_bytes() == b"before"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("/a/part-0.index.tempstate42; No space left on device [Op:S]", "No space left on device"),
+        ("Failed to rename: /a.tempstate1 to: /a; Input/output error", "Input/output error"),
+        ("OOM when allocating tensor [Op:SaveV2]\nHint: If you want to see", "out of memory"),
+        ("{{node save}} Another profiler is running. [Op:X]", "Another profiler is running."),
+    ],
+)
+def test_an_error_of_tensorflow_is_told_by_what_the_system_said(message, reason):
+    class OpError(Exception):
+        """An error as TensorFlow raises it."""
+
+    error = OpError()
+    error.message = message
+    assert describe_os_error(error) == reason
+
+
+# ---- links -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planted(tmp_path):
+    """A directory `run` with a link to the folder `outside`, and one to a file in it."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/precious").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/folder").symlink_to(tmp_path / "outside")
+    (tmp_path / "run/rows").symlink_to(tmp_path / "outside/precious")
+    yield tmp_path / "run"
+    assert os.listdir(tmp_path / "outside") == ["precious"]
+    assert (tmp_path / "outside/precious").read_text() == "kept"
+
+
+def test_nothing_is_written_through_a_link(planted):
+    with pytest.raises(StorageError, match=r"run/rows: it is a link.* in its place\.$"):
+        append(planted / "rows", b"x")
+    with pytest.raises(OSError, match="it is a link"):
+        open_inside(planted / "rows", "rb+")
+    write_text(planted / "rows", "new")  # takes the place of the link
+    assert (planted / "rows").read_text() == "new"
+
+
+def test_nothing_is_written_in_a_folder_that_a_link_leads_to(planted):
+    file, options = planted / "folder/precious", {"root": planted}
+    with pytest.raises(StorageError, match="it is a link"):
+        append(file, b"x", **options)
+    with pytest.raises(StorageError, match="it is a link"):
+        write_text(file, "x", **options)
+    for inner in ("folder", "folder/deeper"):
+        with (
+            pytest.raises(OSError, match="it is a link"),
+            open_folder(planted / inner, make=True, **options),
+        ):
+            pass
+
+
+def test_the_root_itself_may_be_a_link(planted, tmp_path):
+    (tmp_path / "alias").symlink_to(planted)
+    with open_folder(tmp_path / "alias/new/deep", root=tmp_path / "alias", make=True):
+        assert (planted / "new/deep").is_dir()
+    append(tmp_path / "alias/new/log", b"x", root=tmp_path / "alias")
+    write_text(tmp_path / "alias/note", "x")
+    assert sorted(os.listdir(planted)) == ["folder", "new", "note", "rows"]
+
+
+def test_only_a_file_is_appended_to(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(StorageError, match="it is a named pipe, not a file"):
+        append(tmp_path / "pipe", b"x")
+    os.close(reader)
 
 
 # ---- the lock ----------------------------------------------------------------------------------

@@ -50,6 +50,14 @@ def test_processors_are_divided_as_long_as_there_is_one_for_each(num_cores, num_
     assert [list(part) for part in divide_cores(cores, num_workers)] == shares
 
 
+def test_a_log_that_is_a_link_is_not_written_to(trial, tmp_path):
+    trial.path.mkdir()
+    (trial.path / "log.txt").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=r"log\.txt: it is a link"):
+        launch(TELL, trial)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 def test_a_trial_gets_its_command_line_its_cores_and_its_log(trial):
     with launch(TELL, trial) as process:
         assert process.wait() == 5

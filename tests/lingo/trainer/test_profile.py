@@ -53,6 +53,18 @@ def test_tensorboard_finds_what_was_recorded(tmp_path):
     assert list((tmp_path / "profile").glob("events.out.tfevents.*")), "it is a run"
 
 
+@pytest.mark.parametrize("name", ["profile", "profile/plugins", "profile/plugins/profile"])
+def test_a_folder_that_is_a_link_gets_no_profile(tmp_path, log, caplog, name):
+    (tmp_path / "elsewhere").mkdir()
+    run = tmp_path / "run"
+    (run / name).parent.mkdir(parents=True)
+    (run / name).symlink_to(tmp_path / "elsewhere")
+    done(Profile(run / "profile", range(0, 4)), log, [range(0, 4)])
+    assert log == ["0:4"]
+    assert "it is a link" in caplog.messages[-1]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_another_profiler_at_work_is_a_warning(tmp_path, monkeypatch, caplog):
     def busy(folder):
         raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.")

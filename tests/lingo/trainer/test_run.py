@@ -9,6 +9,7 @@ import pytest
 
 import lingo
 from lingo.checkpoints import store
+from lingo.checkpoints.manifest import MANIFEST, render, seal_file
 from lingo.config.params import ParamError
 from lingo.data.document_source import DataError
 from lingo.data.prefetch import Prefetch
@@ -56,6 +57,25 @@ def test_a_resumed_run_is_the_same_bit_for_bit(small, run, losses, weights, tmp_
     assert_same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
 
 
+def test_a_checkpoint_that_verifies_and_holds_garbage_is_passed_over(
+    small, run, weights, directory, capsys
+):
+    run(small(), directory)
+    whole = weights(directory)
+    path = store.step_path(directory / "checkpoints", 6)
+    for file in path.glob("tensors*"):
+        file.write_bytes(b"garbage")
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["sha256"]
+    manifest["files"] = {name: seal_file(path / name) for name in manifest["files"]}
+    (path / MANIFEST).write_bytes(render(manifest))
+    assert run(small(max_steps=7), directory).step == 7
+    assert f"{path} is damaged: tensors: no tensors can be read" in capsys.readouterr().out
+    assert store.quarantined_names(directory / "checkpoints") == [f"{path.name}.corrupt-1"]
+    again = store.find(directory / "checkpoints", 6, of=directory)
+    assert_same(again.read(again.tensors), whole)
+
+
 def test_rows_past_the_checkpoint_are_cut_off_on_resuming(small, run, rows, losses, directory):
     run(small(), directory)
     whole = losses(directory)
@@ -64,6 +84,21 @@ def test_rows_past_the_checkpoint_are_cut_off_on_resuming(small, run, rows, loss
     steps = [row["step"] for row in rows(directory) if "loss/total" in row]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert losses(directory) == whole
+
+
+@pytest.mark.parametrize("harm", [lambda rows: [], lambda rows: [rows[0], "garbage\n", rows[2]]])
+def test_a_resumed_run_says_what_its_audit_log_lacks(small, run, directory, capsys, harm):
+    run(small(max_steps=3), directory, audit=True)
+    log = directory / "audit.jsonl"
+    kept = harm(log.read_text().splitlines(keepends=True))
+    log.write_text("".join(kept)) if kept else log.unlink()
+    run(small(), directory)  # without `audit`: the checkpoint knows
+    missing = [[2, 2]] if kept else [[1, 3]]
+    said = "2" if kept else "1 to 3"
+    assert f"{log} lacks the rows of steps {said}; a line says so" in capsys.readouterr().out
+    mark, *rows = map(json.loads, log.read_text().splitlines()[len(kept) :])
+    assert mark == {"step": 3, "missing": missing}
+    assert [row["step"] for row in rows] == [4, 5, 6]
 
 
 def test_a_signal_finishes_the_step_in_hand_saves_and_ends(small, run, directory, monkeypatch):
@@ -116,6 +151,14 @@ def test_a_stopped_evaluation_is_made_up(small, run, rows, directory, tmp_path, 
     for mine, whole in zip(rows(directory), rows(tmp_path / "whole"), strict=True):
         for key in ("step", "loss/total", "eval/loss"):
             assert mine.get(key) == whole.get(key)
+
+
+@pytest.mark.parametrize("place", ["save", "commit"])
+def test_a_signal_in_the_last_save_changes_nothing(small, run, directory, inject, place):
+    inject(f"{place}:term@6")
+    outcome = run(small().set(eval_inputs={}), directory)
+    assert (outcome.step, outcome.state, outcome.signal) == (6, "done", None)
+    assert (directory / "STATUS").read_text() == "done at step 6\n"
 
 
 def test_an_error_loses_no_step_that_was_done(small, run, directory, monkeypatch):

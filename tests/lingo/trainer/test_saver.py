@@ -11,6 +11,7 @@ from lingo.checkpoints.run_counters import Health, RunCounters, read_counters
 from lingo.checkpoints.store import select_kept
 from lingo.runtimes.local import LocalProgram
 from lingo.storage.files import StorageError
+from lingo.trainer.directory.audit import Audit
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.request import Request
@@ -53,6 +54,21 @@ def test_a_failed_save_ends_the_run_with_what_was_done_since(small, run, directo
     step = store.steps(directory / "checkpoints")[-1]
     assert 20 < step < 1000
     assert (directory / "STATUS").read_text() == f"failed at step {step}\n"
+
+
+def test_rows_of_the_audit_log_are_on_the_disk_before_the_checkpoint(
+    small, run, directory, monkeypatch
+):
+    seen, sync, write_manifest = [], Audit.sync, commit.write_manifest
+
+    def manifest(folder, *, step, **content):
+        seen.append(step)
+        write_manifest(folder, step=step, **content)
+
+    monkeypatch.setattr(Audit, "sync", lambda self: (seen.append("synchronized"), sync(self)))
+    monkeypatch.setattr(commit, "write_manifest", manifest)
+    run(small().set(eval_inputs={}), directory, audit=True)
+    assert seen == ["synchronized", 2, "synchronized", 4, "synchronized", 6]
 
 
 def test_status_names_the_last_checkpoint_that_is_committed(small, run, directory, monkeypatch):

@@ -16,8 +16,9 @@ from collections.abc import Callable
 import pytest
 
 import lingo
+from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint
 from lingo.cli.main import main
-from lingo.cli.verbs import train
+from lingo.cli.verbs import eval, train
 from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
@@ -174,6 +175,34 @@ def test_a_checkpoint_is_evaluated_on_every_input(run, capsys):
     row = json.loads((run / "eval_first" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["step"] == 2
     assert f"loss={row['eval/loss']:.6g}" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "code", "said"),
+    [
+        (None, DeletedCheckpoint, 0, "passed over: {} was deleted while it was read"),
+        (None, DamagedCheckpoint, 3, "passed over: {} is damaged"),
+        (None, DamagedCheckpoint, 3, "can be used:\n  {} is damaged"),
+        ("2", DeletedCheckpoint, 0, "passed over: {} was deleted while it was read"),
+        ("2", DamagedCheckpoint, 3, "lingo eval: {} is damaged"),
+    ],
+)
+def test_another_checkpoint_is_evaluated_if_one_cannot_be_read(
+    run, capsys, monkeypatch, step, error, code, said
+):
+    path = run / "checkpoints/step_00000002"
+    failures = [error(path, "a", "b") if error is DamagedCheckpoint else error(path)]
+
+    def evaluate(self, found):
+        assert found.path == path
+        if failures:
+            raise failures.pop()
+        return {}
+
+    monkeypatch.setattr(eval.Evaluator, "evaluate_checkpoint", evaluate)
+    options = [] if step is None else [f"--step={step}"]
+    assert main(["eval", f"--run={run}", *options]) == code
+    assert said.format(path) in capsys.readouterr().err
 
 
 def test_an_evaluation_with_overrides_is_shown_and_not_kept(run, capsys):

@@ -174,6 +174,35 @@ def test_shards_of_several_sets_and_folders_are_counted_apart(tmp_path):
         names(tmp_path, "*/*")
 
 
+@pytest.mark.parametrize("pattern", ["*", "x-*", "**", "**/*.tfrecord", "x-*-of-00003.tfrecord"])
+def test_a_directory_in_the_place_of_a_shard_is_an_error(tmp_path, pattern):
+    shards(tmp_path, 0, 2, total=3)
+    (tmp_path / "x-00001-of-00003.tfrecord").mkdir()
+    with pytest.raises(DataError, match=r"x-00001-of-00003\.tfrecord is a directory, not a file"):
+        names(tmp_path, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["*.txt", "**/*.txt", "*/data.txt", "*/data", "?/data*.txt"])
+def test_a_directory_in_the_place_of_a_file_is_an_error(tmp_path, pattern):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "data.txt").write_text("x")
+        (tmp_path / name / "data").write_text("x")
+    (tmp_path / "c/data").mkdir(parents=True)
+    (tmp_path / "c/data.txt").mkdir()
+    (tmp_path / "d.txt").mkdir()
+    with pytest.raises(DataError, match=r"(data|data\.txt|d\.txt) is a directory, not a file"):
+        names(tmp_path, pattern)
+
+
+def test_a_link_to_a_directory_is_no_shard(tmp_path):
+    shards(tmp_path, 0, total=2)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "x-00001-of-00002.tfrecord").symlink_to("elsewhere")
+    with pytest.raises(DataError, match=r"x-00001-of-00002\.tfrecord is a directory, not a file"):
+        names(tmp_path, "x-*")
+
+
 MAGIC = {"xz": b"\xfd7zXZ\0", "zstd": b"(\xb5/\xfd", "bzip2": b"BZh91AY&SY", "zip": b"PK\x03\x04"}
 
 

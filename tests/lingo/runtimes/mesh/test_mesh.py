@@ -82,6 +82,12 @@ def test_too_few_devices_are_said_with_what_to_do(experiment, text):
         built.runtime.start(built.learner, initial_state(built.learner))
 
 
+def test_more_devices_than_one_process_can_have_are_not_suggested(experiment, text):
+    built = experiment(text).set(runtime=Mesh.params(data=10**4)).build()
+    with pytest.raises(ParamError, match="8 are here: --devices makes at most 4096 of the"):
+        built.runtime.start(built.learner, initial_state(built.learner))
+
+
 def test_other_devices_than_there_are_come_too_late():
     mesh = Mesh.params(data=2).build()
     mesh.make_devices(8)

@@ -1,6 +1,7 @@
 """The audit log has a whole row for every step, and none for steps that will be done again."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -76,6 +77,87 @@ def test_a_row_that_a_crash_cut_short_is_removed_and_other_damage_stays_to_be_se
     audit.path.write_bytes(lines[0] + b"garbage\n" + lines[2] + b'{"step": 4, "lo')
     audit.cut(9)
     assert audit.path.read_bytes() == lines[0] + b"garbage\n" + lines[2]
+
+
+def lines(audit):
+    return audit.path.read_bytes().splitlines(keepends=True)
+
+
+def test_a_whole_log_is_resumed_as_it_is(audit):
+    assert audit.resume(0) == ""
+    assert not audit.path.exists()
+    five = written(audit, range(5))
+    with audit.path.open("ab") as file:
+        file.write(b'{"step": 6, "lo')  # a crash
+    assert audit.resume(5) == ""
+    assert audit.path.read_bytes() == five
+    assert audit.resume(3) == ""
+    assert lines(audit) == five.splitlines(keepends=True)[:3]
+
+
+@pytest.mark.parametrize(
+    ("harm", "missing"),
+    [
+        (lambda rows: [], [[1, 6]]),
+        (lambda rows: rows[:-1], [[6, 6]]),
+        (lambda rows: [*rows[:-1], rows[-1][:-1]], [[6, 6]]),  # without its end
+        (lambda rows: [*rows[:-1], rows[-1][:9]], [[6, 6]]),
+        (lambda rows: [rows[0], b"garbage\n", *rows[2:]], [[2, 2]]),
+        (lambda rows: [rows[0], rows[1][:40] + b"\0" + rows[1][41:], *rows[2:]], [[2, 2]]),
+        (lambda rows: [rows[0], b"\n", *rows[3:5], b'{"step": 6}\n'], [[2, 3], [6, 6]]),
+        (lambda rows: [rows[0], rows[1][:20] + rows[3][20:], *rows[4:]], [[3, 4]]),
+        (lambda rows: [*rows[:5], b"[" * 10**5 + b"\n"], [[6, 6]]),
+        (lambda rows: [*rows[:5], b'{"step": ' + b"9" * 5000 + b", 1\n"], [[6, 6]]),
+    ],
+)
+def test_rows_that_are_missing_are_named_once_and_what_is_there_stays(audit, harm, missing):
+    written(audit, range(6))
+    harmed = harm(lines(audit))
+    audit.path.write_bytes(b"".join(harmed))
+    assert audit.resume(6) == ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in missing)
+    *stayed, mark = lines(audit)
+    assert stayed == [line for line in harmed if line.endswith(b"\n")]
+    assert json.loads(mark) == {"step": 6, "missing": missing}
+    written(audit, [6])
+    assert audit.resume(7) == ""
+    assert len(lines(audit)) == len(stayed) + 2
+
+
+def test_a_deleted_log_begins_with_what_it_lacks(audit):
+    assert audit.resume(40) == "1 to 40"
+    written(audit, [40])
+    mark, row = map(json.loads, lines(audit))
+    assert mark == {"step": 40, "missing": [[1, 40]]}
+    assert row["step"] == 41
+    audit.cut(20)  # a rewind
+    assert lines(audit) == []
+    assert audit.resume(20) == "1 to 20"
+
+
+@pytest.mark.parametrize("claim", [7, [[1]], [[1, 10**18]], [["a", "b"]], [[1.5, 2]], {"a": 1}])
+def test_a_line_cannot_claim_more_than_the_steps_before_it(audit, claim):
+    written(audit, [0])
+    with audit.path.open("ab") as file:
+        file.write(json.dumps({"step": 2, "missing": claim}).encode() + b"\n")
+    assert audit.resume(4) == ("3 to 4" if claim == [[1, 10**18]] else "2 to 4")
+
+
+def test_rows_are_on_the_disk_after_sync(audit, monkeypatch):
+    seen, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda d: (seen.append(os.fstat(d).st_ino), fsync(d)))
+    written(audit, [0])
+    seen.clear()
+    audit.sync()
+    assert seen == [audit.path.stat().st_ino, audit.path.parent.stat().st_ino]
+
+
+def test_a_link_is_neither_cut_nor_continued(audit, tmp_path):
+    (tmp_path / "other").write_text("kept")
+    audit.path.symlink_to(tmp_path / "other")
+    for write in (lambda: audit.cut(0), lambda: written(audit, [0])):
+        with pytest.raises(StorageError, match=r"audit\.jsonl: it is a link"):
+            write()
+    assert (tmp_path / "other").read_text() == "kept"
 
 
 def test_rows_that_could_not_be_written_are_written_with_the_next(tmp_path):

@@ -171,6 +171,37 @@ def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_traini
     assert [rows.read() for rows in (run.metrics, run.vectors, beside)] == [[{"step": 1}]] * 3
 
 
+FILES = ["audit.jsonl", "metrics.jsonl", "vectors.jsonl"]
+FOLDERS = ["train", "checkpoints", "profile", "eval_same"]
+
+
+@pytest.mark.parametrize("name", FILES + FOLDERS)
+def test_a_link_in_the_place_of_what_is_written_is_refused(tmp_path, name):
+    run = RunDirectory(tmp_path / "run")
+    with run.lock():
+        run.write(TEXTS)
+    (tmp_path / "elsewhere").mkdir()
+    (run.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=f"run/{name}: it is a link"), run.lock():
+        pytest.fail("it is locked")
+    (run.path / name).unlink()
+    (tmp_path / "alias").symlink_to(run.path)
+    with RunDirectory(tmp_path / "alias").lock():  # the run directory itself may be one
+        pass
+
+
+def test_rows_of_an_evaluation_that_is_a_link_are_not_cut(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    beside = Rows(tmp_path / "elsewhere/metrics.jsonl")
+    beside.append({"step": 2})
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / "eval_a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=r"eval_a/metrics\.jsonl: it is a link"):
+        run.cut(1)
+    assert beside.read() == [{"step": 2}]
+
+
 # ---- processes that do not write -----------------------------------------------------------------
 
 

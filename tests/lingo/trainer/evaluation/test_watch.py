@@ -115,6 +115,15 @@ def test_rows_and_events_are_in_the_folder_of_each_input(run, tmp_path):
     assert evaluated_steps(run, ["a", "c"]) == set()
 
 
+def test_a_folder_that_is_a_link_gets_no_rows_and_no_events(tmp_path, caplog):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/eval_a").symlink_to(tmp_path / "elsewhere")
+    write_evaluations(RunDirectory(tmp_path / "run"), 4, {"a": {"eval/loss": 2.0}})
+    assert ["it is a link" in message for message in caplog.messages] == [True, True]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_what_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "eval_a").write_text("no folder")
     with caplog.at_level(logging.WARNING):

@@ -13,6 +13,7 @@ from tensorboard.util import tensor_util
 from lingo.config.lazy import tf
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import fill_drain
+from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.summaries import summaries as summaries_
 from lingo.trainer.summaries.summaries import Summaries, histogram
@@ -143,6 +144,26 @@ def test_a_file_ends_before_an_event_that_is_torn_or_garbage(run, end, damage):
     with Summaries(run, step=2) as summaries:
         summaries.write_step(3, {"a": -3.0})
     assert events(run.train, "a") == {1: 1.0, 2: 2.0, 3: -3.0}
+
+
+@pytest.mark.parametrize("name", ["train", "eval_same", "train/events.out.tfevents.1"])
+@pytest.mark.parametrize("step", [0, 3])
+def test_events_are_not_cut_through_links(tmp_path, name, step):
+    outside = RunDirectory(tmp_path / "outside")
+    outside.path.mkdir()
+    with Summaries(outside, step=0) as summaries:
+        summaries.write_step(5, {"loss/total": 1.0})
+    (file,) = outside.train.iterdir()
+    link = tmp_path / "run" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(file if "events" in name else outside.train)
+    if "events" in name and step == 0:
+        Summaries(RunDirectory(tmp_path / "run"), step=step)  # deletes the link
+        assert not link.is_symlink()
+    else:
+        with pytest.raises(StorageError, match=f"run/{name}: it is a link"):
+            Summaries(RunDirectory(tmp_path / "run"), step=step)
+    assert events(outside.train, "loss/total") == {5: 1.0}
 
 
 def test_reports_can_be_cut_during_a_run(run):
