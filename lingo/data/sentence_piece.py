@@ -128,8 +128,10 @@ class _Segment(NamedTuple):
 def _find_cuts(model: PieceModel, segment: _Segment) -> list[tuple[int, int]]:
     """Returns the (bytes, tokens) before each part of a segment, from (0, 0) on.
 
-    Each part, encoded alone, has the tokens that it has in the segment. A part that has others is
-    tried with twice the length, so that the work is proportional to the text.
+    Each part, encoded alone, has the tokens that it has in the segment. If it has others, a part
+    twice as long is tried, so that the work is proportional to the text; from the cut before, if
+    already the first token differs. (Where float32 sums of scores decide between two segmentations
+    of a text that are equally good, a part may have others wherever it begins.)
     """
     data, ids, is_first, is_last = segment
     cuts = [(0, 0)]
@@ -141,19 +143,17 @@ def _find_cuts(model: PieceModel, segment: _Segment) -> list[tuple[int, int]]:
             is_last=is_last and stop == len(data),
         )
 
-    start, tokens, size = 0, 0, _PART_BYTES
-    while start + size < len(data):
-        stop = start + model.find_cut(data[start : start + size])
+    size, wrong = _PART_BYTES, 0
+    while (start := cuts[-1][0]) + size < len(data):
+        stop, tokens = start + model.find_cut(data[start : start + size]), cuts[-1][1]
         part = encode(start, stop)
-        while part[:1] != ids[tokens : tokens + 1] and len(cuts) > 1:  # it should not begin there
-            cuts.pop()
-            start, tokens = cuts[-1]
-            part = encode(start, stop)
-        if part == ids[tokens : tokens + len(part)]:
-            start, tokens, size = stop, tokens + len(part), _PART_BYTES
-            cuts.append((start, tokens))
-        else:
-            size = 2 * max(size, stop - start)
+        if stop > wrong and part == ids[tokens : tokens + len(part)]:
+            cuts.append((stop, tokens + len(part)))
+            size = _PART_BYTES
+            continue
+        if part[:1] != ids[tokens : tokens + 1] and len(cuts) > 1:
+            wrong, _ = cuts.pop()
+        size = 2 * max(size, stop - cuts[-1][0])
     while len(cuts) > 1 and encode(cuts[-1][0], len(data)) != ids[cuts[-1][1] :]:
         cuts.pop()
     return cuts
