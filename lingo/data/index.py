@@ -33,7 +33,7 @@ from lingo.data.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 """Called during long work with the bytes done and the total."""
 
-_FORMAT = 6
+_FORMAT = 7
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
 _LONGEST_BYTES = (1 << 31) - 1  # the most that a tf.train.Example can have

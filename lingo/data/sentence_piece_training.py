@@ -17,7 +17,7 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.index import Index, Progress
 from lingo.data.packing import permutation
-from lingo.data.sentence_piece import package
+from lingo.data.piece_model import package
 from lingo.data.sources.files import DataError
 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)

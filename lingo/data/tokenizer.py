@@ -15,7 +15,7 @@ from lingo.data.sources.files import Read
 class TokenCounts(NamedTuple):
     """The number of tokens of a document, and where its text may be cut.
 
-    A cut is the number of (bytes, tokens) before it: the parts of the text, encoded alone, give the
+    A cut is the number of (bytes, tokens) before it: `Tokenizer.encode_part` of the parts gives the
     tokens of the document.
     """
 
@@ -55,6 +55,11 @@ class Tokenizer(Configurable, interface=True):
         """Returns the text of some ids, [any number]; those not of text are left out or U+FFFD."""
         raise NotImplementedError
 
+    def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> np.ndarray:
+        """Returns the ids of a part of a document between two cuts, int32 [number of tokens]."""
+        del is_first, is_last
+        return self.encode(data)
+
     def measure(self, read: Read, size: int) -> TokenCounts:
         """Counts the tokens of a document of `size` bytes, and finds where it may be cut."""
         return TokenCounts(len(self.encode(read(0, size))))
@@ -69,7 +74,10 @@ class Tokenizer(Configurable, interface=True):
         start, skipped = cuts[first - 1].tolist() if first else (0, 0)
         stop = int(cuts[last, 0]) if last < len(cuts) else size
         data, bounds = read(start, stop), [start, *cuts[first:last, 0].tolist(), stop]
-        ids = [self.encode(data[a - start : b - start]) for a, b in itertools.pairwise(bounds)]
+        ids = [
+            self.encode_part(data[a - start : b - start], is_first=a == 0, is_last=b == size)
+            for a, b in itertools.pairwise(bounds)
+        ]
         return np.concatenate(ids)[begin - skipped : end - skipped]
 
 
