@@ -79,6 +79,7 @@ def _check_experiment(
                 except NoMatch as error:
                     mismatches[text] = error
         experiment = build_experiment(resolved)
+        experiment.check_weights()
         num_weights = weight_table.total_parameters(weight_table.rows(experiment.task))
         if trace_programs:
             trace(experiment)

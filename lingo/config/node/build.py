@@ -39,7 +39,6 @@ class _Frame(NamedTuple):
 
 
 _frame: contextvars.ContextVar[_Frame | None] = contextvars.ContextVar("frame", default=None)
-_resolving: contextvars.ContextVar[bool] = contextvars.ContextVar("resolving", default=False)
 
 
 def build(params: Node, inherited: dict[str, Any]) -> Any:
@@ -58,17 +57,8 @@ def build(params: Node, inherited: dict[str, Any]) -> Any:
 def builds(params: Node) -> list[Build]:
     """Builds a tree and returns the record of every node, root first."""
     records: list[Build] = []
-    token = _resolving.set(True)
-    try:
-        _build_root(params, {}, records)
-    finally:
-        _resolving.reset(token)
+    _build_root(params, {}, records)
     return records
-
-
-def is_resolving() -> bool:
-    """Returns whether a tree is built by `builds`, for its parameters alone."""
-    return _resolving.get()
 
 
 def inherited_values() -> dict[str, Any]:
