@@ -151,8 +151,16 @@ class Experiment(Configurable):
             self.train_input.specs(),
         )
         self._check_inputs()
-        self.optimizer.check_weights(list(self.learner.weights().values()))
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
+        if not self.task.declares_late:
+            self.check_weights()
+
+    def check_weights(self) -> None:
+        """Raises ParamError if optimizer, `init_from` or runtime do not suit the weights.
+
+        Building does so, unless a layer `declares_late`: then a run does, once it has its devices.
+        """
+        self.optimizer.check_weights(list(self.learner.weights().values()))
         if self.init_from is not None:
             self.init_from.check_weights(list(weight_shapes(self.task)))
         self.runtime.check_learner(self.learner)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from types import FunctionType
+
 from lingo.config.node.tree import Value
 from lingo.config.roots import roots as roots_
 from lingo.config.types import is_params
 
 
-def label(cls: type) -> str:
-    """Returns a class's name; before it that of its file, if it is not of lingo or tasks."""
-    if cls.__module__.partition(".")[0] in ("lingo", "tasks"):
-        return cls.__qualname__
-    file = roots_.source_file(cls)
-    return f"{file.name if file else cls.__module__}:{cls.__qualname__}"
+def label(named: type | FunctionType) -> str:
+    """Returns a class's or function's name, after that of its file if it is no class of lingo."""
+    if isinstance(named, type) and named.__module__.partition(".")[0] in ("lingo", "tasks"):
+        return named.__qualname__
+    file = roots_.source_file(named)
+    return f"{file.name if file else named.__module__}:{named.__qualname__}"
 
 
 def value_text(value: Value) -> str:
-    """Returns a value as Python prints it, floats exactly; Params are printed as their class."""
+    """Returns a value as Python prints it, floats exactly; Params and functions by name."""
     if is_params(value):
         return label(value.cls)
+    if isinstance(value, FunctionType):
+        return label(value)
     if isinstance(value, (list, tuple)):
         inside = ", ".join(map(value_text, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"

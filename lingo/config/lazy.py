@@ -1,4 +1,4 @@
-"""TensorFlow, imported on first use, so that code that only reads parameters does not import it."""
+"""TensorFlow and Keras, imported on first use: code that only reads parameters imports neither."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["quiet", "tf"]
+__all__ = ["keras", "quiet", "tf"]
 
 # TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
@@ -107,6 +107,8 @@ def _capture_stderr() -> Generator[None]:
         os.close(terminal)
         os.close(held)
 
+
+keras: Any = _LazyModule("keras")  # which has no types
 
 if TYPE_CHECKING:
     import tensorflow as tf

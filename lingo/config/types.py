@@ -25,6 +25,7 @@ T = TypeVar("T")
 _OPERATIONAL = "operational"
 _WRAPPED = "wrapped"
 _FILE_PATH = "file path"
+_FUNCTION = "function"
 
 Operational = Annotated[T, _OPERATIONAL]
 """`steps: Operational[int] = 100`: does not change results; may change when a run resumes."""
@@ -35,6 +36,9 @@ Wrapped = Annotated[Any, _WRAPPED]
 FilePath = Annotated[str, _FILE_PATH]
 """`directory: FilePath`: a relative path is made absolute when it is set, as a run may resume from
 another working directory; one with a scheme, such as `gs://`, or with `~` is not changed."""
+
+Function = Annotated[Any, _FUNCTION]
+"""`factory: Function`: a function at the top level of a file, written `file.py:function`."""
 
 SCALARS = frozenset({type(None), bool, int, float, str})
 """The types of values that contain no others."""
@@ -100,6 +104,10 @@ class Path_(str):
     """Marks the type of a field that holds the path of a file, or a pattern of paths."""
 
 
+class Function_:
+    """Marks the type of a field that holds a function."""
+
+
 _READING_ORDER = (
     type(None),
     bool,
@@ -107,6 +115,7 @@ _READING_ORDER = (
     int,
     float,
     Params_,
+    Function_,
     dict,
     list,
     tuple,
@@ -114,7 +123,7 @@ _READING_ORDER = (
     Path_,
     Any,
 )
-_MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_}
+_MARKED = {_WRAPPED: Params_, _FILE_PATH: Path_, _FUNCTION: Function_}
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
@@ -185,6 +194,8 @@ def _describe_plain(hint: Any) -> str:
         return "None"
     if hint is Path_:
         return "str"
+    if hint is Function_:
+        return "a function"
     if is_configurable(hint):
         kind = hint._interface.__name__
         kind = f"{'an' if kind[0] in 'AEIOU' else 'a'} {kind}"
@@ -226,6 +237,8 @@ def fitter(hint: Any) -> Fit:
         return fit_any
     if hint is Path_:
         return _path
+    if hint is Function_:
+        return _function
     if hint in (bool, int, str, float, type(None)):
         return _scalar(hint)
     raise TypeError(f"{hint!r} is not a parameter type")
@@ -258,6 +271,12 @@ def _path(value: Any) -> str:
         return os.path.abspath(value)
     except OSError:
         raise TypeError("It is relative, and the working directory is gone.") from None
+
+
+def _function(value: Any) -> Any:
+    if not isinstance(value, types.FunctionType):
+        raise TypeError
+    return value
 
 
 def _literal(choices: tuple[Any, ...]) -> Fit:

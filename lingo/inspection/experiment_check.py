@@ -84,6 +84,7 @@ def _check_experiment(
                 except NoMatch as error:
                     mismatches[text] = error
         experiment = build_experiment(resolved)
+        experiment.check_weights()
         num_weights = _count_weights(experiment)
         before = None
         if any(match.dropped_values for match in matches.values()):

@@ -7,6 +7,7 @@ from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
 from lingo.layers.inputs import NO_INPUTS, CallInputs
+from lingo.layers.keras import Keras
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.moe.learned import ExpertChoiceRouter
@@ -75,6 +76,7 @@ __all__ = [
     "Gru",
     "HashRouter",
     "Initializer",
+    "Keras",
     "Layer",
     "LayerNorm",
     "LearnedPositions",

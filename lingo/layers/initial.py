@@ -14,11 +14,16 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import Configurable
+from lingo.layers import path
 from lingo.ops import random
 
 
 class Initializer(Configurable, interface=True):
     """The distribution of a weight's initial values. Subclasses define `values`."""
+
+    def key(self, root: random.Key, name: str) -> random.Key:
+        """Returns the random key for `draw`, of a seed's key and the name of a weight."""
+        return path.key(root, name)
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()

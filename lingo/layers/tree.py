@@ -67,6 +67,15 @@ class LayerTree:
     _stack_axes: ClassVar[tuple[str, ...]] = ()
     _sealed: ClassVar[bool] = False
     _scope: ClassVar[str] = ""
+    _late: ClassVar[bool] = False  # whether `declare_late` declares anything
+
+    @property
+    def declares_late(self) -> bool:
+        """Whether the weights of the tree cannot be known without TensorFlow's devices."""
+        return any(layer._late for layer in self.tree())
+
+    def declare_late(self) -> None:
+        """Declares what `setup` cannot know; called whenever weights or states are asked for."""
 
     def __str__(self) -> str:
         """Returns what errors call the layer: its path, except of a root, and its class."""
@@ -142,6 +151,7 @@ class LayerTree:
     def _collect_specs(self, kind: str) -> dict[str, ParamSpec]:
         specs: dict[str, ParamSpec] = {}
         for layer in self.tree():
+            layer.declare_late()
             for spec in layer.__dict__.get(f"_{kind}", {}).values():
                 where = path.join(layer.path, spec.path)
                 if where in specs:

@@ -169,7 +169,7 @@ def _initial_array(spec: ParamSpec, seed: int, first_value: FirstValue | None) -
     def part(name: str, index: Index) -> np.ndarray:
         if first_value is not None and (value := first_value(name)) is not None:
             return value[index]
-        key = path.key(root, name)
+        key = spec.init.key(root, name)
         return spec.init.draw(key, spec.shape, fan_in=spec.fan_in, index=index)
 
     def read(names: Sequence[str], index: Index) -> Iterator[np.ndarray]:

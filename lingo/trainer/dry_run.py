@@ -31,6 +31,7 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
     It raises what `train` would raise before its first step.
     """
     experiment: Experiment = request.params.build()
+    experiment.check_weights()
     found = latest_checkpoint(run) if run is not None else None
     changes: list[text.Change] = []
     if run is not None:

@@ -70,11 +70,16 @@ def train(
             DataError, ProgramError, StorageError, LostWorker: as their names say.
     """
     experiment: Experiment = request.params.build()
-    check_memory(experiment)
+    late = experiment.task.declares_late
+    if not late:
+        check_memory(experiment)
     with Signals() as signals:
         with signals.stop_at_once():
             processes = experiment.runtime.join()
         with processes:
+            if late:
+                experiment.check_weights()
+                check_memory(experiment)
             is_leader = processes.is_leader
             run = Run(
                 request=request,

@@ -5,7 +5,7 @@ Axes: B batch, H height, W width, C channels, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lingo.config import ranges
@@ -39,12 +39,8 @@ class ImageClassification(Task):
     def setup(self) -> None:
         p = self.p
         self.model = p.model.build()
-        shape = list(self.model.output_shape([1, *p.image_shape]))
-        if shape != [1, p.num_classes]:
-            raise ParamError(
-                f"the model makes {shape} of an image, not a logit for each of"
-                f" num_classes={p.num_classes}"
-            )
+        if not self.model.declares_late:
+            self._check_logits(self.model.output_shape([1, *p.image_shape]))
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
         if "image_shape" not in offers:
@@ -64,14 +60,14 @@ class ImageClassification(Task):
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        logits, labels = self.model(batch["images"]), batch["labels"]
+        logits, labels = self._logits(batch), batch["labels"]
         losses = token_losses(
             logits[:, None], labels[:, None], label_smoothing=self.p.label_smoothing
         )
         return {"cross_entropy": tf.reduce_sum(losses.cross_entropy[:, 0] * batch["weights"])}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        logits, labels = self.model(batch["images"]), batch["labels"]
+        logits, labels = self._logits(batch), batch["labels"]
         right = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
         return {
             "loss": weighted_mean(cross_entropy(logits, labels), batch["weights"]),
@@ -81,3 +77,17 @@ class ImageClassification(Task):
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
         return self.model.flops(shape)
+
+    def _logits(self, batch: Batch) -> tf.Tensor:
+        """Returns the logits of a batch's images, [B, K], any float type."""
+        logits = self.model(batch["images"])
+        self._check_logits(logits.shape)
+        return logits
+
+    def _check_logits(self, shape: Sequence[int | None]) -> None:
+        """Raises ParamError unless the shape is [..., K]."""
+        if list(shape[1:]) != [self.p.num_classes]:
+            raise ParamError(
+                f"the model makes {list(shape)} of an image, not a logit for each of"
+                f" num_classes={self.p.num_classes}"
+            )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import FunctionType
 from typing import Any, TypeAlias
 
 from lingo.config.types import SCALARS, Node, is_params
 
-Value: TypeAlias = (
-    "bool | int | float | str | list[Value] | tuple[Value, ...] | dict[str, Value] | Node | None"
-)
+Leaf: TypeAlias = bool | int | float | str | FunctionType | None
+Value: TypeAlias = "Leaf | list[Value] | tuple[Value, ...] | dict[str, Value] | Node"
 """The type of a parameter's value."""
 
 
@@ -38,6 +38,12 @@ def nodes(value: Value) -> list[Any]:
             children = value
         waiting += [v for v in children if type(v) not in SCALARS][::-1]
     return found
+
+
+def functions(value: Value) -> list[FunctionType]:
+    """Returns the functions that are values of fields of the Params inside a value."""
+    values = (v for node in nodes(value) for v in node.__arguments__.values())
+    return [v for v in values if isinstance(v, FunctionType)]
 
 
 def items(value: Value) -> Iterable[tuple[str, Value]]:

@@ -19,7 +19,7 @@ from lingo.config.errors import Unreadable
 from lingo.config.label import label, value_text
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.selection import Selection
-from lingo.config.node.tree import nodes, same, walk
+from lingo.config.node.tree import functions, nodes, same, walk
 from lingo.config.overrides import reader
 from lingo.config.overrides.path import Slot, first_field, follow, refuse_unknown_field
 from lingo.config.params import Configurable, ParamError, Params, fields, interface, suggest
@@ -52,12 +52,16 @@ def apply(
     before it have been applied.
     """
     classes = classes or Classes()
-    setter = _Setter(classes.with_modules(own_modules(n.cls for n in nodes(params))), params)
+    named = [n.cls for n in nodes(params)] + functions(params)
+    setter = _Setter(classes.with_modules(own_modules(named)), params)
     return [_apply(params, text, setter) for text in overrides]
 
 
-def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Params:
-    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`."""
+def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Any:
+    """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`.
+
+    For the type of a function it returns the function of that name.
+    """
     return _Setter(classes, None).template(text, hint, where)
 
 
@@ -172,8 +176,10 @@ class _Setter:
         except ParamError as error:
             raise ParamError(f"{slot.path}: {error}") from None
 
-    def template(self, text: str, hint: Any, where: str = "") -> Params:
+    def template(self, text: str, hint: Any, where: str = "") -> Any:
         try:
+            if hint is types.Function_:
+                return self.classes.find_function(text)
             name, arguments = reader.parse_call(text)
             node = Params(self.classes.find(name, lambda cls: types.takes(hint, cls)))
         except Unreadable as error:

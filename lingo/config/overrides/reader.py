@@ -18,7 +18,8 @@ _TOKEN = re.compile(rf"(?:^|(?<=[,=:(\[{{]))\s*(?:{_QUOTED})|(?P<mark>[,=:()\[\]
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 Template: TypeAlias = Callable[[str, Any], Any]
-"""Turns `Class` or `Class(field=value, ...)` into Params for a field of some type."""
+"""Turns `Class` or `Class(field=value, ...)` into Params, or a name into the function of that name,
+for a field of some type."""
 
 
 def read(text: str, hint: Any, template: Template) -> Any:
@@ -127,6 +128,8 @@ def _read_member(text: str, hint: Any, template: Template) -> Any:
     if types.takes_params(hint):
         if text.lower() == "none" or not is_class(text):
             raise Unreadable("Write Class or Class(field=value, ...).")
+        return template(text, hint)
+    if hint is types.Function_:
         return template(text, hint)
     if kind not in (list, tuple):
         return types.read_leaf(text, hint)

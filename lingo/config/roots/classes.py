@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import NamedTuple, TypeGuard
 
 from lingo.config.errors import ParamError, UnknownClass, suggest
@@ -81,6 +81,28 @@ class Classes:
         raise UnknownClass(
             f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}"
         )
+
+    def find_function(self, name: str) -> FunctionType:
+        """Returns `function` or `file.py:function` of the experiment's own files.
+
+        Raises ParamError if there is none of that name, or several.
+        """
+        module, _, name = name.rpartition(":")
+        own = {n: f for m in self.modules for n, f in _own_functions(m).items()}
+        found = {
+            function
+            for candidate in self.modules
+            if (function := _own_functions(candidate).get(name))
+            and module in ("", candidate.__name__, label(function).partition(":")[0])
+        }
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            forms = " or ".join(sorted(map(label, found)))
+            raise ParamError(f"{name} is the name of {len(found)} functions: write {forms}")
+        files = ", ".join(sorted({str(m.__file__) for m in self.modules})) or "a file of your own"
+        where = module or files
+        raise ParamError(f"There is no function {name!r} in {where}.{suggest(name, own)}")
 
     def names(self) -> list[str]:
         """Returns the name of every class that may be configurable."""
@@ -173,8 +195,16 @@ def _own_classes(module: ModuleType) -> dict[str, type[Configurable]]:
     }
 
 
-def own_modules(classes: Iterable[type]) -> list[ModuleType]:
-    """Returns the modules of classes that are outside lingo, tasks and params."""
-    names = dict.fromkeys(c.__module__ for c in classes)
+def _own_functions(module: ModuleType) -> dict[str, FunctionType]:
+    return {
+        n: f
+        for n, f in vars(module).items()
+        if isinstance(f, FunctionType) and f.__module__ == module.__name__
+    }
+
+
+def own_modules(named: Iterable[type | FunctionType]) -> list[ModuleType]:
+    """Returns the modules of classes and functions that are outside lingo, tasks and params."""
+    names = dict.fromkeys(one.__module__ for one in named)
     known = ("lingo", "tasks", "params")
     return [sys.modules[n] for n in names if n.partition(".")[0] not in known and n in sys.modules]

@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import NamedTuple
 
 from lingo.config import regular_file
@@ -148,7 +149,12 @@ def defines_class(file: Path, name: str) -> bool:
     return any(isinstance(n, ast.ClassDef) and n.name == name and n.bases for n in parse(file).body)
 
 
-def source_file(cls: type) -> Path | None:
-    """Returns the file that defines a class, or None for a class typed into an interpreter."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+def defines_function(file: Path, name: str) -> bool:
+    """Returns whether a file has a `def` statement of that name at its top level."""
+    return any(isinstance(n, ast.FunctionDef) and n.name == name for n in parse(file).body)
+
+
+def source_file(named: type | FunctionType) -> Path | None:
+    """Returns the file that defines a class or function; None for one typed into an interpreter."""
+    file = getattr(sys.modules.get(named.__module__), "__file__", None)
     return Path(file).resolve() if file and os.path.isfile(file) else None

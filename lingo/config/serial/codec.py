@@ -1,4 +1,4 @@
-"""Parameter values as JSON, and back: only the fields that were set, each class by its name.
+"""Parameter values as JSON, and back: only fields that were set, classes and functions by name.
 
 The decoder reads exactly what the encoder wrote, within limits of size.
 """
@@ -9,11 +9,12 @@ import functools
 import json
 import math
 from collections import Counter
+from types import FunctionType
 from typing import Any, TypeAlias, cast
 
 from lingo.config.node.tree import Value, field_path, nodes, same
-from lingo.config.params import Configurable, ParamError, Params, fields
-from lingo.config.serial.trust import Namer
+from lingo.config.params import ParamError, Params, fields
+from lingo.config.serial.trust import Named, Namer
 from lingo.config.types import SCALARS
 
 MAX_BYTES = 16 * 2**20
@@ -21,7 +22,7 @@ MAX_DEPTH = 64
 MAX_PARAMS = 50_000  # including those in default templates
 
 CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
-"""The keys that mark Params, a tuple, and a dict with a key that looks like a mark."""
+"""The keys that mark Params or a function, a tuple, a dict with a key that looks like a mark."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -42,6 +43,8 @@ class Encoder:
             )
         if isinstance(value, Params):
             return self._params(value, path, depth + 1)
+        if isinstance(value, FunctionType):
+            return {CLASS: self._name(value)}
         if isinstance(value, list):
             return [self.encode(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value)]
         if isinstance(value, tuple):
@@ -120,10 +123,10 @@ def _finite(text: str) -> float:
 
 
 class Decoder:
-    """Turns JSON into parameter values of classes that were checked."""
+    """Turns JSON into parameter values of classes and functions that were checked."""
 
-    def __init__(self, classes: dict[str, type[Configurable]]) -> None:
-        self._classes = classes  # by their names in the JSON
+    def __init__(self, named: dict[str, Named]) -> None:
+        self._named = named  # by their names in the JSON
         self._count = 0
 
     def decode(self, value: Json, path: str = "", depth: int = 0) -> Any:
@@ -139,13 +142,15 @@ class Decoder:
             return self._decode_marked(value, path, depth)
         return {k: self.decode(v, field_path(path, k), depth + 1) for k, v in value.items()}
 
-    def _params(self, value: dict[str, Json], path: str, depth: int) -> Params:
+    def _params(self, value: dict[str, Json], path: str, depth: int) -> Params | FunctionType:
         values: dict[str, Any] = {}
         for name, inner in value.items():
             if type(inner) not in SCALARS:
                 inner = self.decode(inner, field_path(path, name), depth + 1)
             values[name] = inner
-        cls = self._classes[values.pop(CLASS)]
+        cls = self._named[values.pop(CLASS)]
+        if isinstance(cls, FunctionType):
+            return cls
         try:
             node = Params(cls, **values)
         except ParamError as error:

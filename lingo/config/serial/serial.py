@@ -8,10 +8,10 @@
       "params": {"@": "lingo.contract:Experiment", "max_steps": 100, ...}
     }
 
-Params are objects whose "@" names their class; a tuple is {"@tuple": [...]}. A default template is
-written only if something inside was changed. Reading restores exactly what was written, and runs
-no code but the import of the classes that `trust` allows. `codec` handles values; this file the
-rest.
+Params are objects whose "@" names their class, and a function is one of its name alone; a tuple is
+{"@tuple": [...]}. A default template is written only if something inside was changed. Reading
+restores exactly what was written, and runs no code but the import of what `trust` allows. `codec`
+handles values; this file the rest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The classes that a configuration file may name, and their names in the file.
+"""The classes and functions that a configuration file may name, and their names in the file.
 
 A class is `module:Class` in a trusted place (the roots), and `file.py:Class` in a file of the
 user's own, whose path and digest are recorded. `Namer` writes these names, `Finder` reads them.
 Before it imports anything, `Finder` refuses every name that is not a `class` statement of a trusted
-place, where its bases must lead to `Configurable`, or of a file that the caller trusts.
+place, where its bases must lead to `Configurable`, or of a file that the caller trusts. A function
+is named likewise, by a `def` statement; none of lingo's own may be, since a layer calls it with
+arguments that the file gives.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from types import FunctionType
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots import importing
@@ -24,52 +27,55 @@ from lingo.config.roots.roots import Roots
 
 MAX_NAME = 200
 
+Named: TypeAlias = "type[Configurable] | FunctionType"
+"""What a name in a configuration file stands for."""
+
 _NAME = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^/\\:\0]+\.py):[A-Za-z_]\w*", re.ASCII)
 
 
 class OwnFile(NamedTuple):
-    """A file outside the trusted places that defines classes of a configuration."""
+    """A file outside the trusted places that defines classes or functions of a configuration."""
 
     path: str
     sha256: str
 
 
 class Namer:
-    """Names classes, and collects the user's own files that define them, by name."""
+    """Names classes and functions, and collects the user's own files that define them, by name."""
 
     def __init__(self, roots: Roots) -> None:
         self.files: dict[str, OwnFile] = {}
         self._roots = roots
 
-    def name(self, cls: type[Configurable]) -> str:
-        """Returns the name of a class; raises ParamError for one that could not be found again."""
-        name = self._find_name(cls)
+    def name(self, named: Named) -> str:
+        """Returns the name; raises ParamError for what could not be found again."""
+        name = self._find_name(named)
         if not _is_name(name):
             raise ParamError(
-                f"{name} cannot be saved: give the class and its file names that are shorter,"
-                " of letters of English, digits and underscores"
+                f"{name} cannot be saved: give the {_kind(named)} and its file names that are"
+                " shorter, of letters of English, digits and underscores"
             )
         return name
 
-    def _find_name(self, cls: type[Configurable]) -> str:
-        file = roots_.source_file(cls)
-        if "." in cls.__qualname__ or file is None:
+    def _find_name(self, named: Named) -> str:
+        file = roots_.source_file(named)
+        if "." in named.__qualname__ or file is None:
             hint = "" if file else " (a notebook's %%writefile writes a cell into one)"
             raise ParamError(
-                f"{cls.__module__}:{cls.__qualname__} cannot be saved:"
-                f" define the class at the top level of a file{hint}"
+                f"{named.__module__}:{named.__qualname__} cannot be saved:"
+                f" define the {_kind(named)} at the top level of a file{hint}"
             )
-        located = roots_.locate(cls.__module__, self._roots)
+        located = roots_.locate(named.__module__, self._roots)
         if located is not None and os.path.samefile(located, file):
-            return f"{cls.__module__}:{cls.__qualname__}"
+            return f"{named.__module__}:{named.__qualname__}"
         content = OwnFile(str(file), _sha256(file))
         if (known := self.files.setdefault(file.name, content)) != content:
             raise ParamError(f"{known.path} and {file} have the same name: rename one of them")
-        return f"{file.name}:{cls.__qualname__}"
+        return f"{file.name}:{named.__qualname__}"
 
 
 class Finder:
-    """Finds the classes of names: it checks all, then imports them.
+    """Finds the classes and functions of names: it checks all, then imports them.
 
     `files` are the user's own files that the configuration records, `trust` those of them that may
     be imported.
@@ -82,8 +88,8 @@ class Finder:
         self._trusted = [Path(os.path.realpath(t)) for t in trust]
         self._roots = roots
 
-    def find(self, names: Iterable[str]) -> dict[str, type[Configurable]]:
-        """Returns the class of each name; imports nothing if one is not of a trusted class."""
+    def find(self, names: Iterable[str]) -> dict[str, Named]:
+        """Returns what each name names; imports nothing if one of them is not trusted."""
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 
@@ -96,10 +102,10 @@ class Finder:
         )
 
     def _locate(self, name: str) -> Path:
-        """Returns the file of a trusted class, without importing it."""
+        """Returns the file of a trusted class or function, without importing it."""
         if not _is_name(name):
             raise ParamError(f"{name!r:.80} is not the name of a class: 'module:Class' is")
-        module, _, cls = name.partition(":")
+        module, _, last = name.partition(":")
         file = self._own(module) if module.endswith(".py") else roots_.locate(module, self._roots)
         if file is None:
             places = ", ".join(str(d) for dirs in self._roots.packages.values() for d in dirs)
@@ -108,11 +114,12 @@ class Finder:
                 " --params_dir=DIR adds one, for experiments."
             )
         if module.endswith(".py"):  # its bases cannot be checked without importing it
-            is_defined = roots_.defines_class(file, cls)
+            is_defined = roots_.defines_class(file, last)
         else:
-            is_defined = inherits_configurable(module, file, cls, self._roots)
-        if not is_defined:
-            raise ParamError(f"{file} has no class {cls} to configure")
+            is_defined = inherits_configurable(module, file, last, self._roots)
+        is_lingo = module.partition(".")[0] == "lingo"
+        if not is_defined and (is_lingo or not roots_.defines_function(file, last)):
+            raise ParamError(f"{file} has no class {last} to configure")
         return file
 
     def _own(self, name: str) -> Path:
@@ -134,16 +141,24 @@ class Finder:
             f" To run it: --trust={shlex.quote(str(recorded))}{gone}"
         )
 
-    def _import(self, name: str, file: Path) -> type[Configurable]:
-        module, _, cls = name.partition(":")
+    def _import(self, name: str, file: Path) -> Named:
+        module, _, last = name.partition(":")
         if module.endswith(".py"):
             imported = importing.import_file(file, self._roots)
         else:
             imported = importing.import_module(module, file, self._roots)
-        found = getattr(imported, cls, None)
-        if not is_configurable(found) or found.__module__ != imported.__name__:
-            raise ParamError(f"{file} has no class {cls} to configure")
+        found = getattr(imported, last, None)
+        if not _can_be_named(found) or found.__module__ != imported.__name__:
+            raise ParamError(f"{file} has no class {last} to configure")
         return found
+
+
+def _can_be_named(value: object) -> TypeGuard[Named]:
+    return is_configurable(value) or isinstance(value, FunctionType)
+
+
+def _kind(named: Named) -> str:
+    return "class" if isinstance(named, type) else "function"
 
 
 def _is_name(name: str) -> bool:

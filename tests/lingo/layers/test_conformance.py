@@ -28,6 +28,7 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
+from tests.lingo.layers.keras_models import feed_forward
 from tests.lingo.layers.stacks.compare import by_name
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -167,6 +168,7 @@ CASES: dict[type[Layer], Case] = {
         nn.LearnedPositions.params(max_length=T, dim=D), {"position_ids": POSITIONS}
     ),
     nn.LingvoRouter: routed(nn.LingvoRouter, policy="sampling"),
+    nn.Keras: stacked(nn.Keras.params(factory=feed_forward)),
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=EXPERT.copy().set(dim=D), rank=1)),
     nn.Lstm: stacked(nn.Lstm.params(dim=D)),

@@ -13,8 +13,10 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jax
+import keras
 import numpy as np
 
 from lingo.checkpoints import store
@@ -24,6 +26,7 @@ from lingo.contract import Experiment
 from lingo.data.document_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
+from lingo.layers.keras import Keras
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.repeat import Repeat
@@ -63,6 +66,10 @@ NORMALIZED = {"groups": (8, 2), "uneven": (5, None)}
 
 NORMALIZING = ("local", "replicated", "data8")
 """Runtimes that train a BatchNorm: on every other mesh its rows are split as on `data8`."""
+
+
+WITH_KERAS = ("local", "replicated", "data2_model4")
+"""Runtimes that train layers of Keras."""
 
 
 def experiment(texts: pathlib.Path, mesh: Params) -> Params:
@@ -109,6 +116,17 @@ def texts(experiment: Experiment, program: Program) -> list[str]:
     return [samples[0].text for samples in found]
 
 
+def keras_model() -> Any:
+    """A model of Keras without dropout and batch normalization; `with_batches` has the latter."""
+    layers = keras.layers
+    hidden = [layers.Flatten(), layers.Dense(8, activation="gelu"), layers.LayerNormalization()]
+    return keras.Sequential([keras.Input((4, 4, 1)), *hidden, layers.Dense(3)])
+
+
+def with_batches() -> Any:
+    return keras.Sequential([keras_model(), keras.layers.BatchNormalization()])
+
+
 def normalized(mesh: Params, size: int, statistics_over: int | None) -> list[float] | str:
     """Trains a convolution with BatchNorm on images; returns losses and averages, or why not."""
     norm = BatchNorm.params(statistics_over=statistics_over)
@@ -116,9 +134,12 @@ def normalized(mesh: Params, size: int, statistics_over: int | None) -> list[flo
         AmoebaNetStem.params(dim=1, output_dim=4, norm=norm),
         AmoebaNetHead.params(dim=4, num_classes=3),
     ]
-    task = ImageClassification.params(
-        model=Chain.params(layers=layers), num_classes=3, image_shape=(4, 4, 1)
-    )
+    return classified(mesh, Chain.params(layers=layers), size)
+
+
+def classified(mesh: Params, model: Params, size: int) -> list[float] | str:
+    """Trains a model on images, [size, 4, 4, 1]; returns losses and averages, or why not."""
+    task = ImageClassification.params(model=model, num_classes=3, image_shape=(4, 4, 1))
     optimizer = Momentum.params(learning_rate=0.1).build()
     learner, draw, num_steps = Learner(task.build(), optimizer), np.random.default_rng(0), 3
     batches = {
@@ -167,6 +188,10 @@ def main(folder: pathlib.Path) -> None:
         found[name]["normalized"] = {
             case: normalized(mesh, *given) for case, given in NORMALIZED.items()
         }
+    axes = {".*/dense/kernel": [None, "mlp"], ".*/dense/bias": ["mlp"]}
+    for name in WITH_KERAS:
+        models = (Keras.params(factory=keras_model, axes=axes), Keras.params(factory=with_batches))
+        found[name]["keras"] = [classified(RUNTIMES[name][0], model, 8) for model in models]
     print(json.dumps(found))
 
 

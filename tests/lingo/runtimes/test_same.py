@@ -82,3 +82,12 @@ def test_batches_are_normalized_as_on_one_device_or_not_at_all(trained, name, ca
         assert "5 examples are not 2 equal parts, for 2 replicas" in found
     else:
         np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_layers_of_keras_compute_the_same_or_are_refused(trained):
+    local, replicated, mesh = (
+        trained.found[n]["keras"] for n in ("local", "replicated", "data2_model4")
+    )
+    np.testing.assert_allclose(replicated[0], local[0], rtol=1e-5)
+    np.testing.assert_allclose(mesh, local, rtol=1e-4)
+    assert "model would take statistics of each replica's examples alone" in replicated[1]
