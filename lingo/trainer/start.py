@@ -262,17 +262,18 @@ def check_changes(
 ) -> list[text.Change]:
     """Returns the fields in which a directory's run differs from the requested one.
 
-    If there is a checkpoint to resume from, any but operational ones raise ChangedConfiguration,
-    unless `allow_change`.
+    If there is a checkpoint to resume from, it records what was trained: any other than operational
+    changes raise ChangedConfiguration, unless `allow_change`.
     """
-    before = _previous_lines(run)
+    before, is_sound = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)
-    if found is None or allow_change:
+    if found is None or allow_change or found.metadata.get("config") == digest(lines):
         return changes
     refused = [str(change) for change in changes if not change.operational]
-    if before is None and found.metadata.get("config") != digest(lines):
+    if not refused and not is_sound:  # else a change was allowed, and no checkpoint written since
         refused = [
-            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing or damaged"
+            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing, damaged or"
+            " edited"
         ]
     if refused:
         listed = "\n  ".join(refused)
@@ -324,17 +325,20 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield from _leaves(inner, f"{path}.{name}" if path else name)
 
 
-def _previous_lines(run: RunDirectory) -> Sequence[text.Line] | None:
-    """Returns the resolved text of a directory's run.
+def _previous_lines(run: RunDirectory) -> tuple[Sequence[text.Line] | None, bool]:
+    """Returns the resolved text of a directory's run, and whether its two files agree on it.
 
     It is in config.txt; if that is missing, or does not match the digest in config.json, the text
     is made again from config.json. None if neither can be read.
     """
     written = text.read(run.read(RESOLVED) or "")
     saved = run.read(CONFIG)
-    if saved is None or (written and serial.recorded_digest(saved) in (None, text.digest(written))):
-        return written or None
+    recorded = serial.recorded_digest(saved or "")
+    if written and recorded == text.digest(written):
+        return written, True
+    if saved is None or (written and recorded is None):
+        return written or None, False
     try:
-        return text.resolve(serial.load(saved).params)
+        return text.resolve(serial.load(saved).params), False
     except ParamError:  # it is damaged, too, or uses classes that this process does not know
-        return written or None
+        return written or None, False
