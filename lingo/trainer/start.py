@@ -19,10 +19,11 @@ from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
-from lingo.config import text
+from lingo.config import source_record, text
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.config.serial import serial
+from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
@@ -31,14 +32,21 @@ from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program
 from lingo.storage import injection
 from lingo.trainer.directory import environment
-from lingo.trainer.directory.run_directory import CONFIG, FLAGS, METRICS, RESOLVED, RunDirectory
+from lingo.trainer.directory.run_directory import (
+    CONFIG,
+    ENVIRONMENT,
+    FLAGS,
+    METRICS,
+    RESOLVED,
+    SOURCE,
+    RunDirectory,
+)
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Run
 
-ENVIRONMENT = "environment.json"
-
-_RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # also in each checkpoint
+_RECORDED = ("data", "versions", "numerics", "devices", "init_from", SOURCE)
+"""The parts of the environment that are also in each checkpoint."""
 
 _CHANGE = "Train in another directory, or pass --allow_change to go on from its checkpoint."
 
@@ -54,7 +62,7 @@ class RunStatus(NamedTuple):
 
     lines: list[text.Line]  # the resolved text of the requested configuration
     checkpoint: Checkpoint | None  # to resume from
-    changes: list[text.Change]  # fields in which the directory's run differs
+    changes: list[text.Change]  # fields and files of code in which the directory's run differs
     counters: RunCounters
 
 
@@ -83,7 +91,7 @@ def inspect_run(run: Run) -> RunStatus:
     If there are several processes, the leader chooses the checkpoint and shares it.
 
     Raises NoUsableCheckpoint if there are or were checkpoints and none can be used, and
-    ChangedConfiguration if the directory's run has another configuration.
+    ChangedConfiguration if the directory's run has another configuration or other code.
     """
     directory, request = run.directory, run.request
     lines = text.resolve(request.params)
@@ -93,6 +101,7 @@ def inspect_run(run: Run) -> RunStatus:
     if run.processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
         store.clear_leftovers(directory.checkpoints)
     changes = check_changes(directory, lines, found, allow_change=request.allow_change)
+    changes += check_source(directory, run.source, found, allow_change=request.allow_change)
     counters = read_counters(found.step, found.metadata) if found else RunCounters()
     return RunStatus(lines, found, changes, counters)
 
@@ -101,7 +110,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     """Finds initial weights, opens the data, makes the first state, and compiles the program.
 
     Raises ChangedConfiguration if the directory's run has other data, or a process has another
-    configuration or other data than the leader; and CheckpointMismatch, UnusableSource, DataError
+    configuration, data or code than the leader; and CheckpointMismatch, UnusableSource, DataError
     and ParamError, as their names say.
     """
     experiment, found = run.experiment, status.checkpoint
@@ -109,7 +118,9 @@ def start_run(run: Run, status: RunStatus) -> Start:
     data = prepare_data(experiment, run.progress)
     if found is not None and not run.request.allow_change:
         check_data(run.directory, data, found)
-    _check_same(run.processes, {"configuration": digest(status.lines), "data": data})
+    code = {name: file.sha256 for name, file in run.source.items()}
+    request = {"configuration": digest(status.lines), "data": data, "code": code}
+    _check_same(run.processes, request)
     program = _start_program(experiment, found, warm)
     injection.at("compile", status.counters.step)
     specs = experiment.train_input.specs()
@@ -122,7 +133,10 @@ def start_run(run: Run, status: RunStatus) -> Start:
             run.progress.message(f"warning: {error}")
     check_prompts(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
-    return Start(status, _environment(experiment, data, origin), warm, program, program_text)
+    known = _environment(experiment, data, origin)
+    if used := source_record.merge(run.directory.read_source(), run.source):
+        known |= {SOURCE: source_record.to_json(used)}
+    return Start(status, known, warm, program, program_text)
 
 
 def _start_program(
@@ -140,7 +154,7 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
     differs = [k for k, v in json.loads(leaders).items() if v != json.loads(own)[k]]
     if processes.any(bool(differs)):
         who = f"process {processes.index}" if differs else "another process"
-        what = " and ".join(differs) or "configuration or data"
+        what = " and ".join(differs) or "configuration, data or code"
         raise ChangedConfiguration(
             f"{who} has another {what} than process 0: all run the same command on the same code"
             " and data."
@@ -188,7 +202,7 @@ def write_texts(run: Run, start: Start) -> None:
     if start.warm is not None:
         texts["warm_start.txt"] = start.warm.table()
     same = environment.is_same(run.directory.read(ENVIRONMENT) or "", start.environment)
-    run.directory.write(texts, replaced={ENVIRONMENT} if same else ())
+    run.directory.write(texts, source=run.source, replaced={ENVIRONMENT} if same else ())
 
 
 def print_start(run: Run, start: Start) -> None:
@@ -287,6 +301,30 @@ def check_changes(
 def digest(lines: Sequence[text.Line]) -> str:
     """Returns the digest of all fields that may not change when a run resumes."""
     return text.digest(line for line in lines if not line.operational)
+
+
+def check_source(
+    run: RunDirectory,
+    source: Mapping[str, SourceFile],
+    found: Checkpoint | None,
+    *,
+    allow_change: bool,
+) -> list[text.Change]:
+    """Returns the user's own files, with digests, that differ from those that were trained with.
+
+    If there is a checkpoint to resume from, any raises ChangedConfiguration, unless `allow_change`.
+    """
+    before = run.read_source()
+    if found is not None:
+        before = source_record.from_json(found.metadata.get(SOURCE))
+    changed = source_record.changed_names(before, source)
+    if found is not None and changed and not allow_change:
+        files = ", ".join(f"{source[new].path} (was: {SOURCE}/{old})" for old, new in changed)
+        raise ChangedConfiguration(f"{run.path} was begun with other code: {files}\n{_CHANGE}")
+    return [
+        text.Change(f"{SOURCE}/{new}", before[old].sha256[:12], source[new].sha256[:12])
+        for old, new in changed
+    ]
 
 
 def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
