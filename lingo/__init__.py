@@ -230,13 +230,18 @@ def load(
     Args:
         run_dir: directory of the run.
         step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
-        trust: files outside of lingo that define classes of the experiment and may be imported.
+        trust: files outside of lingo that define classes of the experiment and may be imported;
+            those that `lingo train --exp` has trained as they are now need none.
+
+    Warns:
+        UserWarning: for each of these files that is not what it was when the run began.
 
     Raises:
         ParamError: if the directory holds no run, or what it holds cannot be trusted or read.
         NoUsableCheckpoint: if there is no checkpoint to read.
         CheckpointMismatch: if it is of another model.
     """
+    import warnings
     from pathlib import Path
 
     from lingo.config.params import ParamError
@@ -246,12 +251,15 @@ def load(
     from lingo.trainer.trained import Trained
 
     _check_type("load", "the directory of a run", run_dir, (str, Path))
-    params = serial.read(Path(run_dir) / CONFIG, trust).params
+    saved, directory = serial.read(Path(run_dir) / CONFIG, trust), RunDirectory(run_dir)
+    params = saved.params
+    for path in dict.fromkeys([*saved.changed_files, *directory.changed_source(params)]):
+        warnings.warn(f"{path} is not what it was when {run_dir} began", stacklevel=2)
     if not issubclass(params.cls, Experiment):
         raise ParamError(
             f"{run_dir} holds the Params of a {params.cls.__name__}, not of an Experiment"
         )
-    return Trained(params, RunDirectory(run_dir), step=step)
+    return Trained(params, directory, step=step)
 
 
 def sweep(

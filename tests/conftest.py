@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import pathlib
 import re
 import signal
+import tempfile
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -21,8 +24,11 @@ GOLDENS = pathlib.Path(__file__).parent / "goldens"
 SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools.suite mark`
 
 
-def pytest_configure() -> None:
-    """Restores the signals that `nohup` and background jobs of a shell ignore: children inherit."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Hides the user's own configuration, and restores the signals that `nohup` ignores."""
+    folder = tempfile.TemporaryDirectory(prefix="lingo-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["XDG_CONFIG_HOME"] = folder.name  # also of fixtures that several tests share
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
@@ -58,6 +64,13 @@ def kinds_of_experiments() -> list[str]:
 @pytest.fixture(name="kinds_of_experiments", scope="session")
 def _kinds_of_experiments() -> list[str]:
     return kinds_of_experiments()
+
+
+@pytest.fixture(autouse=True)
+def _config_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives each test a configuration of the user's own, in which nothing is remembered yet."""
+    folder = pathlib.Path(os.environ["XDG_CONFIG_HOME"], uuid.uuid4().hex)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
+from lingo.config.trained_files import is_trusted
 from lingo.runtimes.devices import MAX_DEVICES
-from lingo.trainer.directory.run_directory import CONFIG
+from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import BEST
 
 _EXPERIMENT = "An experiment: name, name(argument=value) or file.py:function."
@@ -114,13 +116,15 @@ def read_run(
             f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
         )
     saved = serial.read(file, trust, roots)
-    for path in saved.changed_files:
+    changed = RunDirectory(directory).changed_source(saved.params)
+    for path in dict.fromkeys([*saved.changed_files, *changed]):
         print_note(f"{path} is not what it was when {directory} began.")
     if text.digest(text.resolve(saved.params)) != saved.digest:
         print_note(
             f"{directory} began with other code: what that changed shows against its config.txt."
         )
-    results = apply(saved.params, overrides, Classes(roots))
+    may_import = functools.partial(is_trusted, trust=trust)
+    results = apply(saved.params, overrides, Classes(roots, may_import=may_import))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
     return _report_dropped(ResolvedExperiment(saved.params, origin, results))
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from lingo.config import text
+from lingo.config.source_files import find_source
 from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.memory import size
@@ -20,7 +21,13 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request
-from lingo.trainer.start import check_changes, check_data, latest_checkpoint, prepare_data
+from lingo.trainer.start import (
+    check_changes,
+    check_data,
+    check_source,
+    latest_checkpoint,
+    prepare_data,
+)
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
@@ -37,6 +44,8 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
     if run is not None:
         lines = text.resolve(request.params)
         changes = check_changes(run, lines, found, allow_change=request.allow_change)
+        source = find_source(request.params, request.origin.file)
+        changes += check_source(run, source, found, allow_change=request.allow_change)
     warm = None if found else experiment.warm_start()
     with Progress(max_steps=experiment.p.max_steps) as progress:
         data = prepare_data(experiment, progress)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from lingo.config.params import Params
 from lingo.config.serial.serial import Origin
+from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -24,7 +26,7 @@ class Request(NamedTuple):
     origin: Origin = Origin()  # where the parameters came from
     profile_steps: range = NO_STEPS  # 10, ..., 14: from after 10 steps until after 15
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
-    allow_change: bool = False  # resume also from a checkpoint of another configuration
+    allow_change: bool = False  # resume also from a checkpoint of another configuration or code
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,4 +37,6 @@ class Run:
     experiment: Experiment  # built from `request.params`
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
+    source: Mapping[str, SourceFile] = dataclasses.field(default_factory=dict)
+    """The user's own files that the experiment uses, by name."""
     processes: Processes = ALONE  # all do the same; the leader shares what only it can know

@@ -19,10 +19,11 @@ from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
-from lingo.config import text
+from lingo.config import source_record, text
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.config.serial import serial
+from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
@@ -33,14 +34,21 @@ from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.storage import injection
 from lingo.trainer.directory import environment
-from lingo.trainer.directory.run_directory import CONFIG, FLAGS, METRICS, RESOLVED, RunDirectory
+from lingo.trainer.directory.run_directory import (
+    CONFIG,
+    ENVIRONMENT,
+    FLAGS,
+    METRICS,
+    RESOLVED,
+    SOURCE,
+    RunDirectory,
+)
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Run
 
-ENVIRONMENT = "environment.json"
-
-_RECORDED = ("data", "versions", "numerics", "devices", "init_from")  # also in each checkpoint
+_RECORDED = ("data", "versions", "numerics", "devices", "init_from", SOURCE)
+"""The parts of the environment that are also in each checkpoint."""
 
 _CHANGE = "Train in another directory, or pass --allow_change to go on from its checkpoint."
 
@@ -56,7 +64,7 @@ class RunStatus(NamedTuple):
 
     lines: list[text.Line]  # the resolved text of the requested configuration
     checkpoint: Checkpoint | None  # to resume from
-    changes: list[text.Change]  # fields in which the directory's run differs
+    changes: list[text.Change]  # fields and files of code in which the directory's run differs
     counters: RunCounters
 
 
@@ -86,7 +94,7 @@ def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Ru
     as for `store.latest`.
 
     Raises NoUsableCheckpoint if there are or were checkpoints and none can be used, and
-    ChangedConfiguration if the directory's run has another configuration.
+    ChangedConfiguration if the directory's run has another configuration or other code.
     """
     directory, request = run.directory, run.request
     lines = text.resolve(request.params)
@@ -98,6 +106,7 @@ def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Ru
     if run.processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
         store.clear_leftovers(directory.checkpoints)
     changes = check_changes(directory, lines, found, allow_change=request.allow_change)
+    changes += check_source(directory, run.source, found, allow_change=request.allow_change)
     counters = read_counters(found.step, found.metadata) if found else RunCounters()
     return RunStatus(lines, found, changes, counters)
 
@@ -106,7 +115,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     """Finds initial weights, opens the data, makes the first state, and compiles the program.
 
     Raises ChangedConfiguration if the directory's run has other data, or a process has another
-    configuration or other data than the leader; and CheckpointMismatch, UnusableSource, DataError
+    configuration, data or code than the leader; and CheckpointMismatch, UnusableSource, DataError
     and ParamError, as their names say.
     """
     experiment, found = run.experiment, status.checkpoint
@@ -114,7 +123,9 @@ def start_run(run: Run, status: RunStatus) -> Start:
     data = prepare_data(experiment, run.progress)
     if found is not None and not run.request.allow_change:
         check_data(run.directory, data, found)
-    _check_same(run.processes, {"configuration": digest(status.lines), "data": data})
+    code = {name: file.sha256 for name, file in run.source.items()}
+    request = {"configuration": digest(status.lines), "data": data, "code": code}
+    _check_same(run.processes, request)
     specs = experiment.train_input.specs()
     if found is None:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
@@ -129,7 +140,10 @@ def start_run(run: Run, status: RunStatus) -> Start:
             run.progress.message(f"warning: {error}")
     check_prompts(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
-    return Start(status, _environment(experiment, data, origin), warm, program, program_text)
+    known = _environment(experiment, data, origin)
+    if used := source_record.merge(run.directory.read_source(), run.source):
+        known |= {SOURCE: source_record.to_json(used)}
+    return Start(status, known, warm, program, program_text)
 
 
 def _start_program(
@@ -148,7 +162,7 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
     differs = [k for k, v in json.loads(leaders).items() if v != json.loads(own)[k]]
     if processes.any(bool(differs)):
         who = f"process {processes.index}" if differs else "another process"
-        what = " and ".join(differs) or "configuration or data"
+        what = " and ".join(differs) or "configuration, data or code"
         raise ChangedConfiguration(
             f"{who} has another {what} than process 0: all run the same command on the same code"
             " and data."
@@ -196,7 +210,7 @@ def write_texts(run: Run, start: Start) -> None:
     if start.warm is not None:
         texts["warm_start.txt"] = start.warm.table()
     same = environment.is_same(run.directory.read(ENVIRONMENT) or "", start.environment)
-    run.directory.write(texts, replaced={ENVIRONMENT} if same else ())
+    run.directory.write(texts, source=run.source, replaced={ENVIRONMENT} if same else ())
 
 
 def print_start(run: Run, start: Start) -> None:
@@ -275,17 +289,18 @@ def check_changes(
 ) -> list[text.Change]:
     """Returns the fields in which a directory's run differs from the requested one.
 
-    If there is a checkpoint to resume from, any but operational ones raise ChangedConfiguration,
-    unless `allow_change`.
+    If there is a checkpoint to resume from, it records what was trained: any other than operational
+    changes raise ChangedConfiguration, unless `allow_change`.
     """
-    before = _previous_lines(run)
+    before, is_sound = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)
-    if found is None or allow_change:
+    if found is None or allow_change or found.metadata.get("config") == digest(lines):
         return changes
     refused = [str(change) for change in changes if not change.operational]
-    if before is None and found.metadata.get("config") != digest(lines):
+    if not refused and not is_sound:  # else a change was allowed, and no checkpoint written since
         refused = [
-            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing or damaged"
+            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing, damaged or"
+            " edited"
         ]
     if refused:
         listed = "\n  ".join(refused)
@@ -299,6 +314,30 @@ def check_changes(
 def digest(lines: Sequence[text.Line]) -> str:
     """Returns the digest of all fields that may not change when a run resumes."""
     return text.digest(line for line in lines if not line.operational)
+
+
+def check_source(
+    run: RunDirectory,
+    source: Mapping[str, SourceFile],
+    found: Checkpoint | None,
+    *,
+    allow_change: bool,
+) -> list[text.Change]:
+    """Returns the user's own files, with digests, that differ from those that were trained with.
+
+    If there is a checkpoint to resume from, any raises ChangedConfiguration, unless `allow_change`.
+    """
+    before = run.read_source()
+    if found is not None:
+        before = source_record.from_json(found.metadata.get(SOURCE))
+    changed = source_record.changed_names(before, source)
+    if found is not None and changed and not allow_change:
+        files = ", ".join(f"{source[new].path} (was: {SOURCE}/{old})" for old, new in changed)
+        raise ChangedConfiguration(f"{run.path} was begun with other code: {files}\n{_CHANGE}")
+    return [
+        text.Change(f"{SOURCE}/{new}", before[old].sha256[:12], source[new].sha256[:12])
+        for old, new in changed
+    ]
 
 
 def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
@@ -337,17 +376,20 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield from _leaves(inner, f"{path}.{name}" if path else name)
 
 
-def _previous_lines(run: RunDirectory) -> Sequence[text.Line] | None:
-    """Returns the resolved text of a directory's run.
+def _previous_lines(run: RunDirectory) -> tuple[Sequence[text.Line] | None, bool]:
+    """Returns the resolved text of a directory's run, and whether its two files agree on it.
 
     It is in config.txt; if that is missing, or does not match the digest in config.json, the text
     is made again from config.json. None if neither can be read.
     """
     written = text.read(run.read(RESOLVED) or "")
     saved = run.read(CONFIG)
-    if saved is None or (written and serial.recorded_digest(saved) in (None, text.digest(written))):
-        return written or None
+    recorded = serial.recorded_digest(saved or "")
+    if written and recorded == text.digest(written):
+        return written, True
+    if saved is None or (written and recorded is None):
+        return written or None, False
     try:
-        return text.resolve(serial.load(saved).params)
+        return text.resolve(serial.load(saved).params), False
     except ParamError:  # it is damaged, too, or uses classes that this process does not know
-        return written or None
+        return written or None, False

@@ -217,11 +217,8 @@ def test_a_file_that_is_run_trains_its_own_experiment(tmp_path: pathlib.Path) ->
     (tmp_path / "own.py").write_text(SCRIPT)
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PYTHONPATH": paths}
-    commands = [
-        ["own.py"],
-        ["-m", "lingo.cli.main", "train", "--exp=own.py:own", "--logdir=run", "--set=max_steps=3"],
-    ]
-    for command in commands:
+    train = ["-m", "lingo.cli.main", "train", "--exp=own.py:own", "--logdir=run"]
+    for command in (["own.py"], [*train, "--set=max_steps=3"]):
         done = subprocess.run(
             [sys.executable, *command],
             cwd=tmp_path,
@@ -230,8 +227,10 @@ def test_a_file_that_is_run_trains_its_own_experiment(tmp_path: pathlib.Path) ->
             text=True,
         )
         assert done.returncode == 0, done.stderr
+        if command == ["own.py"]:
+            with pytest.raises(ParamError, match="outside the trusted places"):
+                lingo.load(tmp_path / "run")
     assert (tmp_path / "run/STATUS").read_text() == "done at step 3\n"
-    with pytest.raises(ParamError, match="outside the trusted places"):
-        lingo.load(tmp_path / "run")
-    layer = lingo.load(tmp_path / "run", trust=[str(tmp_path / "own.py")]).experiment.task.model
+    assert (tmp_path / "run/source/own.py").read_text() == SCRIPT
+    layer = lingo.load(tmp_path / "run").experiment.task.model
     assert type(layer.stack.layers[0]).__name__ == "Own"

@@ -10,12 +10,13 @@
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=2,model=4)' --program
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. --graph draws what was set,
-as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's program. --pipeline shows how
-layers are split into stages, and when which stage works; with --pipeline=simulation the table also
-has seconds, simulated from measurements of single layers. --program compiles a step for a mesh,
-without a weight in memory, and shows what its devices exchange and hold; they are made of the
-processor, as many as the mesh has. With --format=json it prints what a run would keep as
+A parameter that nobody set is marked with where its value comes from. With --run, the last lines
+are the user's own files that it has used, and whether they are still the same. --graph draws what
+was set, as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's program. --pipeline
+shows how layers are split into stages, and when which stage works; with --pipeline=simulation the
+table also has seconds, simulated from measurements of single layers. --program compiles a step for
+a mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of
+the processor, as many as the mesh has. With --format=json it prints what a run would keep as
 config.json, or one object: the weights, the steps and rates of the plot, the pipelines, the
 program.
 """
@@ -33,8 +34,9 @@ from absl import flags
 from lingo.cli import command, experiment_flags, graph, plot
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
-from lingo.config import text
+from lingo.config import source_files, text
 from lingo.config.params import ParamError
+from lingo.config.printable import escape_controls
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection import (
     pipeline,
@@ -47,6 +49,7 @@ from lingo.inspection import (
 from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
+from lingo.trainer.directory.run_directory import SOURCE, RunDirectory
 
 WORD = ""  # it takes no word beside its flags
 POINTS = 1000  # steps between those of a plot
@@ -107,7 +110,20 @@ def run(values: flags.FlagValues, word: str) -> int:
         print(experiment_flags.config_json(resolved, command.find_roots(values)), end="")
     else:
         print(text.render(text.resolve(resolved.params)), end="")
+        _print_source(values.run)
     return 0
+
+
+def _print_source(run: str | None) -> None:
+    """Prints the user's own files that a run has used, and whether they are still the same."""
+    for name, file in RunDirectory(run).read_source().items() if run else ():
+        try:
+            same = source_files.read(Path(file.path)).sha256 == file.sha256
+            state = "is the same" if same else "has changed since"
+        except ParamError:
+            state = "is not there any more"
+        line = f"# {SOURCE}/{name}: sha256 {file.sha256}; {file.path} {state}"
+        print(escape_controls(line))
 
 
 def _print_weights(experiment: Experiment, *, as_json: bool) -> None:

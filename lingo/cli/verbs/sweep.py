@@ -31,6 +31,7 @@ from lingo.config.overrides.apply import apply
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.text import Line
+from lingo.config.trained_files import is_trusted
 from lingo.contract import build_experiment
 from lingo.study.metric import Metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
@@ -152,7 +153,8 @@ class _Experiments:
             every = [*self._values.set, *overrides]
             return registry.get(self._values.exp, every, self._places)
         params = self._base.params.copy()
-        applied = apply(params, overrides, Classes(self._places))
+        may_import = functools.partial(is_trusted, trust=self._values.trust)
+        applied = apply(params, overrides, Classes(self._places, may_import=may_import))
         return ResolvedExperiment(params, self._base.origin, applied)
 
 

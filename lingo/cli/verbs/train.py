@@ -30,11 +30,12 @@ from absl import flags
 
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
-from lingo.config import types
+from lingo.config import trained_files, types
 from lingo.config.node.tree import walk
 from lingo.config.params import Params, fields
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
+from lingo.config.source_files import find_source
 from lingo.contract import build_experiment
 from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
@@ -85,8 +86,20 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog | None
     if values.dry_run or directory is None:
         print(dry_run(request, directory), end="")
         return 0
+    if values.exp is not None:
+        _remember(request)
     outcome = train(request, directory, watchdog=watchdog)
     return 0 if outcome.signal is None else 128 + outcome.signal
+
+
+def _remember(request: Request) -> None:
+    """Remembers the user's own files of an experiment, so that `--run` trusts them later."""
+    source = find_source(request.params, request.origin.file)
+    try:
+        trained_files.remember(source)
+    except OSError as error:
+        names = ", ".join(file.path for file in source.values())
+        experiment_flags.print_note(f"--run will need --trust for {names}: {error}")
 
 
 def read_request(values: flags.FlagValues) -> Request:

@@ -19,6 +19,7 @@ from lingo.config.params import Configurable
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
+from lingo.config.trained_files import distrust
 
 _STATEMENT = re.compile(
     rb"^class +([A-Za-z]\w*) *\((?!NamedTuple|Protocol|Exception|\w*Error|[\w.]*Enum)", re.MULTILINE
@@ -35,9 +36,17 @@ class Place(NamedTuple):
 class Classes:
     """The classes in files of the roots, and in further modules that are already imported."""
 
-    def __init__(self, roots: Roots | None = None, modules: Iterable[ModuleType] = ()) -> None:
+    def __init__(
+        self,
+        roots: Roots | None = None,
+        modules: Iterable[ModuleType] = (),
+        *,
+        may_import: Callable[[Path], bool] = lambda file: True,
+    ) -> None:
+        """`may_import` returns whether a file of the working directory may be imported."""
         self.modules = list(modules)
         self.roots = roots or roots_.find()
+        self._may_import = may_import
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:
@@ -61,8 +70,9 @@ class Classes:
     ) -> type[Configurable]:
         """Imports `Class`, `module:Class`, or `file.py:Class` of the experiment's own file.
 
-        `fits` returns whether a class is allowed; it chooses among several of one name. Raises
-        UnknownClass, or ParamError if several are left.
+        `fits` returns whether a class is allowed; it chooses among several of one name. A file in
+        `params` of the working directory is imported only for a class that no other place has.
+        Raises UnknownClass, or ParamError if several are left.
         """
         module, _, name = name.rpartition(":")
         found = {
@@ -70,13 +80,14 @@ class Classes:
             for cls in self._candidates(module, name)
             if not module or module in (cls.__module__, label(cls).partition(":")[0])
         }
+        if not found and (cls := self._find_local(module, name)) is not None:
+            return cls
         if len(found) > 1 and fits is not None:
             found = {c for c in found if fits(c)} or {min(found, key=label)}  # it will be refused
         if len(found) == 1:
             return found.pop()
         if found:
-            forms = " or ".join(sorted(f"{c.__module__}:{name}" for c in found))
-            raise ParamError(f"{name} is the name of {len(found)} classes: write {forms}")
+            raise _several(name, [cls.__module__ for cls in found])
         where = f" in {module}" if module else ""
         raise UnknownClass(
             f"There is no class {name!r} to configure{where}.{suggest(name, self.names())}"
@@ -109,15 +120,52 @@ class Classes:
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
     def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
-        """Yields the classes of a name; imports only the given module unless it is ""."""
+        """Yields the classes of a name that are imported or in trusted places.
+
+        Imports only the given module unless it is "".
+        """
         modules = list(self.modules)
-        for place in self.places.get(name, ()):
-            wanted = module in ("", place.module, place.file.name)
-            if wanted and roots_.defines_class(place.file, name):
+        for place in self._places(module, name):
+            if not self._is_local(place) and roots_.defines_class(place.file, name):
                 modules.append(importing.import_module(place.module, place.file, self.roots))
         for found in modules:
             if name in (own := _own_classes(found)):
                 yield own[name]
+
+    def _find_local(self, module: str, name: str) -> type[Configurable] | None:
+        """Imports the class of a name from `params` of the working directory, if one file has it.
+
+        Raises ParamError if several have it, or if the file may not be imported.
+        """
+        places = [
+            place
+            for place in self._places(module, name)
+            if self._is_local(place)
+            and inherits_configurable(place.module, place.file, name, self.roots)
+        ]
+        if not places:
+            return None
+        if len(places) > 1:
+            raise _several(name, [place.module for place in places])
+        (place,) = places
+        if not self._may_import(place.file):
+            raise ParamError(f"{name} is a class of {place.file}, {distrust(place.file)}")
+        found = importing.import_module(place.module, place.file, self.roots)
+        return _own_classes(found).get(name)
+
+    def _places(self, module: str, name: str) -> list[Place]:
+        """Returns the places of a name, in a module if one is given."""
+        places = self.places.get(name, [])
+        return [place for place in places if module in ("", place.module, place.file.name)]
+
+    def _is_local(self, place: Place) -> bool:
+        return self.roots.local is not None and place.file.is_relative_to(self.roots.local)
+
+
+def _several(name: str, modules: Iterable[str]) -> ParamError:
+    """Returns the error for a name of several classes, one in each module."""
+    forms = sorted(f"{module}:{name}" for module in modules)
+    return ParamError(f"{name} is the name of {len(forms)} classes: write {' or '.join(forms)}")
 
 
 def is_configurable(value: object) -> TypeGuard[type[Configurable]]:

@@ -3,9 +3,9 @@
 A class is `module:Class` in a trusted place (the roots), and `file.py:Class` in a file of the
 user's own, whose path and digest are recorded. `Namer` writes these names, `Finder` reads them.
 Before it imports anything, `Finder` refuses every name that is not a `class` statement of a trusted
-place, where its bases must lead to `Configurable`, or of a file that the caller trusts. A function
-is named likewise, by a `def` statement; none of lingo's own may be, since a layer calls it with
-arguments that the file gives.
+place, where its bases must lead to `Configurable`, or of a file that the caller trusts or that this
+user has trained and nobody has changed since. A function is named likewise, by a `def` statement;
+none of lingo's own may be, since a layer calls it with arguments that the file gives.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple, TypeAlias, TypeGuard
 
+from lingo.config import trained_files
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
@@ -127,19 +127,11 @@ class Finder:
         if name not in self._files:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is")
         recorded = Path(self._files[name].path)
-        if Path(os.path.realpath(recorded)) in self._trusted:
+        if trained_files.is_trusted(recorded, self._trusted):
             return recorded
         if moved := [file for file in self._trusted if file.name == name]:
             return moved[0]
-        gone = (
-            ""
-            if os.path.exists(recorded)
-            else " It is not there any more; name it where it is now."
-        )
-        raise ParamError(
-            f"it uses classes of {recorded}, a file outside the trusted places."
-            f" To run it: --trust={shlex.quote(str(recorded))}{gone}"
-        )
+        raise ParamError(f"it uses classes of {recorded}, {trained_files.distrust(recorded)}")
 
     def _import(self, name: str, file: Path) -> Named:
         module, _, last = name.partition(":")

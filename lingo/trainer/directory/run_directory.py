@@ -1,6 +1,7 @@
 """The directory of a run: configuration, reports, status and checkpoints.
 
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
+    source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
     vectors.jsonl       likewise: statistics of layers that are shown over time
     STATUS              one line: "running at step 120", "done (early) at step 200"
@@ -14,6 +15,7 @@ together, the leader writes; in the others the directory is not `enabled`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import json
@@ -21,11 +23,13 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.config import regular_file
-from lingo.config.params import ParamError
+from lingo.config import regular_file, source_record
+from lingo.config.params import ParamError, Params
+from lingo.config.source_files import SourceFile, find_source
 from lingo.storage.files import (
     PATH_PART,
     Lock,
@@ -33,6 +37,7 @@ from lingo.storage.files import (
     clear_leftovers,
     explain_write_errors,
     refuse_link,
+    write_bytes,
     write_text,
 )
 from lingo.storage.rows import Rows, State, Status, parse_status
@@ -41,6 +46,8 @@ from lingo.trainer.directory.audit import AUDIT
 CONFIG = "config.json"
 RESOLVED = "config.txt"
 FLAGS = "flags.txt"
+ENVIRONMENT = "environment.json"
+SOURCE = "source"
 METRICS = "metrics.jsonl"
 VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
@@ -147,45 +154,75 @@ class RunDirectory:
                 " .lock in it, was moved or deleted. Nothing more is written."
             )
 
-    def write(self, texts: Mapping[str, str], *, replaced: Collection[str] = ()) -> None:
-        """Writes text files by name, `config.json` last: with it the run begins.
+    def write(
+        self,
+        texts: Mapping[str, str],
+        *,
+        source: Mapping[str, SourceFile] = MappingProxyType({}),
+        replaced: Collection[str] = (),
+    ) -> None:
+        """Writes text files and copies of `source` by name, `config.json` last: the run begins.
 
-        A different old text is kept beside the new one, as `config.1.json`, `config.2.json`, ...,
+        A different old file is kept beside the new one, as `config.1.json`, `config.2.json`, ...,
         unless its name is in `replaced`. Raises StorageError if one cannot be written; if the run
         had not begun, all are removed.
         """
         if not self.enabled:
             return
-        begun = self.exists
+        begun, contents = self.exists, {name: text.encode() for name, text in texts.items()}
+        copies = {f"{SOURCE}/{name}": file.content for name, file in source.items()}
+        contents |= {name: content for name, content in copies.items() if content is not None}
         try:
-            for name in sorted(texts, key=lambda name: (name == CONFIG, name)):
-                self._replace(name, texts[name], keep=name not in replaced)
+            for name in sorted(contents, key=lambda name: (name == CONFIG, name)):
+                self._make_folders((self.path / name).parent)
+                self._replace(self.path / name, contents[name], keep=name not in replaced)
         except StorageError:
-            for name in () if begun else texts:
+            for name in () if begun else contents:
                 with contextlib.suppress(OSError):
                     (self.path / name).unlink(missing_ok=True)
+            if not begun:
+                _remove_empty(sorted({(self.path / name).parent for name in copies}, reverse=True))
             raise
 
-    def _replace(self, name: str, text: str, *, keep: bool) -> None:
-        path, old = self.path / name, self.read(name)
-        if old == text:
+    def _make_folders(self, folder: Path) -> None:
+        """Makes the directories down to one in this directory; no part may be a link elsewhere."""
+        for name in itertools.accumulate(folder.relative_to(self.path).parts, os.path.join):
+            path = self.path / name
+            with explain_write_errors(path):
+                if path.is_symlink():
+                    raise OSError(errno.ELOOP, "it is a link, through which nothing is written")
+                path.mkdir(exist_ok=True)
+
+    def _replace(self, path: Path, content: bytes, *, keep: bool) -> None:
+        old = _read(path, MAX_BYTES)
+        if old == content:
             return
         if old is not None and keep:
             *_, last, unused = path, *_backup_paths(path)
-            if last == path or self.read(last.name) != old:  # kept already, before a crash
-                write_text(unused, old)
-        write_text(path, text)
+            if last == path or _read(last, MAX_BYTES) != old:  # kept already, before a crash
+                write_bytes(unused, old)
+        write_bytes(path, content)
 
     def read(self, name: str, *, max_bytes: int = MAX_BYTES) -> str | None:
         """Returns a text file, or None if it does not exist or is larger than `max_bytes`.
 
         Bytes that are not UTF-8 are replaced.
         """
+        content = _read(self.path / name, max_bytes)
+        return None if content is None else content.decode(errors="replace")
+
+    def read_source(self) -> dict[str, SourceFile]:
+        """Returns the user's own files that the run has used, without content, by name."""
         try:
-            content = regular_file.read(self.path / name, max_bytes=max_bytes)
-        except OSError:
-            return None
-        return content.decode(errors="replace") if len(content) <= max_bytes else None
+            return source_record.from_json(json.loads(self.read(ENVIRONMENT) or "{}").get(SOURCE))
+        except (ValueError, AttributeError, RecursionError):  # damaged, or of another form
+            return {}
+
+    def changed_source(self, params: Params) -> list[str]:
+        """Returns the user's own files of an experiment that are not as when the run began."""
+        now = find_source(params)
+        changed = source_record.changed_names(self.read_source(), now)
+        return [now[name].path for _, name in changed]
 
     def set_status(self, state: State, step: int) -> None:
         """Writes STATUS; a failure is a warning, or StorageError for a run that is done."""
@@ -265,6 +302,14 @@ def _backup_paths(path: Path) -> Iterator[Path]:
         yield other
         if not other.exists():
             return
+
+
+def _read(path: Path, max_bytes: int) -> bytes | None:
+    try:
+        content = regular_file.read(path, max_bytes=max_bytes)
+    except OSError:
+        return None
+    return content if len(content) <= max_bytes else None
 
 
 def _remove_empty(directories: list[Path]) -> None:

@@ -8,12 +8,17 @@ import pytest
 import lingo
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.config.serial import serial
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.start import ChangedConfiguration, numeric_changes
 from lingo.trainer.step_recorder import StepRecorder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
+
+
+def interrupt(self):
+    raise KeyboardInterrupt
 
 
 def test_other_data_is_refused(small, run, directory, tmp_path):
@@ -39,7 +44,7 @@ def test_either_text_of_the_configuration_is_enough_to_see_a_change(small, run, 
     with pytest.raises(ChangedConfiguration, match=r"optimizer.learning_rate: 0.01 -> 0.02\n"):
         run(changed, directory)
     (directory / left).unlink()
-    with pytest.raises(ChangedConfiguration, match="missing or damaged"):
+    with pytest.raises(ChangedConfiguration, match="missing, damaged or edited"):
         run(changed, directory)
 
 
@@ -48,6 +53,38 @@ def test_a_text_with_other_values_than_were_trained_is_not_believed(small, run, 
     resolved = directory / "config.txt"
     resolved.write_text(resolved.read_text().replace("learning_rate = 0.01", "learning_rate = 9.0"))
     assert run(small(max_steps=3), directory).step == 3
+
+
+def test_an_edited_configuration_is_refused_by_what_the_checkpoint_records(small, run, directory):
+    lingo.train(small(max_steps=2), directory)
+    saved, resolved = directory / "config.json", directory / "config.txt"
+    saved.write_text(saved.read_text().replace('"learning_rate": 0.01', '"learning_rate": 0.03'))
+    edited = serial.read(saved).params
+    assert edited.optimizer.learning_rate == 0.03
+    with pytest.raises(ChangedConfiguration, match=r"optimizer.learning_rate: 0.01 -> 0.03\n"):
+        run(edited, directory)
+    for text in (resolved.read_text().replace("learning_rate = 0.01", "learning_rate = 0.03"), ""):
+        resolved.write_text(text)
+        with pytest.raises(ChangedConfiguration, match="missing, damaged or edited"):
+            run(edited, directory)
+    resolved.unlink()
+    with pytest.raises(ChangedConfiguration, match="missing, damaged or edited"):
+        run(edited, directory)
+    assert run(small(max_steps=3), directory).step == 3, "the one that was trained is not refused"
+
+
+def test_a_change_that_was_allowed_is_known_before_the_next_checkpoint(
+    small, run, directory, monkeypatch
+):
+    lingo.train(small(max_steps=2), directory)
+    changed = small(max_steps=4).set(seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(StepRecorder, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lingo.train(changed, directory, allow_change=True)
+    with pytest.raises(ChangedConfiguration, match="seed: 1 -> 2"):
+        run(small(max_steps=4).set(seed=2), directory)
+    assert run(changed, directory).step == 4
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,61 @@ def test_two_classes_of_one_name_need_their_module(tmp_path: Path) -> None:
     assert found.__module__ == "lingo.layers.dropout"
 
 
+LOCAL = """
+import pathlib
+pathlib.Path(__file__).with_suffix(".ran").touch()
+from lingo.config.params import Configurable
+from lingo.layers.layer import Layer
+class Dropout(Layer):
+    pass
+class {only}(Layer):
+    pass
+class Both(Layer):
+    pass
+class Plain(tuple):
+    pass
+"""
+
+
+@pytest.fixture(name="local")
+def _local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`params` of the working directory, with two files that show whether they were imported."""
+    folder = tmp_path / "params"
+    folder.mkdir()
+    for only in ("First", "Second"):
+        (folder / f"{tmp_path.name}_{only}.py").write_text(LOCAL.format(only=only))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def names_that_ran(folder: Path) -> list[str]:
+    return sorted(file.stem.rpartition("_")[2] for file in folder.glob("*.ran"))
+
+
+def test_only_the_file_whose_class_is_used_runs(local: Path) -> None:
+    classes = Classes()
+    assert classes.find("Dropout").__module__ == "lingo.layers.dropout"
+    with pytest.raises(UnknownClass):
+        classes.find("Plain")
+    with pytest.raises(ParamError, match=r"name of 2 classes: write params.*:Both or "):
+        classes.find("Both")
+    assert classes.find("Dropout", lambda cls: False).__module__ == "lingo.layers.dropout"
+    assert names_that_ran(local) == []
+    found = classes.find("First")
+    assert found.__module__ == f"params.{local.parent.name}_First"
+    assert names_that_ran(local) == ["First"]
+    assert classes.find(f"{found.__module__}:Both").__module__ == found.__module__
+    assert names_that_ran(local) == ["First"]
+
+
+def test_a_file_of_the_working_directory_that_may_not_be_imported_is_not(local: Path) -> None:
+    classes = Classes(may_import=lambda file: False)
+    with pytest.raises(ParamError, match=rf"First is a class of {local}.*--trust={local}"):
+        classes.find("First")
+    assert classes.find("Dropout").__module__ == "lingo.layers.dropout"
+    assert names_that_ran(local) == []
+
+
 @pytest.mark.parametrize(
     "name", ["Drpout", "nowhere:Dropout", "Tuple", "Quoted", "os:system", "", ":"]
 )
