@@ -175,7 +175,7 @@ def _open_audit(run: Run, status: RunStatus) -> Audit | None:
         return None
     audit = Audit(path)
     if missing := audit.resume(status.counters.step):
-        run.progress.message(f"warning: {path} lacks the rows of steps {missing}; a line says so")
+        run.progress.message(f"warning: {path} lacks rows, as a line in it says: steps {missing}")
     return audit
 
 

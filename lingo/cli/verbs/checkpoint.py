@@ -27,7 +27,7 @@ from absl import flags
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
-from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.store import select_kept
@@ -81,7 +81,8 @@ def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
         raise UsageError("list shows all checkpoints: leave --step")
     steps = store.steps(directory.checkpoints)
     marks = _marks(values, directory, steps) if steps else {}
-    rows = [_row(directory, step, marks.get(step, [])) for step in steps]
+    found = [_row(directory, step, marks.get(step, [])) for step in steps]
+    rows = [row for row in found if row is not None]
     aside = store.quarantined_names(directory.checkpoints)
     if values.format == "json":
         print(json.dumps({"checkpoints": rows, "set_aside": aside}, indent=1))
@@ -100,8 +101,8 @@ def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
     return 0
 
 
-def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]:
-    """Returns the table row of a checkpoint, without reading its tensors."""
+def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any] | None:
+    """Returns the table row of a checkpoint, without reading its tensors; None if it is deleted."""
     path = store.step_path(directory.checkpoints, step)
     row: dict[str, Any] = {"step": step, "time": None, "bytes": None, "damage": None}
     row["marks"] = marks
@@ -109,10 +110,10 @@ def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]
         found = open_checkpoint(path)
         row |= {"time": (path / MANIFEST).stat().st_mtime, "bytes": found.num_bytes}
         found.verify(content=False)
+    except (DeletedCheckpoint, FileNotFoundError):  # the run goes on
+        return None
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:
         row["damage"] = _damage(error)
-    except FileNotFoundError:
-        row["damage"] = "it was deleted just now"
     return row
 
 
@@ -145,7 +146,7 @@ def _experiment(values: flags.FlagValues) -> Experiment:
 def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
     """Returns the run's counters in its latest checkpoint that can be opened."""
     for step in reversed(steps):
-        with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint, FileNotFoundError):
+        with contextlib.suppress(DamagedCheckpoint, NoUsableCheckpoint):
             found = open_checkpoint(store.step_path(directory.checkpoints, step))
             return read_counters(step, found.metadata)
     return RunCounters(steps[-1])
@@ -214,10 +215,13 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
     elif values.step is not None:
         steps = [_number(values.step)]
         store.find_path(directory.checkpoints, steps[0], of=directory.path)
-    rows = [
-        {"step": step, "damage": _read_damage(store.step_path(directory.checkpoints, step))}
-        for step in steps
-    ]
+    rows: list[dict[str, Any]] = []
+    for step in steps:
+        with contextlib.suppress(DeletedCheckpoint):  # the run goes on
+            damage = _read_damage(store.step_path(directory.checkpoints, step))
+            rows.append({"step": step, "damage": damage})
+    if not rows:
+        raise DeletedCheckpoint(store.step_path(directory.checkpoints, steps[-1]))
     if values.format == "json":
         print(json.dumps({"checkpoints": rows}, indent=1))
     else:
@@ -228,9 +232,14 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
 
 
 def _read_damage(path: Path) -> str | None:
-    """Reads every byte of a checkpoint; returns its damage, if any."""
+    """Reads every byte of a checkpoint and returns its damage, if any.
+
+    Raises DeletedCheckpoint if the run deletes it meanwhile.
+    """
     try:
         open_sound(path)
+    except DeletedCheckpoint:
+        raise
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:
         return _damage(error)
     return None

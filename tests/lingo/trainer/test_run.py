@@ -95,7 +95,7 @@ def test_a_resumed_run_says_what_its_audit_log_lacks(small, run, directory, caps
     run(small(), directory)  # without `audit`: the checkpoint knows
     missing = [[2, 2]] if kept else [[1, 3]]
     said = "2" if kept else "1 to 3"
-    assert f"{log} lacks the rows of steps {said}; a line says so" in capsys.readouterr().out
+    assert f"{log} lacks rows, as a line in it says: steps {said}\n" in capsys.readouterr().out
     mark, *rows = map(json.loads, log.read_text().splitlines()[len(kept) :])
     assert mark == {"step": 3, "missing": missing}
     assert [row["step"] for row in rows] == [4, 5, 6]

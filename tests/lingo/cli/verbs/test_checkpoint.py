@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lingo.checkpoints import store
+from lingo.checkpoints import checkpoint, store
 from lingo.checkpoints.checkpoint import digest
+from lingo.cli.verbs import checkpoint as verb
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -149,6 +150,23 @@ def test_every_byte_is_verified(lingo, run, flags, code, lines):
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))
     said = json.loads(lingo("checkpoint", "verify", "--run=run", *flags, "--format=json").out)
     assert [row["damage"] is None for row in said["checkpoints"]] == ["sound" in f for f in found]
+
+
+@pytest.mark.parametrize("word", ["list", "verify"])
+def test_what_the_run_deletes_meanwhile_is_not_damaged(lingo, run, monkeypatch, word):
+    opened = checkpoint.open_checkpoint
+
+    def late(path: pathlib.Path) -> Any:
+        if path.name == "step_00000020":
+            store.delete(path)
+        return opened(path)
+
+    for module in (checkpoint, verb):
+        monkeypatch.setattr(module, "open_checkpoint", late)
+    done = lingo("checkpoint", word, "--run=run", "--format=json")
+    assert (done.code, done.err) == (0, "")
+    rows = json.loads(done.out)["checkpoints"]
+    assert [(row["step"], row["damage"]) for row in rows] == [(n, None) for n in (10, 30, 40, 50)]
 
 
 @pytest.mark.parametrize(
