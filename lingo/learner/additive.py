@@ -144,7 +144,8 @@ def _compute(ends: list[tf.Tensor], ones: list[tf.Tensor]) -> list[np.ndarray]:
     """Returns the values of some tensors of a graph if others are ones."""
     if not ends:
         return []
-    fed = {t.name: np.ones(tuple(t.shape), t.dtype.as_numpy_dtype) for t in ones}
+    shapes = {t.name: [size for size in t.shape if size is not None] for t in ones}  # all known
+    fed = {t.name: np.ones(shapes[t.name], t.dtype.as_numpy_dtype) for t in ones}
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
     with tf.compat.v1.Session(graph=ends[0].graph, config=config) as session:
         return session.run(ends, fed)
