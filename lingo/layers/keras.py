@@ -30,7 +30,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,6 +49,9 @@ from lingo.ops.shape import size_of
 
 SIDE_LOSS = "keras"
 """The loss term of what regularizers and `add_loss` add."""
+
+_DrawAll: TypeAlias = Callable[[random.Key], Mapping[str, np.ndarray]]
+"""Draws the initial values of all variables, of any shapes: path -> array."""
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -109,10 +112,10 @@ class Keras(Layer):
         axes = self._match_axes(found.weights)
         self.__dict__.update(_weights={}, _state={})
         for name, variable in found.weights.items():
-            init = _FactoryValue(self.initial_values, name)
+            init = _factory_value(self.initial_values, name)
             self.weight(name, variable.shape, axes=axes[name], init=init, dtype="float32")
         for name, variable in found.states.items():
-            init = _FactoryValue(self.initial_values, name)
+            init = _factory_value(self.initial_values, name)
             self.state(name, variable.shape, decay=0.0, init=init)
 
     def __call__(self, x: Any) -> Any:
@@ -272,19 +275,25 @@ class Keras(Layer):
 class _FactoryValue(Initializer):
     """The value that a variable has when its factory returns: one call draws those of all."""
 
-    def __init__(
-        self, values: Callable[[random.Key], Mapping[str, np.ndarray]], variable: str
-    ) -> None:
-        self._values, self._variable = values, variable
+    variable: str  # path of the variable in the layer of Keras
+
+    def setup(self) -> None:
+        self.draw_all: _DrawAll = lambda _: {}  # set by `_factory_value`
 
     def key(self, root: random.Key, name: str) -> random.Key:
         """Returns the key of the layer, which all of its variables share."""
-        return path.key(root, name.removesuffix(self._variable).removesuffix("/"))
+        return path.key(root, name.removesuffix(self.p.variable).removesuffix("/"))
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        return self._values(key)[self._variable][tuple(index)]
+        return self.draw_all(key)[self.p.variable][tuple(index)]
+
+
+def _factory_value(draw_all: _DrawAll, variable: str) -> Initializer:
+    init = _FactoryValue.params(variable=variable).build()
+    init.draw_all = draw_all
+    return init
 
 
 def _call_factory(
