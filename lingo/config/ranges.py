@@ -29,7 +29,7 @@ def check_positive(p: Any, *names: str) -> None:
 
 
 def check_fraction(p: Any, *names: str) -> None:
-    """Raises ParamError if a field holds a number outside [0, 1), the range of decay rates."""
+    """Raises ParamError if a field holds a number outside [0, 1)."""
     _check(p, names, lambda value: 0 <= value < 1, "is not in [0, 1)")
 
 

@@ -31,7 +31,7 @@ class Sampling(Decoding):
 
     temperature: float = 0.8  # below 1: more of what is likely; 0: always the most likely token
     top_k: int | None = None  # number of most likely tokens to draw among; None: all
-    top_p: float | None = None  # probability that those to draw among have together; None: 1
+    top_p: float | None = None  # total probability of the tokens to draw among; None: of all
 
     def check(self) -> None:
         super().check()

@@ -112,8 +112,9 @@ class Layer(LayerTree, Configurable, interface=True):
     ) -> Any:
         """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
 
-        The mean is over all that the step's calls pass to `self.batch_statistic(name, ...)`; a step
-        without weight leaves the statistic as it is. It is initially zeros, unless `init` is given.
+        The mean is over all that the step's calls pass to `self.batch_statistic(name, ...)`; if the
+        sum of their weights is 0, the statistic stays. With a `decay` of 0 it is the latest mean. It
+        is initially zeros, unless `init` is given.
         With `shown`, TensorBoard shows its elements over time, relative to their mean; that is for
         a vector of shares, such as the load of experts, and raises ParamError for other shapes.
         """
@@ -158,7 +159,8 @@ class Layer(LayerTree, Configurable, interface=True):
         """Adds this call's contribution to the mean that updates a state.
 
         `total` has the state's shape, the weighted sum over examples; `weight`, a scalar, is the
-        sum of the weights; both have any number type.
+        sum of the weights; both have any number type. A value that does not depend on examples has
+        the weight 1.
         """
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})

@@ -13,7 +13,7 @@ prints, for the results would not be those of the run's own configuration. A run
 training is not disturbed.
 
 With --watch it evaluates every checkpoint that was not evaluated by it before, and waits for more
-until the run is done or has failed. Which checkpoint is best, evaluate.metric says.
+until the run is done or has failed. The metric evaluate.metric selects the best checkpoint.
 """
 
 from __future__ import annotations

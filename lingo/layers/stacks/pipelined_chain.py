@@ -45,7 +45,7 @@ class PipelinedChain(Chain):
 
     num_stages: int  # K, at most as many as there are layers
     num_micro_batches: int  # M, into how many equal parts a batch is cut
-    times: list[float] | None = None  # of each layer, measured; None: the operations they do
+    times: list[float] | None = None  # measured, of each layer, to balance stages; None: by FLOPs
 
     positionwise = True  # layers inside have their own
 
