@@ -113,8 +113,8 @@ class Layer(LayerTree, Configurable, interface=True):
         """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
 
         The mean is over all that the step's calls pass to `self.batch_statistic(name, ...)`; if the
-        sum of their weights is 0, the statistic stays. With a `decay` of 0 it is the latest mean. It
-        is initially zeros, unless `init` is given.
+        sum of their weights is 0, the statistic stays. With `decay=0` it is the latest mean. It is
+        initially zeros, unless `init` is given.
         With `shown`, TensorBoard shows its elements over time, relative to their mean; that is for
         a vector of shares, such as the load of experts, and raises ParamError for other shapes.
         """
