@@ -58,7 +58,7 @@ def test_an_evaluation_shows_how_prompts_go_on(trained: tuple[pathlib.Path, str]
     assert [line.partition(" sample ")[0] for line in shown] == ["step 1 "] * 2 + ["step 2 "] * 2
     assert all("'def " in a and "'x" in b for a, b in zip(shown[::2], shown[1::2], strict=True))
     events = b"".join(f.read_bytes() for f in (run / "train").glob("events*"))
-    assert events.count(b"goes on") == 4
+    assert events.count(b"continued") == 4
 
 
 def test_texts_are_printed_with_their_prompts(command, capsys):
