@@ -124,7 +124,7 @@ def explain_damage(path: Path, file: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not os.path.lexists(path):
+        if error.errno == errno.ENOENT and not os.path.lexists(path):
             raise DeletedCheckpoint(path) from error
         reason = error.strerror or str(error)
         if error.errno in _DAMAGE:
