@@ -45,6 +45,11 @@ def test_one_expert_is_the_dense_model() -> None:
     assert sparse.all(MoE)
 
 
+def test_the_small_st_moe_is_trained_as_the_large_ones_are() -> None:
+    large = settings(st_moe.st_moe_l(), "optimizer")
+    assert settings(st_moe.tiny_pretrain(), "optimizer") == large
+
+
 @pytest.mark.parametrize("ablation", ABLATIONS)
 def test_an_ablation_changes_the_model_and_nothing_else(ablation: st_moe.Ablation) -> None:
     changed = settings(st_moe.stability(ablation)) ^ settings(st_moe.stability())

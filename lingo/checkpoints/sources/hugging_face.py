@@ -79,7 +79,7 @@ def _differences(rotary: Rotary, config: dict[str, Any]) -> Iterator[_Difference
             kind = f"{kind!r}, which lingo does not have"
         yield _Difference(f"rope_scaling of type {kind}", "scaling=None", flag)
     thetas = [part[key] for part in (text, *parts) for key in _THETAS if key in part]
-    thetas = [float(theta) for theta in thetas if isinstance(theta, (int, float))]
+    thetas = [theta for theta in thetas if isinstance(theta, (int, float))]
     if thetas and rotary.p.max_wavelength not in thetas:
         ours, theirs = rotary.p.max_wavelength, max(thetas)
         flag = f"--set=Rotary.max_wavelength={theirs}"
