@@ -106,6 +106,8 @@ class Call:
     # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
     weights_ready: bool = False  # whether wrappers have computed their weights (`fold_weights`)
+    # program paths of weights that a loop over layers reads in vain; one set for all bodies
+    disconnected: set[str] = dataclasses.field(default_factory=set)
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:

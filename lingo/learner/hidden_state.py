@@ -124,7 +124,9 @@ def _where(frame: FrameType | None) -> str:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Configurable):
             name = str(owner) if isinstance(owner, Layer) else type(owner).__name__
-            return f"{name}, {frame.f_code.co_filename}:{frame.f_lineno}"
+            file = frame.f_code.co_filename
+            is_written = "__autograph_generated_file" not in file  # from a method's own tf.function
+            return f"{name}, {file}:{frame.f_lineno}" if is_written else name
         frame = frame.f_back
     return "the step"
 

@@ -150,11 +150,13 @@ def local_sums(
     Raises:
         ParamError: if the loss does not depend on a weight that is not frozen.
     """
+    in_vain: set[str] = set()
     call = {
         "state": state,
         "training": True,
         "key": key,
         "rows": batch["rows"],
+        "disconnected": in_vain,
         **place.call_fields(),
     }
     with tf.name_scope("local"), tf.GradientTape() as tape:
@@ -162,8 +164,9 @@ def local_sums(
         sums, sides = context.apply(task, weights, batch, method="loss", call=call)
         losses = normalize_losses(task, sums, sides.losses, denominators)
     gradients = tape.gradient(losses["total"], dict(weights))
-    if untrained := [w for w, g in gradients.items() if g is None and w not in frozen]:
-        raise _untrained_error(task, untrained[0])
+    in_vain.update(where for where, gradient in gradients.items() if gradient is None)
+    if untrained := in_vain.difference(frozen):
+        raise _untrained_error(task, min(untrained))
     return {
         "gradients": {
             where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)

@@ -19,6 +19,7 @@ from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
+from lingo.ops.differentiable import disconnected
 from lingo.ops.scan import scan
 
 
@@ -85,7 +86,10 @@ def scan_layers(
         with context.enter_call(inner):
             # lossless if the layer computes in a narrower type
             y = tf.cast(pattern_step(x), x.dtype)
-        return y, (inner.sides.additive_fields(), inner.sides.per_layer_fields())
+        sides = (inner.sides.additive_fields(), inner.sides.per_layer_fields())
+        # the gradient of a loop is zero, not None, for what its body does not use
+        call.disconnected.update(disconnected((y, sides), values["weights"]))
+        return y, sides
 
     x, (additive, per_layer) = scan(body, x, call.of(layers), num)
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.decode.sampling import Sampling
+from lingo.learner.step import decode_batch
+from lingo.ops import random
 from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
@@ -18,6 +22,7 @@ from lingo.runtimes.replicated.replicated import Replicated
 
 SOURCE = (pathlib.Path(__file__).parent / "own_experiment.py").read_text()
 CALL = "return x @ self.w"
+KEY = random.root_key(0)
 SETUP = 'self.w = self.weight("w", [2, 2], axes=("embed", "mlp"))'
 
 RUNTIMES = {
@@ -169,6 +174,14 @@ def test_random_numbers_of_tensorflow_are_refused(tmp_path, expression, operatio
     assert f"{operation} draws from a generator" in error
 
 
+def test_random_numbers_of_a_method_that_is_a_function_are_refused(tmp_path):
+    change = ("def errors(self", "@tf.function\n    def errors(self")
+    error = refusal(
+        tmp_path, change, ('return batch["w', 'return tf.random.uniform([]) * batch["w')
+    )
+    assert error.startswith("Fit: RandomUniform draws from a generator")
+
+
 def test_a_function_that_was_traced_before_is_refused(tmp_path):
     function = "@tf.function\ndef noise():\n    return tf.random.normal([2])\n\n\nnoise()\n\n\n"
     error = refusal(tmp_path, ("class Body", f"{function}class Body"), (CALL, f"{CALL} + noise()"))
@@ -178,6 +191,22 @@ def test_a_function_that_was_traced_before_is_refused(tmp_path):
 def test_random_numbers_of_an_evaluation_are_refused(tmp_path):
     change = ('"sum": tf.reduce_sum(self', '"sum": tf.random.uniform([]) + tf.reduce_sum(self')
     assert refusal(tmp_path, change).startswith("Fit, ")
+
+
+def test_random_numbers_of_a_decode_are_refused(tmp_path):
+    source = SOURCE.replace(
+        "    def loss(self",
+        "    def decode(self, batch, decoding):\n"
+        '        return {"tokens": tf.random.uniform([])}\n\n    def loss(self',
+    )
+    (tmp_path / "mine.py").write_text(source)
+    task = lingo.get(f"{tmp_path}/mine.py:mine").build().task
+    decoding = Sampling.params().build()
+    decode = tf.function(
+        lambda rows: decode_batch(task, {}, {}, {"rows": rows}, decoding, KEY), autograph=False
+    )
+    with pytest.raises(ParamError, match=r"^Fit, .*: RandomUniform draws from a generator"):
+        decode(tf.range(2))
 
 
 # ---- what else is not a function of its arguments
@@ -249,6 +278,18 @@ def test_a_weight_without_gradient_is_refused(tmp_path, use):
     error = refusal(tmp_path, change, (CALL, f"return {use}"))
     assert error.startswith("body (Body): the loss does not depend on the weight 'b'")
     assert "Frozen" in error
+
+
+@pytest.mark.parametrize("use", ["x @ self.w", "x @ self.w * tf.stop_gradient(self.b)"])
+def test_a_weight_without_gradient_is_found_in_a_loop_over_layers(tmp_path, use):
+    error = refusal(
+        tmp_path,
+        ("import Layer", "import Layer, Repeat"),
+        ("task=Fit", "task=Fit.params(body=Repeat.params(layer=Body, num_layers=2))"),
+        (SETUP, f'{SETUP}; self.b = self.weight("b", [2], axes=(None,))'),
+        (CALL, f"return {use}"),
+    )
+    assert error.startswith("body/layers/[0:2] (Body): the loss does not depend on the weight 'b'")
 
 
 def test_a_frozen_weight_needs_no_gradient(tmp_path):
