@@ -67,6 +67,7 @@ NEITHER = {
     nn.FactorizedReduction,
     nn.GShardRouter,
     nn.HashRouter,
+    nn.Keras,
     nn.LingvoRouter,
     nn.MaxPool,
     nn.NormalCell,
