@@ -94,10 +94,11 @@ def train_step(
     [B], are the indices of these examples in the step's batch.
     """
     task = learner.task
-    with tf.name_scope("loss_denominators"), refuse_hidden_state():
-        denominators = place.total(task.loss_denominators(batch))
+    with tf.name_scope("loss_denominators"):
+        with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
+            denominators = task.loss_denominators(batch)
+        denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
-
     frozen = {
         where
         for where, weight in learner.weights().items()
