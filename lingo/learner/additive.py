@@ -140,12 +140,11 @@ def _is_number(tensor: tf.Tensor) -> bool:
     return tensor.dtype.is_floating or tensor.dtype.is_integer
 
 
-def _compute(ends: list[tf.Tensor], ones: list[tf.Tensor]) -> list[np.ndarray]:
+def _compute(ends: list[Any], ones: list[Any]) -> list[np.ndarray]:
     """Returns the values of some tensors of a graph if others are ones."""
     if not ends:
         return []
-    shapes = {t.name: [size for size in t.shape if size is not None] for t in ones}  # all known
-    fed = {t.name: np.ones(shapes[t.name], t.dtype.as_numpy_dtype) for t in ones}
+    fed = {t.name: np.ones(t.shape, t.dtype.as_numpy_dtype) for t in ones}
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
     with tf.compat.v1.Session(graph=ends[0].graph, config=config) as session:
         return session.run(ends, fed)

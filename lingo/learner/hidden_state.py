@@ -136,10 +136,25 @@ def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_Found]:
 
     The first `known` operations of the graph are not looked at.
     """
-    calls = [op for op in graph.get_operations()[known:] if op.type in _CALLS]
+    calls = [op.node_def for op in graph.get_operations()[known:] if op.type in _CALLS]
     if not calls:
         return
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
+    library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    following = [name for call in calls for name in _called_functions(call)]
+    seen: set[str] = set()
+    while following:
+        if (name := following.pop()) in seen:
+            continue
+        seen.add(name)
+        for node in library[name].node_def:
+            following.extend(_called_functions(node))
             if (kind := _kind(node.op)) is not None:
-                yield _Found(kind, node.op, f"a tf.function, {function.signature.name}")
+                yield _Found(kind, node.op, f"a tf.function, {name}")
+
+
+def _called_functions(node: Any) -> Iterator[str]:
+    """Yields the names of the functions that a node of a graph, a `NodeDef`, calls."""
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func.name
+        yield from (function.name for function in value.list.func)
