@@ -1,7 +1,7 @@
 """Field types: the values that a parameter may have, checked when it is set.
 
-A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, or Params,
-and nothing else, so that every configuration prints, diffs and reloads exactly.
+A parameter is None, a bool, an int, a float, a str, a list, tuple or dict of parameters, Params, or
+a function in a field that takes one, so that every configuration prints, diffs and reloads exactly.
 """
 
 from __future__ import annotations
