@@ -11,7 +11,7 @@ The layers of the user's own classes are checked; of an experiment that has none
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,11 @@ from lingo.inspection.conformance.claim import Claim, check_claim
 from lingo.inspection.conformance.input_claims import input_claims
 from lingo.inspection.conformance.layer_call import LayerValues, perturbed_values
 from lingo.inspection.conformance.layer_claims import Example, is_own, layer_claims
-from lingo.inspection.conformance.recording import Recorder
+from lingo.inspection.conformance.recording import Recorder, rows_together
 from lingo.inspection.conformance.task_claims import TaskExample, task_claims
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from lingo.layers.stacks.micro_batches import examples_together
 from lingo.learner.hidden_state import refuse_hidden_state
-from lingo.learner.padding import pipelines
 from lingo.learner.state import TrainState
 from lingo.learner.step import evaluate_batch, graph_of
 from lingo.learner.task import Batch
@@ -48,6 +46,7 @@ def check_contract(params: Params) -> Iterator[Claim]:
     stay as they are. Raises ParamError if the experiment cannot be built, and DataError if its data
     cannot be read.
     """
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as `Local`
     params = params.copy().set(runtime=Local.params(), init_from=None)
     params.all(Layer).set(dtype="float32")
     experiment, again = params.build(), params.build()
@@ -82,9 +81,8 @@ def _check_task(experiment: Experiment) -> Iterator[Claim]:
     )
     if called.outcome != "pass":
         yield called
-    for example in _chosen(layers.examples(task, values)):
-        if example.layer is not task:
-            yield from _check_layer(example)
+    for layer in _select_layers([*layers.calls]):
+        yield from _check_layer(layers.example(layer, task, values))
     broken = next((claim for claim in (traced, called) if claim.outcome == "FAILED"), None)
     for text, check in task_claims(TaskExample(experiment, values, batch, unit)):
         if broken is not None:
@@ -99,7 +97,7 @@ def _check_layer(example: Example) -> Iterator[Claim]:
     broken = False
     for number, (text, check) in enumerate(layer_claims(example)):
         if broken:
-            yield Claim(text, subject, "not checked", "as it has state of its own")
+            yield Claim(text, subject, "not checked", "as its first claim failed")
             continue
         claim = check_claim(text, subject, check, where=where)
         broken = number == 0 and claim.outcome == "FAILED"
@@ -110,16 +108,15 @@ def _line(cls: type) -> str:
     return definition_line(cls) if is_own(cls) else ""
 
 
-def _chosen(examples: list[Example]) -> list[Example]:
-    """Returns an example of each class: of own classes, one for all params that differ."""
-    own = [example for example in examples if is_own(type(example.layer))]
-    found: list[Example] = []
-    for example in own or examples:
-        layer = example.layer
-        same = [other.layer for other in found if type(other.layer) is type(layer)]
+def _select_layers(layers: Sequence[Layer]) -> list[Layer]:
+    """Returns a layer of each class: of own classes, one for all params that differ."""
+    own = [layer for layer in layers if is_own(type(layer))]
+    selected: list[Layer] = []
+    for layer in own or layers:
+        same = [other for other in selected if type(other) is type(layer)]
         if not same or (own and all(other.p != layer.p for other in same)):
-            found.append(example)
-    return found
+            selected.append(layer)
+    return selected
 
 
 # ---- a training step -----------------------------------------------------------------------------
@@ -153,10 +150,8 @@ def _call(experiment: Experiment, values: LayerValues, batch: Batch, recorder: R
 
 def _unit(experiment: Experiment, recorder: Recorder) -> int:
     """Returns the number of examples that parts of a batch have to be multiples of."""
-    shapes = recorder.input_shapes()
-    together = [examples_together([layer], shape) for layer, shape in shapes.items()]
-    micro_batches = [pipeline.p.num_micro_batches for pipeline in pipelines(experiment.task)]
-    return math.lcm(*micro_batches) * math.lcm(*together)
+    shapes = recorder.input_shapes().items()
+    return math.lcm(*(rows_together(layer, shape) for layer, shape in shapes))
 
 
 def _first_examples(experiment: Experiment, unit: int) -> dict[str, np.ndarray]:

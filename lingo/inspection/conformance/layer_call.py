@@ -6,7 +6,7 @@ Axes: B batch, T positions.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -119,28 +119,37 @@ def compute(
     training: bool = True,
 ) -> LayerResult:
     """Computes a call of a layer, and the gradient of a sum over all of its results."""
-    keyword = {"training": training, "state": values.state, "indices": values.indices}
-    keyword["compiled"] = engine == "xla"
+    weights, rows, args, inputs = as_tensors(
+        (values.weights, call.rows, call.args, dict(call.inputs))
+    )
+    fields = {"training": training, "state": values.state, "indices": values.indices}
+    fields |= {"rows": rows, "key": random.root_key(1) if training else None}
+    fields |= {"compiled": engine == "xla"}
 
-    def step(weights: Any, rows: Any, args: Any, inputs: Any) -> Any:
-        fields = keyword | {"rows": rows, "key": random.root_key(1) if training else None}
+    def step() -> Any:
+        own = tf.nest.map_structure(tf.identity, weights)
         with tf.GradientTape() as tape:
-            tape.watch(weights)
+            tape.watch(own)
             outputs, sides = context.apply(
-                layer, weights, *args, method=call.method, call=fields, **inputs
+                layer, own, *args, method=call.method, call=fields, **inputs
             )
             flat = [v for v in tf.nest.flatten((outputs, sides.losses)) if v is not None]
             sums = [tf.reduce_sum(tf.sin(v)) for v in flat if v.dtype.is_floating]
             loss = tf.add_n([tf.cast(v, tf.float32) for v in sums]) if sums else tf.zeros([])
-        return flat, tape.gradient(loss, weights, unconnected_gradients="none")
+        return flat, tape.gradient(loss, own, unconnected_gradients="none")
 
-    compiled = tf.function(step, autograph=False, jit_compile=engine == "xla")
-    outputs, gradients = (step if engine == "eager" else compiled)(
-        values.weights, as_tensors(call.rows), as_tensors(call.args), as_tensors(dict(call.inputs))
-    )
+    outputs, gradients = run(step, engine)
     reached = {k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}
     without = [where for where, value in gradients.items() if value is None]
     return LayerResult([v.numpy() for v in outputs], by_name(reached), without)
+
+
+def run(function: Callable[[], Any], engine: Engine) -> Any:
+    """Returns the tensors that a function returns, computed in one of three ways."""
+    if engine == "eager":
+        return function()
+    compiled = tf.function(function, autograph=False, jit_compile=engine == "xla")
+    return compiled.get_concrete_function()()
 
 
 def compute_by_steps(

@@ -278,15 +278,15 @@ def _without_limits(example: Example) -> Example:
 
 
 def _check_stacks(example: Example) -> None:
-    params = _stackable(example)
-    plain = _in(Stack.params(layer=params, num_layers=2), example, engine="eager")
+    params = _stack_params(example)
+    plain = _compute_in(Stack.params(layer=params, num_layers=2), example, engine="eager")
     remat = Stack.params(layer=Remat.params(layer=params), num_layers=2)
-    check_results(plain, _in(remat, example, engine="eager"), what="in Remat")
+    check_results(plain, _compute_in(remat, example, engine="eager"), what="in Remat")
     scan = Repeat.params(layer=params, num_layers=2)
-    check_results(plain, _in(scan, example, engine="graph"), what="in Repeat")
+    check_results(plain, _compute_in(scan, example, engine="graph"), what="in Repeat")
 
 
-def _stackable(example: Example) -> Params:
+def _stack_params(example: Example) -> Params:
     """Returns the params of a layer that a stack can hold; raises NotChecked for others."""
     call, weights = _stack_call(example), example.values.weights
     x, inputs = as_tensors(call.args[0]), as_tensors(dict(call.inputs))
@@ -302,12 +302,12 @@ def _check_copies(example: Example) -> None:
         raise NotChecked("it is not called with tensors and `inputs` alone")
     args = tuple(np.stack([np.asarray(arg), np.asarray(arg)[::-1]]) for arg in call.args)
     example = example._replace(call=call._replace(args=args))
-    alone = _in(OneByOne.params(layer=example.layer.p), example, engine="eager")
-    lifted = _in(SideBySide.params(layer=example.layer.p), example, engine="graph")
+    alone = _compute_in(OneByOne.params(layer=example.layer.p), example, engine="eager")
+    lifted = _compute_in(SideBySide.params(layer=example.layer.p), example, engine="graph")
     check_results(alone, lifted, what="vmapped")
 
 
-def _in(params: Params, example: Example, *, engine: Engine) -> LayerResult:
+def _compute_in(params: Params, example: Example, *, engine: Engine) -> LayerResult:
     layer = _build_alone(params, example.inherited)
     return compute(layer, perturbed_values(layer), example.call, engine=engine)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.inspection.conformance.layer_call import LayerCall, LayerValues, values_of
 from lingo.inspection.conformance.layer_claims import Example
-from lingo.layers import context, path
+from lingo.layers import context
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.micro_batches import examples_together
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.task import Task
 
 
@@ -39,22 +42,25 @@ class Recorder:
                 shapes[layer] = tuple(ranks[0].shape)
         return shapes
 
-    def examples(self, task: Task, values: LayerValues) -> list[Example]:
-        """Returns an example of each layer, in the order of their first calls."""
-        shapes, parents = self.input_shapes(), _parents(task)
-        return [
-            Example(
-                layer=layer,
-                values=values_of(layer, values),
-                call=_concrete(call),
-                together=examples_together([layer], shapes.get(layer, (None, None))),
-                mixes_in_training=any(
-                    inner.batch_requirements().examples_counted == 0 for inner in layer.tree()
-                ),
-                inherited=_simple_fields(parents.get(layer, [])),
-            )
-            for layer, call in self.calls.items()
-        ]
+    def example(self, layer: Layer, task: Task, values: LayerValues) -> Example:
+        """Returns the call of a layer of a task, whose weights and states are given."""
+        shape = self.input_shapes().get(layer, (None, None))
+        requirements = [inner.batch_requirements() for inner in layer.tree()]
+        return Example(
+            layer=layer,
+            values=values_of(layer, values),
+            call=_with_values(self.calls[layer]),
+            together=rows_together(layer, shape),
+            mixes_in_training=any(needs.examples_counted == 0 for needs in requirements),
+            inherited=_fields_of_parents(layer, task),
+        )
+
+
+def rows_together(layer: Layer, shape: Sequence[int | None]) -> int:
+    """Returns the number that a layer's batch must be a multiple of, for an input of a shape."""
+    pipelines = [x for x in layer.tree() if isinstance(x, (Pipeline, PipelinedChain))]
+    counts = (pipeline.p.num_micro_batches for pipeline in pipelines)
+    return math.lcm(*counts) * examples_together([layer], shape)
 
 
 def _merge_inputs(layer: Layer, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +74,7 @@ def _merge_inputs(layer: Layer, keywords: Mapping[str, Any]) -> dict[str, Any]:
     return rest
 
 
-def _concrete(call: LayerCall) -> LayerCall:
+def _with_values(call: LayerCall) -> LayerCall:
     """Returns a call with values for tensors of a graph, which only have shapes."""
     args, inputs, rows = tf.nest.map_structure(_value, (call.args, dict(call.inputs), call.rows))
     if isinstance(passed := inputs.get("inputs"), CallInputs):
@@ -101,23 +107,12 @@ def _one_document(inputs: CallInputs, recorded: CallInputs) -> CallInputs:
     )
 
 
-def _parents(task: Task) -> dict[Layer, list[Layer]]:
-    """Returns the layers around each layer, from the root down; wrappers share a path."""
-    return {
-        layer: [
-            other
-            for other in task.tree()
-            if other is not layer and path.join(layer.path, "").startswith(other.path)
-        ]
-        for layer in task.tree()
-    }
-
-
-def _simple_fields(layers: list[Layer]) -> dict[str, Any]:
-    """Returns the numbers and texts among the fields of layers, of the last one that has each."""
+def _fields_of_parents(layer: Layer, task: Task) -> dict[str, Any]:
+    """Returns the numbers and texts among the fields of all layers around one; the nearest wins."""
     fields: dict[str, Any] = {}
-    for layer in layers:
-        for name in type(layer)._fields:
-            if isinstance(value := getattr(layer.p, name), (int, float, str)):
-                fields[name] = value
+    for parent in task.tree():  # from the root down
+        if parent is not layer and any(inner is layer for inner in parent.tree()):
+            for name in type(parent)._fields:
+                if isinstance(value := getattr(parent.p, name), (int, float, str)):
+                    fields[name] = value
     return fields

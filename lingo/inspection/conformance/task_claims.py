@@ -17,7 +17,7 @@ from lingo.checkpoints import store
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.inspection.conformance.claim import Broken, NotChecked, largest_of, require_same
-from lingo.inspection.conformance.layer_call import Engine, LayerValues, by_name
+from lingo.inspection.conformance.layer_call import Engine, LayerValues, by_name, run
 from lingo.inspection.conformance.layer_claims import FLOOR, ROUNDING, check_gradients
 from lingo.layers import context
 from lingo.learner.state import (
@@ -117,13 +117,16 @@ def _step_sums(
     batch = example.batch if batch is None else batch
     names: list[str] = []
 
-    def step(weights: Any, batch: Any, denominators: Any) -> Any:
-        own = task.loss_denominators(batch)
-        fields = {"state": values.state, "training": True, "key": random.root_key(1)}
-        fields |= {"rows": batch["rows"], "compiled": engine == "xla"}
+    tensors = {name: tf.constant(value) for name, value in batch.items()}
+    fields = {"state": values.state, "training": True, "key": random.root_key(1)}
+    fields |= {"rows": tensors["rows"], "compiled": engine == "xla"}
+
+    def step() -> Any:
+        weights = tf.nest.map_structure(tf.identity, values.weights)
+        own = task.loss_denominators(tensors)
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            sums, sides = context.apply(task, weights, batch, method="loss", call=fields)
+            sums, sides = context.apply(task, weights, tensors, method="loss", call=fields)
             losses = normalize_losses(task, sums, sides.losses, denominators or own)
         gradients = tape.gradient(losses["total"], weights, unconnected_gradients="none")
         named = {f"the denominator {name!r}": value for name, value in own.items()}
@@ -131,11 +134,7 @@ def _step_sums(
         names[:] = named
         return [*named.values()], gradients
 
-    function = step
-    if engine != "eager":
-        function = tf.function(step, autograph=False, jit_compile=engine == "xla")
-    tensors = {name: tf.constant(value) for name, value in batch.items()}
-    scalars, gradients = function(values.weights, tensors, denominators)
+    scalars, gradients = run(step, engine)
     return _Sums(
         {name: np.asarray(value) for name, value in zip(names, scalars, strict=True)},
         by_name({k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}),
