@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import user_line
+from lingo.config.roots.user_line import definition_line, user_line
 
 Outcome = Literal["pass", "FAILED", "not checked"]
 
@@ -18,7 +18,14 @@ class NotChecked(Exception):
 
 
 class Broken(Exception):
-    """What is checked is not as claimed; the message says what differs."""
+    """What is checked is not as claimed; the message says what differs.
+
+    `where`, file:line, is what is wrong, if it is not the whole subject.
+    """
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class Claim(NamedTuple):
@@ -58,6 +65,16 @@ def _describe(error: Exception, where: str) -> str:
     text = first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
     line = user_line(error) or where
     return text if not line or line in text else f"{line}: {text}"
+
+
+def own_line(cls: type) -> str:
+    """Returns `file:line` of a class of the user's own, "" of lingo's."""
+    return definition_line(cls) if is_own(cls) else ""
+
+
+def is_own(cls: type) -> bool:
+    """Returns whether a class is neither lingo's nor of its tasks."""
+    return cls.__module__.partition(".")[0] not in ("lingo", "tasks")
 
 
 # ---- comparison ----------------------------------------------------------------------------------

@@ -18,13 +18,12 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.config.roots.user_line import definition_line
 from lingo.contract import Experiment
 from lingo.data.input import Input
-from lingo.inspection.conformance.claim import Claim, check_claim
+from lingo.inspection.conformance.claim import Claim, check_claim, is_own, own_line
 from lingo.inspection.conformance.input_claims import input_claims
 from lingo.inspection.conformance.layer_call import LayerValues, perturbed_values
-from lingo.inspection.conformance.layer_claims import Example, is_own, layer_claims
+from lingo.inspection.conformance.layer_claims import Example, layer_claims
 from lingo.inspection.conformance.recording import Recorder, rows_together
 from lingo.inspection.conformance.task_claims import TaskExample, task_claims
 from lingo.layers import context
@@ -64,12 +63,12 @@ def _check_input(name: str, input: Input, again: Input) -> Iterator[Claim]:
         one.prepare()
     subject = f"{name} ({type(input).__name__})"
     for text, check in input_claims(input, again):
-        yield check_claim(text, subject, check, where=_line(type(input)))
+        yield check_claim(text, subject, check, where=own_line(type(input)))
 
 
 def _check_task(experiment: Experiment) -> Iterator[Claim]:
     task, shapes, layers = experiment.task, Recorder(), Recorder()
-    subject, where = f"task ({type(task).__name__})", _line(type(task))
+    subject, where = f"task ({type(task).__name__})", own_line(type(task))
     text = "no variable, no random numbers but from random_key, no clock"
     traced = check_claim(text, subject, lambda: _trace(experiment, shapes), where=where)
     yield traced
@@ -93,7 +92,7 @@ def _check_task(experiment: Experiment) -> Iterator[Claim]:
 
 
 def _check_layer(example: Example) -> Iterator[Claim]:
-    subject, where = str(example.layer), _line(type(example.layer))
+    subject, where = str(example.layer), own_line(type(example.layer))
     broken = False
     for number, (text, check) in enumerate(layer_claims(example)):
         if broken:
@@ -102,10 +101,6 @@ def _check_layer(example: Example) -> Iterator[Claim]:
         claim = check_claim(text, subject, check, where=where)
         broken = number == 0 and claim.outcome == "FAILED"
         yield claim
-
-
-def _line(cls: type) -> str:
-    return definition_line(cls) if is_own(cls) else ""
 
 
 def _select_layers(layers: Sequence[Layer]) -> list[Layer]:

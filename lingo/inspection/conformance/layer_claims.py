@@ -13,7 +13,7 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.inspection.conformance.claim import Broken, NotChecked, largest_of, require_same
+from lingo.inspection.conformance.claim import Broken, NotChecked, is_own, largest_of, require_same
 from lingo.inspection.conformance.layer_call import (
     Engine,
     LayerCall,
@@ -76,11 +76,6 @@ def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
     }
     for text, check in checks.items():
         yield text, functools.partial(check, example)
-
-
-def is_own(cls: type) -> bool:
-    """Returns whether a class is neither lingo's nor of its tasks."""
-    return cls.__module__.partition(".")[0] not in ("lingo", "tasks")
 
 
 def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
