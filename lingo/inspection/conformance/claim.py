@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import definition_line, user_line
+
+_LINE = re.compile(r"\.py:\d+")  # in a message that names its line itself
 
 Outcome = Literal["pass", "FAILED", "not checked"]
 
@@ -63,8 +66,10 @@ def _describe(error: Exception, where: str) -> str:
     """Returns an error as a line, with the line of the user's file that raised it."""
     first = (str(error).strip() or "no message").splitlines()[0]
     text = first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
+    if _LINE.search(text):
+        return text
     line = user_line(error) or where
-    return text if not line or line in text else f"{line}: {text}"
+    return f"{line}: {text}" if line else text
 
 
 def own_line(cls: type) -> str:

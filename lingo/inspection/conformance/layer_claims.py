@@ -105,16 +105,15 @@ def check_gradients(
 
 
 def _check_hidden_state(example: Example) -> None:
-    layer, values, call = example.layer, example.values, example.call
-    arrays = tf.nest.map_structure(
-        lambda v: v.numpy() if tf.is_tensor(v) else v,
-        (values.weights, values.state, call.rows, call.args, dict(call.inputs)),
-    )
-    with tf.Graph().as_default(), refuse_hidden_state():
-        weights, state, rows, args, inputs = as_tensors(arrays)
-        fields = _fields(example) | {"state": state, "rows": rows}
-        fields |= {"training": True, "key": random.root_key(1)}
-        context.apply(layer, weights, *args, method=call.method, call=fields, **inputs)
+    call, weights = example.call, example.values.weights
+    args, inputs = as_tensors((call.args, dict(call.inputs)))
+    fields = _fields(example) | {"training": True, "key": random.root_key(1)}
+
+    def trace() -> None:
+        with refuse_hidden_state():
+            context.apply(example.layer, weights, *args, call=fields, **inputs)
+
+    tf.function(trace, autograph=False).get_concrete_function()
 
 
 def _fields(example: Example) -> dict[str, Any]:

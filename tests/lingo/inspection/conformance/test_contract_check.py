@@ -94,8 +94,7 @@ def test_state_that_a_layer_hides_is_found_by_layer_and_line(subject, text, deta
 
 
 def test_an_input_that_depends_on_earlier_batches_is_found():
-    texts = {text for subject, text in failed("counting") if subject.startswith("train_input")}
-    assert texts & {TWICE, "no batch depends on those made before it"}
+    assert any(subject.startswith("train_input") for subject, _ in failed("counting"))
     assert ("task (Fit)", RESUMED) in failed("counting")
 
 
