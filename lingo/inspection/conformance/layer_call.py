@@ -136,7 +136,7 @@ def compute(
             flat = [v for v in tf.nest.flatten((outputs, sides.losses)) if v is not None]
             sums = [tf.reduce_sum(tf.sin(v)) for v in flat if v.dtype.is_floating]
             loss = tf.add_n([tf.cast(v, tf.float32) for v in sums]) if sums else tf.zeros([])
-        return flat, tape.gradient(loss, own, unconnected_gradients="none")
+        return flat, tape.gradient(loss, own)
 
     outputs, gradients = run(step, engine)
     reached = {k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}
@@ -188,7 +188,7 @@ def by_name(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def as_tensors(structure: Any) -> Any:
     """Returns a structure with tensors in place of arrays."""
     return tf.nest.map_structure(
-        lambda v: tf.constant(v) if isinstance(v, (np.ndarray, np.generic)) else v,
+        lambda v: tf.constant(np.asarray(v)) if isinstance(v, (np.ndarray, np.generic)) else v,
         structure,
     )
 

@@ -118,8 +118,8 @@ def _check_hidden_state(example: Example) -> None:
 
 def _fields(example: Example) -> dict[str, Any]:
     """Returns the fields of the call context for the layer outside training."""
-    values = example.values
-    return {"state": values.state, "indices": values.indices, "rows": example.call.rows}
+    values, rows = example.values, as_tensors(example.call.rows)
+    return {"state": values.state, "indices": values.indices, "rows": rows}
 
 
 def _check_engines(example: Example) -> None:

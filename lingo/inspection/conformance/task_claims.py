@@ -148,7 +148,7 @@ def _step_sums(
             tape.watch(weights)
             sums, sides = context.apply(task, weights, tensors, method="loss", call=fields)
             losses = normalize_losses(task, sums, sides.losses, denominators or own)
-        gradients = tape.gradient(losses["total"], weights, unconnected_gradients="none")
+        gradients = tape.gradient(losses["total"], weights)
         named = {f"the denominator {name!r}": value for name, value in own.items()}
         named |= {f"the loss {name!r}": value for name, value in {**sums, **sides.losses}.items()}
         names[:] = named
