@@ -54,9 +54,8 @@ def check_claim(text: str, subject: str, check: Callable[[], None], *, where: st
     except NotChecked as reason:
         return Claim(text, subject, "not checked", str(reason))
     except Broken as difference:
-        return Claim(
-            text, subject, "FAILED", f"{where}: {difference}" if where else str(difference)
-        )
+        line = difference.where or where
+        return Claim(text, subject, "FAILED", f"{line}: {difference}" if line else str(difference))
     except Exception as error:  # noqa: BLE001  # the other claims are still to be checked
         return Claim(text, subject, "FAILED", _describe(error, where))
     return Claim(text, subject, "pass")

@@ -91,14 +91,17 @@ def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
 def check_gradients(
     plain: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, what: str
 ) -> None:
-    """Raises Broken unless gradients of weights, by name, are the same but for rounding."""
-    require_same(
-        {f"the gradient of {name}": value for name, value in plain.items()},
-        {f"the gradient of {name}": value for name, value in other.items()},
-        what=what,
-        tolerance=GRADIENT_ROUNDING,
-        floor=FLOOR * largest_of([*plain.values()]),
+    """Raises Broken unless gradients of weights, by name, are the same but for rounding.
+
+    A missing one is zero: a loop over layers gives zeros to weights that it does not use.
+    """
+    zeros = {name: np.zeros_like(value) for name, value in {**plain, **other}.items()}
+    ours, theirs = (
+        {f"the gradient of {name}": value for name, value in {**zeros, **given}.items()}
+        for given in (plain, other)
     )
+    floor = FLOOR * largest_of([*plain.values()])
+    require_same(ours, theirs, what=what, tolerance=GRADIENT_ROUNDING, floor=floor)
 
 
 # ---- one call ------------------------------------------------------------------------------------
