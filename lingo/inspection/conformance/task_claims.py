@@ -139,7 +139,8 @@ def _step_sums(
 
     tensors = {name: tf.constant(value) for name, value in batch.items()}
     fields = {"state": values.state, "training": True, "key": random.root_key(1)}
-    fields |= {"rows": tensors["rows"], "compiled": engine == "xla"}
+    in_vain = set[str]()
+    fields |= {"rows": tensors["rows"], "compiled": engine == "xla", "disconnected": in_vain}
 
     def step() -> Any:
         weights = tf.nest.map_structure(tf.identity, values.weights)
@@ -158,7 +159,7 @@ def _step_sums(
     return _Sums(
         {name: np.asarray(value) for name, value in zip(names, scalars, strict=True)},
         by_name({k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}),
-        [where for where, value in gradients.items() if value is None],
+        sorted(in_vain.union(where for where, value in gradients.items() if value is None)),
     )
 
 
