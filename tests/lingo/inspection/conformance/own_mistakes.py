@@ -106,7 +106,7 @@ class HiddenVariable(Matrix):
     """Makes a variable: a mistake."""
 
     def __call__(self, x):
-        return x @ self.w * tf.Variable([2.0, 2.0])
+        return x @ self.w * tf.Variable(tf.ones([2]))
 
 
 class HiddenNoise(Matrix):
