@@ -28,6 +28,8 @@ from lingo.inspection.conformance.recording import Recorder, rows_together
 from lingo.inspection.conformance.task_claims import TaskExample, task_claims
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.stack import Stack
 from lingo.learner.hidden_state import refuse_hidden_state
 from lingo.learner.state import TrainState
 from lingo.learner.step import evaluate_batch, graph_of
@@ -104,10 +106,14 @@ def _check_layer(example: Example) -> Iterator[Claim]:
 
 
 def _select_layers(layers: Sequence[Layer]) -> list[Layer]:
-    """Returns a layer of each class: of own classes, one for all params that differ."""
+    """Returns a layer of each class: of own classes, one for all params that differ.
+
+    Without own classes, lingo's stacks are left out: they compute most of what the task does.
+    """
     own = [layer for layer in layers if is_own(type(layer))]
+    others = [layer for layer in layers if not isinstance(layer, (Stack, Chain))]
     selected: list[Layer] = []
-    for layer in own or layers:
+    for layer in own or others:
         same = [other for other in selected if type(other) is type(layer)]
         if not same or (own and all(other.p != layer.p for other in same)):
             selected.append(layer)
