@@ -53,7 +53,7 @@ class LayerResult(NamedTuple):
 
     Attributes:
         outputs: the results, and then the side losses, in the order of `tf.nest.flatten`.
-        gradients: of the weights, by the names of single layers.
+        gradients: of the weights, by the names of single layers; of one copy by program path.
         without_gradient: the program paths of weights that no result depends on.
     """
 
@@ -141,7 +141,9 @@ def compute(
     outputs, gradients = run(step, engine)
     reached = {k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}
     without = [where for where, value in gradients.items() if value is None]
-    return LayerResult([v.numpy() for v in outputs], by_name(reached), without)
+    copies = values.indices  # of them, the values of one
+    named = {k: v.numpy() for k, v in reached.items()} if copies else by_name(reached)
+    return LayerResult([v.numpy() for v in outputs], named, without)
 
 
 def run(function: Callable[[], Any], engine: Engine) -> Any:
