@@ -166,18 +166,31 @@ def why(params: Params, path: str) -> Sequence[Chain]:
     return trace_values(params, path)
 
 
-def check(*overrides: str, trace: bool = False) -> Sequence[CheckResult]:
-    """Builds every experiment with the same overrides, shapes only: a change tried on all of them.
+def check(
+    *overrides: str, names: Sequence[str] = (), trace: bool = False, contract: bool = False
+) -> Sequence[CheckResult]:
+    """Builds experiments with the same overrides, shapes only: a change tried on all of them.
 
-    With `trace`, training and evaluation are traced, too, with TensorFlow but without weights. For
-    each experiment it returns `name`, `num_weights`, and the `error` if it failed, else None.
+    Args:
+        *overrides: as `--set` takes them.
+        names: of experiments, as `lingo.get` takes them; none: all.
+        trace: whether training and evaluation are traced, too, with TensorFlow but without weights.
+        contract: whether they are computed, too, to check what layers, task and input promise.
+
+    Returns:
+        For each experiment `name`, `num_weights`, the `error` if it failed, else None, and the
+        `claims` of `contract`, each with a `text`, `subject`, `outcome` and `detail`.
 
     Raises:
-        ParamError: if an override matches in no experiment.
+        ParamError: if an override matches in no experiment, or `contract` has no `names`.
     """
+    from lingo.config.params import ParamError
     from lingo.inspection.experiment_check import check_experiments, check_matches
 
-    results = (*check_experiments(overrides, trace_programs=trace),)
+    if contract and not names:
+        raise ParamError("lingo.check(contract=True) computes experiments: give their names")
+    checked = check_experiments(overrides, names=names, trace_programs=trace, contract=contract)
+    results = (*checked,)
     check_matches(results, overrides)
     return results
 

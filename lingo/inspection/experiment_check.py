@@ -1,18 +1,29 @@
-"""Checks overrides on many experiments: it builds each one, without memory for its weights."""
+"""Checks overrides on many experiments: it builds each one, without memory for its weights.
+
+On request it also computes them, to check what their layers, tasks and inputs promise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import collections
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from lingo.config import experiment_index, registry
+from lingo.config.errors import LingoError
 from lingo.config.overrides.apply import NoMatch, OverrideResult, apply
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection import weight_table
+from lingo.inspection.conformance.claim import Claim
+from lingo.inspection.conformance.contract_check import check_contract
 from lingo.inspection.trace import trace
+
+
+class ContractBroken(LingoError):
+    """A layer, task or input is not what all of its kind promise to be."""
 
 
 class CheckResult(NamedTuple):
@@ -24,6 +35,8 @@ class CheckResult(NamedTuple):
     mismatches: dict[str, NoMatch]  # why an override matched nothing, by the override's text
     error: Exception | None = None
     num_weights_before: int | None = None  # without overrides, if these drop values and weights
+    claims: Sequence[Claim] = ()  # about its layers, task and input, if they were checked
+    params: Params | None = None  # with the overrides; None if the check failed
 
     def __str__(self) -> str:
         if self.num_weights is None:
@@ -34,7 +47,9 @@ class CheckResult(NamedTuple):
         if self.num_weights_before is not None:
             before = f"{self.num_weights_before:,}"
             count = f"WARNING  {count}, fewer than the {before} without these flags"
-        return "  ".join([count, *matches])
+        outcomes = collections.Counter(claim.outcome for claim in self.claims)
+        numbers = [f"{number} {outcome}" for outcome, number in outcomes.items()]
+        return "  ".join([count, *matches, *([f"claims: {', '.join(numbers)}"] if numbers else [])])
 
     @property
     def reason(self) -> str:
@@ -51,14 +66,39 @@ def check_experiments(
     names: Iterable[str] = (),
     roots: Roots | None = None,
     trace_programs: bool = False,
+    contract: bool = False,
+    report: Callable[[Claim], None] | None = None,
 ) -> Iterator[CheckResult]:
     """Yields a result for each experiment as soon as it is checked; without `names` for all.
 
-    `trace_programs` traces training and evaluation, too, which allocates no weights.
+    `trace_programs` traces training and evaluation, too, which allocates no weights. `contract`
+    computes them, to check what layers, task and input promise; `report` gets each claim at once.
     """
     classes = Classes(roots)
     for name in names or experiment_index.index(classes.roots).entries:
-        yield _check_experiment(name, overrides, classes, trace_programs=trace_programs)
+        result = _check_experiment(name, overrides, classes, trace_programs=trace_programs)
+        if contract and result.params is not None:
+            result = _check_claims(result, result.params, report)
+        yield result
+
+
+def _check_claims(
+    result: CheckResult, params: Params, report: Callable[[Claim], None] | None
+) -> CheckResult:
+    """Returns a result with the claims about an experiment that builds."""
+    claims: list[Claim] = []
+    try:
+        for claim in check_contract(params):
+            claims.append(claim)
+            if report is not None:
+                report(claim)
+        failed = [claim for claim in claims if claim.outcome == "FAILED"]
+        if failed:
+            count = f"{len(failed)} of {len(claims)} claims failed"
+            raise ContractBroken(f"{count}; {failed[0].subject}: {failed[0].text}")
+    except Exception as error:  # noqa: BLE001  # the others are still to be checked
+        return result._replace(num_weights=None, claims=claims, error=error)
+    return result._replace(claims=claims)
 
 
 def check_matches(results: Sequence[CheckResult], overrides: Iterable[str]) -> None:
@@ -95,7 +135,12 @@ def _check_experiment(
         return CheckResult(name, None, matches, mismatches, error)
     shrinks = before is not None and num_weights < before
     return CheckResult(
-        name, num_weights, matches, mismatches, num_weights_before=before if shrinks else None
+        name,
+        num_weights,
+        matches,
+        mismatches,
+        num_weights_before=before if shrinks else None,
+        params=resolved.params,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lingo.ops import random
@@ -108,6 +108,8 @@ class Call:
     weights_ready: bool = False  # whether wrappers have computed their weights (`fold_weights`)
     # program paths of weights that a loop over layers reads in vain; one set for all bodies
     disconnected: set[str] = dataclasses.field(default_factory=set)
+    # gets a layer, and the arguments, of every call below before it is computed
+    observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
@@ -135,6 +137,13 @@ def current() -> Call:
             " use lingo.layers.context.apply(layer, weights, ...)"
         )
     return call
+
+
+def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Tells the observer of the current context, if there is one, of a call of a layer."""
+    call = _call.get()
+    if call is not None and call.observer is not None:
+        call.observer(layer, args, keywords)
 
 
 @contextlib.contextmanager

@@ -281,6 +281,7 @@ def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call)
     def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:
+        context.observe(self, args, kwargs)
         if not self._scope:  # a root, or a layer that shares its path with its wrapper
             return call(self, *args, **kwargs)
         with tf.name_scope(self._scope):

@@ -9,6 +9,22 @@ class is "not applicable" where there is no such class, and a mistake if there i
 WARNING is where overrides replace set values, such as the number of experts of a model that is
 sparse already, and leave fewer weights. With --trace, training and evaluation are traced
 symbolically, too: without memory, at any size.
+
+    lingo check --contract --exp=mine.py:mine
+    lingo check --contract --exp=mine.py:mine --set=task.model.dim=32 --set=train_input.length=64
+
+With --contract, an experiment is computed with a few examples of its first batch, in float32 on
+this machine, to check what layers, task and input promise; there is a line for each claim:
+
+    input   batch(step) is the same whenever it is made, as specs say, and row by row
+    layer   no hidden state; eager = graph = XLA; no row depends on another; step by step = whole;
+            alone = in Stack, Remat, Repeat and vmapped
+    task    every weight has a gradient; losses and metrics of parts add up to those of the whole;
+            20 steps, saved and resumed after 10, = 20 steps
+
+Layers are those of your own classes, or one of each class if there are none. All sizes are those of
+the experiment, except that of the batch: shrink a large one by --set. "not checked" gives the
+reason. If a claim fails, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -19,6 +35,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from lingo.cli import command
+from lingo.cli.command import UsageError
 from lingo.config import experiment_index
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
@@ -36,18 +53,28 @@ def define(values: flags.FlagValues) -> None:
     command.strings("exp", "Check this experiment only.", values)
     command.strings("set", "An override, as `lingo show` takes it.", values)
     command.boolean("trace", "Trace training and evaluation, too.", values)
+    command.boolean(
+        "contract", "Compute it, and check what layers, task and input promise.", values
+    )
     command.define_params_dir(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints a line for every experiment, and a summary."""
     del word
+    if values.contract and not values.exp:
+        raise UsageError("--contract computes an experiment: name it, --exp=mine.py:mine")
     roots = command.find_roots(values)
     names = values.exp or [*experiment_index.index(roots).entries]
     width = max(map(len, names), default=0)
     results: list[CheckResult] = []
     for result in check_experiments(
-        values.set, names=names, roots=roots, trace_programs=values.trace
+        values.set,
+        names=names,
+        roots=roots,
+        trace_programs=values.trace,
+        contract=values.contract,
+        report=lambda claim: print(claim, flush=True),
     ):
         if values.traceback and result.error is not None:
             traceback.print_exception(result.error)

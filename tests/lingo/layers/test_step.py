@@ -16,6 +16,8 @@ import pytest
 from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.types import Wrapped
+from lingo.inspection.conformance import layer_call
+from lingo.inspection.conformance.layer_call import LayerValues
 from lingo.layers import Chain, Layer, Linear, Repeat, context, recomputed_step
 from lingo.learner.state import initial_value
 from tasks.image.task import ImageClassification
@@ -134,15 +136,8 @@ def states(layer: Layer) -> dict[str, tf.Tensor]:
 
 def compute_by_steps(layer: Layer, weights: Any, x: Any, sizes: list[int], **inputs: Any) -> Any:
     """Computes x [B, T, D] in chunks of these sizes, by the layer's steps."""
-    caches, outputs, start = layer.empty_caches(batch_size=B, length=T), [], 0
-    for size in sizes:
-        call = {"caches": caches, "state": states(layer), "decode_length": T}
-        chunk = slice(start, start + size)
-        now = {k: tf.constant(v[:, chunk]) for k, v in {"x": x, **inputs}.items()}
-        y, sides = context.apply(layer, weights, index=start, method="step", call=call, **now)
-        caches, start = {**caches, **sides.caches}, start + size
-        outputs.append(y)
-    return np.concatenate(outputs, axis=1)
+    values = LayerValues(weights, states(layer), {})
+    return layer_call.compute_by_steps(layer, values, x, sizes, **inputs)
 
 
 @pytest.mark.parametrize("name", STACKABLE)

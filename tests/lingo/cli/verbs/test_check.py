@@ -73,3 +73,26 @@ def test_tracing_passes_for_a_model_that_computes(lingo: Callable) -> None:
     done = lingo("check", "--exp=lm.source.tiny", "--set=exp.num_layers=1", "--trace")
     assert (done.code, done.err) == (0, "")
     assert done.out.endswith("1 checked, 0 failed\n")
+
+
+OWN = pathlib.Path(__file__).parents[2] / "inspection/conformance/own_mistakes.py"
+
+
+def test_each_claim_of_the_contract_is_a_line_and_a_broken_one_fails(lingo: Callable) -> None:
+    done = lingo("check", "--contract", f"--exp={OWN}:hidden")
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert (
+        "pass         train_input (Numbers): names, shapes and dtypes are those of specs" in lines
+    )
+    assert any(line.startswith("FAILED       layers/0 (HiddenVariable): ") for line in lines)
+    assert any(f" {OWN}:" in line for line in lines)
+    assert lines[-1] == "1 checked, 1 failed"
+    assert "claims failed; task (Fit): no variable" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_contract_is_checked_of_experiments_that_are_named(lingo: Callable) -> None:
+    done = lingo("check", "--contract")
+    assert done.code == 2
+    assert "name it, --exp=mine.py:mine" in done.err

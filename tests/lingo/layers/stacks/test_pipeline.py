@@ -20,6 +20,7 @@ from lingo.config.params import ParamError, Params
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
+from lingo.inspection.conformance.layer_call import by_name
 from lingo.layers import Attention, FeedForward, Linear, MoE, Pipeline, Stack, TopNRouter, context
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.positions import RelativeBias
@@ -32,7 +33,7 @@ from lingo.runtimes.local import Local
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence
-from tests.lingo.layers.stacks.compare import assert_same, by_name
+from tests.lingo.layers.stacks.compare import assert_same
 
 B, T, V = 8, 4, 11
 

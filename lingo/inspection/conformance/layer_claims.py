@@ -1,0 +1,327 @@
+"""What every layer promises, as claims about a layer of a task and a call that the task makes.
+
+Axes: B batch, T positions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, Params
+from lingo.inspection.conformance.claim import Broken, NotChecked, is_own, largest_of, require_same
+from lingo.inspection.conformance.layer_call import (
+    Engine,
+    LayerCall,
+    LayerResult,
+    LayerValues,
+    OneByOne,
+    SideBySide,
+    as_tensors,
+    compute,
+    compute_by_steps,
+    perturbed_values,
+)
+from lingo.layers import context
+from lingo.layers.inputs import NO_INPUTS, CallInputs
+from lingo.layers.layer import Layer
+from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.token_choice import TokenChoiceRouter
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.wrap.remat import Remat
+from lingo.learner.hidden_state import refuse_hidden_state
+from lingo.ops import random
+
+ROUNDING = 1e-3  # of results in float32, relative to the largest
+GRADIENT_ROUNDING = 1e-2  # of gradients, relative to the largest of a weight
+FLOOR = 1e-2  # below which a weight's gradient is rounding, relative to the largest of all
+
+_NOT_VECTORIZED = ("expected to be loop invariant", "No pfor vectorization defined")
+"""Parts of the errors of `tf.vectorized_map` for operations that it does not know."""
+
+Check = Callable[[], None]
+
+
+class Example(NamedTuple):
+    """A layer of a task, and its first call in a training step.
+
+    Attributes:
+        layer: in its tree.
+        values: its weights and states, where they are in that tree.
+        call: arguments with the values of one batch; `inputs` is the only name of a `CallInputs`.
+        together: how many neighbouring examples it computes as one, as it says.
+        mixes_in_training: whether it says that in training results depend on all examples.
+        inherited: values that its parents have for fields of what is inside it.
+    """
+
+    layer: Layer
+    values: LayerValues
+    call: LayerCall
+    together: int
+    mixes_in_training: bool
+    inherited: Mapping[str, Any]
+
+
+def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
+    """Yields each claim about a layer, and its check; the first is about hidden state."""
+    checks = {
+        "no variable of its own, and no random numbers but from random_key": _check_hidden_state,
+        "eager = graph = XLA": _check_engines,
+        "no row depends on another row of the batch": _check_rows,
+        "position by position = whole call": _check_steps,
+        "in Stack, Remat and Repeat the same": _check_stacks,
+        "vmapped copies = one by one": _check_copies,
+    }
+    for text, check in checks.items():
+        yield text, functools.partial(check, example)
+
+
+def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
+    """Raises Broken unless two results of a layer are the same but for rounding."""
+    ours, theirs = (
+        {f"result {i}": value for i, value in enumerate(result.outputs)}
+        for result in (plain, other)
+    )
+    require_same(ours, theirs, what=what, tolerance=ROUNDING)
+    check_gradients(plain.gradients, other.gradients, what=what)
+
+
+def check_gradients(
+    plain: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, what: str
+) -> None:
+    """Raises Broken unless gradients of weights, by name, are the same but for rounding.
+
+    A missing one is zero: a loop over layers gives zeros to weights that it does not use.
+    """
+    zeros = {name: np.zeros_like(value) for name, value in {**plain, **other}.items()}
+    ours, theirs = (
+        {f"the gradient of {name}": value for name, value in {**zeros, **given}.items()}
+        for given in (plain, other)
+    )
+    floor = FLOOR * largest_of([*plain.values()])
+    require_same(ours, theirs, what=what, tolerance=GRADIENT_ROUNDING, floor=floor)
+
+
+# ---- one call ------------------------------------------------------------------------------------
+
+
+def _check_hidden_state(example: Example) -> None:
+    call, weights = example.call, example.values.weights
+    args, inputs = as_tensors((call.args, dict(call.inputs)))
+    fields = _fields(example) | {"training": True, "key": random.root_key(1)}
+
+    def trace() -> None:
+        with refuse_hidden_state():
+            context.apply(example.layer, weights, *args, call=fields, **inputs)
+
+    tf.function(trace, autograph=False).get_concrete_function()
+
+
+def _fields(example: Example) -> dict[str, Any]:
+    """Returns the fields of the call context for the layer outside training."""
+    values, rows = example.values, as_tensors(example.call.rows)
+    return {"state": values.state, "indices": values.indices, "rows": rows}
+
+
+def _check_engines(example: Example) -> None:
+    eager, graph, xla = (_compute(example, engine=engine) for engine in ("eager", "graph", "xla"))
+    check_results(eager, graph, what="as a graph, not eagerly")
+    check_results(graph, xla, what="compiled by XLA")
+
+
+def _check_rows(example: Example) -> None:
+    num, together = len(np.asarray(example.call.rows)), example.together
+    if num <= together:
+        raise NotChecked(f"it computes {together} neighbouring rows as one, by batch_requirements")
+    if not any(_has_rows(v, num) for v in tf.nest.flatten(example.call.args)):
+        raise NotChecked(f"no argument of the call has the {num} rows of the batch")
+    for training in (False, True):
+        if training and example.mixes_in_training:
+            continue
+        whole = _compute(example, training=training).outputs
+        for rows in (slice(0, together), slice(together, num)):
+            part = example._replace(call=_select_rows(example.call, rows, num))
+            results = _compute(part, training=training).outputs
+            when = "in training" if training else "in evaluation"
+            what = f"{when}, without the other rows, that of rows {rows.start} to {rows.stop - 1}"
+            of_rows = [i for i, value in enumerate(whole) if _has_rows(value, num)]
+            require_same(
+                {f"result {i}": whole[i][rows] for i in of_rows},
+                {f"result {i}": results[i] for i in of_rows},
+                what=what,
+                tolerance=ROUNDING,
+            )
+
+
+def _has_rows(value: Any, num: int) -> bool:
+    """Returns whether a value is an array or tensor [num, ...]."""
+    return len(getattr(value, "shape", ())) > 0 and value.shape[0] == num
+
+
+def _select_rows(call: LayerCall, rows: slice, num: int) -> LayerCall:
+    args, inputs = tf.nest.map_structure(
+        lambda v: v[rows] if _has_rows(v, num) else v, (call.args, dict(call.inputs))
+    )
+    return call._replace(args=args, inputs=inputs, rows=call.rows[rows])
+
+
+def _compute(example: Example, *, engine: Engine = "eager", training: bool = True) -> LayerResult:
+    return compute(example.layer, example.values, example.call, engine=engine, training=training)
+
+
+# ---- positions -----------------------------------------------------------------------------------
+
+
+def _check_steps(example: Example) -> None:
+    layer = example.layer
+    if type(layer).step is Layer.step and not all(inner.positionwise for inner in layer.tree()):
+        raise NotChecked("it has no `step`, so decoding computes the whole call for each position")
+    x, documents = _positions(_stack_call(example))
+    example = _without_limits(example)
+    whole = _whole(example, x, documents)
+    if whole.shape[:2] != x.shape[:2]:
+        raise NotChecked(f"its result, {list(whole.shape)}, has not the positions of its input")
+    if _sees_later_positions(example, x, documents, whole):
+        if not is_own(_class_that_steps(layer)):
+            raise NotChecked("a result depends on later positions, so it is not decoded")
+        raise Broken("a result depends on later positions: no `step` can compute it")
+    for sizes in _chunks(x.shape[1]):
+        steps = compute_by_steps(example.layer, example.values, x, sizes, **documents)
+        require_same(
+            {"result": whole},
+            {"result": steps},
+            what=f"by `step` on chunks of {', '.join(map(str, sizes))} positions",
+            tolerance=ROUNDING,
+        )
+
+
+def _stack_call(example: Example) -> LayerCall:
+    """Returns the call of a layer that a stack could make; raises NotChecked for others."""
+    call = example.call
+    if len(call.args) != 1 or {*call.inputs} - {"inputs"} or not hasattr(call.args[0], "shape"):
+        raise NotChecked("it is not called with one tensor and `inputs`, as a stack calls layers")
+    return call
+
+
+def _positions(call: LayerCall) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns x, [B, T, ...], and further inputs, [B, T], of a single document in each row."""
+    x, passed = np.asarray(call.args[0]), call.inputs.get("inputs", NO_INPUTS)
+    if x.ndim < 2 or x.shape[1] < 2:
+        raise NotChecked(f"its input, {list(x.shape)}, has no positions")
+    if passed.memory is not None or passed.position_table is not None:
+        raise NotChecked("it is called with the memory, or the position table, of other layers")
+    batch, length = x.shape[:2]
+    documents = {
+        "segments": np.ones([batch, length], np.int32),
+        "position_ids": np.tile(np.arange(length, dtype=np.int32), (batch, 1)),
+    }
+    if passed.token_ids is not None:
+        documents["token_ids"] = np.asarray(passed.token_ids)
+    return x, documents
+
+
+def _whole(example: Example, x: Any, documents: Mapping[str, np.ndarray]) -> np.ndarray:
+    inputs = CallInputs(**as_tensors(documents))
+    weights, fields = example.values.weights, _fields(example)
+    y, _ = context.apply(example.layer, weights, tf.constant(x), inputs=inputs, call=fields)
+    return np.asarray(y)
+
+
+def _sees_later_positions(
+    example: Example, x: np.ndarray, documents: Mapping[str, np.ndarray], whole: np.ndarray
+) -> bool:
+    half = x.shape[1] // 2
+    order = [*range(half), *reversed(range(half, x.shape[1]))]
+    if x.shape[1] == 2:
+        order = [0, 0]
+    changed = _whole(example, x[:, order], documents)
+    try:
+        require_same({"": whole[:, :half]}, {"": changed[:, :half]}, what="", tolerance=ROUNDING)
+    except Broken:
+        return True
+    return False
+
+
+def _class_that_steps(layer: Layer) -> type:
+    """Returns the class that says how a layer computes position by position."""
+    names = {"step", "positionwise", "__call__"}
+    return next(cls for cls in type(layer).__mro__ if names & vars(cls).keys())
+
+
+def _chunks(length: int) -> list[list[int]]:
+    """Returns sizes of chunks: few, as each is computed by itself."""
+    if length <= 4:
+        return [[1] * length, [length - 1, 1]]
+    half = length // 2
+    return [[1, half - 1, 1, length - half - 1]]
+
+
+def _without_limits(example: Example) -> Example:
+    """Returns a layer whose experts drop no token; parts of a text drop others than the whole."""
+    mixtures = [layer for layer in example.layer.tree() if isinstance(layer, MoE)]
+    if not mixtures:
+        return example
+    enough = max(float(mixture.p.num_experts) for mixture in mixtures)
+    params = example.layer.p.copy()
+    params.all(MoE).set(capacity_factor=enough, eval_capacity_factor=None)
+    params.all(TokenChoiceRouter).set(priority="position")
+    layer = _build_alone(params, example.inherited)
+    return example._replace(layer=layer, values=perturbed_values(layer))
+
+
+# ---- inside other layers -------------------------------------------------------------------------
+
+
+def _check_stacks(example: Example) -> None:
+    params = _stack_params(example)
+    plain = _compute_in(Stack.params(layer=params, num_layers=2), example, engine="eager")
+    remat = Stack.params(layer=Remat.params(layer=params), num_layers=2)
+    check_results(plain, _compute_in(remat, example, engine="eager"), what="in Remat")
+    scan = Repeat.params(layer=params, num_layers=2)
+    check_results(plain, _compute_in(scan, example, engine="graph"), what="in Repeat")
+
+
+def _stack_params(example: Example) -> Params:
+    """Returns the params of a layer that a stack can hold; raises NotChecked for others."""
+    call, weights = _stack_call(example), example.values.weights
+    x, inputs = as_tensors(call.args[0]), as_tensors(dict(call.inputs))
+    y, _ = context.apply(example.layer, weights, x, call=_fields(example), **inputs)
+    if not tf.is_tensor(y) or (y.shape, y.dtype) != (x.shape, x.dtype):
+        raise NotChecked("no stack can hold it: its result is not of its input's shape and type")
+    return example.layer.p
+
+
+def _check_copies(example: Example) -> None:
+    params, call = _stack_params(example), example.call
+    args = tuple(np.stack([np.asarray(arg), np.asarray(arg)[::-1]]) for arg in call.args)
+    example = example._replace(call=call._replace(args=args))
+    alone = _compute_in(OneByOne.params(layer=params), example, engine="eager")
+    try:
+        lifted = _compute_in(SideBySide.params(layer=params), example, engine="graph")
+    except ValueError as error:
+        if any(text in str(error) for text in _NOT_VECTORIZED):
+            raise NotChecked(f"TensorFlow cannot vectorize it: {error}") from None
+        raise
+    check_results(alone, lifted, what="vmapped")
+
+
+def _compute_in(params: Params, example: Example, *, engine: Engine) -> LayerResult:
+    layer = _build_alone(params, example.inherited)
+    return compute(layer, perturbed_values(layer), example.call, engine=engine)
+
+
+def _build_alone(params: Params, inherited: Mapping[str, Any]) -> Any:
+    """Builds a layer without its parents; only if it needs them, it gets what they know."""
+    try:
+        return params.copy().build()
+    except ParamError:
+        pass
+    try:
+        return params.copy().build(**inherited)
+    except ParamError as error:
+        raise NotChecked(f"it cannot be built without its parents: {error}") from None
