@@ -220,5 +220,5 @@ def test_another_configuration_than_the_leaders_is_refused(paired, tmp_path):
     assert isinstance(other, ChangedConfiguration)
     assert "process 1 has another configuration than process 0" in str(other)
     assert isinstance(leader, ChangedConfiguration)
-    assert "another process has another configuration or data" in str(leader)
+    assert "another process has another configuration, data or code" in str(leader)
     assert not (tmp_path / "two").exists()
