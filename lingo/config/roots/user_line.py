@@ -1,0 +1,130 @@
+"""Lines of a user's own files: where an error was raised, where a function is defined."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lingo.config.errors import line_of, place_of
+from lingo.config.roots import mount
+
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_LINE = re.compile(r"\.py:\d+")
+_WRONG_CALL = re.compile(r"([\w.]+)\.(\w+)\(\) (?:missing|takes|got) ")
+_GENERATED = "__autograph_generated_file"  # begins the name of the files that AutoGraph runs
+_PACKAGES = {"site-packages", "dist-packages"}
+
+
+def user_line(error: BaseException, *, own: Path | None = None) -> str:
+    """Returns `file:line` of the innermost frame of an error that is in a user's file, or "".
+
+    Files of lingo, of installed packages and of Python are not the user's, except `own`. An error
+    that was raised again, as another one, comes from where it was raised first. Where TensorFlow
+    computes a graph, or code that AutoGraph has rewritten, its message has the frames. Where lingo
+    calls a method that a user's class lacks, or that takes other arguments, the line is the class's
+    or the method's.
+    """
+    found = ""
+    for cause in _causes(error):
+        if line := _called_line(cause):
+            return line
+        frames = [*_traced_frames(_text(cause))] or [*_frames(cause)]
+        lines = [f"{file}:{line}" for file, line in frames if is_user_file(file, own)]
+        if lines:
+            found = lines[-1]
+            if is_user_file(frames[-1][0], own):  # lingo did not raise it for another one
+                break
+    return found
+
+
+def origin(error: BaseException) -> str:
+    """Returns what to print before an error's text: `file:line: path: `, or "".
+
+    It has the line of the user's file that the error comes from, and the path of the object that
+    raised it, as far as they are known and the error's text does not have them.
+    """
+    text, place, line = _text(error), place_of(error), user_line(error) or line_of(error)
+    parts = [line] if line and not _LINE.search(text) else []
+    parts += [place] if place and place not in text else []
+    return "".join(f"{part}: " for part in parts)
+
+
+def definition_line(defined: type | Callable[..., Any]) -> str:
+    """Returns `file:line` of a class or function; its name if there is no such file."""
+    try:
+        file, line = inspect.getsourcefile(defined), inspect.getsourcelines(defined)[1]
+    except (OSError, TypeError):  # it was typed into an interpreter
+        return defined.__qualname__
+    return f"{file}:{line}"
+
+
+def _text(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[0]  # without notes
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and the errors that led to it, the first one last."""
+    seen = set[int]()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
+def _called_line(error: BaseException) -> str:
+    """Returns the line of the class or method that the last frame of an error called in vain."""
+    tail = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
+    if not tail or not (match or isinstance(error, NotImplementedError)):
+        return ""
+    for value in tail[0].f_locals.values():
+        for cls in type(value).__mro__:
+            defined = vars(cls).get(match[2]) if match and cls.__qualname__ == match[1] else None
+            line = definition_line(defined or cls)
+            if (defined or not match) and is_user_file(line.rpartition(":")[0]):
+                return line
+    return ""
+
+
+def _frames(error: BaseException) -> Iterator[tuple[str, int]]:
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield frame.f_code.co_filename, line
+
+
+def _traced_frames(message: str) -> Iterator[tuple[str, int]]:
+    """Yields the frames that a message quotes, if any of them is in a user's file."""
+    frames = [(file, int(line)) for file, line in _FRAME.findall(message)]
+    if any(is_user_file(file) for file, _ in frames):
+        yield from frames
+
+
+def is_user_file(file: str, own: Path | None = None) -> bool:
+    """Returns whether a file is the user's, or `own`: not of lingo, of Python or a package."""
+    if not os.path.isabs(file):  # such as <frozen importlib>
+        return False
+    path = os.path.realpath(file)
+    if own is not None and path == os.path.realpath(own):
+        return True
+    return (
+        os.path.isfile(path)
+        and not path.startswith(_installed())
+        and not _PACKAGES.intersection(path.split(os.sep))
+        and not os.path.basename(path).startswith(_GENERATED)
+    )
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    """Returns the directories of lingo and of Python, each with a slash at its end."""
+    paths = sysconfig.get_paths()
+    directories = [mount.LINGO, *(os.path.join(mount.home(), name) for name in mount.NAMES)]
+    directories += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return tuple(os.path.join(os.path.realpath(directory), "") for directory in directories)
