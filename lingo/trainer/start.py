@@ -32,6 +32,8 @@ from lingo.runtimes.runtime import Program
 from lingo.storage import injection
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.run_directory import CONFIG, FLAGS, METRICS, RESOLVED, RunDirectory
+from lingo.trainer.evaluation import best
+from lingo.trainer.evaluation.evaluate import tag_metrics, trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Run
@@ -120,7 +122,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
             program_text = inspection.text(inspection.report(compiled, experiment.task))
         except inspection.UnreadableProgram as error:
             run.progress.message(f"warning: {error}")
-    check_prompts(experiment)
+    check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     return Start(status, _environment(experiment, data, origin), warm, program, program_text)
 
@@ -147,6 +149,13 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
         )
 
 
+def check_evaluations(experiment: Experiment) -> None:
+    """Raises ParamError for evaluations that would fail: metrics, `evaluate.metric`, prompts."""
+    traced = trace_evaluations(experiment)
+    best.check_metric(experiment, {k: tag_metrics(metrics) for k, metrics in traced.items()})
+    check_prompts(experiment)
+
+
 def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     """Opens all data, and returns the fingerprint of each input, by name."""
     fingerprints = {}
@@ -155,6 +164,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             input.prepare(progress=advance)
         for remark in input.remarks():
             progress.message(f"{name} data: {remark}")
+        input.check_size()
         input.check_repeatable()
         fingerprints[name] = input.fingerprint()
     return fingerprints
