@@ -136,6 +136,8 @@ class Experiment(Configurable):
         self.eval_inputs = {
             name: params.build(repeat=False) for name, params in self.p.eval_inputs.items()
         }
+        for input in (self.train_input, *self.eval_inputs.values()):
+            input.check_specs()
         self.task = self.p.task.build(**self.train_input.offers())
         self.optimizer = self.p.optimizer.build()
         self.runtime = self.p.runtime.build()

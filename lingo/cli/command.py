@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -13,8 +14,10 @@ from absl import flags
 
 from lingo.config import regular_file
 from lingo.config.errors import ParamError
+from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
+from lingo.config.synonyms import synonyms
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
@@ -24,6 +27,15 @@ _REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
 _FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
 _DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # word processors put these for hyphens
 _INNER = "--"
+_EXPERIMENT = re.compile(r"[A-Za-z][\w./-]*(:\w+)?(\(.*\))?")
+_PATHS = {  # of parameters that other programs have flags for
+    "learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "max_grad_norm": "optimizer.max_grad_norm",
+    "batch_size": "train_input.batch_size",
+    "dtype": "task.dtype",
+    "patience": "evaluate.patience",
+}
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
@@ -75,7 +87,8 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
     try:
         _, *words = values([name, *itertools.chain.from_iterable(written)])
     except flags.UnrecognizedFlagError as error:
-        raise UsageError(_unknown_flag(error.flagname, values)) from None
+        value = str(error.flagvalue).partition("=")[2]
+        raise UsageError(_unknown_flag(error.flagname, values, value)) from None
     except (flags.Error, ValueError) as error:  # ValueError: from --noswitch=value
         raise UsageError(_absl_message(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
@@ -113,6 +126,8 @@ def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[
 def _absl_message(error: Exception) -> str:
     """Returns absl's error as a sentence; absl prints some of them as tuples."""
     text = str(error).removeprefix("ERROR:: ")
+    text = re.sub(r"invalid literal for int.*: ('.*')", r"\1 is not a whole number", text)
+    text = re.sub(r"could not convert string to float: ('.*')", r"\1 is not a number", text)
     return re.sub(r"\('Non-boolean argument to boolean flag', .*\)", "write true or false", text)
 
 
@@ -178,11 +193,40 @@ def _flag_lines(file: str, content: bytes) -> list[str]:
     return flags_in_file
 
 
-def _unknown_flag(name: str, values: flags.FlagValues) -> str:
+def _unknown_flag(name: str, values: flags.FlagValues, value: str = "") -> str:
     known = [f"--{flag}" for flag in values]
-    close = difflib.get_close_matches(f"--{name.lower()}", known, MAX_SUGGESTIONS, 0.7)
+    close = [f"--{flag}" for flag in synonyms(name) if flag in values][:1]
+    if not close and {"exp", "set"} <= {*values} and (override := _override(name, value)):
+        close = [f"--set={override}"]
+    if not close:
+        close = difflib.get_close_matches(f"--{name.lower()}", known, MAX_SUGGESTIONS, 0.7)
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return f"there is no flag --{name}.{meant}\nFlags: {', '.join(sorted(known))}."
+
+
+def _flag_of_word(word: str, values: flags.FlagValues) -> str:
+    """Returns the flag that a word beside the flags is for, `--exp=`, or ""."""
+    if "prompt" in values:
+        return "--prompt=" if " " not in word else ""
+    if not _EXPERIMENT.fullmatch(word):
+        return ""
+    names = ("run", "exp") if os.path.isdir(word) or "exp" not in values else ("exp",)
+    return next((f"--{name}=" for name in names if name in values), "")
+
+
+def _override(name: str, value: str) -> str:
+    """Returns the override of the parameter that a flag of another program sets, or ""."""
+    from lingo.contract import Experiment  # slow
+
+    if "." in name:
+        return f"{name}={value}"
+    for word in (name, *synonyms(name)):
+        if word in ("float16", "bfloat16", "float32"):
+            return f"task.dtype={word}"
+        path = _PATHS.get(word, word if word in fields(Experiment) else "")
+        if path:
+            return f"{path}={value}"
+    return ""
 
 
 def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues) -> str:
@@ -191,8 +235,11 @@ def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues)
         stray = words[allowed]
         after = f" after {verb.WORD}" if verb.WORD else ""
         bare = stray.lstrip(_DASHES)
-        dashes = "--" if bare.partition("=")[0] in values else "--set="
-        meant = f" Did you mean {dashes}{bare}?" if "=" in bare else ""
+        if "=" in bare:
+            flag = "--" if bare.partition("=")[0] in values else "--set="
+        else:
+            flag = _flag_of_word(stray, values)
+        meant = f" Did you mean {flag}{bare}?" if flag else ""
         raise UsageError(f"{stray!r} is one word too many: {name} takes flags only{after}.{meant}")
     if not any(words) and allowed and not verb.WORD.startswith("["):
         raise UsageError(f"{name} needs a word: {usage(name, verb)}")

@@ -147,8 +147,8 @@ def print_later_errors(checkpoint: Checkpoint) -> None:
 
 
 def _report_dropped(resolved: ResolvedExperiment) -> ResolvedExperiment:
-    """Prints a note on each value that an override dropped, and returns the experiment."""
+    """Prints a note on the values that an override dropped, and returns the experiment."""
     for result in resolved.override_results:
-        for line in result.dropped_values:
-            print_note(f"--set={result.text} drops {line}")
+        if result.dropped_values:
+            print_note(f"--set={result.text} drops {'; '.join(result.dropped_values)}")
     return resolved

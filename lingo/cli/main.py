@@ -12,6 +12,7 @@ import errno
 import importlib
 import itertools
 import os
+import re
 import signal
 import sys
 import traceback
@@ -44,6 +45,7 @@ VERBS = (
 )
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 1000
+MAX_UNEXPECTED_CHARACTERS = 400
 
 USAGE = 2
 UNEXPECTED = 1
@@ -51,6 +53,9 @@ NO_ROOM = 10
 
 _PLACE = "lingo.cli.verbs"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+_REWRITTEN = "in user code:"
+_QUOTED_ERROR = re.compile(r"^ +(\w+(?:Error|Exception)\b.*)", re.MULTILINE)
 
 _HELP_FLAGS = {"h", "help", "helpshort", "helpfull"}
 _HELP = {f"{dashes}{flag}" for flag in _HELP_FLAGS for dashes in ("-", "--")} | {"help"}
@@ -169,36 +174,54 @@ def _overview() -> str:
 
 
 def _report_error(error: BaseException, name: str) -> int:
+    from lingo.config.roots.user_line import origin  # slow
+
+    by = origin(error)
+    text, code = _describe(error, is_users=bool(by))
     where = f"lingo {name}".rstrip()
-    if isinstance(error, LingoError):
-        text, code = str(error), error.exit_code
-        lines = text.splitlines()
-        if isinstance(error, ParamError) and len(lines) > MAX_ERROR_LINES:
-            rest = f"... ({len(lines)} lines in all)"
-            text = "\n".join([*lines[: MAX_ERROR_LINES - 1], rest])
-    elif isinstance(error, OSError) and error.errno in _NO_ROOM:
-        file = f" {error.filename}" if error.filename else ""  # a stream has no name
-        text, code = f"cannot write{file}: {error.strerror}", NO_ROOM
-    elif isinstance(error, FileNotFoundError) and error.filename is None:
-        # only os.getcwd() raises this without a file name
-        text, code = "the working directory is gone: change into one that is there.", USAGE
-    elif isinstance(error, MemoryError):
-        detail = f": {error}" if str(error) else ""
-        text, code = f"out of memory{detail} (--traceback shows where)", UNEXPECTED
-    else:
-        kind = f"{type(error).__name__}: {error}".rstrip(": ").splitlines()[0]
-        text, code = f"unexpected {kind} (--traceback shows where)", UNEXPECTED
     with contextlib.suppress(OSError):  # the exit code remains
-        lines = [_cut(escape_controls(line)) for line in f"{where}: {text}".splitlines()]
+        lines = [_cut(escape_controls(line)) for line in f"{where}: {by}{text}".splitlines()]
         print("\n".join(lines), file=sys.stderr, flush=True)
     return code
 
 
-def _cut(line: str) -> str:
+def _describe(error: BaseException, *, is_users: bool) -> tuple[str, int]:
+    """Returns the text of an error, of a user's code or of lingo's, and the exit code."""
+    if isinstance(error, LingoError):
+        text = str(error)
+        lines = text.splitlines()
+        if isinstance(error, ParamError) and len(lines) > MAX_ERROR_LINES:
+            rest = f"... ({len(lines)} lines in all)"
+            text = "\n".join([*lines[: MAX_ERROR_LINES - 1], rest])
+        return text, error.exit_code
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        file = f" {error.filename}" if error.filename else ""  # a stream has no name
+        return f"cannot write{file}: {error.strerror}", NO_ROOM
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        # only os.getcwd() raises this without a file name
+        return "the working directory is gone: change into one that is there.", USAGE
+    if isinstance(error, MemoryError):
+        detail = f": {error}" if str(error) else ""
+        return f"out of memory{detail} (--traceback shows where)", UNEXPECTED
+    by_lingo = "" if is_users else "unexpected "
+    return f"{by_lingo}{_first_line(error)} (--traceback shows where)", UNEXPECTED
+
+
+def _first_line(error: BaseException) -> str:
+    """Returns the type and the first line of an error, shortened."""
+    text = str(error)
+    if text.startswith(_REWRITTEN):  # AutoGraph quotes lines of code before the error
+        text = next((m[1] for m in _QUOTED_ERROR.finditer(text)), text)
+        return _cut(text, MAX_UNEXPECTED_CHARACTERS)
+    kind = f"{type(error).__name__}: {text}".rstrip(": ").splitlines()[0]
+    return _cut(kind, MAX_UNEXPECTED_CHARACTERS)
+
+
+def _cut(line: str, limit: int = MAX_LINE_CHARACTERS) -> str:
     """Returns a line without its middle if it is very long."""
-    if len(line) <= MAX_LINE_CHARACTERS:
+    if len(line) <= limit:
         return line
-    half = MAX_LINE_CHARACTERS // 2
+    half = limit // 2
     return f"{line[:half]} ... {line[-half:]}"
 
 

@@ -12,7 +12,11 @@ import difflib
 from collections.abc import Iterable
 from typing import ClassVar
 
+from lingo.config.synonyms import synonyms
+
 MAX_SHOWN = 200  # characters of a value that an error shows
+
+_RAISED_IN, _SET_IN = "raised in ", "set in "
 
 
 class LingoError(Exception):
@@ -51,12 +55,41 @@ class UnknownClass(ParamError):
     """No class has that name."""
 
 
+def note_place(error: BaseException, path: str) -> None:
+    """Notes the path of the object that raised an error, unless an inner one is noted."""
+    if path and not place_of(error):
+        error.add_note(f"{_RAISED_IN}{path}")
+
+
+def place_of(error: BaseException) -> str:
+    """Returns the path that `note_place` noted, or ""."""
+    return _noted(error, _RAISED_IN)
+
+
+def note_line(error: BaseException, line: str) -> None:
+    """Notes `file:line` of the values that an error is about."""
+    if line:
+        error.add_note(f"{_SET_IN}{line}")
+
+
+def line_of(error: BaseException) -> str:
+    """Returns the line that `note_line` noted, or ""."""
+    return _noted(error, _SET_IN)
+
+
+def _noted(error: BaseException, prefix: str) -> str:
+    notes: list[str] = getattr(error, "__notes__", [])
+    return next((n.removeprefix(prefix) for n in notes if n.startswith(prefix)), "")
+
+
 def suggest(word: str, words: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the nearest words, ignoring case, or ""."""
+    """Returns " Did you mean 'x'?" for the word but for its case, its synonyms, or the nearest."""
     if len(word) > MAX_SHOWN:
         return ""
     known = {known.lower(): known for known in words}
-    close = [known[near] for near in difflib.get_close_matches(word.lower(), known, 3, 0.6)]
+    near = [w for w in (word, *synonyms(word)) if w.lower() in known]
+    near = near[:1] or difflib.get_close_matches(word.lower(), known, 3, 0.6)
+    close = [known[one.lower()] for one in near]
     return f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 

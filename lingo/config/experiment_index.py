@@ -86,6 +86,12 @@ def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
         raise ParamError(f"{file} is not a file of experiments: it is nested too deep") from None
 
 
+def function_line(file: Path, name: str) -> str:
+    """Returns `file:line` of a function at the top of a file that is not imported, or ""."""
+    functions = (n for n in roots_.parse(file).body if isinstance(n, ast.FunctionDef))
+    return next((f"{file}:{f.lineno}" for f in functions if f.name == name), "")
+
+
 def _read_marked(file: Path, parts: Sequence[str]) -> list[Entry]:
     found: dict[str, Entry] = {}
     for node in roots_.parse(file).body:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from lingo.config.errors import ParamError, suggest
 from lingo.config.node.build import build, inherited_values
@@ -40,6 +40,7 @@ from lingo.config.node.field import (
 )
 from lingo.config.node.selection import Selection
 from lingo.config.node.tree import Value, nodes, same
+from lingo.config.roots.user_line import definition_line
 from lingo.config.types import is_params
 
 __all__ = [
@@ -104,6 +105,11 @@ class Configurable:
     def setup(self) -> None:
         """Builds children and declares what the object needs. `self.p` is complete."""
 
+    def _missing_method(self, method: str, purpose: str) -> ParamError:
+        """Returns the error for a method that a subclass has to define."""
+        cls = type(self)
+        return ParamError(f"{definition_line(cls)}: {cls.__name__} has no `{method}`: {purpose}")
+
     def _finish(self, parent: Configurable | None) -> None:
         """Called after `setup`, with the object that builds this one."""
 
@@ -134,6 +140,15 @@ class Params(Config):
     def cls(self) -> type[Configurable]:
         """The class these are the parameters of."""
         return self.__fn_or_cls__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises ParamError: only what is built from parameters can be called."""
+        path, name = vars(self).get("_path"), self.cls.__name__
+        where = f"{path} is" if path else "these are"
+        raise ParamError(
+            f"{where} the parameters of {name}, not a {name}, and cannot be called: build them in"
+            " `setup`, as in self.layer = self.p.layer.build(), and call self.layer(x)"
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         state = vars(self)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from lingo.config import types
 from lingo.config.errors import Unreadable
-from lingo.config.experiment_index import Entry, index, read_entries
+from lingo.config.experiment_index import Entry, function_line, index, read_entries
 from lingo.config.node.copying import deep_copy
 from lingo.config.overrides import reader
 from lingo.config.overrides.apply import OverrideResult, apply, parse_template
@@ -102,6 +102,8 @@ def _in_file(file: Path, function: str) -> Entry:
         raise ParamError(f"There is no file {file}")
     entries = {entry.function: entry for entry in read_entries(file.resolve(), [file.stem])}
     if function not in entries:
+        if line := function_line(file.resolve(), function):
+            raise ParamError(f"{line}: {function} is not marked @experiment")
         there = " or ".join(f"{file}:{name}" for name in entries) or "a function marked @experiment"
         raise ParamError(
             f"{file} has no experiment {function!r}.{suggest(function, entries)} Write {there}."

@@ -43,6 +43,10 @@ Function = Annotated[Any, _FUNCTION]
 SCALARS = frozenset({type(None), bool, int, float, str})
 """The types of values that contain no others."""
 
+PARAMETER_TYPES = (
+    "bool, int, float, str, None, a Literal, list, tuple, dict, or a class to configure"
+)
+
 INT_BITS = 64
 INT_LIMIT = 2 ** (INT_BITS - 1)
 NOT_FINITE = "A number must be finite."

@@ -12,6 +12,7 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
+from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Prompt
@@ -42,7 +43,9 @@ class Input(Configurable, interface=True):
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data now; raises DataError if it is missing or cannot be read."""
-        raise NotImplementedError
+        raise self._missing_method(
+            "prepare", "it opens the data; `pass` if there is nothing to open"
+        )
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         """Returns the examples of a step; raises DataError if data cannot be read.
@@ -64,7 +67,13 @@ class Input(Configurable, interface=True):
         if not self.p.repeat:
             weights[numbers >= self.num_examples()] = 0
         counts = {"example_id": numbers, "rows": indices, "weights": weights}
-        return self.examples(numbers) | counts
+        examples = self.examples(numbers)
+        if not isinstance(examples, dict):
+            raise ParamError(
+                f"{definition_line(type(self).examples)}: {type(self).__name__}.examples returned"
+                f" {_kind(examples)}, not a dict of arrays: {{name: [B, ...]}}"
+            )
+        return examples | counts
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the task's arrays of some examples: {name: [B, ...]}, dtypes as in `specs`.
@@ -72,7 +81,9 @@ class Input(Configurable, interface=True):
         The numbers, int64 [B], are `example_id`, which count on through the epochs; beyond a single
         pass (`repeat=False`) examples have no content.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no examples")
+        raise self._missing_method(
+            "examples", "it returns {name: [B, ...]} for example numbers, int64 [B]"
+        )
 
     def shape_id(self, step: int) -> int:
         """Returns an id of the shapes of a step's batch: only batches of equal ids are stacked."""
@@ -109,7 +120,7 @@ class Input(Configurable, interface=True):
 
     def num_examples(self) -> int:
         """Returns how many examples an epoch has."""
-        raise NotImplementedError
+        raise self._missing_method("num_examples", "it returns how many examples an epoch has")
 
     def num_items(self) -> int:
         """Returns how many items an epoch has, by which `Mixture` shares: of packed pairs, all."""
@@ -147,7 +158,11 @@ class Input(Configurable, interface=True):
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns what identifies the data: source, number of documents, bytes, digest."""
-        raise NotImplementedError
+        raise self._missing_method(
+            "fingerprint",
+            "it returns what identifies the data, such as {'file': 'a.npy', 'bytes': 1024}, so that"
+            " a run is not resumed with other data",
+        )
 
     def remarks(self) -> list[str]:
         """Returns sentences to show the user about the data, such as what of it is left out."""
@@ -173,6 +188,30 @@ class Input(Configurable, interface=True):
                     " convert the array, `x.astype(np.float32)`, or correct specs."
                 )
 
+    def check_specs(self) -> None:
+        """Raises ParamError if `specs` lacks what all batches have, or is not (shape, dtype)."""
+        specs, own = self.specs(), Input.specs(self)
+        if not isinstance(specs, dict):
+            mistake = f" returned {_kind(specs)}, not a dict: name -> (shape, dtype)"
+        elif lacking := own.keys() - specs.keys():
+            mistake = f" lacks {', '.join(sorted(lacking))}: return super().specs() | {{...}}"
+        elif wrong := [f"{name!r} is {s!r:.80}" for name, s in specs.items() if not _is_spec(s)]:
+            mistake = f": {wrong[0]}, not (shape, dtype), such as ((batch_size, 3), 'float32')"
+        else:
+            return
+        name = type(self).__name__
+        path = vars(self.p)["_path"]  # the message needs no other
+        raise ParamError(f"{definition_line(type(self).specs)}: {name}.specs{mistake}", path)
+
+    def check_size(self) -> None:
+        """Raises ParamError if the data has no examples; it must be open (`prepare`)."""
+        size = self.num_examples()
+        if not isinstance(size, (int, np.integer)) or size < 1:
+            raise ParamError(
+                f"{definition_line(type(self).num_examples)}: {type(self).__name__}.num_examples"
+                f" returned {size!r:.80}: an epoch has at least one example, a whole number of them"
+            )
+
     def check_repeatable(self) -> None:
         """Raises ParamError if the first batch, made twice, differs in any bit.
 
@@ -184,9 +223,10 @@ class Input(Configurable, interface=True):
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
             raise ParamError(
-                f"{type(self).__name__}: the first batch, made twice, differs in"
-                f" {', '.join(differ)}. A batch is a function of (seed, step), or no run could be"
-                " resumed: draw from a key of the seed and the example's number (lingo.ops.random)."
+                f"{definition_line(type(self).examples)}: {type(self).__name__}: the first batch,"
+                f" made twice, differs in {', '.join(differ)}. A batch is a function of (seed,"
+                " step), or no run could be resumed: draw from a key of the seed and the example's"
+                " number (lingo.ops.random)."
             )
         self.check_batch(batch)
 
@@ -207,6 +247,19 @@ def _fits_in(shape: tuple[int, ...], largest: tuple[int, ...]) -> bool:
     if len(shape) != len(largest):
         return False
     return all(size <= most for size, most in zip(shape, largest, strict=True))
+
+
+def _is_spec(spec: Any) -> bool:
+    try:
+        shape, dtype = spec
+        _ = dtype == "bfloat16" or np.dtype(dtype)
+        return all(isinstance(size, (int, np.integer)) for size in shape)
+    except (TypeError, ValueError):
+        return False
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _content(array: np.ndarray) -> tuple[Any, ...]:

@@ -59,11 +59,11 @@ class TensorInput(Input):
         Returns:
             {name: [B, ...]}, with the shapes and dtypes of `arrays`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no map")
+        raise self._missing_method("map", "it returns the task's arrays, {name: [B, ...]}")
 
     def arrays(self) -> dict[str, ArraySpec]:
         """Returns name -> (shape of one example, dtype) of what `map` returns."""
-        raise NotImplementedError(f"{type(self).__name__} has no arrays")
+        raise self._missing_method("arrays", "it returns name -> (shape of one example, dtype)")
 
     def prompt(self, text: str) -> Prompt:
         return self.input.prompt(text)

@@ -15,6 +15,7 @@ from lingo.config.overrides.apply import NoMatch, OverrideResult, apply
 from lingo.config.params import ParamError, Params
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
+from lingo.config.roots.user_line import origin
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection import weight_table
 from lingo.inspection.conformance.claim import Claim
@@ -53,11 +54,12 @@ class CheckResult(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The first line of the error, as TensorFlow's errors may be pages long."""
+        """The first line of the error, as TensorFlow's errors may be pages long, and its origin."""
+        if self.error is None:
+            return ""
         first = (str(self.error).strip() or "no message").splitlines()[0]
-        if isinstance(self.error, ParamError):
-            return first
-        return f"{type(self.error).__name__}: {first}"
+        kind = "" if isinstance(self.error, ParamError) else f"{type(self.error).__name__}: "
+        return f"{origin(self.error)}{kind}{first}"
 
 
 def check_experiments(

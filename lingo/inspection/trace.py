@@ -6,12 +6,14 @@ that TensorFlow would raise: wrong shapes and types, layers that do not fit toge
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lingo.contract import Experiment
+from lingo.data.array_spec import Specs
 from lingo.learner.additive import check_sums
 from lingo.learner.state import TrainState
-from lingo.learner.step import Placement, evaluate_batch, graph_of, step_graph
+from lingo.learner.step import Placement, evaluate_batch, graph_of, step_graph, trace_function
 
 
 class Traced(NamedTuple):
@@ -27,8 +29,18 @@ def trace(experiment: Experiment) -> Traced:
     place = Placement(compiled=experiment.runtime.compiles)
 
     check_sums(learner, specs, place)
+    train = step_graph(learner, specs, place)
+    return Traced(train, graph_of(_evaluation(experiment), learner, specs))
 
-    def evaluate(state: TrainState, batch: Any) -> Any:
-        return evaluate_batch(learner.task, state.weights, state.state, batch, place)
 
-    return Traced(step_graph(learner, specs, place), graph_of(evaluate, learner, specs))
+def trace_metrics(experiment: Experiment, specs: Specs) -> dict[str, Any]:
+    """Returns the metric states, by name, of a batch with `specs`, as symbolic scalars.
+
+    Raises ParamError if they do not have the form that `Task.metrics` documents.
+    """
+    return trace_function(_evaluation(experiment), experiment.learner, specs).structured_outputs
+
+
+def _evaluation(experiment: Experiment) -> Callable[[TrainState, Any], Any]:
+    task, place = experiment.task, Placement(compiled=experiment.runtime.compiles)
+    return lambda state, batch: evaluate_batch(task, state.weights, state.state, batch, place)

@@ -23,6 +23,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from lingo.config.errors import note_place
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import context, path
@@ -214,7 +215,9 @@ class Layer(LayerTree, Configurable, interface=True):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the layer; each class documents the shapes of its inputs and results."""
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise self._missing_method(
+            "__call__", "it computes the layer (the name `call` or `forward` means nothing here)"
+        )
 
     # ---- for callers
 
@@ -282,9 +285,13 @@ def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def call_in_scope(self: Layer, *args: Any, **kwargs: Any) -> Any:
         context.observe(self, args, kwargs)
-        if not self._scope:  # a root, or a layer that shares its path with its wrapper
-            return call(self, *args, **kwargs)
-        with tf.name_scope(self._scope):
-            return call(self, *args, **kwargs)
+        try:
+            if not self._scope:  # a root, or a layer that shares its path with its wrapper
+                return call(self, *args, **kwargs)
+            with tf.name_scope(self._scope):
+                return call(self, *args, **kwargs)
+        except Exception as error:
+            note_place(error, vars(self.p)["_path"])
+            raise
 
     return call_in_scope

@@ -19,12 +19,14 @@ from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context, path
 from lingo.layers.context import Rules
 from lingo.learner import finite
 from lingo.learner.hidden_state import refuse_hidden_state
+from lingo.learner.results import check_denominators, check_losses, check_metrics
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task
 from lingo.ops import random
@@ -97,6 +99,7 @@ def train_step(
     with tf.name_scope("loss_denominators"):
         with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
             denominators = task.loss_denominators(batch)
+        check_denominators(task, denominators)
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
     frozen = {
@@ -163,6 +166,7 @@ def local_sums(
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
         sums, sides = context.apply(task, weights, batch, method="loss", call=call)
+        check_losses(task, sums)
         losses = normalize_losses(task, sums, sides.losses, denominators)
     gradients = tape.gradient(losses["total"], dict(weights))
     in_vain.update(where for where, gradient in gradients.items() if gradient is None)
@@ -209,7 +213,10 @@ def normalize_losses(
     ParamError if two losses have the same name, or one is called `total`.
     """
     if twice := sums.keys() & side_losses.keys() | {"total"} & (sums.keys() | side_losses.keys()):
-        raise ParamError(f"two losses have the name {min(twice)!r}: rename the layer's")
+        raise ParamError(
+            f"{definition_line(task.loss)}: two losses have the name {min(twice)!r}: rename the"
+            " layer's, or the task's"
+        )
     losses = {
         term: tf.math.divide_no_nan(
             value, denominators[term if term in denominators else "examples"]
@@ -339,7 +346,8 @@ def evaluate_batch(
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     states, sides = context.apply(task, weights, batch, method="metrics", call=call)
-    return states | sides.metrics
+    check_metrics(task, states)
+    return {**states, **sides.metrics}
 
 
 @refuse_hidden_state()
@@ -376,7 +384,12 @@ def step_graph(learner: Learner, specs: Specs, place: Placement = ONE_DEVICE) ->
 
 def graph_of(function: Callable[..., Any], learner: Learner, specs: Specs) -> tf.Graph:
     """Returns the graph of a function of a learner's state and a batch, which are placeholders."""
+    return trace_function(function, learner, specs).graph
+
+
+def trace_function(function: Callable[..., Any], learner: Learner, specs: Specs) -> Any:
+    """Returns the concrete function of a learner's state and a batch, which are placeholders."""
     state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
     state = state._replace(step=tf.TensorSpec([], tf.int32))
     batch = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}
-    return tf.function(function, autograph=False).get_concrete_function(state, batch).graph
+    return tf.function(function, autograph=False).get_concrete_function(state, batch)

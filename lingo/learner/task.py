@@ -46,7 +46,7 @@ class Task(Layer, interface=True):
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns each loss term, weighted and summed over a [B, ...] batch: float32 scalars."""
-        raise NotImplementedError(f"{type(self).__name__} has no loss")
+        raise self._missing_method("loss", "it returns {term: sum over the batch}")
 
     def coefficients(self) -> dict[str, float]:
         """Returns the coefficients of loss terms in the total loss; 1 for a term not named."""

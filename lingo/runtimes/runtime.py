@@ -36,6 +36,8 @@ _PLUMBING = re.compile(
 )
 """Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
 
+_PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
+
 
 _MATRIX_SIZES = (512, 1024, 2048, 4096, 8192)
 _ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible
@@ -66,7 +68,8 @@ def explain_program_errors(what: str) -> Iterator[None]:
 
 def _explain(error: tf.errors.OpError) -> str:
     """Returns type and message of an error without call stacks, and the layer if it is known."""
-    lines = (" ".join(line.split()) for line in _PLUMBING.sub("", error.message).splitlines())
+    text = error.message.partition(_PYTHON)[0]
+    lines = (" ".join(line.split()) for line in _PLUMBING.sub("", text).splitlines())
     message = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
     node = _NODE.search(error.message)
     layer = f", in {node[1]}" if node else ""

@@ -18,12 +18,12 @@ from lingo.inspection.trace import Traced, trace
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
 from lingo.runtimes.layout import bytes_per_device
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request
 from lingo.trainer.start import (
     check_changes,
     check_data,
+    check_evaluations,
     check_source,
     latest_checkpoint,
     prepare_data,
@@ -49,7 +49,7 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
     warm = None if found else experiment.warm_start()
     with Progress(max_steps=experiment.p.max_steps) as progress:
         data = prepare_data(experiment, progress)
-    check_prompts(experiment)
+    check_evaluations(experiment)
     if run is not None and found is not None:
         if not request.allow_change:
             check_data(run, data, found)

@@ -43,6 +43,8 @@ from lingo.trainer.directory.run_directory import (
     SOURCE,
     RunDirectory,
 )
+from lingo.trainer.evaluation import best
+from lingo.trainer.evaluation.evaluate import tag_metrics, trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Run
@@ -138,7 +140,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
             program_text = inspection.text(inspection.report(compiled, experiment.task))
         except inspection.UnreadableProgram as error:
             run.progress.message(f"warning: {error}")
-    check_prompts(experiment)
+    check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     known = _environment(experiment, data, origin)
     if used := source_record.merge(run.directory.read_source(), run.source):
@@ -169,6 +171,13 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
         )
 
 
+def check_evaluations(experiment: Experiment) -> None:
+    """Raises ParamError for evaluations that would fail: metrics, `evaluate.metric`, prompts."""
+    traced = trace_evaluations(experiment)
+    best.check_metric(experiment, {k: tag_metrics(metrics) for k, metrics in traced.items()})
+    check_prompts(experiment)
+
+
 def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     """Opens all data, and returns the fingerprint of each input, by name."""
     fingerprints = {}
@@ -177,6 +186,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             input.prepare(progress=advance)
         for remark in input.remarks():
             progress.message(f"{name} data: {remark}")
+        input.check_size()
         input.check_repeatable()
         fingerprints[name] = input.fingerprint()
     return fingerprints

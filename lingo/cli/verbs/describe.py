@@ -17,9 +17,10 @@ from lingo.cli import command
 from lingo.config import docs, experiment_index, types
 from lingo.config.experiment_index import Entry
 from lingo.config.node.field import field_of
-from lingo.config.params import Configurable, fields, interface
+from lingo.config.params import Configurable, ParamError, fields, interface
 from lingo.config.printable import relative_path
 from lingo.config.roots.classes import Classes
+from lingo.config.roots.roots import Roots
 
 WORD = "NAME"
 
@@ -37,8 +38,21 @@ def run(values: flags.FlagValues, word: str) -> int:
         cls = Classes(places).find(name if dot else word)
         print(class_text(cls, only=field if dot else None), end="")
     else:
-        print(experiment_text(experiment_index.index(places).find(word)), end="")
+        print(experiment_text(_find_experiment(word, places)), end="")
     return 0
+
+
+def _find_experiment(word: str, places: Roots) -> Entry:
+    """Returns the entry of an experiment; the error for a class in lower case names the class."""
+    try:
+        return experiment_index.index(places).find(word)
+    except ParamError:
+        names = {name.lower(): name for name in Classes(places).names()}
+        if word.lower() not in names:
+            raise
+        raise ParamError(
+            f"there is no experiment {word!r}. Did you mean the class {names[word.lower()]}?"
+        ) from None
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:

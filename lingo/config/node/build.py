@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextvars
+import re
 from typing import Any, NamedTuple
 
-from lingo.config.errors import ParamError
+from lingo.config import types
+from lingo.config.errors import ParamError, note_line, note_place
 from lingo.config.node.copying import copy_tree, freeze, shallow_copy
 from lingo.config.node.field import REQUIRED
-from lingo.config.node.tree import field_path, same
+from lingo.config.node.tree import field_path, same, walk
+from lingo.config.roots.user_line import is_user_file
 from lingo.config.types import Node
 
 MAX_PARTS = 50_000
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class Build(NamedTuple):
@@ -72,7 +77,30 @@ def inherited_values() -> dict[str, Any]:
 
 def _build_root(params: Node, inherited: dict[str, Any], records: list[Build]) -> Any:
     """Builds a copy in which no node is shared, so that each has one path."""
-    return _build_node(freeze(copy_tree(params, None), ""), inherited, None, records)
+    root = freeze(copy_tree(params, None), "")
+    try:
+        return _build_node(root, inherited, None, records)
+    except ParamError as error:
+        note_line(error, set_line(root, error.path or "", str(error)))
+        raise
+
+
+def set_line(root: Node, path: str, message: str) -> str:
+    """Returns `file:line` where a user's file set the Params at a path, or "".
+
+    Of several fields, those count that an error's message names, and of these the last that was
+    set. Where nothing was set, the line is that of the field which holds these Params.
+    """
+    around = [(where, node) for where, node in walk(root) if path.startswith(where)]
+    for where, node in sorted(around, key=lambda pair: len(pair[0]), reverse=True):
+        history, inner = node.__argument_history__, _NAME.findall(path[len(where) :])
+        names = inner[:1] or [name for name in history if name in _NAME.findall(message)]
+        entries = [history[name][-1] for name in names or history if history.get(name)]
+        if entries:
+            location = max(entries, key=lambda entry: entry.sequence_id).location
+            file = location.filename or ""
+            return f"{file}:{location.line_number}" if is_user_file(file) else ""
+    return ""
 
 
 def _build_node(
@@ -101,6 +129,9 @@ def _build_node(
     except ParamError as error:
         if error.path is None:
             raise ParamError(f"{path or cls.__name__}: {error}", path) from None
+        raise
+    except Exception as error:
+        note_place(error, path)
         raise
     finally:
         _frame.reset(token)
@@ -156,7 +187,20 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
         else "it is built by itself"
     )
     what = f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}"
-    raise ParamError(f"{what}: nobody set it, and {by}", path)
+    raise ParamError(f"{what}: nobody set it, and {by}{_advice(cls, missing, path, parent)}", path)
+
+
+def _advice(cls: type[Any], missing: list[str], path: str, parent: _Frame | None) -> str:
+    """Returns how to wrap, or what the parent's field takes if that is another class by default."""
+    if cls._wrapped in missing:
+        return f". {cls.__name__}({cls._wrapped}=_) wraps what was there"
+    if parent is None:
+        return ""
+    owner = parent.instance.p.cls
+    name = _NAME.findall(path[len(vars(parent.instance.p)["_path"]) :])[0]
+    hint = owner._fields[name].hint
+    is_other = types.is_configurable(hint) and not issubclass(cls, hint)
+    return f". {owner.__name__}.{name} takes {types.describe(hint)}" if is_other else ""
 
 
 def _fill_fields(template: Node, values: dict[str, _Inherited]) -> tuple[Node, dict[str, str]]:

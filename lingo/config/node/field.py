@@ -8,6 +8,7 @@ from typing import Any
 
 from lingo.config import types
 from lingo.config.errors import MAX_SHOWN, ParamError, suggest
+from lingo.config.roots.user_line import definition_line
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of a field that has none."""
@@ -62,19 +63,26 @@ class Field:
             try:
                 hint = eval(hint, dict(names), {self.owner.__name__: self.owner})  # noqa: S307  # source code
             except NameError as error:
-                raise TypeError(
-                    f"{self.owner.__name__}.{self.name}: {error}, in its type {hint!r}: a type is"
+                raise ParamError(
+                    f"{self._where()}: {error}, in its type {hint!r}: a type is"
                     f" looked up at the top level of {self.owner.__module__}"
                 ) from None
-        fit, self._hint = types.fitter(hint), hint
+        try:
+            fit, self._hint = types.fitter(hint), hint
+        except TypeError as error:
+            raise ParamError(f"{self._where()}: {error}: write {types.PARAMETER_TYPES}") from None
         self._operational = types.is_operational(hint)
         if self.default is not REQUIRED:
             try:
                 self.default = fit(self.default)
             except TypeError as error:
-                raise self._refusal(self.default, error) from None
+                refusal = self._refusal(self.default, error)
+                raise ParamError(f"{definition_line(self.owner)}: {refusal}") from None
         self._fit = fit  # last: it tells other threads that the rest is set
         return fit
+
+    def _where(self) -> str:
+        return f"{definition_line(self.owner)}: {self.owner.__name__}.{self.name}"
 
     def _refusal(self, value: Any, error: TypeError) -> ParamError:
         wanted = types.describe(self._hint)

@@ -15,13 +15,14 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lingo.config import types
-from lingo.config.errors import Unreadable
+from lingo.config.errors import UnknownClass, Unreadable
 from lingo.config.label import label, value_text
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.node.selection import Selection
 from lingo.config.node.tree import functions, nodes, same, walk
 from lingo.config.overrides import reader
 from lingo.config.overrides.path import Slot, first_field, follow, refuse_unknown_field
+from lingo.config.overrides.swap_hint import swap_hint
 from lingo.config.params import Configurable, ParamError, Params, fields, interface, suggest
 from lingo.config.roots.classes import Classes, own_modules
 
@@ -114,7 +115,7 @@ def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
         if head is None:
             setter.assign(root, target, value)
             return OverrideResult(text, 1, [])
-        selection = _select(root, head[1], setter.classes)
+        selection = _select(root, head[1], setter.classes, f"{head[2][1:]}={value}")
         if not head[2]:
             return OverrideResult(text, len(selection), setter.replace(selection, value))
         for where, node in _matches(selection, head[2]):
@@ -122,8 +123,11 @@ def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
         return OverrideResult(text, len(selection), [])
 
 
-def _select(root: Params, name: str, classes: Classes) -> Selection:
-    """Returns all Params of a class, given as `Class` or `module:Class`."""
+def _select(root: Params, name: str, classes: Classes, argument: str = "") -> Selection:
+    """Returns all Params of a class, given as `Class` or `module:Class`.
+
+    Where there are none, the error suggests an override that gives some, with an argument.
+    """
     mro = {cls for node in nodes(root) for cls in node.cls.__mro__}
     known = {c for c in mro if issubclass(c, Configurable) and c is not Configurable}
     module, _, bare = name.rpartition(":")
@@ -136,8 +140,11 @@ def _select(root: Params, name: str, classes: Classes) -> Selection:
         forms = " or ".join(sorted(f"{c.__module__}:{bare}" for c in found))
         raise ParamError(f"{bare} is the name of {len(found)} classes here: write {forms}")
     if not found:
-        meant = "" if bare in classes.places else suggest(bare, [c.__name__ for c in known])
         names = sorted({node.cls.__name__ for node in nodes(root)})
+        if bare in classes.places:
+            meant = swap_hint(root, bare, argument, classes)
+        else:
+            meant = suggest(bare, [c.__name__ for c in known]) or suggest(bare, classes.names())
         raise NoMatch(
             f"There is no {name} in this experiment.{meant} Its classes: {', '.join(names)}."
         )
@@ -185,7 +192,8 @@ class _Setter:
         except Unreadable as error:
             raise ParamError(f"{where}: {error}" if where else str(error)) from None
         except ParamError as error:
-            raise type(error)(f"{where}: {error}" if where else str(error)) from None
+            takes = f" It takes {types.describe(hint)}." if isinstance(error, UnknownClass) else ""
+            raise type(error)(f"{where}: {error}{takes}" if where else str(error)) from None
         for path, value in arguments.items():
             self.assign(node, path, value, where)
         return node

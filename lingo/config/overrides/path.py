@@ -10,6 +10,7 @@ from lingo.config.label import value_text
 from lingo.config.node.field import field_of, unknown_field
 from lingo.config.node.tree import Value, field_path, nodes
 from lingo.config.params import Configurable, ParamError, Params, fields, suggest
+from lingo.config.synonyms import synonyms
 
 _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
 
@@ -154,8 +155,10 @@ def refuse_unknown_field(
     cls: type[Configurable], name: str, where: str, root: Params | None
 ) -> NoReturn:
     """Raises ParamError for an unknown field; names the experiment's classes that have it."""
-    owners = sorted({n.cls.__name__ for n in nodes(root) if name in fields(n.cls)})
-    patterns = " or ".join(f"{owner}.{name}" for owner in owners[:3])
+    names = [name, *synonyms(name)]
+    found = {(n.cls.__name__, own) for n in nodes(root) for own in names if own in fields(n.cls)}
+    owners = sorted(f"{owner}.{own}" for owner, own in found)
+    patterns = " or ".join(owners[:3])
     hint = f" To set it wherever it is: {patterns}." if owners else ""
     error = unknown_field(cls, name)
     raise ParamError(f"{where}: {error}{hint}" if where else f"{error}{hint}")

@@ -16,6 +16,7 @@ from types import ModuleType
 from lingo.config.errors import ParamError
 from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
+from lingo.config.roots.user_line import user_line
 
 _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
 
@@ -68,9 +69,7 @@ def user_code(file: Path) -> Generator[None]:
                 raise ParamError(
                     f"{error.filename}:{error.lineno} is not Python: {error.msg}"
                 ) from error
-            frames = traceback.extract_tb(error.__traceback__)
-            lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
-            where = f"{file}:{lines[-1]}" if lines else str(file)
+            where = user_line(error, own=file) or str(file)
             text = "".join(traceback.format_exception_only(error)).partition("\n")[0].rstrip(": ")
             message = error if isinstance(error, ParamError) else text
             raise ParamError(f"{where}: {message}") from error

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from lingo.config.errors import line_of, place_of
 from lingo.config.roots import mount
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_LINE = re.compile(r"\.py:\d+")
 _WRONG_CALL = re.compile(r"([\w.]+)\.(\w+)\(\) (?:missing|takes|got) ")
 _GENERATED = "__autograph_generated_file"  # begins the name of the files that AutoGraph runs
 _PACKAGES = {"site-packages", "dist-packages"}
@@ -33,14 +35,25 @@ def user_line(error: BaseException, *, own: Path | None = None) -> str:
     for cause in _causes(error):
         if line := _called_line(cause):
             return line
-        message = "".join(traceback.format_exception_only(cause))
-        frames = [*_traced_frames(message)] or [*_frames(cause)]
+        frames = [*_traced_frames(_text(cause))] or [*_frames(cause)]
         lines = [f"{file}:{line}" for file, line in frames if is_user_file(file, own)]
         if lines:
             found = lines[-1]
             if is_user_file(frames[-1][0], own):  # lingo did not raise it for another one
                 break
     return found
+
+
+def origin(error: BaseException) -> str:
+    """Returns what to print before an error's text: `file:line: path: `, or "".
+
+    It has the line of the user's file that the error comes from, and the path of the object that
+    raised it, as far as they are known and the error's text does not have them.
+    """
+    text, place, line = _text(error), place_of(error), user_line(error) or line_of(error)
+    parts = [line] if line and not _LINE.search(text) else []
+    parts += [place] if place and place not in text else []
+    return "".join(f"{part}: " for part in parts)
 
 
 def definition_line(defined: type | Callable[..., Any]) -> str:
@@ -50,6 +63,10 @@ def definition_line(defined: type | Callable[..., Any]) -> str:
     except (OSError, TypeError):  # it was typed into an interpreter
         return defined.__qualname__
     return f"{file}:{line}"
+
+
+def _text(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[0]  # without notes
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.config.errors import note_line
+from lingo.config.node.build import set_line
 from lingo.config.params import ParamError, suggest
 from lingo.contract import Experiment
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
@@ -73,10 +75,12 @@ def check_metric(experiment: Experiment, results: Mapping[str, Mapping[str, floa
     name, _, metric = p.metric.partition("/")
     there = [tag.removeprefix("eval/") for tag in results[name]]
     if metric not in there:
-        raise ParamError(
-            f"evaluate.metric={p.metric!r}: evaluating {name!r} gave no"
-            f" {metric!r}.{suggest(metric, there)} It gave: {', '.join(there) or 'nothing'}."
+        error = ParamError(
+            f"evaluate.metric={p.metric!r}: evaluating {name!r} gives no"
+            f" {metric!r}.{suggest(metric, there)} It gives: {', '.join(there) or 'nothing'}."
         )
+        note_line(error, set_line(experiment.p, "evaluate", "metric"))
+        raise error
 
 
 def best_steps(experiment: Experiment, run: RunDirectory) -> list[int]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
 from lingo.data.input import Input
+from lingo.inspection.trace import trace_metrics
+from lingo.learner.results import check_results
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task
 from lingo.metrics.metric import Accumulator
@@ -38,7 +40,9 @@ def evaluate(
         input.check_batch(batch)
         with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
-    return task.results(total.results())
+    results = task.results(total.results())
+    check_results(task, results)
+    return results
 
 
 def evaluate_all(
@@ -48,6 +52,19 @@ def evaluate_all(
     task, weights = experiment.task, experiment.p.evaluate.weights
     for name, input in experiment.eval_inputs.items():
         yield name, evaluate(task, program, input, weights=weights, between=between)
+
+
+def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
+    """Returns the metrics of every evaluation input, each 1.0: their names, before any step.
+
+    Raises ParamError if metrics do not have the form that `Task` documents.
+    """
+    task, traced = experiment.task, dict[str, dict[str, float]]()  # by specs
+    specs = {name: input.specs() for name, input in experiment.eval_inputs.items()}
+    for key, one in {repr(one): one for one in specs.values()}.items():
+        traced[key] = task.results(dict.fromkeys(trace_metrics(experiment, one), 1.0))
+        check_results(task, traced[key])
+    return {name: traced[repr(one)] for name, one in specs.items()}
 
 
 def tag_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -142,10 +143,7 @@ class Locked(LingoError):
     ],
 )
 def test_an_error_decides_the_exit_code(error, code, said, monkeypatch, capsys):
-    def fail(arguments: list[str]) -> int:
-        raise error
-
-    monkeypatch.setattr(program, "_run_verb", fail)
+    monkeypatch.setattr(program, "_run_verb", Mock(side_effect=error))
     assert main(["list"]) == code
     out, err = capsys.readouterr()
     assert out == ""

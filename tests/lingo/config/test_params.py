@@ -119,7 +119,7 @@ def test_a_type_that_cannot_be_found_is_named(toys: Any) -> None:
     body = {"__annotations__": {"x": "Nowhere"}, "__module__": __name__}
     bad = type("Bad", (Configurable,), body)
     message = r"Bad.x: name 'Nowhere' is not defined, in its type 'Nowhere'"
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(ParamError, match=message):
         bad.params(x=3)
 
 

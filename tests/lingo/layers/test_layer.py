@@ -204,7 +204,7 @@ def test_a_layer_that_computes_nothing_says_so() -> None:
     class Empty(Layer):
         """Has no __call__."""
 
-    with pytest.raises(NotImplementedError, match="Empty has no __call__"):
+    with pytest.raises(ParamError, match="Empty has no `__call__`"):
         Empty.params().build()(1)
 
 

@@ -70,7 +70,7 @@ def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives(
     best.check_metric(compared(metric="a/loss"), found)
     best.check_metric(compared(), found)
     with pytest.raises(
-        ParamError, match=r"no 'los'. Did you mean 'loss'\? It gave: loss, accuracy"
+        ParamError, match=r"no 'los'. Did you mean 'loss'\? It gives: loss, accuracy"
     ):
         best.check_metric(compared(metric="a/los"), found)
 

@@ -1,0 +1,296 @@
+"""Mistakes in a user's own file: each is told in at most three lines, with the line of the file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from lingo.cli.main import main
+
+MINE = '''"""Fits points."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo import Experiment, experiment
+from lingo.config.lazy import tf
+from lingo.contract import Evaluation
+from lingo.data.input import Input
+from lingo.layers import Layer
+from lingo.learner.task import Task
+from lingo.metrics import weighted_mean
+from lingo.optim import Sgd
+
+
+class Scale(Layer):
+    """Multiplies features by weights."""
+
+    dim: int  # number of features
+
+    def setup(self):
+        self.w = self.weight("w", [self.p.dim], axes=("embed",))
+
+    def __call__(self, x):
+        return x * self.w
+
+
+class Points(Input):
+    """Points and their sums."""
+
+    def prepare(self, *, progress=None):
+        pass
+
+    def specs(self):
+        size = self.p.batch_size
+        own = {"x": ((size, 3), "float32"), "y": ((size,), "float32")}
+        return super().specs() | own
+
+    def examples(self, numbers):
+        x = np.sin(numbers[:, None] + np.arange(3)).astype(np.float32)
+        return {"x": x, "y": x.sum(-1)}
+
+    def num_examples(self):
+        return 8
+
+    def fingerprint(self):
+        return {"points": 8}
+
+
+class Fit(Task):
+    """Fits the sums."""
+
+    layer: Layer = Scale  # scales the features
+
+    def setup(self):
+        self.layer = self.p.layer.build(dim=3)
+
+    def errors(self, batch):
+        return tf.reduce_sum(self.layer(batch["x"]), -1) - batch["y"]
+
+    def loss(self, batch):
+        return {"squares": tf.reduce_sum(batch["weights"] * self.errors(batch) ** 2)}
+
+    def metrics(self, batch):
+        return {"error": weighted_mean(tf.abs(self.errors(batch)), batch["weights"])}
+
+
+@experiment
+def mine(learning_rate: float = 0.1):
+    """One step."""
+    data = Points.params(batch_size=4)
+    evaluate = Evaluation.params(every_steps=1)
+    return Experiment.params(
+        task=Fit,
+        train_input=data,
+        eval_inputs={"all": data.copy().set(repeat=False)},
+        optimizer=Sgd.params(learning_rate=learning_rate),
+        evaluate=evaluate,
+        max_steps=1,
+    )
+'''
+
+
+class Mistake(NamedTuple):
+    """A change of `MINE`, and what comes of it."""
+
+    what: str  # is wrong
+    old: str  # is replaced
+    new: str  # replaces it
+    message: str  # a regular expression of what follows the line
+    line: str = ""  # text of the line that is named; "": the first line of `new`
+    code: int = 2
+    at_step: bool = False  # whether only a step shows it, so that there is a run, which has failed
+
+
+FAILS = '    def setup(self):\n        int("x")\n        self.w'
+CALL = "    def __call__(self, x):\n        return x * self.w"
+EXAMPLES = "    def examples(self, numbers):\n"
+NUM_EXAMPLES = "    def num_examples(self):\n        return 8"
+RETURN_EXAMPLES = 'return {"x": x, "y": x.sum(-1)}'
+SUM = 'tf.reduce_sum(batch["weights"] * self.errors(batch) ** 2)'
+RETURN_LOSS = f'return {{"squares": {SUM}}}'
+STATE = 'weighted_mean(tf.abs(self.errors(batch)), batch["weights"])'
+RETURN_METRICS = f'return {{"error": {STATE}}}'
+LOSS, METRICS, POINTS = "def loss(", "def metrics(", "class Points"
+MADE = "    return Experiment.params("
+
+MISTAKES = [
+    # ---- the file
+    Mistake("a colon", "def loss(self, batch):", "def loss(self, batch)", "not Python: expected"),
+    Mistake("an indent", CALL, f"{CALL}\n         x", "not Python: unexpected", "         x"),
+    Mistake("a module", "import numpy as np", "import torchx", "ModuleNotFoundError: .*'torchx'"),
+    Mistake("a layer of Keras", "import Layer", "import Dense", "ImportError: cannot import name"),
+    Mistake("a name", "class Fit(Task)", "class Fit(Tasks)", "NameError: name 'Tasks' is not"),
+    Mistake("no mark", "@experiment\ndef mine(", "def mine(", "mine is not marked @experiment"),
+    # ---- fields
+    Mistake(
+        "a type that is not imported",
+        "    dim: int",
+        "    size: Optional[int] = None\n    dim: int",
+        r"Scale.size: name 'Optional' is not defined, in its type 'Optional\[int\]'",
+        "class Scale",
+    ),
+    Mistake(
+        "a type of no parameter",
+        "    dim: int",
+        "    table: np.ndarray = None\n    dim: int",
+        "Scale.table: <class 'numpy.ndarray'> is not a parameter type: write bool, int",
+        "class Scale",
+    ),
+    Mistake(
+        "a default",
+        "    dim: int",
+        '    size: int = "3"\n    dim: int',
+        r"Scale.size takes int, got '3' \(str\)",
+        "class Scale",
+    ),
+    Mistake(
+        "a reserved name",
+        "    dim: int",
+        "    build: int = 3\n    dim: int",
+        "Scale.build: the name is taken by Params",
+        "class Scale",
+    ),
+    # ---- the experiment
+    Mistake("a field", "max_steps=1", "max_step=1", "Did you mean 'max_steps'", MADE),
+    Mistake("no return", MADE, "    Experiment.params(", "mine returned None; an exp", "def mine"),
+    Mistake("built", "max_steps=1,\n    )", "max_steps=1,\n    ).build()", "returned", "def mine"),
+    Mistake("a task", "task=Fit", "task=Scale", "Experiment.task takes a Task, got", MADE),
+    Mistake("called", "Sgd.params(", "Sgd(", r"Sgd is built from parameters: Sgd.params\("),
+    Mistake("no input", "        train_input=data,\n", "", "Experiment needs train_input", MADE),
+    Mistake("no size", "Points.params(batch_size=4)", "Points.params()", "needs batch_size", MADE),
+    Mistake("a rate", "=learning_rate)", "=-1.0)", "optimizer: learning_rate=-1.0 is negative"),
+    Mistake("steps", "max_steps=1", "max_steps=0", "max_steps=0 is not positive", MADE),
+    Mistake("the end", "    data =", "    raise SystemExit(0)\n    data =", "SystemExit"),
+    Mistake(
+        "a metric",
+        "every_steps=1",
+        'metric="all/errors"',
+        "evaluating 'all' gives no 'errors'. Did you mean 'error'",
+    ),
+    # ---- setup
+    Mistake("a parameter", "[self.p.dim]", "[self.p.dims]", "Did you mean 'dim'"),
+    Mistake("not self.p", "[self.p.dim]", "[self.dim]", "task.layer: .*: read self.p.dim", code=1),
+    Mistake("axes", 'axes=("embed",)', "axes=()", r"task.layer: w: 0 axes \(\) for"),
+    Mistake("no axes", ', axes=("embed",)', "", "argument: 'axes'", 'self.weight("w"', 1),
+    Mistake("an error", "    def setup(self):\n        self.w", FAILS, "ValueError", "int(", 1),
+    Mistake("an attribute", "self.w =", "self.kernel =", "'w' is declared, but assigned to self.k"),
+    Mistake("no dim", "build(dim=3)", "build()", "task.layer: Scale needs dim: nobody set it"),
+    Mistake("a set p", "self.w = self.w", "self.p.dim = 5; self.w = self.w", "cannot change"),
+    Mistake("add_weight", "self.weight(", "self.add_weight(", "no attribute 'add_", code=1),
+    Mistake(
+        "setup with arguments",
+        "    def setup(self):\n        self.w",
+        "    def setup(self, shape):\n        self.w",
+        r"task.layer: TypeError: Scale.setup\(\) missing",
+        code=1,
+    ),
+    # ---- calls
+    Mistake(
+        "not built",
+        "self.layer(batch",
+        "self.p.layer(batch",
+        "task.layer is the parameters of Scale, .* cannot be called: build them in `setup`",
+    ),
+    Mistake(
+        "not built at all",
+        "self.layer(batch",
+        "Scale.params(dim=3)(batch",
+        "these are the parameters of Scale, .* cannot be called: build them in `setup`",
+    ),
+    Mistake("a shape", "x * self.w", "tf.matmul(x, self.w)", "task.layer: ValueError", code=1),
+    Mistake("a dtype", "x * self.w", "x * tf.cast(self.w, tf.float64)", "float64", code=1),
+    Mistake("no such name", "x * self.w", "x * w", "task.layer: NameError: name 'w'", code=1),
+    Mistake("a tensor kept", "return x * self.w", "self.last = x", "task.layer: .*nothing", code=1),
+    Mistake("x.numpy()", "x * self.w", "x.numpy()", "task.layer: .*no attribute 'numpy'", code=1),
+    Mistake("NumPy", "x * self.w", "np.sin(x)", "task.layer: .*Cannot convert a symb", code=1),
+    Mistake("no result", "return x * self.w", "x * self.w", "None", "self.layer(batch", 1),
+    Mistake("training", '(batch["x"])', '(batch["x"], training=True)', ".*unexpected key", code=1),
+    Mistake("call of Keras", "__call__", "call", "Scale has no `__call__`", "class Scale"),
+    Mistake("a key", 'batch["x"]', 'batch["images"]', "KeyError: 'images'", code=1),
+    Mistake(
+        "a Python if",
+        "return x * self.w",
+        "if x[0, 0] > 0:\n            return x\n        return x * self.w",
+        "task.layer: .*Using a symbolic `tf.Tensor` as a Python `bool` is not allowed",
+        code=1,
+    ),
+    Mistake(
+        "AutoGraph",
+        CALL,
+        "    @tf.function\n    def scaled(self, x):\n        return tf.matmul(x, self.w)\n\n"
+        "    def __call__(self, x):\n        return self.scaled(x)",
+        "task.layer: ValueError: Shape must be rank 2 but is rank 1",
+        "tf.matmul",
+        1,
+    ),
+    Mistake(
+        "an index",
+        "x * self.w",
+        "x * tf.gather(self.w, tf.cast(x, tf.int32) + 7)",
+        r"step 1: .*indices\[0,0\] = 7 is not in \[0, 3\), in local/layer/GatherV2",
+        code=1,
+        at_step=True,
+    ),
+    # ---- loss
+    Mistake("no loss", LOSS, "def compute_loss(", "Fit has no `loss`: it returns", "class Fit"),
+    Mistake("y_true", "loss(self, batch)", "loss(self, y_true, y_pred)", "missing 1 req", code=1),
+    Mistake("no dict", RETURN_LOSS, f"return {SUM}", "Fit.loss returned a float32 tensor", LOSS),
+    Mistake("a tuple", RETURN_LOSS, f"return {SUM}, 4", "Fit.loss returned a tuple", LOSS),
+    Mistake("no losses", RETURN_LOSS, SUM, "Fit.loss returned None: it returns {term", LOSS),
+    Mistake(
+        "a vector",
+        "tf.reduce_sum(batch[",
+        "(batch[",
+        r"Fit.loss returned a float32 tensor of shape \(4,\) as 'squares': a term is a",
+        LOSS,
+    ),
+    Mistake("a number", SUM, "1.0", "Fit.loss returned a float as 'squares': a term is", LOSS),
+    Mistake("float64", SUM, f"tf.cast({SUM}, tf.float64)", "Fit.loss returned a float64", LOSS),
+    Mistake("a total", "squares", "total", "'total' is the name of the sum", LOSS),
+    # ---- metrics
+    Mistake("a mean", STATE, "tf.reduce_mean(batch['y'])", "Fit.metrics returned a float", METRICS),
+    Mistake("no name", RETURN_METRICS, f"return {STATE}", "Fit.metrics returned .*'sum'", METRICS),
+    Mistake("no metrics", RETURN_METRICS, STATE, "Fit.metrics returned None: it", METRICS),
+    Mistake("count", STATE, "{'total': 1.0, 'count': 2.0}", r"\['count', 'total'\]", METRICS),
+    Mistake("a vector sum", STATE, "{'sum': batch['y'], 'weight': 4.0}", "as the 'sum'", METRICS),
+    Mistake("a label", "tf.abs(self.errors(batch))", 'batch["labels"]', "KeyError: 'la", code=1),
+    # ---- data
+    Mistake("no examples at all", "return 8", "return 0", "returned 0: an epoch", "def num_exam"),
+    Mistake("half an example", "return 8", "return 8.5", "returned 8.5: an", "def num_exam"),
+    Mistake("no number", "num_examples", "__len__", "Points has no `num_examples`", POINTS),
+    Mistake("no fingerprint", "fingerprint", "digest", "Points has no `fingerprint`: it", POINTS),
+    Mistake("no prepare", "prepare", "open", "Points has no `prepare`: it opens", POINTS),
+    Mistake("__getitem__", "examples(self, n", "__getitem__(self, n", "Points has no `ex", POINTS),
+    Mistake("no super()", "super().specs() | own", "own", "Points.specs lacks ex", "def specs"),
+    Mistake("no dtype", '((size, 3), "float32")', "(size, 3)", "Points.specs: 'x' is", "def specs"),
+    Mistake("a list", RETURN_EXAMPLES, "return [x]", "returned a list", "def examples"),
+    Mistake("random", "np.sin(numb", "np.random.rand() * np.sin(numb", "twice", "def examples"),
+    Mistake("no file", "        pass", '        open("points.csv")', ".*'points.csv'", code=1),
+    Mistake("an index of data", EXAMPLES, f"{EXAMPLES}        [][9]\n", "Index", "[][9]", 1),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake.what for mistake in MISTAKES])
+def test_a_mistake_in_own_code_is_told_with_its_line(mistake, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert mistake.old in MINE
+    text = MINE.replace(mistake.old, mistake.new, 1)
+    (file := tmp_path / f"mine_{abs(hash(tmp_path))}.py").write_text(text)
+    marked = mistake.line or mistake.new.partition("\n")[0]
+    line = next(n for n, code in enumerate(text.splitlines(), start=1) if marked in code)
+
+    assert main(["train", f"--exp={file.name}:mine", "--logdir=run"]) == mistake.code
+
+    _, err = capfd.readouterr()
+    assert re.match(rf"lingo train: {re.escape(f'{file}:{line}')}\b.*{mistake.message}", err)
+    assert len(err.splitlines()) <= 3
+    assert "Traceback" not in err
+    run = tmp_path / "run"
+    assert run.exists() == mistake.at_step
+    assert not list(run.glob("checkpoints/*"))
