@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,6 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
-from lingo.config.trained_files import is_trusted
 from lingo.runtimes.devices import MAX_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import BEST
@@ -123,8 +121,7 @@ def read_run(
         print_note(
             f"{directory} began with other code: what that changed shows against its config.txt."
         )
-    may_import = functools.partial(is_trusted, trust=trust)
-    results = apply(saved.params, overrides, Classes(roots, may_import=may_import))
+    results = apply(saved.params, overrides, Classes(roots, trust=trust))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))
     return _report_dropped(ResolvedExperiment(saved.params, origin, results))
 

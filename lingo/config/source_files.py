@@ -17,7 +17,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
 
@@ -51,8 +51,9 @@ class _Module(NamedTuple):
     def parts(self) -> list[str]:
         """The parts of its name, with `__init__`."""
         parts = self.name.split(".")
-        if self.name == "__main__" or not all(map(str.isidentifier, parts)):
-            parts = [self.file.stem]
+        known = parts[parts[0] in mount.NAMES :]  # the folder of `params` may have any name
+        if not known or roots_.import_root(self.file, ".".join(known)) is None:
+            parts = [self.file.stem]  # as of `__main__`
         is_package = self.file.stem == "__init__" and parts[-1] != "__init__"
         return [*parts, "__init__"] if is_package else parts
 
@@ -73,19 +74,19 @@ def find_source(value: Value, function_file: str = "") -> dict[str, SourceFile]:
     }
     names = dict.fromkeys(sorted(one.__module__ for one in classes | functions))
     if function_file:
-        names |= dict.fromkeys(n for n in [*sys.modules] if _loaded_file(n) == Path(function_file))
+        loaded = sys.modules.copy().items()
+        names |= {n: None for n, m in loaded if getattr(m, "__file__", None) == function_file}
     modules = [_Module(file, n) for n in names if (file := _loaded_file(n)) is not None]
     return _read_all(modules)
 
 
-def find_imports(file: Path, name: str) -> list[SourceFile]:
-    """Returns a user's own file, which need not be imported, and all of its own that it imports.
+def find_imports(file: Path, name: str = "") -> list[SourceFile]:
+    """Returns a user's own file, and all of its own that its import as the module `name` runs.
 
-    Its name is that of `find_source`, or ""; it may also be imported under its last part alone.
-    Raises ParamError if a file cannot be read.
+    The file need not be imported yet. It may also be imported under its stem alone. Raises
+    ParamError if a file cannot be read.
     """
-    parts = PurePosixPath(name).with_suffix("").parts if name else ()
-    names = {file.stem, ".".join(part for part in parts if part != "__init__")} - {""}
+    names = [file.stem, *([name] if roots_.import_root(file, name) else [])]
     return [*_read_all([_Module(file, one) for one in names]).values()]
 
 
@@ -147,10 +148,9 @@ def _loaded_file(name: str) -> Path | None:
 
 
 def _imported_modules(module: _Module) -> Iterator[_Module]:
-    """Yields the modules beside a module that its text imports, packages before what is inside."""
+    """Yields the modules beside a module that its import runs: packages around it, its imports."""
     names: dict[str, None] = {}
-    for name in _imported_names(module):
-        parts = name.split(".")
+    for parts in [module.parts[:-1], *(name.split(".") for name in _imported_names(module))]:
         names |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
     for name in names:
         if (file := _locate(name, module)) is not None:

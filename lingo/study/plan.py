@@ -13,12 +13,14 @@ import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.checkpoints import store
-from lingo.config import text
+from lingo.config import source_record, text
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
+from lingo.config.source_files import SourceFile
 from lingo.config.text import Line
 from lingo.storage.files import write_text
 from lingo.study import search
@@ -26,7 +28,7 @@ from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.study.space import Axis
 from lingo.study.trial import Trial, name_point_in_errors, overrides, trial_name
-from lingo.trainer.directory.run_directory import RESOLVED, RunDirectory
+from lingo.trainer.directory.run_directory import RESOLVED, SOURCE, RunDirectory
 
 SWEEP = "sweep.json"
 RESULTS = "results.json"
@@ -61,6 +63,7 @@ class SweepRequest(NamedTuple):
     num_trials: int  # how many to run; 0 for a grid, which runs all
     seed: int  # of random and proposed points
     metric: Metric  # what trials are compared by
+    source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files, by name
 
     def trial(self, number: int, point: Point) -> Trial:
         """Returns the trial of a point."""
@@ -142,6 +145,10 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
             continue
         changes = text.diff(text.read(before), _resolve(request, point))
         refused = [str(change) for change in changes if not change.operational]
+        refused += [
+            f"{request.source[new].path} (was: {trial.path / SOURCE / old})"
+            for old, new in source_record.changed_names(trial.run.read_source(), request.source)
+        ]
         if refused and store.steps(trial.run.checkpoints):  # else the run begins anew
             raise ChangedSweep(trial.path, refused)
         status = trial.run.status()

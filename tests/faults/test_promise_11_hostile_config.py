@@ -75,7 +75,7 @@ def naming(sound, name):
     """Returns a configuration in which a layer is of some class."""
     config = copy.deepcopy(sound)
     config["params"]["task"]["model"]["stack"]["layer"] = {"@": name, "x": 1}
-    config["files"] = {"evil.py": {"path": "/tmp/evil.py", "sha256": ""}}
+    config["files"] = {"evil.py": {"path": "/tmp/evil.py", "sha256": "", "module": "evil"}}
     return config
 
 

@@ -30,8 +30,8 @@ from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
+from lingo.config.source_files import find_source
 from lingo.config.text import Line
-from lingo.config.trained_files import is_trusted
 from lingo.contract import build_experiment
 from lingo.study.metric import Metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
@@ -115,6 +115,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
         num_trials=values.num_trials or 0,
         seed=values.seed or 0,
         metric=choose_metric(experiment, values.metric, goal),
+        source=find_source(experiments.first.params, experiments.first.origin.file),
     )
 
 
@@ -153,8 +154,7 @@ class _Experiments:
             every = [*self._values.set, *overrides]
             return registry.get(self._values.exp, every, self._places)
         params = self._base.params.copy()
-        may_import = functools.partial(is_trusted, trust=self._values.trust)
-        applied = apply(params, overrides, Classes(self._places, may_import=may_import))
+        applied = apply(params, overrides, Classes(self._places, trust=self._values.trust))
         return ResolvedExperiment(params, self._base.origin, applied)
 
 

@@ -96,7 +96,7 @@ def _remember(request: Request) -> None:
     """Remembers the user's own files of an experiment, so that `--run` trusts them later."""
     source = find_source(request.params, request.origin.file)
     try:
-        trained_files.remember(source)
+        trained_files.remember(source.values())
     except OSError as error:
         names = ", ".join(file.path for file in source.values())
         experiment_flags.print_note(f"--run will need --trust for {names}: {error}")

@@ -19,7 +19,7 @@ from lingo.config.params import Configurable
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.trained_files import distrust
+from lingo.config.trained_files import distrust, is_trusted
 
 _STATEMENT = re.compile(
     rb"^class +([A-Za-z]\w*) *\((?!NamedTuple|Protocol|Exception|\w*Error|[\w.]*Enum)", re.MULTILINE
@@ -41,12 +41,15 @@ class Classes:
         roots: Roots | None = None,
         modules: Iterable[ModuleType] = (),
         *,
-        may_import: Callable[[Path], bool] = lambda file: True,
+        trust: Iterable[str] | None = None,
     ) -> None:
-        """`may_import` returns whether a file of the working directory may be imported."""
+        """`trust`: None, or the only files of the working directory that may be imported.
+
+        Those that were trained, and are the same, always may.
+        """
         self.modules = list(modules)
         self.roots = roots or roots_.find()
-        self._may_import = may_import
+        self._trust = trust
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:
@@ -148,9 +151,10 @@ class Classes:
         if len(places) > 1:
             raise _several(name, [place.module for place in places])
         (place,) = places
-        if not self._may_import(place.file):
-            raise ParamError(f"{name} is a class of {place.file}, {distrust(place.file)}")
-        found = importing.import_module(place.module, place.file, self.roots)
+        where, file = place
+        if self._trust is not None and not is_trusted(file, self._trust, where):
+            raise ParamError(f"{name} is a class of {file}, {distrust(file, where)}")
+        found = importing.import_module(where, file, self.roots)
         return _own_classes(found).get(name)
 
     def _places(self, module: str, name: str) -> list[Place]:

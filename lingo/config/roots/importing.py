@@ -15,7 +15,7 @@ from types import ModuleType
 
 from lingo.config.errors import ParamError
 from lingo.config.roots import mount
-from lingo.config.roots.roots import Roots, module_file, module_name, module_stem
+from lingo.config.roots.roots import Roots, import_root, module_file, module_name, module_stem
 from lingo.config.roots.user_line import user_line
 
 _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a redirected stdout
@@ -93,31 +93,40 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
     return module
 
 
-def import_file(file: Path, roots: Roots) -> ModuleType:
+def import_file(file: Path, roots: Roots, name: str = "") -> ModuleType:
     """Imports a file that the user named, once; it may import files of its directory.
 
-    A file of the roots becomes their module; another file becomes a module named by its stem, or,
-    if that is taken, by a unique name.
+    A file of the roots becomes their module; another file becomes the module `name` of a package,
+    if it is in one, or a module named by its stem, or, if that is taken, by a unique name.
     """
     file = file.resolve()
     with _RUNNING:  # otherwise another thread could find a partly imported module
         for module in list(sys.modules.values()):
             if getattr(module, "__file__", None) == str(file):
                 return module
-        if name := module_name(file, roots):
-            return import_module(name, file, roots)
-        return _import_own(file, roots)
+        if own := module_name(file, roots):
+            return import_module(own, file, roots)
+        root = import_root(file, name)
+        return _import_own(file, name if root else file.stem, root or file.parent, roots)
 
 
-def _import_own(file: Path, roots: Roots) -> ModuleType:
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
+def _import_own(file: Path, name: str, root: Path, roots: Roots) -> ModuleType:
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
     install(roots)  # also of `tasks` and `params` beside the file
-    spec = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
     with user_code(file):
-        if spec is not None and spec.origin == str(file):
-            return importlib.import_module(file.stem)
+        if import_root(file, name) and _origin(name) == str(file):
+            return importlib.import_module(name)
         return _import_as(f"{file.stem} ({file})", file)
+
+
+def _origin(name: str) -> str | None:
+    """Returns the file that an import of a name would run; it runs the packages around that."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # a package of another name is in the way
+        return None
+    return None if spec is None else spec.origin
 
 
 def _import_as(name: str, file: Path) -> ModuleType:

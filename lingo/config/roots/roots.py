@@ -119,6 +119,14 @@ def module_name(file: Path, roots: Roots) -> str | None:
     return None
 
 
+def import_root(file: Path, module: str) -> Path | None:
+    """Returns the directory from which a file is imported as a module, or None if it cannot be."""
+    parts = module.split(".")
+    stem = file.parent if file.stem == "__init__" else file.with_suffix("")
+    is_module = all(map(str.isidentifier, parts)) and [*stem.parts[-len(parts) :]] == parts
+    return stem.parents[len(parts) - 1] if is_module else None
+
+
 def source(file: Path) -> bytes:
     """Returns the content of a file; raises ParamError if it cannot be read or is too large."""
     try:

@@ -115,8 +115,7 @@ def load(
         if not all(isinstance(name, str) for name in names):
             raise ParamError(f"it has an {CLASS!r} that is not the name of a class")
         files = {name: OwnFile(**file) for name, file in saved["files"].items()}
-        roots = (roots or roots_.find()).trusted_roots()
-        finder = Finder(files, trust, roots)
+        finder = Finder(files, trust, roots or roots_.find())
         classes = finder.find(names)
         decoder = Decoder(classes)
         with record_location(Location(source, 0, None)):
@@ -157,7 +156,8 @@ def _check_header(saved: Json) -> None:
     if not all(isinstance(text, str) for text in cast("list[Json]", overrides)):
         raise ParamError("its 'overrides' are not all texts")
     for name, file in cast("dict[str, Json]", saved["files"]).items():
-        found = _check_shape(file, {"path": str, "sha256": str}, f"its file {name!r:.80}")
+        shape = {"path": str, "sha256": str, "module": str}
+        found = _check_shape(file, shape, f"its file {name!r:.80}")
         if not _PATH.fullmatch(cast("str", found["path"])):
             raise ParamError(f"its file {name!r:.80} has the path {found['path']!r:.80}")
 

@@ -38,6 +38,7 @@ class OwnFile(NamedTuple):
 
     path: str
     sha256: str
+    module: str  # the name under which it was imported
 
 
 class Namer:
@@ -68,7 +69,8 @@ class Namer:
         located = roots_.locate(named.__module__, self._roots)
         if located is not None and os.path.samefile(located, file):
             return f"{named.__module__}:{named.__qualname__}"
-        content = OwnFile(str(file), _sha256(file))
+        module = named.__module__ if roots_.import_root(file, named.__module__) else file.stem
+        content = OwnFile(str(file), _sha256(file), module)
         if (known := self.files.setdefault(file.name, content)) != content:
             raise ParamError(f"{known.path} and {file} have the same name: rename one of them")
         return f"{file.name}:{named.__qualname__}"
@@ -86,7 +88,7 @@ class Finder:
     ) -> None:
         self._files = files
         self._trusted = [Path(os.path.realpath(t)) for t in trust]
-        self._roots = roots
+        self._roots, self._local = roots.trusted_roots(), roots.local
 
     def find(self, names: Iterable[str]) -> dict[str, Named]:
         """Returns what each name names; imports nothing if one of them is not trusted."""
@@ -126,17 +128,20 @@ class Finder:
         """Returns a trusted own file, or the trusted file of the same name if it was moved."""
         if name not in self._files:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is")
-        recorded = Path(self._files[name].path)
-        if trained_files.is_trusted(recorded, self._trusted):
+        recorded, module = Path(self._files[name].path), self._files[name].module
+        if trained_files.is_trusted(recorded, self._trusted, module):
             return recorded
         if moved := [file for file in self._trusted if file.name == name]:
             return moved[0]
-        raise ParamError(f"it uses classes of {recorded}, {trained_files.distrust(recorded)}")
+        reason = trained_files.distrust(recorded, module)
+        raise ParamError(f"it uses classes of {recorded}, {reason}")
 
     def _import(self, name: str, file: Path) -> Named:
         module, _, last = name.partition(":")
         if module.endswith(".py"):
-            imported = importing.import_file(file, self._roots)
+            is_local = self._local is not None and file.is_relative_to(self._local)
+            roots = self._roots._replace(local=self._local if is_local else None)
+            imported = importing.import_file(file, roots, self._files[module].module)
         else:
             imported = importing.import_module(module, file, self._roots)
         found = getattr(imported, last, None)

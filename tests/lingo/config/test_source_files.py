@@ -46,6 +46,7 @@ def test_the_files_of_an_experiment_are_its_own_and_what_they_import_beside_them
             "source_package/leaf.py": "def size():\n    from . import late\n    return late.x\n",
             "source_package/late.py": "x = 1",
             "source_package/unused.py": "",
+            "__init__.py": "raise RuntimeError",
             "source_never.py": "raise_nothing = 1",
             "numpy.py": "raise RuntimeError",
         },
@@ -141,3 +142,15 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     with pytest.raises(source_files.ParamError, match="a named pipe, not a file"):
         source_files.read(tmp_path / "pipe.py")
+
+
+def test_a_directory_of_experiments_may_have_any_name(tmp_path, monkeypatch):
+    own = CLASS.format(name="Named") + FUNCTION.format(name="Named")
+    helper = "from params.source_helper import x\nfrom .source_other import y\n"
+    values = {"source_helper.py": "x = 1", "source_other.py": "y = 1"}
+    files = {"source_named.py": helper + own, **values}
+    write(tmp_path / "mine", files)
+    monkeypatch.setenv("LINGO_PARAMS", str(tmp_path / "mine"))
+    found = used("source_named.mine")
+    assert [*found] == [f"params/{name}" for name in sorted(files)]
+    assert {file.path for file in found.values()} == {str(tmp_path / "mine" / n) for n in files}

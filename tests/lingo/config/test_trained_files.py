@@ -38,7 +38,7 @@ def save_and_train(file: Path) -> str:
     """Returns the configuration of the experiment, whose files are remembered."""
     chosen = registry.get(f"{file}:oak")
     source = source_files.find_source(chosen.params, chosen.origin.file)
-    trained_files.remember(source)
+    trained_files.remember(source.values())
     return serial.dump(chosen.params, chosen.origin, text.digest(text.resolve(chosen.params)))
 
 
@@ -78,7 +78,7 @@ def test_no_more_than_so_many_files_are_remembered(tmp_path, monkeypatch):
     files = [tmp_path / f"file_{i}.py" for i in range(5)]
     for i, file in enumerate(files):
         file.write_text("")
-        trained_files.remember({file.name: source_files.read(file)})
+        trained_files.remember([source_files.read(file)])
         entry = trained_files._place(str(file))
         os.utime(entry, (i, i))
         assert stat.S_IMODE(entry.stat().st_mode) == 0o600
@@ -95,7 +95,7 @@ def test_a_home_that_is_not_a_path_is_never_the_working_directory(home, tmp_path
     file = tmp_path / "homeless.py"
     file.write_text("")
     with pytest.raises(OSError, match="there is no home directory"):
-        trained_files.remember({file.name: source_files.read(file)})
+        trained_files.remember([source_files.read(file)])
     assert not trained_files.is_trusted(file, ())
     assert [*tmp_path.iterdir()] == [file]
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_not_trusted(own):
     file, _ = own
     config = save_and_train(file)
     trained_files._place(str(file)).write_bytes(b"\xff garbage")
-    with pytest.raises(ParamError, match="outside the trusted places"):
+    with pytest.raises(ParamError, match="which was trained, but has changed"):
         serial.load(config)
     trained_files._place(str(file)).unlink()
     trained_files._place(str(file)).mkdir()

@@ -5,7 +5,9 @@ import sys
 
 import pytest
 
+from lingo.config import source_record
 from lingo.config.params import ParamError
+from lingo.config.source_files import SourceFile
 from lingo.study import plan
 from lingo.study.metric import Metric
 from lingo.study.plan import SWEEP, ChangedSweep, write_json
@@ -58,6 +60,19 @@ def test_a_trial_with_another_configuration_is_refused_with_the_difference(reque
     assert plan.remaining_commands(request_for("a=1", sets=["c=5", "max_steps=9"]))
     (trial.path / "checkpoints/step_00000007").rmdir()
     assert plan.remaining_commands(request_for("a=1", sets=["c=6"]))  # there is nothing to resume
+
+
+def test_a_trial_with_other_code_is_refused_by_file(request_for, finish_run):
+    def with_digest(digest):
+        return request_for("a=1,2", source={"mine.py": SourceFile("/here/mine.py", digest)})
+
+    trial = with_digest("1").trial(0, {"a": "1"})
+    finish_run(trial, 1.0)
+    used = {"source": source_record.to_json(with_digest("1").source)}
+    write_json(trial.path / "environment.json", used)
+    assert len(plan.remaining_commands(with_digest("1"))) == 1
+    with pytest.raises(ChangedSweep, match=r"/here/mine.py \(was: .*000-a-1/source/mine.py\)"):
+        plan.remaining_commands(with_digest("2"))
 
 
 def test_a_search_that_learns_has_no_commands_to_print(request_for):

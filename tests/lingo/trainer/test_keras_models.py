@@ -85,7 +85,7 @@ def test_an_optimizer_that_does_not_suit_the_weights_is_refused_before_training(
     params.optimizer = ByPath.params(
         groups={"model/.*": Adam.params(learning_rate=0.1), r"model/transf\.*": Frozen}
     )
-    with pytest.raises(ParamError, match=r"'model/transf\.*' matches none of"):
+    with pytest.raises(ParamError, match="matches none of 36 weights"):
         lingo.train(params, tmp_path / "run")
     assert not (tmp_path / "run" / "config.json").exists()
 

@@ -95,7 +95,7 @@ def linear(**fields: Any) -> dict[str, Any]:
 
 
 def in_file(path: str) -> str:
-    return hostile({"@": "x.py:X"}, files={"x.py": {"path": path, "sha256": ""}})
+    return hostile({"@": "x.py:X"}, files={"x.py": {"path": path, "sha256": "", "module": "x"}})
 
 
 LINEAR = f"{Linear.__module__}:Linear"

@@ -83,6 +83,44 @@ def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (text.render(lines), "")
 
 
+SAVE = """
+import lingo
+from pathlib import Path
+from lingo.config.serial import serial
+from {module} import Tree
+Path("config.json").write_text(serial.dump(Tree.params(), serial.Origin(), ""))
+"""
+LOAD = """
+import sys
+from lingo.config.roots import roots
+from lingo.config.serial import serial
+print(type(serial.read(sys.argv[1], trust=[sys.argv[2]]).params.build()).__name__)
+"""
+
+
+@pytest.mark.parametrize("name", ["serial_package/layers/tree.py", "params/tree.py"])
+@pytest.mark.parametrize("here", [True, False])
+def test_a_file_of_a_package_is_reloaded_with_what_it_imports(name, here, tmp_path):
+    """By a process that starts in the directory of the package, or in another one."""
+    project, other = tmp_path / "project", tmp_path / "other"
+    other.mkdir()
+    file = write_experiment(project / Path(name).parent, "tree")
+    module = name.removesuffix(".py").replace("/", ".")
+    (file.parent / "size.py").write_text("SIZE = 3\n")
+    helper = module.rpartition(".")[0]
+    file.write_text(f"{file.read_text()}from {helper}.size import SIZE\n")
+    subprocess.run([sys.executable, "-c", SAVE.format(module=module)], cwd=project, check=True)
+    config = project / "config.json"
+    assert json.loads(config.read_text())["files"]["tree.py"]["module"] == module
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", LOAD, config, file],
+        cwd=project if here else other,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("Tree\n", "")
+
+
 def test_the_working_directory_is_not_trusted(tmp_path, monkeypatch):
     file = write_experiment(tmp_path / "params", "serial_local")
     monkeypatch.chdir(tmp_path)
