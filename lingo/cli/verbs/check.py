@@ -29,8 +29,10 @@ reason. If a claim fails, the exit code is 1.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -68,23 +70,36 @@ def run(values: flags.FlagValues, word: str) -> int:
     names = values.exp or [*experiment_index.index(roots).entries]
     width = max(map(len, names), default=0)
     results: list[CheckResult] = []
-    for result in check_experiments(
-        values.set,
-        names=names,
-        roots=roots,
-        trace_programs=values.trace,
-        contract=values.contract,
-        report=lambda claim: print(claim, flush=True),
-    ):
-        if values.traceback and result.error is not None:
-            traceback.print_exception(result.error)
-        print(f"{result.name:{width}}  {result}", flush=True)
-        results.append(result)
+    with _without_advice():
+        for result in check_experiments(
+            values.set,
+            names=names,
+            roots=roots,
+            trace_programs=values.trace,
+            contract=values.contract,
+            report=lambda claim: print(claim, flush=True),
+        ):
+            if values.traceback and result.error is not None:
+                traceback.print_exception(result.error)
+            print(f"{result.name:{width}}  {result}", flush=True)
+            results.append(result)
     failures = [result for result in results if result.error is not None]
     print(f"{len(results)} checked, {len(failures)} failed")
     _raise_first(failures, len(results))
     check_matches(results, values.set)
     return 0
+
+
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Hides TensorFlow's warnings of many small programs, which are what is wanted here."""
+    logger = logging.getLogger("tensorflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _raise_first(failures: Sequence[CheckResult], count: int) -> None:

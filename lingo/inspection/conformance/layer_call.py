@@ -133,7 +133,7 @@ def compute(
             outputs, sides = context.apply(
                 layer, own, *args, method=call.method, call=fields, **inputs
             )
-            flat = [v for v in tf.nest.flatten((outputs, sides.losses)) if v is not None]
+            flat = [v for v in tf.nest.flatten((outputs, sides.losses)) if tf.is_tensor(v)]
             sums = [tf.reduce_sum(tf.sin(v)) for v in flat if v.dtype.is_floating]
             loss = tf.add_n([tf.cast(v, tf.float32) for v in sums]) if sums else tf.zeros([])
         return flat, tape.gradient(loss, own)
