@@ -196,8 +196,9 @@ def _advice(cls: type[Any], missing: list[str], path: str, parent: _Frame | None
         return f". {cls.__name__}({cls._wrapped}=_) wraps what was there"
     if parent is None:
         return ""
-    owner = parent.instance.p.cls
-    name = _NAME.findall(path[len(vars(parent.instance.p)["_path"]) :])[0]
+    above: Node = parent.instance.p
+    owner, start = above.cls, len(vars(above)["_path"])
+    name = _NAME.findall(path[start:])[0]
     hint = owner._fields[name].hint
     is_other = types.is_configurable(hint) and not issubclass(cls, hint)
     return f". {owner.__name__}.{name} takes {types.describe(hint)}" if is_other else ""

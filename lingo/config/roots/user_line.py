@@ -81,11 +81,13 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _called_line(error: BaseException) -> str:
     """Returns the line of the class or method that the last frame of an error called in vain."""
-    tail = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
-    if not tail or not (match or isinstance(error, NotImplementedError)):
+    if not frames or not (match or isinstance(error, NotImplementedError)):
         return ""
-    for value in tail[0].f_locals.values():
+    if is_user_file(frames[-1].f_code.co_filename):
+        return ""
+    for value in frames[-1].f_locals.values():
         for cls in type(value).__mro__:
             defined = vars(cls).get(match[2]) if match and cls.__qualname__ == match[1] else None
             line = definition_line(defined or cls)
