@@ -12,6 +12,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
+from lingo.inspection.conformance.layer_call import by_name
 from lingo.layers import Layer, Linear, Pipeline, Remat, Stack, context, path
 from lingo.layers.dropout import dropout
 from lingo.layers.stacks.repeat import Repeat, layer_index
@@ -19,7 +20,7 @@ from lingo.layers.tree import ParamSpec
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random
-from tests.lingo.layers.stacks.compare import assert_same, by_name
+from tests.lingo.layers.stacks.compare import assert_same
 
 B, T, D = 4, 3, 2
 X = np.random.default_rng(0).normal(size=[B, T, D]).astype(np.float32)
