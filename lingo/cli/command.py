@@ -14,7 +14,6 @@ from absl import flags
 
 from lingo.config import regular_file
 from lingo.config.errors import ParamError
-from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
 from lingo.config.synonyms import synonyms
@@ -216,7 +215,8 @@ def _flag_of_word(word: str, values: flags.FlagValues) -> str:
 
 def _override(name: str, value: str) -> str:
     """Returns the override of the parameter that a flag of another program sets, or ""."""
-    from lingo.contract import Experiment  # slow
+    from lingo.config.params import fields  # slow
+    from lingo.contract import Experiment
 
     if "." in name:
         return f"{name}={value}"

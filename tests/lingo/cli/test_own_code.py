@@ -252,6 +252,19 @@ MISTAKES = [
     Mistake("a number", SUM, "1.0", "Fit.loss returned a float as 'squares': a term is", LOSS),
     Mistake("float64", SUM, f"tf.cast({SUM}, tf.float64)", "Fit.loss returned a float64", LOSS),
     Mistake("a total", "squares", "total", "'total' is the name of the sum", LOSS),
+    Mistake("an empty dict", RETURN_LOSS, "return {}", "Fit.loss returned nothing: it", LOSS),
+    Mistake(
+        "a denominator",
+        "    def loss(",
+        "    def loss_denominators(self, batch):\n        return 4.0\n\n    def loss(",
+        "Fit.loss_denominators returned a float: it returns {term: weight of the batch}",
+    ),
+    Mistake(
+        "no denominator of all",
+        "    def loss(",
+        "    def loss_denominators(self, batch):\n        return {'a': 4.0}\n\n    def loss(",
+        r"Fit.loss_denominators has no 'examples', .*: return super\(\)",
+    ),
     # ---- metrics
     Mistake("a mean", STATE, "tf.reduce_mean(batch['y'])", "Fit.metrics returned a float", METRICS),
     Mistake("no name", RETURN_METRICS, f"return {STATE}", "Fit.metrics returned .*'sum'", METRICS),
@@ -259,6 +272,12 @@ MISTAKES = [
     Mistake("count", STATE, "{'total': 1.0, 'count': 2.0}", r"\['count', 'total'\]", METRICS),
     Mistake("a vector sum", STATE, "{'sum': batch['y'], 'weight': 4.0}", "as the 'sum'", METRICS),
     Mistake("a label", "tf.abs(self.errors(batch))", 'batch["labels"]', "KeyError: 'la", code=1),
+    Mistake(
+        "no values",
+        "    def metrics(",
+        "    def results(self, means):\n        means['a'] = 1\n\n    def metrics(",
+        "Fit.results returned None: it returns {metric: number}",
+    ),
     # ---- data
     Mistake("no examples at all", "return 8", "return 0", "returned 0: an epoch", "def num_exam"),
     Mistake("half an example", "return 8", "return 8.5", "returned 8.5: an", "def num_exam"),
@@ -267,6 +286,7 @@ MISTAKES = [
     Mistake("no prepare", "prepare", "open", "Points has no `prepare`: it opens", POINTS),
     Mistake("__getitem__", "examples(self, n", "__getitem__(self, n", "Points has no `ex", POINTS),
     Mistake("no super()", "super().specs() | own", "own", "Points.specs lacks ex", "def specs"),
+    Mistake("no specs", "return super().specs() | own", "own", "specs returned None", "def specs"),
     Mistake("no dtype", '((size, 3), "float32")', "(size, 3)", "Points.specs: 'x' is", "def specs"),
     Mistake("a list", RETURN_EXAMPLES, "return [x]", "returned a list", "def examples"),
     Mistake("random", "np.sin(numb", "np.random.rand() * np.sin(numb", "twice", "def examples"),

@@ -62,11 +62,27 @@ def test_one_failure_does_not_hide_the_others(lingo: Callable, tmp_path: pathlib
     assert done.err.startswith("lingo check: 1 of 3 experiments failed; bad: ")
 
 
-def test_a_failure_that_is_no_mistake_in_parameters_is_unexpected(lingo: Callable) -> None:
-    done = lingo("check", "--exp=toys.deep", "--trace")  # the toy has no loss
+ODD = """
+from lingo import experiment
+from params.toys import ToyTask, narrow
+
+class OddTask(ToyTask):
+    def loss(self, batch):
+        return batch["nowhere"]
+
+@experiment
+def odd():
+    cfg = narrow()
+    return cfg.set(task=OddTask.params(stack=cfg.task.stack))
+"""
+
+
+def test_a_failure_that_is_no_mistake_in_parameters_has_its_line(lingo: Callable) -> None:
+    (file := pathlib.Path("odd.py").absolute()).write_text(ODD)
+    done = lingo("check", "--exp=odd.py:odd", "--trace")
     assert done.code == 1
-    assert "FAILED" in done.out
-    assert "1 of 1 experiments failed" in done.err
+    assert f"FAILED  {file}:7: KeyError: 'nowhere'" in done.out
+    assert f"1 of 1 experiments failed; odd.py:odd: {file}:7: KeyError" in done.err
 
 
 def test_tracing_passes_for_a_model_that_computes(lingo: Callable) -> None:
