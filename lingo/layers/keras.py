@@ -41,7 +41,6 @@ from lingo.config.regex import check_regex
 from lingo.config.roots.importing import user_code
 from lingo.config.types import Function
 from lingo.layers import context, path
-from lingo.layers.initial import Initializer
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.layer import Layer
 from lingo.ops import random
@@ -269,7 +268,7 @@ class Keras(Layer):
         return axes
 
 
-class _FactoryValue(Initializer):
+class _FactoryValue:
     """The value that a variable has when its factory returns: one call draws those of all."""
 
     def __init__(
