@@ -20,7 +20,7 @@ from lingo.ops import random
 
 
 class InitialValue(Protocol):
-    """Draws a weight's initial value: an `Initializer`, or what a layer makes for its own weights."""
+    """What draws the initial value of a weight: an `Initializer`, or an object of the layer."""
 
     def key(self, root: random.Key, name: str) -> random.Key:
         """Returns the random key for `draw`, of a seed's key and the name of a weight."""
