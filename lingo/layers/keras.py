@@ -306,12 +306,12 @@ def _call_factory(
             return factory(**arguments)
 
     file = Path(factory.__code__.co_filename)
-    with user_code(file), _seeded(seed), ThreadPoolExecutor(1) as threads:
+    with user_code(file), _seed_generators(seed), ThreadPoolExecutor(1) as threads:
         return threads.submit(call).result()
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_generators(seed: int) -> Iterator[None]:
     """Seeds the global generators of Python and NumPy inside."""
     python, numpy = python_random.getstate(), np.random.get_state()
     python_random.seed(seed)
