@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -18,11 +19,25 @@ from lingo.layers import path
 from lingo.ops import random
 
 
+class InitialValue(Protocol):
+    """What draws the initial value of a weight: an `Initializer`, or an object of the layer."""
+
+    def key(self, root: random.Key, name: str) -> random.Key:
+        """Returns the random key for `draw`, of a seed's key and the name of a weight."""
+        ...
+
+    def draw(
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
+    ) -> np.ndarray:
+        """Returns the values of a weight or of a slice of it, as `Initializer.draw`."""
+        ...
+
+
 class Initializer(Configurable, interface=True):
     """The distribution of a weight's initial values. Subclasses define `values`."""
 
     def key(self, root: random.Key, name: str) -> random.Key:
-        """Returns the random key for `draw`, of a seed's key and the name of a weight."""
+        """Returns the key of the name, so that every weight has values of its own."""
         return path.key(root, name)
 
     def draw(

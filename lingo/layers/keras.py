@@ -30,7 +30,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,7 +41,6 @@ from lingo.config.regex import check_regex
 from lingo.config.roots.importing import user_code
 from lingo.config.types import Function
 from lingo.layers import context, path
-from lingo.layers.initial import Initializer
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.layer import Layer
 from lingo.ops import random
@@ -49,9 +48,6 @@ from lingo.ops.shape import size_of
 
 SIDE_LOSS = "keras"
 """The loss term of what regularizers and `add_loss` add."""
-
-_DrawAll: TypeAlias = Callable[[random.Key], Mapping[str, np.ndarray]]
-"""Draws the initial values of all variables, of any shapes: path -> array."""
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -112,10 +108,10 @@ class Keras(Layer):
         axes = self._match_axes(found.weights)
         self.__dict__.update(_weights={}, _state={})
         for name, variable in found.weights.items():
-            init = _factory_value(self.initial_values, name)
+            init = _FactoryValue(self.initial_values, name)
             self.weight(name, variable.shape, axes=axes[name], init=init, dtype="float32")
         for name, variable in found.states.items():
-            init = _factory_value(self.initial_values, name)
+            init = _FactoryValue(self.initial_values, name)
             self.state(name, variable.shape, decay=0.0, init=init)
 
     def __call__(self, x: Any) -> Any:
@@ -272,28 +268,22 @@ class Keras(Layer):
         return axes
 
 
-class _FactoryValue(Initializer):
+class _FactoryValue:
     """The value that a variable has when its factory returns: one call draws those of all."""
 
-    variable: str  # path of the variable in the layer of Keras
-
-    def setup(self) -> None:
-        self.draw_all: _DrawAll = lambda _: {}  # set by `_factory_value`
+    def __init__(
+        self, values: Callable[[random.Key], Mapping[str, np.ndarray]], variable: str
+    ) -> None:
+        self._values, self._variable = values, variable
 
     def key(self, root: random.Key, name: str) -> random.Key:
         """Returns the key of the layer, which all of its variables share."""
-        return path.key(root, name.removesuffix(self.p.variable).removesuffix("/"))
+        return path.key(root, name.removesuffix(self._variable).removesuffix("/"))
 
     def draw(
         self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
     ) -> np.ndarray:
-        return self.draw_all(key)[self.p.variable][tuple(index)]
-
-
-def _factory_value(draw_all: _DrawAll, variable: str) -> Initializer:
-    init = _FactoryValue.params(variable=variable).build()
-    init.draw_all = draw_all
-    return init
+        return self._values(key)[self._variable][tuple(index)]
 
 
 def _call_factory(
@@ -316,12 +306,12 @@ def _call_factory(
             return factory(**arguments)
 
     file = Path(factory.__code__.co_filename)
-    with user_code(file), _seeded(seed), ThreadPoolExecutor(1) as threads:
+    with user_code(file), _seed_generators(seed), ThreadPoolExecutor(1) as threads:
         return threads.submit(call).result()
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seed_generators(seed: int) -> Iterator[None]:
     """Seeds the global generators of Python and NumPy inside."""
     python, numpy = python_random.getstate(), np.random.get_state()
     python_random.seed(seed)

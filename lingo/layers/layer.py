@@ -28,7 +28,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import context, path
 from lingo.layers.flops import record_calls
-from lingo.layers.initial import FAN_IN, ZEROS, Initializer
+from lingo.layers.initial import FAN_IN, ZEROS, InitialValue
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
 from lingo.layers.recomputed_step import recompute_step
 from lingo.layers.tree import LayerTree, ParamSpec
@@ -90,7 +90,7 @@ class Layer(LayerTree, Configurable, interface=True):
         shape: Sequence[int],
         *,
         axes: Sequence[str | None],
-        init: Initializer | None = None,
+        init: InitialValue | None = None,
         fan_in: int | None = None,
         dtype: Dtype | None = None,
     ) -> Any:
@@ -108,7 +108,7 @@ class Layer(LayerTree, Configurable, interface=True):
         shape: Sequence[int],
         *,
         decay: float,
-        init: Initializer | None = None,
+        init: InitialValue | None = None,
         shown: bool = False,
     ) -> Any:
         """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
@@ -250,7 +250,7 @@ class Layer(LayerTree, Configurable, interface=True):
         name: str,
         shape: Sequence[int],
         axes: Sequence[str | None],
-        init: Initializer,
+        init: InitialValue,
         fan_in: int | None,
         dtype: str | None,
     ) -> ParamSpec:

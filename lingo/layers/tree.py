@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from lingo.config.params import Configurable, ParamError
 from lingo.layers import path
-from lingo.layers.initial import Initializer
+from lingo.layers.initial import InitialValue
 
 if TYPE_CHECKING:
     from lingo.layers.layer import Layer
@@ -30,7 +30,7 @@ class ParamSpec(NamedTuple):
     shape: tuple[int, ...]  # for one layer, without stacked axes; of a cache, for one example
     axes: tuple[str | None, ...]  # logical axis of each dim; None for a dim without one
     dtype: str  # that reading `self.w` returns; weights and states are stored as float32
-    init: Initializer  # distribution of the initial value
+    init: InitialValue  # distribution of the initial value
     fan_in: int  # number of inputs that each output sums
     decay: float | None = None  # per step, of a moving statistic; None for a weight or a cache
     stack_axes: tuple[str, ...] = ()  # logical axes of the stacked axes, which lead
