@@ -179,8 +179,8 @@ class Input(Configurable, interface=True):
         So it does if the batch is not as `specs` say (see `check_batch`).
         """
         batch = self.batch(0)
-        first = {name: _content(value) for name, value in batch.items()}
-        second = {name: _content(value) for name, value in self.batch(0).items()}
+        first = {name: _content(np.asarray(value)) for name, value in batch.items()}
+        second = {name: _content(np.asarray(value)) for name, value in self.batch(0).items()}
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
             raise ParamError(
