@@ -21,6 +21,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.learner.hidden_state import refuse_hidden_state
+from lingo.learner.results import check_denominators, check_losses
 from lingo.learner.state import Learner, TrainState
 from lingo.learner.step import Placement, evaluate_batch, graph_of
 from lingo.learner.task import Batch, Task
@@ -52,10 +53,13 @@ def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
     ends = {name: _boundary((once[name], twice[name])) for name in once}
     names = [name for name, pairs in ends.items() if _is_small(pairs)]
     fed = [pair for name in names for pair in ends[name]]
-    values = (
-        _compute([trace[name] for name in names], [pair[i] for pair in fed])
-        for i, trace in enumerate((once, twice))
-    )
+    try:
+        values = [
+            _compute([trace[name] for name in names], [pair[i] for pair in fed])
+            for i, trace in enumerate((once, twice))
+        ]
+    except tf.errors.InvalidArgumentError:  # an operation that refuses ones, or waits for others
+        return
     for name, one, two in zip(names, *values, strict=True):
         _check_sum(learner.task, name, one, two)
 
@@ -87,9 +91,11 @@ def _losses(
     call = {"state": state.state, "training": True, "key": key, "rows": batch["rows"]}
     with refuse_hidden_state():
         denominators = learner.task.loss_denominators(batch)
+        check_denominators(learner.task, denominators)
         losses, sides = context.apply(
             learner.task, state.weights, batch, method="loss", call=call | place.call_fields()
         )
+    check_losses(learner.task, losses)
     return {f"the denominator {name!r}": value for name, value in denominators.items()} | {
         f"the loss {name!r}": value for name, value in (losses | sides.losses).items()
     }

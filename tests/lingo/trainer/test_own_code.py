@@ -397,3 +397,7 @@ def test_metrics_denominators_and_side_losses_that_are_not_sums_are_refused(
 )
 def test_sums_of_other_forms_are_not(tmp_path, loss):
     assert train(tmp_path, (LOSS, loss + "}"), eval_inputs={}, max_steps=1).step == 1
+
+
+def test_a_model_for_batches_of_one_size_is_not_refused(tmp_path):
+    assert train(tmp_path, (CALL, f"{CALL} + tf.zeros([4, 2])"), max_steps=1).step == 1
