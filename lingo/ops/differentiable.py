@@ -8,11 +8,17 @@ from typing import Any
 from lingo.config.lazy import tf
 
 
-def disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]:
+def find_disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]:
     """Returns the keys of those inputs on which no output depends, or only by `tf.stop_gradient`.
 
     Both are tensors of the graph that is being traced, of any shape and type; `outputs` is a
     structure of them. A loop or a function counts as if all its results depended on all its inputs.
+
+    >>> @tf.function(input_signature=2 * [tf.TensorSpec([], tf.float32)])
+    ... def function(x, y):
+    ...     print(find_disconnected(2 * x, {"x": x, "y": y}))
+    >>> _ = function.get_concrete_function()
+    {'y'}
     """
     reached = _reach(tensor for tensor in tf.nest.flatten(outputs) if tf.is_tensor(tensor))
     return {key for key, tensor in inputs.items() if tensor.name not in reached}

@@ -19,7 +19,7 @@ from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
-from lingo.ops.differentiable import disconnected
+from lingo.ops.differentiable import find_disconnected
 from lingo.ops.scan import scan
 
 
@@ -88,7 +88,7 @@ def scan_layers(
             y = tf.cast(pattern_step(x), x.dtype)
         sides = (inner.sides.additive_fields(), inner.sides.per_layer_fields())
         # the gradient of a loop is zero, not None, for what its body does not use
-        call.disconnected.update(disconnected((y, sides), values["weights"]))
+        call.disconnected.update(find_disconnected((y, sides), values["weights"]))
         return y, sides
 
     x, (additive, per_layer) = scan(body, x, call.of(layers), num)

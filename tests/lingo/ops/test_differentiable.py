@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from lingo.layers.wrap.remat import recompute
-from lingo.ops.differentiable import disconnected
+from lingo.ops.differentiable import find_disconnected
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_only_inputs_that_an_output_depends_on_are_connected(function, expected)
 
     @tf.function(autograph=False)
     def trace(x, y):
-        found.append(disconnected(function(x, y), {"x": x, "y": y}))
+        found.append(find_disconnected(function(x, y), {"x": x, "y": y}))
 
     trace(tf.constant(1.0), tf.constant(2.0))
     assert found == [expected]

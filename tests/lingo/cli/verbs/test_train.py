@@ -184,7 +184,7 @@ def test_a_checkpoint_is_evaluated_on_every_input(run, capsys):
         (None, DamagedCheckpoint, 3, "passed over: {} is damaged"),
         (None, DamagedCheckpoint, 3, "can be used:\n  {} is damaged"),
         ("2", DeletedCheckpoint, 0, "passed over: {} was deleted while it was read"),
-        ("2", DamagedCheckpoint, 3, "lingo eval: {} is damaged"),
+        ("2", DamagedCheckpoint, 3, ": {} is damaged: a: b"),
     ],
 )
 def test_another_checkpoint_is_evaluated_if_one_cannot_be_read(
