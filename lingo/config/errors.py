@@ -63,7 +63,7 @@ def note_place(error: BaseException, path: str) -> None:
 
 def place_of(error: BaseException) -> str:
     """Returns the path that `note_place` noted, or ""."""
-    return _noted(error, _RAISED_IN)
+    return _read_note(error, _RAISED_IN)
 
 
 def note_line(error: BaseException, line: str) -> None:
@@ -74,10 +74,10 @@ def note_line(error: BaseException, line: str) -> None:
 
 def line_of(error: BaseException) -> str:
     """Returns the line that `note_line` noted, or ""."""
-    return _noted(error, _SET_IN)
+    return _read_note(error, _SET_IN)
 
 
-def _noted(error: BaseException, prefix: str) -> str:
+def _read_note(error: BaseException, prefix: str) -> str:
     notes: list[str] = getattr(error, "__notes__", [])
     return next((n.removeprefix(prefix) for n in notes if n.startswith(prefix)), "")
 

@@ -107,7 +107,7 @@ class Call:
     mapped_axes: tuple[str, ...] = ()
     weights_ready: bool = False  # whether wrappers have computed their weights (`fold_weights`)
     # program paths of weights that a loop over layers reads in vain; one set for all bodies
-    disconnected: set[str] = dataclasses.field(default_factory=set)
+    unused_weights: set[str] = dataclasses.field(default_factory=set)
     # gets a layer, and the arguments, of every call below before it is computed
     observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body

@@ -20,11 +20,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers import context
-from lingo.learner.hidden_state import refuse_hidden_state
-from lingo.learner.results import check_denominators, check_losses
+from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.learner.state import Learner, TrainState
 from lingo.learner.step import Placement, evaluate_batch, graph_of
-from lingo.learner.task import Batch, Task
+from lingo.learner.task import Batch, Task, check_denominators, check_losses
 from lingo.ops import random
 
 _MAX_SIZE = 2**22  # elements of the tensors that are replaced; what needs more is not checked

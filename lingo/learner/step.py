@@ -24,11 +24,10 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context, path
 from lingo.layers.context import Rules
+from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.learner import finite
-from lingo.learner.hidden_state import refuse_hidden_state
-from lingo.learner.results import check_denominators, check_losses, check_metrics
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
-from lingo.learner.task import Batch, Task
+from lingo.learner.task import Batch, Task, check_denominators, check_losses, check_metrics
 from lingo.ops import random
 from lingo.ops.scan import accumulate
 from lingo.optim.optimizer import Update, select
@@ -160,7 +159,7 @@ def local_sums(
         "training": True,
         "key": key,
         "rows": batch["rows"],
-        "disconnected": in_vain,
+        "unused_weights": in_vain,
         **place.call_fields(),
     }
     with tf.name_scope("local"), tf.GradientTape() as tape:

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.layers.layer import Layer
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
-from lingo.mesh.rules import Rules, check_name, split
+from lingo.mesh.rules import Rules, split
 from lingo.mesh.split import Axes, Split, whole
 from lingo.mesh.topology import Topology
 from lingo.optim.optimizer import Slot
@@ -79,17 +78,6 @@ def layout(
         for where, slots in learner.slots().items()
     }
     return Layout(mesh, rules, rest, update, slots, by_rules(learner.task.states()))
-
-
-def check_axes(task: Layer) -> None:
-    """Raises ParamError if the axis of a weight or cache is a misspelt one (see `check_name`)."""
-    for layer in task.tree():
-        for spec in layer.declarations():
-            for axis in filter(None, spec.axes):
-                try:
-                    check_name(axis)
-                except ParamError as error:
-                    raise ParamError(f"{layer}: {spec.path}: {error}", "task") from None
 
 
 class DeviceBytes(NamedTuple):

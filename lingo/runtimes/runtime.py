@@ -21,11 +21,13 @@ from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
+from lingo.layers.layer import Layer
 from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
+from lingo.mesh.rules import check_name
 from lingo.processes.processes import ALONE, Processes, cluster
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
-from lingo.runtimes.layout import Layout, check_axes
+from lingo.runtimes.layout import Layout
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -172,9 +174,9 @@ class Runtime(Configurable, interface=True):
     def check_learner(self, learner: Learner) -> None:
         """Raises ParamError if the learner cannot be computed on these devices.
 
-        By default it looks for misspelt axes (`check_axes`), which only a mesh would read.
+        By default it looks for misspelt axes, which only a mesh would read.
         """
-        check_axes(learner.task)
+        _check_axes(learner.task)
 
     @property
     def compiles(self) -> bool:
@@ -282,3 +284,14 @@ def _time_product(size: int, dtype: str, devices: tuple[str, ...]) -> Callable[[
 
     seconds()  # the first call also traces, and allocates memory
     return seconds
+
+
+def _check_axes(task: Layer) -> None:
+    """Raises ParamError if the axis of a weight or cache is a misspelt one (see `check_name`)."""
+    for layer in task.tree():
+        for spec in layer.declarations():
+            for axis in filter(None, spec.axes):
+                try:
+                    check_name(axis)
+                except ParamError as error:
+                    raise ParamError(f"{layer}: {spec.path}: {error}", "task") from None

@@ -129,11 +129,11 @@ def start_run(run: Run, status: RunStatus) -> Start:
     request = {"configuration": digest(status.lines), "data": data, "code": code}
     _check_same(run.processes, request)
     specs = experiment.train_input.specs()
+    program = _start_program(experiment, found, warm)
+    compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
+    injection.at("compile", status.counters.step)
     if found is None:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
-    program = _start_program(experiment, found, warm)
-    injection.at("compile", status.counters.step)
-    compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
     program_text = ""
     if compiled is not None:
         try:

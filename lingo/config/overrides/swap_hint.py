@@ -19,13 +19,13 @@ def swap_hint(root: Params, name: str, argument: str, classes: Classes) -> str:
         return ""
     cls = classes.find(f"{modules[0]}:{name}")
     present = {node.cls.__name__: node.cls for node in nodes(root)}
-    for old, hole in (*_wrapped(cls, present), *_replaced(cls, present)):
+    for old, hole in (*_find_wrapped(cls, present), *_find_replaced(cls, present)):
         arguments = ", ".join(text for text in (hole, argument) if text)
         return f" To have one: --set='{old}={name}({arguments})'."
     return ""
 
 
-def _wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
+def _find_wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
     """Returns (class, `field=_`) of present classes that are the default of a field of `cls`."""
     defaults = {f.name: f.default.cls for f in fields(cls).values() if types.is_params(f.default)}
     return [
@@ -35,7 +35,7 @@ def _wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tuple[st
     ]
 
 
-def _replaced(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
+def _find_replaced(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
     """Returns (class, "") of the present class that shares a base, or else the interface."""
     kin = {name: old for name, old in present.items() if interface(old) is interface(cls)}
     bases = {base for base in cls.__mro__ if base not in interface(cls).__mro__}

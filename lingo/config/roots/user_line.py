@@ -117,14 +117,14 @@ def is_user_file(file: str, own: Path | None = None) -> bool:
         return True
     return (
         os.path.isfile(path)
-        and not path.startswith(_installed())
+        and not path.startswith(_installation_dirs())
         and not _PACKAGES.intersection(path.split(os.sep))
         and not os.path.basename(path).startswith(_GENERATED)
     )
 
 
 @functools.cache
-def _installed() -> tuple[str, ...]:
+def _installation_dirs() -> tuple[str, ...]:
     """Returns the directories of lingo and of Python, each with a slash at its end."""
     paths = sysconfig.get_paths()
     directories = [mount.LINGO, *(os.path.join(mount.home(), name) for name in mount.NAMES)]

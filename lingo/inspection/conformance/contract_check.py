@@ -27,10 +27,10 @@ from lingo.inspection.conformance.layer_claims import Example, layer_claims
 from lingo.inspection.conformance.recording import Recorder, rows_together
 from lingo.inspection.conformance.task_claims import TaskExample, task_claims
 from lingo.layers import context
+from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.hidden_state import refuse_hidden_state
 from lingo.learner.state import TrainState
 from lingo.learner.step import evaluate_batch, graph_of
 from lingo.learner.task import Batch

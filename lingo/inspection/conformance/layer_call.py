@@ -74,11 +74,11 @@ def perturbed_values(layer: Layer) -> LayerValues:
 
     With weights that are zeros or ones at first, many mistakes make no difference.
     """
-    weights = {where: tf.constant(_perturbed(spec)) for where, spec in layer.weights().items()}
+    weights = {where: tf.constant(_perturb(spec)) for where, spec in layer.weights().items()}
     return initial_values(layer)._replace(weights=weights)
 
 
-def _perturbed(spec: ParamSpec) -> np.ndarray:
+def _perturb(spec: ParamSpec) -> np.ndarray:
     """Returns float32 [*spec.program_shape], the same for a name, however layers are stacked."""
     deviation = 0.5 / max(1, spec.fan_in) ** 0.5
     noise = [
@@ -119,19 +119,25 @@ def compute(
     training: bool = True,
 ) -> LayerResult:
     """Computes a call of a layer, and the gradient of a sum over all of its results."""
-    weights, rows, args, inputs = as_tensors(
-        (values.weights, call.rows, call.args, dict(call.inputs))
-    )
-    fields = {"training": training, "state": values.state, "indices": values.indices}
-    fields |= {"rows": rows, "key": random.root_key(1) if training else None}
-    fields |= {"compiled": engine == "xla"}
+    given = as_tensors((values.weights, values.state, call.rows, call.args, dict(call.inputs)))
+    fields = {"training": training, "indices": values.indices, "compiled": engine == "xla"}
+    fields |= {"key": random.root_key(1) if training else None}
 
     def step() -> Any:
-        own = tf.nest.map_structure(tf.identity, weights)
+        # as in a training step, tensors of the graph: the gradient of a loop with a rematerialized
+        # layer cannot capture others
+        own, state, rows, args, inputs = tf.nest.map_structure(
+            lambda v: tf.identity(v) if tf.is_tensor(v) else v, given
+        )
         with tf.GradientTape() as tape:
             tape.watch(own)
             outputs, sides = context.apply(
-                layer, own, *args, method=call.method, call=fields, **inputs
+                layer,
+                own,
+                *args,
+                method=call.method,
+                call=fields | {"state": state, "rows": rows},
+                **inputs,
             )
             flat = [v for v in tf.nest.flatten((outputs, sides.losses)) if tf.is_tensor(v)]
             sums = [tf.reduce_sum(tf.sin(v)) for v in flat if v.dtype.is_floating]

@@ -27,6 +27,7 @@ from lingo.inspection.conformance.layer_call import (
     perturbed_values,
 )
 from lingo.layers import context
+from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
@@ -34,7 +35,6 @@ from lingo.layers.moe.token_choice import TokenChoiceRouter
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
-from lingo.learner.hidden_state import refuse_hidden_state
 from lingo.ops import random
 
 ROUNDING = 1e-3  # of results in float32, relative to the largest
@@ -54,17 +54,17 @@ class Example(NamedTuple):
         layer: in its tree.
         values: its weights and states, where they are in that tree.
         call: arguments with the values of one batch; `inputs` is the only name of a `CallInputs`.
-        together: how many neighbouring examples it computes as one, as it says.
+        examples_together: how many neighbouring examples it computes as one, as it says.
         mixes_in_training: whether it says that in training results depend on all examples.
-        inherited: values that its parents have for fields of what is inside it.
+        inherited_fields: values that its parents have for fields of what is inside it.
     """
 
     layer: Layer
     values: LayerValues
     call: LayerCall
-    together: int
+    examples_together: int
     mixes_in_training: bool
-    inherited: Mapping[str, Any]
+    inherited_fields: Mapping[str, Any]
 
 
 def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
@@ -135,7 +135,7 @@ def _check_engines(example: Example) -> None:
 
 
 def _check_rows(example: Example) -> None:
-    num, together = len(np.asarray(example.call.rows)), example.together
+    num, together = len(np.asarray(example.call.rows)), example.examples_together
     if num <= together:
         raise NotChecked(f"it computes {together} neighbouring rows as one, by batch_requirements")
     if not any(_has_rows(v, num) for v in tf.nest.flatten(example.call.args)):
@@ -270,7 +270,7 @@ def _without_limits(example: Example) -> Example:
     params = example.layer.p.copy()
     params.all(MoE).set(capacity_factor=enough, eval_capacity_factor=None)
     params.all(TokenChoiceRouter).set(priority="position")
-    layer = _build_alone(params, example.inherited)
+    layer = _build_alone(params, example.inherited_fields)
     return example._replace(layer=layer, values=perturbed_values(layer))
 
 
@@ -311,7 +311,7 @@ def _check_copies(example: Example) -> None:
 
 
 def _compute_in(params: Params, example: Example, *, engine: Engine) -> LayerResult:
-    layer = _build_alone(params, example.inherited)
+    layer = _build_alone(params, example.inherited_fields)
     return compute(layer, perturbed_values(layer), example.call, engine=engine)
 
 

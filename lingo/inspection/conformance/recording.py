@@ -50,9 +50,9 @@ class Recorder:
             layer=layer,
             values=values_of(layer, values),
             call=_with_values(self.calls[layer]),
-            together=rows_together(layer, shape),
+            examples_together=rows_together(layer, shape),
             mixes_in_training=any(needs.examples_counted == 0 for needs in requirements),
-            inherited=_fields_of_parents(layer, task),
+            inherited_fields=_fields_of_parents(layer, task),
         )
 
 

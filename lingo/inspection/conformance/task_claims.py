@@ -140,7 +140,7 @@ def _step_sums(
     tensors = {name: tf.constant(value) for name, value in batch.items()}
     fields = {"state": values.state, "training": True, "key": random.root_key(1)}
     in_vain = set[str]()
-    fields |= {"rows": tensors["rows"], "compiled": engine == "xla", "disconnected": in_vain}
+    fields |= {"rows": tensors["rows"], "compiled": engine == "xla", "unused_weights": in_vain}
 
     def step() -> Any:
         weights = tf.nest.map_structure(tf.identity, values.weights)

@@ -88,7 +88,7 @@ def scan_layers(
             y = tf.cast(pattern_step(x), x.dtype)
         sides = (inner.sides.additive_fields(), inner.sides.per_layer_fields())
         # the gradient of a loop is zero, not None, for what its body does not use
-        call.disconnected.update(find_disconnected((y, sides), values["weights"]))
+        call.unused_weights.update(find_disconnected((y, sides), values["weights"]))
         return y, sides
 
     x, (additive, per_layer) = scan(body, x, call.of(layers), num)

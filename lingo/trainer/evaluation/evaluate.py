@@ -12,9 +12,8 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.trace import trace_metrics
-from lingo.learner.results import check_results
 from lingo.learner.state import WhichWeights, restore_state
-from lingo.learner.task import Task
+from lingo.learner.task import Task, check_results
 from lingo.metrics.metric import Accumulator
 from lingo.runtimes.runtime import Program, explain_program_errors
 
