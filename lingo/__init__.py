@@ -173,7 +173,7 @@ def check(
 
     Args:
         *overrides: as `--set` takes them.
-        names: of experiments, as `lingo.get` takes them; none: all.
+        names: of experiments, or one, as `lingo.get` takes them; none: all.
         trace: whether training and evaluation are traced, too, with TensorFlow but without weights.
         contract: whether they are computed, too, to check what layers, task and input promise.
 
@@ -187,6 +187,7 @@ def check(
     from lingo.config.params import ParamError
     from lingo.inspection.experiment_check import check_experiments, check_matches
 
+    names = [names] if isinstance(names, str) else names
     if contract and not names:
         raise ParamError("lingo.check(contract=True) computes experiments: give their names")
     checked = check_experiments(overrides, names=names, trace_programs=trace, contract=contract)
@@ -206,7 +207,8 @@ def train(
     Args:
         params: of an Experiment, as `lingo.get` returns them or made in Python.
         logdir: directory of the run.
-        allow_change: whether to resume from the directory's checkpoint with another configuration.
+        allow_change: whether to resume from the directory's checkpoint with another configuration,
+            other data or other code.
         audit: whether to write a row into `audit.jsonl` for each step.
 
     Returns:

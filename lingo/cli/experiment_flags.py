@@ -21,7 +21,7 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import serial
-from lingo.runtimes.devices import MAX_DEVICES
+from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import BEST
 
@@ -68,7 +68,7 @@ def define_devices(values: flags.FlagValues) -> None:
         "Make so many devices of the processor, and use no others.",
         values,
         lower_bound=1,
-        upper_bound=MAX_DEVICES,
+        upper_bound=MAX_VIRTUAL_DEVICES,
     )
 
 

@@ -174,9 +174,9 @@ def _overview() -> str:
 
 
 def _report_error(error: BaseException, name: str) -> int:
-    from lingo.config.roots.user_line import origin  # slow
+    from lingo.config.roots.user_line import error_prefix  # slow
 
-    by = origin(error)
+    by = error_prefix(error)
     text, code = _describe(error, is_users=bool(by))
     where = f"lingo {name}".rstrip()
     with contextlib.suppress(OSError):  # the exit code remains

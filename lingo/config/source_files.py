@@ -15,21 +15,19 @@ import hashlib
 import os
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FunctionType
 from typing import NamedTuple
 
 from lingo.config import regular_file
 from lingo.config.errors import ParamError
-from lingo.config.node.tree import Value, nodes
+from lingo.config.node.tree import Value, functions, nodes
 from lingo.config.roots import mount
 from lingo.config.roots import roots as roots_
+from lingo.config.roots.user_line import is_user_file
 
 MAX_PART = 100  # characters between two slashes of a name
 
-_INSTALLED = {"site-packages", "dist-packages"}
 _BLOCK_BYTES = 2**20
 
 
@@ -69,10 +67,7 @@ def find_source(value: Value, function_file: str = "") -> dict[str, SourceFile]:
     """
     found = nodes(value)
     classes = {cls for node in found for cls in node.cls.__mro__}
-    functions = {
-        v for node in found for v in node.__arguments__.values() if isinstance(v, FunctionType)
-    }
-    names = dict.fromkeys(sorted(one.__module__ for one in classes | functions))
+    names = dict.fromkeys(sorted(one.__module__ for one in classes | {*functions(value)}))
     if function_file:
         loaded = sys.modules.copy().items()
         names |= {n: None for n, m in loaded if getattr(m, "__file__", None) == function_file}
@@ -97,7 +92,7 @@ def _read_all(modules: Iterable[_Module]) -> dict[str, SourceFile]:
     while waiting:
         module = waiting.pop(0)
         path = module.file.resolve()
-        if module in seen or not _is_own(path):
+        if module in seen or not is_user_file(str(path)):
             continue
         seen.add(module)
         if path not in paths:
@@ -119,14 +114,6 @@ def read(file: Path) -> SourceFile:
         raise ParamError(f"{file} cannot be read: {error.strerror}") from None
     is_small = len(content) <= roots_.MAX_BYTES
     return SourceFile(str(file), digest.hexdigest(), content if is_small else None)
-
-
-def _is_own(file: Path) -> bool:
-    """Returns whether a file is neither lingo's nor of Python nor of an installed package."""
-    home = mount.home()
-    others = [mount.LINGO, *(os.path.join(home, name) for name in mount.NAMES)]
-    others += [sysconfig.get_path("stdlib")]
-    return not (_INSTALLED & {*file.parts} or any(file.is_relative_to(path) for path in others))
 
 
 def _unused_name(module: _Module, names: Mapping[str, SourceFile]) -> str:

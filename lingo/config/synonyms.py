@@ -23,7 +23,7 @@ _WORDS = {  # a name here -> names elsewhere, in lower case
     "num_layers": "layers n_layers depth num_hidden_layers",
     "model_dim": "dim d_model hidden_size embed_dim width",
     "hidden_dim": "d_ff intermediate_size mlp_dim",
-    "dropout_rate": "dropout drop_rate keep_prob",
+    "dropout_rate": "dropout drop_rate",
     "max_wavelength": "base theta rope_theta",
     "max_tokens": "max_new_tokens max_length",
     "dtype": "precision mixed_precision",

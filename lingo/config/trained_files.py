@@ -43,7 +43,7 @@ def is_trusted(file: Path, trust: Iterable[str | os.PathLike[str]], module: str 
     return _read(path) is not None and not _changed_files(path, module)
 
 
-def distrust(file: Path, module: str = "") -> str:
+def explain_distrust(file: Path, module: str = "") -> str:
     """Returns why a file is not trusted, and what to do."""
     hint = f"To run it: --trust={shlex.quote(str(file))}"
     if not os.path.exists(file):

@@ -71,7 +71,7 @@ class Input(Configurable, interface=True):
         if not isinstance(examples, dict):
             raise ParamError(
                 f"{definition_line(type(self).examples)}: {type(self).__name__}.examples returned"
-                f" {_kind(examples)}, not a dict of arrays: {{name: [B, ...]}}"
+                f" {describe_kind(examples)}, not a dict of arrays: {{name: [B, ...]}}"
             )
         return examples | counts
 
@@ -192,7 +192,7 @@ class Input(Configurable, interface=True):
         """Raises ParamError if `specs` lacks what all batches have, or is not (shape, dtype)."""
         specs, own = self.specs(), Input.specs(self)
         if not isinstance(specs, dict):
-            mistake = f" returned {_kind(specs)}, not a dict: name -> (shape, dtype)"
+            mistake = f" returned {describe_kind(specs)}, not a dict: name -> (shape, dtype)"
         elif lacking := own.keys() - specs.keys():
             mistake = f" lacks {', '.join(sorted(lacking))}: return super().specs() | {{...}}"
         elif wrong := [f"{name!r} is {s!r:.80}" for name, s in specs.items() if not _is_spec(s)]:
@@ -258,7 +258,8 @@ def _is_spec(spec: Any) -> bool:
         return False
 
 
-def _kind(value: Any) -> str:
+def describe_kind(value: Any) -> str:
+    """Returns what a value is, in words: "None", "a tuple"."""
     return "None" if value is None else f"a {type(value).__name__}"
 
 

@@ -47,12 +47,12 @@ class PieceModel:
 
     def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
         """Returns the ids of a part of a text that was cut at `find_cut`."""
-        if is_last if self._space_is_last else is_first:
+        has_outer_edge = is_last if self._space_is_last else is_first
+        if has_outer_edge:  # the package adds a space there, or does not, as for the whole text
             return self.processor.encode(data)
         edge = data[-1:] if self._space_is_last else data[:1]
-        needs_space = (
-            self._removes_spaces and edge in self._spaces
-        )  # that is removed and comes back
+        # the model would remove the space at the edge, which one that is added stands for
+        needs_space = self._removes_spaces and edge in self._spaces
         processor = self.processor if needs_space == self._adds_space else self._other
         return processor.encode(data)
 

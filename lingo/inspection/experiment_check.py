@@ -15,7 +15,7 @@ from lingo.config.overrides.apply import NoMatch, OverrideResult, apply
 from lingo.config.params import ParamError, Params
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
-from lingo.config.roots.user_line import origin
+from lingo.config.roots.user_line import error_prefix
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection import weight_table
 from lingo.inspection.conformance.claim import Claim
@@ -59,7 +59,7 @@ class CheckResult(NamedTuple):
             return ""
         first = (str(self.error).strip() or "no message").splitlines()[0]
         kind = "" if isinstance(self.error, ParamError) else f"{type(self.error).__name__}: "
-        return f"{origin(self.error)}{kind}{first}"
+        return f"{error_prefix(self.error)}{kind}{first}"
 
 
 def check_experiments(

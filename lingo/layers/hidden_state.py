@@ -51,7 +51,7 @@ _HARMLESS = {
     "StatelessRandomGetAlg",
     "XlaCallModule",  # a program of JAX
 }
-"""Operations that TensorFlow never leaves out, as it calls them stateful, but that only report."""
+"""Operations that TensorFlow calls stateful, but that only report, or keep no state here."""
 
 _CALLS = {"Case", "If", "StatefulPartitionedCall", "While"}
 """Operations that call functions, of which one has an operation that is stateful."""
@@ -77,8 +77,8 @@ def refuse_hidden_state() -> Iterator[None]:
         return
     from tensorflow.python.framework import op_callbacks  # TensorFlow's debugger is built on it
 
-    graph = tf.compat.v1.get_default_graph()
-    known, found = len(graph.get_operations()), list[_Found]()
+    traced = tf.compat.v1.get_default_graph()
+    known, found = len(traced.get_operations()), list[_Found]()
 
     def inspect_operation(
         op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
@@ -89,7 +89,7 @@ def refuse_hidden_state() -> Iterator[None]:
     op_callbacks.add_op_callback(inspect_operation)
     try:
         yield
-        found.extend(_find_in_functions(graph, known))
+        found.extend(_find_in_functions(traced, known))
     finally:  # what is found also explains the errors of TensorFlow and Keras that follow from it
         op_callbacks.remove_op_callback(inspect_operation)
         if found:
@@ -146,7 +146,7 @@ def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_Found]:
         if (name := following.pop()) in seen:
             continue
         seen.add(name)
-        for node in library[name].node_def:
+        for node in library[name].node_def if name in library else ():
             following.extend(_called_functions(node))
             if (kind := _kind(node.op)) is not None:
                 yield _Found(kind, node.op, f"a tf.function, {name}")

@@ -52,14 +52,15 @@ class Layer(LayerTree, Configurable, interface=True):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "step" in vars(cls):
-            cls.step = accept_inputs(vars(cls)["step"])
-        if "__call__" in vars(cls):
-            cls.__call__ = _with_name_scope(accept_inputs(vars(cls)["__call__"]))
-            cls.positionwise = vars(cls).get("positionwise", False)
-            cls.step = vars(cls).get("step", Layer.step)
-        if "flops" in vars(cls):
-            cls.flops = record_calls(vars(cls)["flops"])
+        own = _own_attributes(cls)
+        if "step" in own:
+            cls.step = accept_inputs(own["step"])
+        if "__call__" in own:
+            cls.__call__ = _with_name_scope(accept_inputs(own["__call__"]))
+            cls.positionwise = own.get("positionwise", False)
+            cls.step = cls.step if "step" in own else Layer.step
+        if "flops" in own:
+            cls.flops = record_calls(own["flops"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -277,6 +278,16 @@ class Layer(LayerTree, Configurable, interface=True):
         if kind != "weights" or call.rules is None:
             return value
         return call.rules.weight(value, call.mapped_axes + spec.axes)
+
+
+def _own_attributes(cls: type[Layer]) -> dict[str, Any]:
+    """Returns what a class, or a mixin of it that is no layer, defines anew, by name."""
+    own = {}
+    for name in ("__call__", "step", "positionwise", "flops"):
+        owner = next(base for base in cls.__mro__ if name in vars(base))
+        if owner is cls or not issubclass(owner, Layer):
+            own[name] = vars(owner)[name]
+    return own
 
 
 def _with_name_scope(call: Callable[..., Any]) -> Callable[..., Any]:

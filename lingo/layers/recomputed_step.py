@@ -72,7 +72,9 @@ def recompute_step(
 
     y = result(past)
     if is_first:
-        other = result(past | {name: _repeat(layer, value) for name, value in new.items()})
+        later = {"x": _change_later(layer, x), "token_ids": _change_later(layer, inputs.token_ids)}
+        later |= {name: _repeat(layer, new[name]) for name in ("position_ids", "segments")}
+        other = result(past | later)
         context.current().sides.is_causal[layer.path] = tf.cast(_is_close(y, other), tf.int32)
     return y
 
@@ -93,8 +95,22 @@ def _extend(layer: Layer, name: str, new: tf.Tensor | None, index: tf.Tensor) ->
     return _write(layer, name, tf.where(is_new, spread, old))
 
 
+def _change_later(layer: Layer, new: tf.Tensor | None) -> Any:
+    """Returns values, [B, S, ...], of which the first are `new`, [B, C, ...], and no others are."""
+    if new is None:
+        return None
+    repeated, positions = _repeat(layer, new), tf.range(_length(layer))
+    positions = tf.reshape(positions, [1, -1, *[1] * (len(new.shape) - 2)])
+    # neither all zeros, as for unknown positions, nor a repetition, whose mean is that of the text
+    if new.dtype.is_floating:
+        other = 1 - repeated
+    else:  # ids that every vocabulary has
+        other = tf.cast(tf.equal(repeated, 0) | (positions % 2 == 1), new.dtype)
+    return tf.where(positions < size_of(new, 1), repeated, other)
+
+
 def _repeat(layer: Layer, new: tf.Tensor | None) -> Any:
-    """Returns values [B, C, ...] again and again, as if later positions were known, [B, S, ...]."""
+    """Returns values, [B, C, ...], again and again up to [B, S, ...]."""
     if new is None:
         return None
     return tf.gather(new, tf.range(_length(layer)) % size_of(new, 1), axis=1)

@@ -25,6 +25,7 @@ from lingo.decode.decoding import Decoding
 from lingo.layers import context, path
 from lingo.layers.context import Rules
 from lingo.layers.hidden_state import refuse_hidden_state
+from lingo.layers.layer import Layer
 from lingo.learner import finite
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task, check_denominators, check_losses, check_metrics
@@ -101,11 +102,7 @@ def train_step(
         check_denominators(task, denominators)
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
-    frozen = {
-        where
-        for where, weight in learner.weights().items()
-        if not any(learner.optimizer.trainable_layers(weight))
-    }
+    frozen = find_frozen(learner)
 
     def part(batch: Batch) -> dict[str, Any]:
         return local_sums(
@@ -153,13 +150,13 @@ def local_sums(
     Raises:
         ParamError: if the loss does not depend on a weight that is not frozen.
     """
-    in_vain: set[str] = set()
+    unused: set[str] = set()
     call = {
         "state": state,
         "training": True,
         "key": key,
         "rows": batch["rows"],
-        "unused_weights": in_vain,
+        "unused_weights": unused,
         **place.call_fields(),
     }
     with tf.name_scope("local"), tf.GradientTape() as tape:
@@ -168,8 +165,8 @@ def local_sums(
         check_losses(task, sums)
         losses = normalize_losses(task, sums, sides.losses, denominators)
     gradients = tape.gradient(losses["total"], dict(weights))
-    in_vain.update(where for where, gradient in gradients.items() if gradient is None)
-    if untrained := in_vain.difference(frozen):
+    unused.update(where for where, gradient in gradients.items() if gradient is None)
+    if untrained := unused.difference(frozen):
         raise _untrained_error(task, min(untrained))
     return {
         "gradients": {
@@ -183,14 +180,28 @@ def local_sums(
     }
 
 
-def _untrained_error(task: Task, where: str) -> ParamError:
-    """Returns the error for a weight, by program path, that has no gradient."""
-    owner, name = next(
+def find_frozen(learner: Learner) -> set[str]:
+    """Returns the program paths of the weights that no step changes."""
+    return {
+        where
+        for where, weight in learner.weights().items()
+        if not any(learner.optimizer.trainable_layers(weight))
+    }
+
+
+def find_owner(task: Task, where: str) -> tuple[Layer, str]:
+    """Returns the layer that declares the weight of a program path, and the weight's name there."""
+    return next(
         (layer, spec.path)
         for layer in task.tree()
         for spec in layer.declarations()
         if path.join(layer.path, spec.path) == where
     )
+
+
+def _untrained_error(task: Task, where: str) -> ParamError:
+    """Returns the error for a weight, by program path, that has no gradient."""
+    owner, name = find_owner(task, where)
     return ParamError(
         f"{owner}: the loss does not depend on the weight {name!r}, which would never be trained.\n"
         "Use it in the layer's call, without tf.stop_gradient, or do not declare it; a weight that"

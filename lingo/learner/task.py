@@ -17,6 +17,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
+from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
@@ -185,4 +186,4 @@ def _kind(value: Any) -> str:
         return f"{article} {value.dtype.name} tensor of shape {value.shape}"
     if isinstance(value, Mapping) and not value:
         return "nothing"
-    return "None" if value is None else f"a {type(value).__name__}"
+    return describe_kind(value)

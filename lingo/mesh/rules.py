@@ -77,15 +77,16 @@ The rest is our choice: scales, biases and tables of positions follow their axes
 
 
 def check_name(name: str) -> None:
-    """Raises ParamError for a logical axis that no recipe knows, but whose name is almost known.
+    """Raises ParamError for a logical axis that has the letters of one that recipes know: "mpl".
 
     Other unknown names are the user's own, for which a mesh takes rules of its own.
     """
     known = {axis for rules in RECIPES.values() for table in rules for axis in table}
-    if name not in known and (nearest := suggest(name, known)):
+    nearest = [axis for axis in known if sorted(axis) == sorted(name)]
+    if name not in known and nearest:
         raise ParamError(
             f"the logical axis {name!r} is in no table of rules, which would leave it whole."
-            f"{nearest} A dim that is never split has the axis None."
+            f" Did you mean {nearest[0]!r}? A dim that is never split has the axis None."
         )
 
 

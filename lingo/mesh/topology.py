@@ -15,7 +15,7 @@ AXES = ("stage", "data", "expert", "sequence", "model")
 """Mesh axes, outermost first: devices that differ only along the last axis are nearest."""
 
 
-MAX_DEVICES = 2**20
+MAX_MESH_DEVICES = 2**20
 """The most devices of a mesh: a hundred times those of the largest pod; more is a slip."""
 
 
@@ -61,9 +61,9 @@ def topology(sizes: Mapping[str, int]) -> Topology:
         if size < 1:
             raise ParamError(f"the mesh axis {axis!r} has {size} devices; it needs 1 at least")
     found = Topology(tuple((axis, sizes.get(axis, 1)) for axis in AXES))
-    if found.num_devices > MAX_DEVICES:
+    if found.num_devices > MAX_MESH_DEVICES:
         raise ParamError(
-            f"{found}: a mesh of {found.num_devices:,} devices, and at most {MAX_DEVICES:,} can be"
-            " asked for"
+            f"{found}: {found.num_devices:,} devices, and at most {MAX_MESH_DEVICES:,} can"
+            " be asked for"
         )
     return found

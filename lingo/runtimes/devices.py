@@ -10,7 +10,7 @@ from __future__ import annotations
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
-MAX_DEVICES = 4096
+MAX_VIRTUAL_DEVICES = 4096
 """The most virtual devices that one process can have; more has not been tried."""
 
 
@@ -30,8 +30,8 @@ def split_processor(num_devices: int) -> None:
 
 def advise_devices(num_devices: int) -> str:
     """Returns how the CPU becomes so many devices, or that it cannot, as the end of a message."""
-    if num_devices > MAX_DEVICES:
-        return f"--devices makes at most {MAX_DEVICES} of the processor"
+    if num_devices > MAX_VIRTUAL_DEVICES:
+        return f"--devices makes at most {MAX_VIRTUAL_DEVICES} of the processor"
     return f"--devices={num_devices} makes so many of the processor"
 
 

@@ -181,6 +181,15 @@ def open_folder(path: Path, *, root: Path | None = None, make: bool = False) -> 
         os.close(folder)
 
 
+def make_folder(path: Path, *, root: Path) -> None:
+    """Makes a directory and those above it, below `root`.
+
+    Raises OSError, LinkError if one of them is a link.
+    """
+    with open_folder(path, root=root, make=True):
+        pass
+
+
 def open_inside(
     path: Path, mode: str, *, root: Path | None = None, buffering: int = -1
 ) -> BinaryIO:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lingo.config.lazy import tf
-from lingo.storage.files import describe_os_error, open_folder
+from lingo.storage.files import describe_os_error, make_folder
 from lingo.trainer.summaries.events import Events
 
 _log = logging.getLogger(__name__)
@@ -57,9 +57,7 @@ class Profile:
             # TensorBoard looks for profiles only in folders that have event files
             Events(self._folder.parent).add(self._folder, self._steps.start, Summary())
             # where the profiler writes: it follows links, so none may be there
-            inner = self._folder / "plugins" / "profile"
-            with open_folder(inner, root=self._folder.parent, make=True):
-                pass
+            make_folder(self._folder / "plugins" / "profile", root=self._folder.parent)
             tf.profiler.experimental.start(str(self._folder))
             self._is_running = True
         except (OSError, tf.errors.OpError) as error:  # a profiler is running, the disk is full

@@ -132,7 +132,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     program = _start_program(experiment, found, warm)
     compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
     injection.at("compile", status.counters.step)
-    if found is None:
+    if found is None or status.changes:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
     program_text = ""
     if compiled is not None:

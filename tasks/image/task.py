@@ -85,7 +85,7 @@ class ImageClassification(Task):
         return logits
 
     def _check_logits(self, shape: Sequence[int | None]) -> None:
-        """Raises ParamError unless the shape is [..., K]."""
+        """Raises ParamError unless the shape is [B, K]."""
         if list(shape[1:]) != [self.p.num_classes]:
             raise ParamError(
                 f"the model makes {list(shape)} of an image, not a logit for each of"

@@ -19,10 +19,12 @@ def swap_hint(root: Params, name: str, argument: str, classes: Classes) -> str:
         return ""
     cls = classes.find(f"{modules[0]}:{name}")
     present = {node.cls.__name__: node.cls for node in nodes(root)}
-    for old, hole in (*_find_wrapped(cls, present), *_find_replaced(cls, present)):
-        arguments = ", ".join(text for text in (hole, argument) if text)
-        return f" To have one: --set='{old}={name}({arguments})'."
-    return ""
+    found = [*_find_wrapped(cls, present), *_find_replaced(cls, present)]
+    if not found:
+        return ""
+    old, hole = found[0]
+    arguments = ", ".join(text for text in (hole, argument) if text)
+    return f" To have one: --set='{old}={name}({arguments})'."
 
 
 def _find_wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:

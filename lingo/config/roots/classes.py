@@ -19,7 +19,7 @@ from lingo.config.params import Configurable
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.trained_files import distrust, is_trusted
+from lingo.config.trained_files import explain_distrust, is_trusted
 
 _STATEMENT = re.compile(
     rb"^class +([A-Za-z]\w*) *\((?!NamedTuple|Protocol|Exception|\w*Error|[\w.]*Enum)", re.MULTILINE
@@ -153,7 +153,7 @@ class Classes:
         (place,) = places
         where, file = place
         if self._trust is not None and not is_trusted(file, self._trust, where):
-            raise ParamError(f"{name} is a class of {file}, {distrust(file, where)}")
+            raise ParamError(f"{name} is a class of {file}, {explain_distrust(file, where)}")
         found = importing.import_module(where, file, self.roots)
         return _own_classes(found).get(name)
 

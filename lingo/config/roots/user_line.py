@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
@@ -44,7 +45,7 @@ def user_line(error: BaseException, *, own: Path | None = None) -> str:
     return found
 
 
-def origin(error: BaseException) -> str:
+def error_prefix(error: BaseException) -> str:
     """Returns what to print before an error's text: `file:line: path: `, or "".
 
     It has the line of the user's file that the error comes from, and the path of the object that
@@ -80,7 +81,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _called_line(error: BaseException) -> str:
-    """Returns the line of the class or method that the last frame of an error called in vain."""
+    """Returns the line of the class that lacks a method, or of the method, that lingo called."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
     if not frames or not (match or isinstance(error, NotImplementedError)):
@@ -117,16 +118,31 @@ def is_user_file(file: str, own: Path | None = None) -> bool:
         return True
     return (
         os.path.isfile(path)
-        and not path.startswith(_installation_dirs())
+        and not path.startswith(_lingo_dirs() + _python_dirs())
         and not _PACKAGES.intersection(path.split(os.sep))
         and not os.path.basename(path).startswith(_GENERATED)
     )
 
 
 @functools.cache
-def _installation_dirs() -> tuple[str, ...]:
-    """Returns the directories of lingo and of Python, each with a slash at its end."""
+def is_lingos(defined: type) -> bool:
+    """Returns whether a class is lingo's own; `tasks` and `params` elsewhere are the user's."""
+    if (file := getattr(sys.modules.get(defined.__module__), "__file__", None)) is None:
+        return False  # it was typed into an interpreter
+    return os.path.realpath(file).startswith(_lingo_dirs())
+
+
+@functools.cache
+def _lingo_dirs() -> tuple[str, ...]:
+    """Returns the directories of lingo, each with a slash at its end."""
+    return _with_slashes(mount.LINGO, *(os.path.join(mount.home(), name) for name in mount.NAMES))
+
+
+@functools.cache
+def _python_dirs() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    directories = [mount.LINGO, *(os.path.join(mount.home(), name) for name in mount.NAMES)]
-    directories += [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return _with_slashes(*(paths[n] for n in ("stdlib", "platstdlib", "purelib", "platlib")))
+
+
+def _with_slashes(*directories: str) -> tuple[str, ...]:
     return tuple(os.path.join(os.path.realpath(directory), "") for directory in directories)

@@ -121,7 +121,7 @@ class Finder:
             is_defined = inherits_configurable(module, file, last, self._roots)
         is_lingo = module.partition(".")[0] == "lingo"
         if not is_defined and (is_lingo or not roots_.defines_function(file, last)):
-            raise ParamError(f"{file} has no class {last} to configure")
+            raise ParamError(f"{file} has no class or function {last} to configure")
         return file
 
     def _own(self, name: str) -> Path:
@@ -133,7 +133,7 @@ class Finder:
             return recorded
         if moved := [file for file in self._trusted if file.name == name]:
             return moved[0]
-        reason = trained_files.distrust(recorded, module)
+        reason = trained_files.explain_distrust(recorded, module)
         raise ParamError(f"it uses classes of {recorded}, {reason}")
 
     def _import(self, name: str, file: Path) -> Named:
@@ -146,7 +146,7 @@ class Finder:
             imported = importing.import_module(module, file, self._roots)
         found = getattr(imported, last, None)
         if not _can_be_named(found) or found.__module__ != imported.__name__:
-            raise ParamError(f"{file} has no class {last} to configure")
+            raise ParamError(f"{file} has no class or function {last} to configure")
         return found
 
 

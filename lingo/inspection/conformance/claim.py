@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import definition_line, user_line
+from lingo.config.roots.user_line import definition_line, is_lingos, user_line
 
 _LINE = re.compile(r"\.py:\d+")  # in a message that names its line itself
 
@@ -73,12 +73,7 @@ def _describe(error: Exception, where: str) -> str:
 
 def own_line(cls: type) -> str:
     """Returns `file:line` of a class of the user's own, "" of lingo's."""
-    return definition_line(cls) if is_own(cls) else ""
-
-
-def is_own(cls: type) -> bool:
-    """Returns whether a class is neither lingo's nor of its tasks."""
-    return cls.__module__.partition(".")[0] not in ("lingo", "tasks")
+    return "" if is_lingos(cls) else definition_line(cls)
 
 
 # ---- comparison ----------------------------------------------------------------------------------

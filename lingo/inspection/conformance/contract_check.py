@@ -18,9 +18,10 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
+from lingo.config.roots.user_line import is_lingos
 from lingo.contract import Experiment
 from lingo.data.input import Input
-from lingo.inspection.conformance.claim import Claim, check_claim, is_own, own_line
+from lingo.inspection.conformance.claim import Claim, check_claim, own_line
 from lingo.inspection.conformance.input_claims import input_claims
 from lingo.inspection.conformance.layer_call import LayerValues, perturbed_values
 from lingo.inspection.conformance.layer_claims import Example, layer_claims
@@ -44,8 +45,8 @@ def check_contract(params: Params) -> Iterator[Claim]:
     """Yields each claim about an experiment as soon as it is checked.
 
     It computes in float32 on one device, whatever the experiment's runtime; the caller's params
-    stay as they are. Raises ParamError if the experiment cannot be built, and DataError if its data
-    cannot be read.
+    stay as they are. It turns TensorFlow's graph optimizers off in this process, as training does.
+    Raises ParamError if the experiment cannot be built, and DataError if its data cannot be read.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # as `Local`
     params = params.copy().set(runtime=Local.params(), init_from=None)
@@ -110,7 +111,7 @@ def _select_layers(layers: Sequence[Layer]) -> list[Layer]:
 
     Without own classes, lingo's stacks are left out: they compute most of what the task does.
     """
-    own = [layer for layer in layers if is_own(type(layer))]
+    own = [layer for layer in layers if not is_lingos(type(layer))]
     others = [layer for layer in layers if not isinstance(layer, (Stack, Chain))]
     selected: list[Layer] = []
     for layer in own or others:

@@ -33,7 +33,7 @@ def _check_twice(input: Input) -> None:
 
 
 def _check_history(input: Input, again: Input) -> None:
-    _require_equal(input, _last_step(input), again, "made first by a new process")
+    _require_equal(input, _last_step(input), again, "made first, by an input that is built again,")
 
 
 def _require_equal(input: Input, step: int, other: Input, how: str) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.inspection.conformance.claim import Broken, NotChecked, is_own, largest_of, require_same
+from lingo.config.roots.user_line import is_lingos
+from lingo.inspection.conformance.claim import Broken, NotChecked, largest_of, require_same
 from lingo.inspection.conformance.layer_call import (
     Engine,
     LayerCall,
@@ -187,7 +188,7 @@ def _check_steps(example: Example) -> None:
     if whole.shape[:2] != x.shape[:2]:
         raise NotChecked(f"its result, {list(whole.shape)}, has not the positions of its input")
     if _sees_later_positions(example, x, documents, whole):
-        if not is_own(_class_that_steps(layer)):
+        if is_lingos(_class_that_steps(layer)):
             raise NotChecked("a result depends on later positions, so it is not decoded")
         raise Broken("a result depends on later positions: no `step` can compute it")
     for sizes in _chunks(x.shape[1]):

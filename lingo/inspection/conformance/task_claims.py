@@ -25,16 +25,14 @@ from lingo.inspection.conformance.claim import (
 )
 from lingo.inspection.conformance.layer_call import Engine, LayerValues, by_name, run
 from lingo.inspection.conformance.layer_claims import FLOOR, ROUNDING, check_gradients
-from lingo.layers import context, path
-from lingo.layers.layer import Layer
+from lingo.layers import context
 from lingo.learner.state import (
     initial_state,
     load_arrays,
     named_tensors,
     restore_state,
 )
-from lingo.learner.step import evaluate_batch, normalize_losses
-from lingo.learner.task import Task
+from lingo.learner.step import evaluate_batch, find_frozen, find_owner, normalize_losses
 from lingo.ops import random
 
 NUM_STEPS = 20
@@ -88,26 +86,15 @@ def task_claims(example: TaskExample) -> Iterator[tuple[str, Callable[[], None]]
 
 
 def _check_gradient(example: TaskExample) -> None:
-    learner, specs = example.experiment.learner, example.experiment.learner.weights()
-    frozen = {k for k, w in specs.items() if not any(learner.optimizer.trainable_layers(w))}
+    frozen = find_frozen(example.experiment.learner)
     missing = [w for w in _step_sums(example).without_gradient if w not in frozen]
     if missing:
-        layer = _owner(example.experiment.task, missing[0])
+        layer, _ = find_owner(example.experiment.task, missing[0])
         raise Broken(
             f"the loss does not depend on the weight {', '.join(missing)}: use it in the layer's"
             " call, without tf.stop_gradient, or let the optimizer ByPath freeze it",
             where=own_line(type(layer)),
         )
-
-
-def _owner(task: Task, where: str) -> Layer:
-    """Returns the layer that declares the weight of a program path."""
-    return next(
-        layer
-        for layer in task.tree()
-        for spec in layer.declarations()
-        if path.join(layer.path, spec.path) == where
-    )
 
 
 def _check_engines(example: TaskExample) -> None:

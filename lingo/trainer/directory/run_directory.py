@@ -15,7 +15,6 @@ together, the leader writes; in the others the directory is not `enabled`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import itertools
 import json
@@ -36,6 +35,8 @@ from lingo.storage.files import (
     StorageError,
     clear_leftovers,
     explain_write_errors,
+    make_folder,
+    open_folder,
     refuse_link,
     write_bytes,
     write_text,
@@ -131,7 +132,8 @@ class RunDirectory:
 
     def _refuse_links(self) -> None:
         """Raises StorageError for a link that could lead writes, or deletions, out of here."""
-        folders = (self.checkpoints, self.train, self.profile, *self.path.glob("eval_*"))
+        folders = (self.checkpoints, self.train, self.profile, self.path / SOURCE)
+        folders += tuple(self.path.glob("eval_*"))
         for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
             refuse_link(path)
 
@@ -174,24 +176,22 @@ class RunDirectory:
         contents |= {name: content for name, content in copies.items() if content is not None}
         try:
             for name in sorted(contents, key=lambda name: (name == CONFIG, name)):
-                self._make_folders((self.path / name).parent)
-                self._replace(self.path / name, contents[name], keep=name not in replaced)
+                path = self.path / name
+                with explain_write_errors(path.parent):
+                    make_folder(path.parent, root=self.path)
+                self._replace(path, contents[name], keep=name not in replaced)
         except StorageError:
             for name in () if begun else contents:
-                with contextlib.suppress(OSError):
-                    (self.path / name).unlink(missing_ok=True)
-            if not begun:
-                _remove_empty(sorted({(self.path / name).parent for name in copies}, reverse=True))
+                self._remove(self.path / name)
             raise
 
-    def _make_folders(self, folder: Path) -> None:
-        """Makes the directories down to one in this directory; no part may be a link elsewhere."""
-        for name in itertools.accumulate(folder.relative_to(self.path).parts, os.path.join):
-            path = self.path / name
-            with explain_write_errors(path):
-                if path.is_symlink():
-                    raise OSError(errno.ELOOP, "it is a link, through which nothing is written")
-                path.mkdir(exist_ok=True)
+    def _remove(self, path: Path) -> None:
+        """Removes a file below this directory, and the directories that are empty then."""
+        with contextlib.suppress(OSError), open_folder(path.parent, root=self.path) as folder:
+            os.unlink(path.name, dir_fd=folder)
+        for empty in [p for p in path.parents if self.path in p.parents]:
+            with contextlib.suppress(OSError), open_folder(empty.parent, root=self.path) as folder:
+                os.rmdir(empty.name, dir_fd=folder)  # of a link it is an error
 
     def _replace(self, path: Path, content: bytes, *, keep: bool) -> None:
         old = _read(path, MAX_BYTES)

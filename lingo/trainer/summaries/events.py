@@ -32,6 +32,7 @@ from lingo.storage.files import (
     StorageError,
     append,
     explain_write_errors,
+    make_folder,
     open_folder,
     open_inside,
 )
@@ -98,8 +99,7 @@ class Events:
             return
         first = Event(wall_time=event.wall_time, file_version=_VERSION)
         with self.warn_on_failure(folder), explain_write_errors(folder):
-            with open_folder(folder, root=self._root, make=True):
-                pass
+            make_folder(folder, root=self._root)
             data, start = (frame(e.SerializeToString()) for e in (event, first))
             append(self._file(folder), data, start=start, root=self._root)
 

@@ -239,20 +239,62 @@ class Mixing(Layer):
     def __call__(self, x: Any, *, inputs: nn.CallInputs = nn.NO_INPUTS) -> Any:
         weights = tf.cast(inputs.segments > 0, x.dtype)[:, None, :]
         if self.p.causal:
-            weights *= tf.linalg.band_part(tf.ones([T, T], x.dtype), -1, 0)
+            weights *= tf.linalg.band_part(tf.ones([x.shape[1]] * 2, x.dtype), -1, 0)
         return x + weights @ x / tf.reduce_sum(weights, axis=-1, keepdims=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_first_step_tells_whether_a_layer_is_causal(causal: bool, dtype: Any) -> None:
+@pytest.mark.parametrize(("chunk", "room"), [(1, 4), (2, 3), (2, 4)])
+def test_the_first_step_tells_whether_a_layer_is_causal(
+    chunk: int, room: int, causal: bool, dtype: Any
+) -> None:
     layer = nn.Stack.params(layer=Mixing.params(causal=causal)).build()
-    x = tf.cast(X[:, :2], dtype)
-    _, sides = context.apply(layer, {}, x, 0, method="step", call={"decode_length": T})
+    x = tf.cast(X[:, :chunk], dtype)
+    _, sides = context.apply(layer, {}, x, 0, method="step", call={"decode_length": room})
     assert {k: v.numpy().tolist() for k, v in sides.is_causal.items()} == {"layers/0": [causal] * B}
-    call = {"decode_length": T, "caches": sides.caches}
-    _, sides = context.apply(layer, {}, x[:, :1], 2, method="step", call=call)
+    call = {"decode_length": room, "caches": sides.caches}
+    _, sides = context.apply(layer, {}, x[:, :1], chunk, method="step", call=call)
     assert not sides.is_causal
+
+
+class OneHotMean(Layer):
+    """Adds the mean of what the tokens of all positions stand for."""
+
+    def __call__(self, x: Any, *, inputs: nn.CallInputs = nn.NO_INPUTS) -> Any:
+        return x + tf.reduce_mean(tf.one_hot(inputs.token_ids, D, dtype=x.dtype), 1, keepdims=True)
+
+
+def test_other_tokens_at_later_positions_tell_it_too() -> None:
+    inputs = nn.CallInputs(token_ids=tf.ones([B, 1], tf.int32))
+    call = {"decode_length": 4}
+    _, sides = context.apply(
+        OneHotMean.params().build(),
+        {},
+        tf.constant(X[:, :1]),
+        0,
+        method="step",
+        call=call,
+        inputs=inputs,
+    )
+    assert sides.is_causal[""].numpy().tolist() == [0] * B
+
+
+class MeanOfAll:
+    """What a mixin computes, which is no layer itself."""
+
+    def __call__(self, x: Any, *, inputs: nn.CallInputs = nn.NO_INPUTS) -> Any:
+        del inputs
+        return x + tf.reduce_mean(x, axis=1, keepdims=True)
+
+
+def test_what_a_mixin_computes_is_not_positionwise() -> None:
+    class Mixed(MeanOfAll, nn.Dropout):
+        pass
+
+    assert nn.Dropout.positionwise
+    assert not Mixed.positionwise
+    assert Mixed.step is Layer.step
 
 
 def test_a_step_that_needs_room_says_so() -> None:

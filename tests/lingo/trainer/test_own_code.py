@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -263,7 +264,9 @@ def test_a_misspelt_axis_is_refused(tmp_path, runtime):
 
 
 def test_an_axis_of_ones_own_is_not(tmp_path):
-    assert train(tmp_path, ('"mlp")', '"colour")'), eval_inputs={}).step == 2
+    for number, name in enumerate(("colour", "head", "state")):
+        (folder := tmp_path / str(number)).mkdir()
+        assert train(folder, ('"mlp")', f'"{name}")'), eval_inputs={}, max_steps=1).step == 1
 
 
 # ---- gradients
@@ -399,5 +402,18 @@ def test_sums_of_other_forms_are_not(tmp_path, loss):
     assert train(tmp_path, (LOSS, loss + "}"), eval_inputs={}, max_steps=1).step == 1
 
 
-def test_a_model_for_batches_of_one_size_is_not_refused(tmp_path):
-    assert train(tmp_path, (CALL, f"{CALL} + tf.zeros([4, 2])"), max_steps=1).step == 1
+@pytest.mark.parametrize(
+    "call", [f"{CALL} + tf.zeros([4, 2])", f"assert x.shape[0] == 4; {CALL}"], ids=["sum", "assert"]
+)
+def test_a_model_for_batches_of_one_size_is_not_refused(tmp_path, call):
+    assert train(tmp_path, (CALL, call), max_steps=1).step == 1
+
+
+def test_a_loss_that_was_changed_is_checked_again(tmp_path, monkeypatch):
+    assert train(tmp_path, max_steps=1, eval_inputs={}).step == 1
+    (file := tmp_path / "mine.py").write_text(SOURCE.replace(LOSS, MEAN + "}"))
+    for name in [n for n, m in sys.modules.items() if getattr(m, "__file__", "") == str(file)]:
+        monkeypatch.delitem(sys.modules, name)  # as in a new process
+    params = lingo.get(f"{file}:mine").set(max_steps=2, eval_inputs={})
+    with pytest.raises(ParamError, match="the loss 'loss' is not a sum over examples"):
+        lingo.train(params, tmp_path / "run", allow_change=True)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pathlib
+import sys
 from collections.abc import Callable
 
 import pytest
 
+import lingo
 from lingo.config.errors import note_line, note_place
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import definition_line, is_user_file, origin, user_line
+from lingo.config.roots.user_line import (
+    definition_line,
+    error_prefix,
+    is_lingos,
+    is_user_file,
+    user_line,
+)
 from lingo.layers import Linear
 
 HERE = pathlib.Path(__file__)
@@ -72,16 +81,25 @@ def test_a_file_that_is_not_there_is_nobodys() -> None:
     assert not is_user_file(__import__("numpy").__file__)
 
 
+def test_a_class_in_tasks_of_ones_own_is_not_lingos(tmp_path, monkeypatch) -> None:
+    (tmp_path / "fit.py").write_text("class Fit: pass")
+    spec = importlib.util.spec_from_file_location("tasks.fit", tmp_path / "fit.py")
+    monkeypatch.setitem(sys.modules, "tasks.fit", module := importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module)
+    assert not is_lingos(module.Fit)
+    assert is_lingos(lingo.Experiment)
+
+
 def test_what_the_text_says_is_not_said_twice() -> None:
     error = ParamError("model: dim=3")
     note_place(error, "model")
     note_line(error, "/a/mine.py:3")
-    assert origin(error) == "/a/mine.py:3: "
-    assert origin(ParamError("/a/mine.py:3: dim=3")) == ""
+    assert error_prefix(error) == "/a/mine.py:3: "
+    assert error_prefix(ParamError("/a/mine.py:3: dim=3")) == ""
     inner = ValueError("odd")
     note_place(inner, "model.layer")
     note_place(inner, "model")
-    assert origin(inner) == "model.layer: "
+    assert error_prefix(inner) == "model.layer: "
 
 
 def test_a_definition_has_a_line_unless_it_was_typed() -> None:

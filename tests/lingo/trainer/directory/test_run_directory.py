@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.config.source_files import SourceFile
 from lingo.storage.files import DirectoryLocked, StorageError
 from lingo.storage.rows import Rows
 from lingo.trainer.directory.run_directory import MAX_BYTES, RunDirectory, flags_text
@@ -172,7 +173,7 @@ def test_rows_of_later_steps_are_cut_also_those_of_evaluations_beside_the_traini
 
 
 FILES = ["audit.jsonl", "metrics.jsonl", "vectors.jsonl"]
-FOLDERS = ["train", "checkpoints", "profile", "eval_same"]
+FOLDERS = ["train", "checkpoints", "profile", "source", "eval_same"]
 
 
 @pytest.mark.parametrize("name", FILES + FOLDERS)
@@ -188,6 +189,22 @@ def test_a_link_in_the_place_of_what_is_written_is_refused(tmp_path, name):
     (tmp_path / "alias").symlink_to(run.path)
     with RunDirectory(tmp_path / "alias").lock():  # the run directory itself may be one
         pass
+
+
+@pytest.mark.parametrize("name", ["source", "source/layers"])
+def test_a_run_that_cannot_begin_deletes_nothing_behind_a_link(tmp_path, name):
+    (tmp_path / "elsewhere/layers").mkdir(parents=True)
+    for file in (own := [tmp_path / "elsewhere/a.py", tmp_path / "elsewhere/layers/a.py"]):
+        file.write_text("mine")
+    run = RunDirectory(tmp_path / "run")
+    source = {"layers/a.py": SourceFile("/a.py", "0", b"kept"), "a.py": SourceFile("/a", "0", b"k")}
+    with run.lock():
+        (run.path / name).parent.mkdir(exist_ok=True)
+        (run.path / name).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match=f"{name}.* a link"):
+            run.write(TEXTS, source=source)
+        assert not (run.path / "config.json").exists()
+    assert [file.read_text() for file in own] == ["mine"] * 2
 
 
 def test_rows_of_an_evaluation_that_is_a_link_are_not_cut(tmp_path):
