@@ -131,15 +131,17 @@ def start_run(run: Run, status: RunStatus) -> Start:
     specs = experiment.train_input.specs()
     if found is None:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
-    program = _start_program(experiment, found, warm)
+    with run.progress.show_time("placing the state on the devices"):
+        program = _start_program(experiment, found, warm)
     injection.at("compile", status.counters.step)
-    compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
     program_text = ""
-    if compiled is not None:
-        try:
-            program_text = inspection.text(inspection.report(compiled, experiment.task))
-        except inspection.UnreadableProgram as error:
-            run.progress.message(f"warning: {error}")
+    with run.progress.show_time("compiling a step"):
+        compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
+        if compiled is not None:
+            try:
+                program_text = inspection.text(inspection.report(compiled, experiment.task))
+            except inspection.UnreadableProgram as error:
+                run.progress.message(f"warning: {error}")
     check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     known = _environment(experiment, data, origin)
