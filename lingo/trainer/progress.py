@@ -6,6 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -130,6 +131,31 @@ class Progress:
 
         yield advance
         if (seconds := self._clock() - start) >= 1:
+            self.message(f"{what}: done in {_duration(seconds)}")
+
+    @contextlib.contextmanager
+    def show_time(self, what: str) -> Iterator[None]:
+        """Shows how long something takes that cannot say how much of it is done.
+
+        Another thread shows it: compiling is one call, which takes minutes on a busy machine.
+        """
+        start, has_ended = self._clock(), threading.Event()
+
+        def show() -> None:
+            pause = _WORK_SECONDS
+            while not has_ended.wait(pause):
+                self._show(f"{what}: {_duration(self._clock() - start)}")
+                if not self._console.is_terminal:
+                    pause *= 2  # a few lines, even of an hour
+
+        thread = threading.Thread(target=show, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+            thread.join()
+        if (seconds := self._clock() - start) >= _WORK_SECONDS:
             self.message(f"{what}: done in {_duration(seconds)}")
 
     def _show(self, line: str) -> None:

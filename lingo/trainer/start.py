@@ -129,17 +129,19 @@ def start_run(run: Run, status: RunStatus) -> Start:
     request = {"configuration": digest(status.lines), "data": data, "code": code}
     _check_same(run.processes, request)
     specs = experiment.train_input.specs()
-    program = _start_program(experiment, found, warm)
-    compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
+    with run.progress.show_time("placing the state on the devices"):
+        program = _start_program(experiment, found, warm)
+    program_text = ""
+    with run.progress.show_time("compiling a step"):
+        compiled = program.compile(specs, num_steps=experiment.p.steps_per_loop)
+        if compiled is not None:
+            try:
+                program_text = inspection.text(inspection.report(compiled, experiment.task))
+            except inspection.UnreadableProgram as error:
+                run.progress.message(f"warning: {error}")
     injection.at("compile", status.counters.step)
     if found is None or status.changes:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
-    program_text = ""
-    if compiled is not None:
-        try:
-            program_text = inspection.text(inspection.report(compiled, experiment.task))
-        except inspection.UnreadableProgram as error:
-            run.progress.message(f"warning: {error}")
     check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     known = _environment(experiment, data, origin)

@@ -2,11 +2,13 @@
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from lingo.trainer import progress as module
 from lingo.trainer.progress import Progress, report_line
 
 
@@ -92,6 +94,48 @@ def test_long_work_says_something_every_ten_seconds_and_at_its_end(clock):
         "Indexing: 80%",
         "Indexing: done in 30s",
     ]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_work_of_unknown_length_shows_its_time_from_another_thread(is_terminal, clock, monkeypatch):
+    monkeypatch.setattr(module, "_WORK_SECONDS", 0.01)
+    is_shown = threading.Event()
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=is_terminal, width=40)
+    with Progress(max_steps=10, console=console, clock=clock) as progress:
+        show = progress._show
+        monkeypatch.setattr(progress, "_show", lambda line: (show(line), is_shown.set()))
+        with progress.show_time("Compiling"):
+            clock.now = 70
+            for _ in range(2):  # this thread waits, as for compiled code
+                is_shown.clear()
+                assert is_shown.wait(60)
+        progress.message("after")
+    lines = out.getvalue().replace("\r", "\n").splitlines()
+    assert sum("Compiling: 1m 10s" in line for line in lines) >= 2
+    assert sum("Compiling: done in 1m 10s" in line for line in lines) == 1
+    assert not any(t.name == "progress" for t in threading.enumerate())
+
+
+def test_short_work_of_unknown_length_shows_nothing():
+    progress, out = plain()
+    with progress.show_time("Compiling"):
+        pass
+    assert out.getvalue() == ""
+
+
+def test_work_of_unknown_length_that_fails_shows_no_end(clock):
+    progress, out = plain(clock=clock)
+
+    def fail():
+        with progress.show_time("Compiling"):
+            clock.now = 70
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert out.getvalue() == ""
+    assert not any(t.name == "progress" for t in threading.enumerate())
 
 
 def test_on_a_terminal_the_report_stays_in_place():

@@ -2,6 +2,7 @@
 
 import pathlib
 import shutil
+import time
 
 import pytest
 
@@ -9,6 +10,8 @@ import lingo
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config.serial import serial
+from lingo.runtimes.local import LocalProgram
+from lingo.trainer import progress
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.start import ChangedConfiguration, numeric_changes
@@ -160,3 +163,21 @@ def test_checkpoints_that_are_away_are_not_forgotten(small, run, directory, tmp_
         run(small(), directory)
     away.rename(directory / "checkpoints")
     assert RunDirectory(directory).last_step() == 2
+
+
+def test_long_compilation_is_shown_before_the_first_step(small, directory, monkeypatch, capsys):
+    compile_step = LocalProgram.compile
+
+    def compile_slowly(self, *args, **options):
+        time.sleep(0.2)
+        return compile_step(self, *args, **options)
+
+    monkeypatch.setattr(LocalProgram, "compile", compile_slowly)
+    monkeypatch.setattr(progress, "_WORK_SECONDS", 0.01)
+    lingo.train(small(max_steps=1), directory)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [i for i, line in enumerate(lines) if line.startswith("compiling a step: ")]
+    (first,) = (i for i, line in enumerate(lines) if line.startswith("step 1/1"))
+    assert len(shown) >= 2, lines  # while it lasts, and at its end
+    assert lines[shown[-1]].startswith("compiling a step: done in ")
+    assert shown[-1] < first
