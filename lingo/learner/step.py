@@ -30,6 +30,7 @@ from lingo.learner import finite
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import Batch, Task, check_denominators, check_losses, check_metrics
 from lingo.ops import random
+from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
 from lingo.optim.optimizer import Update, select
 
@@ -87,6 +88,7 @@ class Placement:
 ONE_DEVICE = Placement()
 
 
+@add_in_order()
 def train_step(
     learner: Learner, state: TrainState, batch: Batch, place: Placement = ONE_DEVICE
 ) -> tuple[TrainState, dict[str, Any]]:
