@@ -105,7 +105,8 @@ def _change_later(layer: Layer, new: tf.Tensor | None) -> Any:
     if new.dtype.is_floating:
         other = 1 - repeated
     else:  # ids that every vocabulary has
-        other = tf.cast(tf.equal(repeated, 0) | (positions % 2 == 1), new.dtype)
+        is_odd = tf.equal(tf.math.floormod(positions, 2), 1)
+        other = tf.cast(tf.equal(repeated, 0) | is_odd, new.dtype)
     return tf.where(positions < size_of(new, 1), repeated, other)
 
 
