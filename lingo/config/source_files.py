@@ -24,7 +24,7 @@ from lingo.config.errors import ParamError
 from lingo.config.node.tree import Value, functions, nodes
 from lingo.config.roots import mount
 from lingo.config.roots import roots as roots_
-from lingo.config.roots.user_line import is_user_file
+from lingo.config.roots.user_line import is_installed
 
 MAX_PART = 100  # characters between two slashes of a name
 
@@ -92,7 +92,7 @@ def _read_all(modules: Iterable[_Module]) -> dict[str, SourceFile]:
     while waiting:
         module = waiting.pop(0)
         path = module.file.resolve()
-        if module in seen or not is_user_file(str(path)):
+        if module in seen or is_installed(str(path)):
             continue
         seen.add(module)
         if path not in paths:

@@ -116,12 +116,14 @@ def is_user_file(file: str, own: Path | None = None) -> bool:
     path = os.path.realpath(file)
     if own is not None and path == os.path.realpath(own):
         return True
-    return (
-        os.path.isfile(path)
-        and not path.startswith(_lingo_dirs() + _python_dirs())
-        and not _PACKAGES.intersection(path.split(os.sep))
-        and not os.path.basename(path).startswith(_GENERATED)
-    )
+    is_generated = os.path.basename(path).startswith(_GENERATED)
+    return os.path.isfile(path) and not is_generated and not is_installed(path)
+
+
+def is_installed(path: str) -> bool:
+    """Returns whether a path, absolute and without links, is of lingo, of Python or a package."""
+    is_package = not _PACKAGES.isdisjoint(path.split(os.sep))
+    return is_package or path.startswith(_lingo_dirs() + _python_dirs())
 
 
 @functools.cache

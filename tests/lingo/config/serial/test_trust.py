@@ -178,5 +178,5 @@ def test_a_class_of_an_experiment_file_without_fields_is_not_imported(tmp_path: 
     )
     finder = Finder({}, (), roots.find([tmp_path]))
     for name in ("Job", "Ring"):
-        with pytest.raises(ParamError, match=f"has no class {name} to configure"):
+        with pytest.raises(ParamError, match=f"has no class or function {name} to configure"):
             finder.find([f"params.serial_job:{name}"])
