@@ -56,7 +56,7 @@ class _Module(NamedTuple):
         return [*parts, "__init__"] if is_package else parts
 
 
-def find_source(value: Value, function_file: str = "") -> dict[str, SourceFile]:
+def find_user_files(value: Value, function_file: str = "") -> dict[str, SourceFile]:
     """Returns the user's own files of an experiment by name.
 
     Args:

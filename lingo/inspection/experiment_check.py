@@ -18,7 +18,7 @@ from lingo.config.roots.roots import Roots
 from lingo.config.roots.user_line import error_prefix
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection import weight_table
-from lingo.inspection.conformance.claim import Claim
+from lingo.inspection.conformance.claim import Claim, first_line
 from lingo.inspection.conformance.contract_check import check_contract
 from lingo.inspection.trace import trace
 
@@ -54,12 +54,8 @@ class CheckResult(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The first line of the error, as TensorFlow's errors may be pages long, and its origin."""
-        if self.error is None:
-            return ""
-        first = (str(self.error).strip() or "no message").splitlines()[0]
-        kind = "" if isinstance(self.error, ParamError) else f"{type(self.error).__name__}: "
-        return f"{error_prefix(self.error)}{kind}{first}"
+        """The first line of the error, after the line of the user's file that it comes from."""
+        return "" if self.error is None else f"{error_prefix(self.error)}{first_line(self.error)}"
 
 
 def check_experiments(

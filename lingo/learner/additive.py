@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import is_lingos
@@ -30,8 +31,7 @@ from lingo.ops import random
 _MAX_SIZE = 2**22  # elements of the tensors that are replaced; what needs more is not checked
 _TOLERANCE = 1e-3  # relative: sums are float32
 
-_WRONG_SIZE = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a model may raise that computes batches of one size only."""
+_PYTHON_ERRORS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
 
 _Pair: TypeAlias = tuple[Any, Any]
 """A tensor of the trace for B examples, and the same of the trace for 2 * B."""
@@ -48,8 +48,8 @@ def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
         return
     once = _trace(learner, specs, place)
     try:
-        twice = _trace(learner, _repeat(specs, 2), place)
-    except _WRONG_SIZE:
+        twice = _trace(learner, _double(specs), place)
+    except (*_PYTHON_ERRORS, LingoError, tf.errors.OpError):  # it computes one size of batches only
         return
     if once.keys() != twice.keys():
         return
@@ -67,8 +67,8 @@ def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
         _check_sum(learner.task, name, one, two)
 
 
-def _repeat(specs: Specs, num: int) -> Specs:
-    return {name: ((num * size, *rest), dtype) for name, ((size, *rest), dtype) in specs.items()}
+def _double(specs: Specs) -> Specs:
+    return {name: ((2 * size, *rest), dtype) for name, ((size, *rest), dtype) in specs.items()}
 
 
 def _trace(learner: Learner, specs: Specs, place: Placement) -> dict[str, tf.Tensor]:

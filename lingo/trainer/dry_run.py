@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping
 
 from lingo.config import text
-from lingo.config.source_files import find_source
 from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.memory import size
@@ -44,8 +43,7 @@ def dry_run(request: Request, run: RunDirectory | None) -> str:
     if run is not None:
         lines = text.resolve(request.params)
         changes = check_changes(run, lines, found, allow_change=request.allow_change)
-        source = find_source(request.params, request.origin.file)
-        changes += check_source(run, source, found, allow_change=request.allow_change)
+        changes += check_source(run, request.source, found, allow_change=request.allow_change)
     warm = None if found else experiment.warm_start()
     with Progress(max_steps=experiment.p.max_steps) as progress:
         data = prepare_data(experiment, progress)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import NamedTuple
+import functools
 
 from lingo.config.params import Params
 from lingo.config.serial.serial import Origin
-from lingo.config.source_files import SourceFile
+from lingo.config.source_files import SourceFile, find_user_files
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -17,16 +16,22 @@ from lingo.trainer.progress import Progress
 NO_STEPS = range(0)
 
 
-class Request(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Request:
     """What to train."""
 
     params: Params  # of an Experiment
     config: str  # the text of config.json
     flags: str  # the text of flags.txt
-    origin: Origin = Origin()  # where the parameters came from
+    origin: Origin = dataclasses.field(default_factory=Origin)  # where the parameters came from
     profile_steps: range = NO_STEPS  # 10, ..., 14: from after 10 steps until after 15
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
     allow_change: bool = False  # resume also from a checkpoint of another configuration or code
+
+    @functools.cached_property
+    def source(self) -> dict[str, SourceFile]:
+        """The user's own files that the experiment uses, by name, as they are at the first look."""
+        return find_user_files(self.params, self.origin.file)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +42,4 @@ class Run:
     experiment: Experiment  # built from `request.params`
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
-    source: Mapping[str, SourceFile] = dataclasses.field(default_factory=dict)
-    """The user's own files that the experiment uses, by name."""
     processes: Processes = ALONE  # all do the same; the leader shares what only it can know

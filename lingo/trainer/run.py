@@ -21,7 +21,6 @@ from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.config.params import ParamError
-from lingo.config.source_files import find_source
 from lingo.contract import Experiment
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
@@ -70,7 +69,7 @@ def train(
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
             DataError, ProgramError, StorageError, LostWorker: as their names say.
     """
-    source = find_source(request.params, request.origin.file)  # first: it may change meanwhile
+    _ = request.source  # read first: files may change while the run starts
     experiment: Experiment = request.params.build()
     late = experiment.task.declares_late
     if not late:
@@ -88,7 +87,6 @@ def train(
                 experiment=experiment,
                 directory=RunDirectory(directory.path, enabled=is_leader),
                 progress=Progress(max_steps=experiment.p.max_steps, enabled=is_leader),
-                source=source,
                 processes=processes,
             )
             return _train(run, signals, watchdog)

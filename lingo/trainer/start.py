@@ -108,7 +108,7 @@ def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Ru
     if run.processes.is_leader:  # not reached if no checkpoint is usable: leftovers may help then
         store.clear_leftovers(directory.checkpoints)
     changes = check_changes(directory, lines, found, allow_change=request.allow_change)
-    changes += check_source(directory, run.source, found, allow_change=request.allow_change)
+    changes += check_source(directory, run.request.source, found, allow_change=request.allow_change)
     counters = read_counters(found.step, found.metadata) if found else RunCounters()
     return RunStatus(lines, found, changes, counters)
 
@@ -125,7 +125,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     data = prepare_data(experiment, run.progress)
     if found is not None and not run.request.allow_change:
         check_data(run.directory, data, found)
-    code = {name: file.sha256 for name, file in run.source.items()}
+    code = {name: file.sha256 for name, file in run.request.source.items()}
     request = {"configuration": digest(status.lines), "data": data, "code": code}
     _check_same(run.processes, request)
     specs = experiment.train_input.specs()
@@ -145,7 +145,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     known = _environment(experiment, data, origin)
-    if used := source_record.merge(run.directory.read_source(), run.source):
+    if used := source_record.merge(run.directory.read_source(), run.request.source):
         known |= {SOURCE: source_record.to_json(used)}
     return Start(status, known, warm, program, program_text)
 
@@ -222,7 +222,7 @@ def write_texts(run: Run, start: Start) -> None:
     if start.warm is not None:
         texts["warm_start.txt"] = start.warm.table()
     same = environment.is_same(run.directory.read(ENVIRONMENT) or "", start.environment)
-    run.directory.write(texts, source=run.source, replaced={ENVIRONMENT} if same else ())
+    run.directory.write(texts, source=run.request.source, replaced={ENVIRONMENT} if same else ())
 
 
 def print_start(run: Run, start: Start) -> None:

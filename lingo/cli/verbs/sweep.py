@@ -30,7 +30,7 @@ from lingo.config import registry, text
 from lingo.config.overrides.apply import apply
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
-from lingo.config.source_files import find_source
+from lingo.config.source_files import find_user_files
 from lingo.config.text import Line
 from lingo.contract import build_experiment
 from lingo.study.metric import Metric, choose_metric
@@ -115,7 +115,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
         num_trials=values.num_trials or 0,
         seed=values.seed or 0,
         metric=choose_metric(experiment, values.metric, goal),
-        source=find_source(experiments.first.params, experiments.first.origin.file),
+        source=find_user_files(experiments.first.params, experiments.first.origin.file),
     )
 
 

@@ -35,7 +35,6 @@ from lingo.config.node.tree import walk
 from lingo.config.params import Params, fields
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
-from lingo.config.source_files import find_source
 from lingo.contract import build_experiment
 from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
@@ -94,11 +93,11 @@ def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog | None
 
 def _remember(request: Request) -> None:
     """Remembers the user's own files of an experiment, so that `--run` trusts them later."""
-    source = find_source(request.params, request.origin.file)
+    files = request.source.values()
     try:
-        trained_files.remember(source.values())
+        trained_files.remember(files)
     except OSError as error:
-        names = ", ".join(file.path for file in source.values())
+        names = ", ".join(file.path for file in files)
         experiment_flags.print_note(f"--run will need --trust for {names}: {error}")
 
 

@@ -52,9 +52,14 @@ def error_prefix(error: BaseException) -> str:
     raised it, as far as they are known and the error's text does not have them.
     """
     text, place, line = _text(error), place_of(error), user_line(error) or line_of(error)
-    parts = [line] if line and not _LINE.search(text) else []
+    parts = [line] if line and not names_line(text) else []
     parts += [place] if place and place not in text else []
     return "".join(f"{part}: " for part in parts)
+
+
+def names_line(text: str) -> bool:
+    """Returns whether a message names a line of a file of Python."""
+    return _LINE.search(text) is not None
 
 
 def definition_line(defined: type | Callable[..., Any]) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import definition_line, is_lingos, user_line
-
-_LINE = re.compile(r"\.py:\d+")  # in a message that names its line itself
+from lingo.config.roots.user_line import definition_line, is_lingos, names_line, user_line
 
 Outcome = Literal["pass", "FAILED", "not checked"]
 
@@ -63,12 +60,15 @@ def check_claim(text: str, subject: str, check: Callable[[], None], *, where: st
 
 def _describe(error: Exception, where: str) -> str:
     """Returns an error as a line, with the line of the user's file that raised it."""
-    first = (str(error).strip() or "no message").splitlines()[0]
-    text = first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
-    if _LINE.search(text):
-        return text
-    line = user_line(error) or where
+    text = first_line(error)
+    line = "" if names_line(text) else user_line(error) or where
     return f"{line}: {text}" if line else text
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error, as TensorFlow's may be pages long, after its class."""
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
 
 
 def own_line(cls: type) -> str:

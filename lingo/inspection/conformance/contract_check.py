@@ -23,7 +23,7 @@ from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.conformance.claim import Claim, check_claim, own_line
 from lingo.inspection.conformance.input_claims import input_claims
-from lingo.inspection.conformance.layer_call import LayerValues, perturbed_values
+from lingo.inspection.conformance.layer_call import LayerValues, as_tensors, perturbed_values
 from lingo.inspection.conformance.layer_claims import Example, layer_claims
 from lingo.inspection.conformance.recording import Recorder, rows_together
 from lingo.inspection.conformance.task_claims import TaskExample, task_claims
@@ -146,7 +146,7 @@ def _call(experiment: Experiment, values: LayerValues, batch: Batch, recorder: R
     """Computes the losses of a batch, and records the calls of layers."""
     fields = {"state": values.state, "training": True, "rows": tf.constant(batch["rows"])}
     fields |= {"key": random.root_key(1), "observer": recorder}
-    tensors = {name: tf.constant(value) for name, value in batch.items()}
+    tensors = as_tensors(dict(batch))
     context.apply(experiment.task, values.weights, tensors, method="loss", call=fields)
 
 

@@ -98,11 +98,10 @@ def values_of(layer: Layer, root: LayerValues) -> LayerValues:
         return {k: v[first] if shape else v for k, v in values.items() if k.startswith(prefix)}
 
     parts = layer.path.split("/")
-    ends = [n for n, part in enumerate(parts, 1) if (path.index_range(part)) is not None]
     indices = {
         "/".join(parts[:end]): copies.start
-        for end in ends
-        if (copies := path.index_range(parts[end - 1])) is not None
+        for end, part in enumerate(parts, start=1)
+        if (copies := path.index_range(part)) is not None
     }
     return LayerValues(own(root.weights), own(root.state), indices)
 
@@ -120,8 +119,8 @@ def compute(
 ) -> LayerResult:
     """Computes a call of a layer, and the gradient of a sum over all of its results."""
     given = as_tensors((values.weights, values.state, call.rows, call.args, dict(call.inputs)))
-    fields = {"training": training, "indices": values.indices, "compiled": engine == "xla"}
-    fields |= {"key": random.root_key(1) if training else None}
+    key = random.root_key(1) if training else None
+    fields = {"training": training, "key": key, "compiled": engine == "xla"}
 
     def step() -> Any:
         # as in a training step, tensors of the graph: the gradient of a loop with a rematerialized
@@ -136,7 +135,7 @@ def compute(
                 own,
                 *args,
                 method=call.method,
-                call=fields | {"state": state, "rows": rows},
+                call=fields | {"state": state, "rows": rows, "indices": values.indices},
                 **inputs,
             )
             flat = [v for v in tf.nest.flatten((outputs, sides.losses)) if tf.is_tensor(v)]

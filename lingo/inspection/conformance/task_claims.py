@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,15 +23,16 @@ from lingo.inspection.conformance.claim import (
     own_line,
     require_same,
 )
-from lingo.inspection.conformance.layer_call import Engine, LayerValues, by_name, run
+from lingo.inspection.conformance.layer_call import (
+    Engine,
+    LayerValues,
+    as_tensors,
+    by_name,
+    run,
+)
 from lingo.inspection.conformance.layer_claims import FLOOR, ROUNDING, check_gradients
 from lingo.layers import context
-from lingo.learner.state import (
-    initial_state,
-    load_arrays,
-    named_tensors,
-    restore_state,
-)
+from lingo.learner.state import initial_state, load_arrays, named_tensors, restore_state
 from lingo.learner.step import evaluate_batch, find_frozen, find_owner, normalize_losses
 from lingo.ops import random
 
@@ -124,10 +125,9 @@ def _step_sums(
     batch = example.batch if batch is None else batch
     names: list[str] = []
 
-    tensors = {name: tf.constant(value) for name, value in batch.items()}
+    tensors, unused = as_tensors(dict(batch)), set[str]()
     fields = {"state": values.state, "training": True, "key": random.root_key(1)}
-    in_vain = set[str]()
-    fields |= {"rows": tensors["rows"], "compiled": engine == "xla", "unused_weights": in_vain}
+    fields |= {"rows": tensors["rows"], "compiled": engine == "xla", "unused_weights": unused}
 
     def step() -> Any:
         weights = tf.nest.map_structure(tf.identity, values.weights)
@@ -146,7 +146,7 @@ def _step_sums(
     return _Sums(
         {name: np.asarray(value) for name, value in zip(names, scalars, strict=True)},
         by_name({k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}),
-        sorted(in_vain.union(where for where, value in gradients.items() if value is None)),
+        sorted(unused.union(where for where, value in gradients.items() if value is None)),
     )
 
 
@@ -161,23 +161,24 @@ def _check_parts(example: TaskExample) -> None:
             " statistics_over)"
         )
     parts = _parts(example)
-    tensors = {name: tf.constant(value) for name, value in example.batch.items()}
-    whole = _step_sums(example, denominators=task.loss_denominators(tensors))
-    sums = [
-        _step_sums(example, batch=part, denominators=task.loss_denominators(tensors))
-        for part in parts
-    ]
-    what = f"parts of {' and '.join(str(len(part['rows'])) for part in parts)} rows together"
-    _check_sums(whole, _add(sums), what)
+    denominators = task.loss_denominators(as_tensors(dict(example.batch)))
+    whole, *sums = (
+        _step_sums(example, batch=batch, denominators=denominators)
+        for batch in (example.batch, *parts)
+    )
+    _check_sums(whole, _add(sums), _describe_parts(parts))
 
 
 def _check_metrics(example: TaskExample) -> None:
     parts = _parts(example)
     whole, *states = (_metric_states(example, batch) for batch in (example.batch, *parts))
     total = {name: sum(state[name] for state in states) for name in whole}
-    what = f"parts of {' and '.join(str(len(part['rows'])) for part in parts)} rows together"
-    floor = FLOOR * largest_of([*whole.values()])
+    what, floor = _describe_parts(parts), FLOOR * largest_of([*whole.values()])
     require_same(whole, _as_given(total, whole), what=what, tolerance=ROUNDING, floor=floor)
+
+
+def _describe_parts(parts: Sequence[Mapping[str, np.ndarray]]) -> str:
+    return f"parts of {' and '.join(str(len(part['rows'])) for part in parts)} rows together"
 
 
 def _parts(example: TaskExample) -> list[dict[str, np.ndarray]]:
@@ -204,8 +205,7 @@ def _as_given(sums: Mapping[str, Any], wanted: Mapping[str, np.ndarray]) -> dict
 
 def _metric_states(example: TaskExample, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     values, task = example.values, example.experiment.task
-    tensors = {name: tf.constant(value) for name, value in batch.items()}
-    states = evaluate_batch(task, values.weights, values.state, tensors)
+    states = evaluate_batch(task, values.weights, values.state, as_tensors(dict(batch)))
     return {
         f"{part!r} of the metric {name!r}": np.asarray(value)
         for name, state in states.items()
@@ -239,8 +239,10 @@ def _check_resumed(example: TaskExample) -> None:
     ]
     if differ:
         more = f" and {len(differ) - 1} others" if len(differ) > 1 else ""
-        raise Broken(f"after step {NUM_STEPS} {differ[0]}{more} differ: the step or the input"
-                     " depends on something that no checkpoint holds")  # fmt: skip
+        raise Broken(
+            f"after step {NUM_STEPS} {differ[0]}{more} differ: the step or the input depends on"
+            " something that no checkpoint holds"
+        )
 
 
 def _train(experiment: Experiment, size: int, state: Any, num_steps: int) -> Any:

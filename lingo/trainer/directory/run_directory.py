@@ -28,7 +28,7 @@ from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config import regular_file, source_record
 from lingo.config.params import ParamError, Params
-from lingo.config.source_files import SourceFile, find_source
+from lingo.config.source_files import SourceFile, find_user_files
 from lingo.storage.files import (
     PATH_PART,
     Lock,
@@ -200,8 +200,8 @@ class RunDirectory:
         if old is not None and keep:
             *_, last, unused = path, *_backup_paths(path)
             if last == path or _read(last, MAX_BYTES) != old:  # kept already, before a crash
-                write_bytes(unused, old)
-        write_bytes(path, content)
+                write_bytes(unused, old, root=self.path)
+        write_bytes(path, content, root=self.path)
 
     def read(self, name: str, *, max_bytes: int = MAX_BYTES) -> str | None:
         """Returns a text file, or None if it does not exist or is larger than `max_bytes`.
@@ -220,7 +220,7 @@ class RunDirectory:
 
     def changed_source(self, params: Params) -> list[str]:
         """Returns the user's own files of an experiment that are not as when the run began."""
-        now = find_source(params)
+        now = find_user_files(params)
         changed = source_record.changed_names(self.read_source(), now)
         return [now[name].path for _, name in changed]
 

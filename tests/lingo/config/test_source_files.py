@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lingo.config import registry, source_files, source_record
-from lingo.config.source_files import SourceFile, find_source
+from lingo.config.source_files import SourceFile, find_user_files
 
 CLASS = """
 from lingo.config.params import Configurable
@@ -31,7 +31,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 def used(form: str) -> dict[str, SourceFile]:
     chosen = registry.get(form)
-    return find_source(chosen.params, chosen.origin.file)
+    return find_user_files(chosen.params, chosen.origin.file)
 
 
 def test_the_files_of_an_experiment_are_its_own_and_what_they_import_beside_them(tmp_path):
@@ -78,13 +78,13 @@ def test_the_bases_of_a_class_count_and_the_file_of_a_function_that_was_not_impo
     )
     chosen = registry.get(f"{tmp_path}/source_child.py:mine")
     names = ["source_base.py", "source_child.py"]
-    assert [*find_source(chosen.params)] == names
-    assert [*find_source(chosen.params, "/etc/passwd")] == names
+    assert [*find_user_files(chosen.params)] == names
+    assert [*find_user_files(chosen.params, "/etc/passwd")] == names
 
 
 def test_files_of_lingo_are_not_the_users() -> None:
     chosen = registry.get("lm.source.tiny")
-    assert find_source(chosen.params, chosen.origin.file) == {}
+    assert find_user_files(chosen.params, chosen.origin.file) == {}
 
 
 def test_no_name_leads_out_and_files_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def _own(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, Path]:
 def save_and_train(file: Path) -> str:
     """Returns the configuration of the experiment, whose files are remembered."""
     chosen = registry.get(f"{file}:oak")
-    source = source_files.find_source(chosen.params, chosen.origin.file)
+    source = source_files.find_user_files(chosen.params, chosen.origin.file)
     trained_files.remember(source.values())
     return serial.dump(chosen.params, chosen.origin, text.digest(text.resolve(chosen.params)))
 
