@@ -222,6 +222,7 @@ def train(
 
     from lingo.config import text
     from lingo.config.serial import serial
+    from lingo.config.source_files import find_user_files
     from lingo.contract import Experiment
     from lingo.trainer import run
     from lingo.trainer.directory.run_directory import RunDirectory, flags_text
@@ -233,7 +234,8 @@ def train(
     config = serial.dump(params, serial.Origin(), digest)
     directory = RunDirectory(logdir)
     flags = flags_text(directory.path.resolve(), config)
-    request = Request(params, config, flags, audit=audit, allow_change=allow_change)
+    source = find_user_files(params)
+    request = Request(params, config, flags, audit=audit, allow_change=allow_change, source=source)
     return run.train(request, directory)
 
 

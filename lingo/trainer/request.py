@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from lingo.config.params import Params
 from lingo.config.serial.serial import Origin
-from lingo.config.source_files import SourceFile, find_user_files
+from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -16,22 +18,17 @@ from lingo.trainer.progress import Progress
 NO_STEPS = range(0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What to train."""
 
     params: Params  # of an Experiment
     config: str  # the text of config.json
     flags: str  # the text of flags.txt
-    origin: Origin = dataclasses.field(default_factory=Origin)  # where the parameters came from
+    origin: Origin = Origin()  # where the parameters came from
     profile_steps: range = NO_STEPS  # 10, ..., 14: from after 10 steps until after 15
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
     allow_change: bool = False  # resume also from a checkpoint of another configuration or code
-
-    @functools.cached_property
-    def source(self) -> dict[str, SourceFile]:
-        """The user's own files that the experiment uses, by name, as they are at the first look."""
-        return find_user_files(self.params, self.origin.file)
+    source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,6 @@ def train(
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
             DataError, ProgramError, StorageError, LostWorker: as their names say.
     """
-    _ = request.source  # read first: files may change while the run starts
     experiment: Experiment = request.params.build()
     late = experiment.task.declares_late
     if not late:

@@ -35,6 +35,7 @@ from lingo.config.node.tree import walk
 from lingo.config.params import Params, fields
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
+from lingo.config.source_files import find_user_files
 from lingo.contract import build_experiment
 from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
@@ -116,6 +117,7 @@ def read_request(values: flags.FlagValues) -> Request:
         NO_STEPS if values.profile_steps is None else _steps(values.profile_steps),
         values.audit,
         values.allow_change,
+        find_user_files(resolved.params, resolved.origin.file),
     )
 
 

@@ -133,9 +133,9 @@ def paired(experiment, text):
 
 
 def entries(directory):
-    """Returns what is in a run, event files without their numbers, and no source of own classes."""
+    """Returns what is in a directory, event files without their numbers."""
     found = (str(path.relative_to(directory)) for path in directory.rglob("*"))
-    return sorted(name.partition(".tfevents")[0] for name in found if not name.startswith("source"))
+    return sorted(name.partition(".tfevents")[0] for name in found)
 
 
 def lasting(shown):
