@@ -40,9 +40,11 @@ from lingo.runtimes.runtime import Arrays, Runtime
 class Local(Runtime):
     """Trains on one device.
 
-    On a CPU, runs are always equal bit for bit. `deterministic` makes them so on other devices:
-    operations use their slower deterministic form, and those that have none raise an error. It
-    stays set for the whole process: TensorFlow cannot unset it.
+    On a CPU, runs are equal bit for bit; those with convolutions are only if the environment has
+    TF_ENABLE_ONEDNN_OPTS=0, for oneDNN may add up in another order each time a step is traced.
+    `deterministic` makes runs equal on other devices: operations use their slower deterministic
+    form, and those that have none raise an error. It stays set for the whole process: TensorFlow
+    cannot unset it.
 
     With several `stage_devices` the stages of each `PipelinedChain` are on these in turn:
     their forward and backward computation, their weights, and the slots and states of these.
