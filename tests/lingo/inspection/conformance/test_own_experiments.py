@@ -18,8 +18,8 @@ KINDS = {
 }
 
 
-# from one state, with the same images and in one process, 20 steps sometimes differ; with
-# TF_ENABLE_ONEDNN_OPTS=0 they have not yet
+# Eight traces of one step, from one state and in one process, gave three or four results; with
+# TF_ENABLE_ONEDNN_OPTS=0 they gave one.
 UNSURE = pytest.mark.xfail(reason="convolutions of oneDNN do not always give the same bits")
 
 
