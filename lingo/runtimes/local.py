@@ -40,11 +40,9 @@ from lingo.runtimes.runtime import Arrays, Runtime
 class Local(Runtime):
     """Trains on one device.
 
-    On a CPU, runs are equal bit for bit; those with convolutions only if the environment has
-    TF_ENABLE_ONEDNN_OPTS=0, because with oneDNN each trace of a step may round differently.
-    `deterministic` makes runs equal on other devices: operations use their slower deterministic
-    form, and those that have none raise an error. It stays set for the whole process: TensorFlow
-    cannot unset it.
+    On a CPU, runs are equal bit for bit. `deterministic` makes them so on other devices:
+    operations use their slower deterministic form, and those that have none raise an error. It
+    stays set for the whole process: TensorFlow cannot unset it.
 
     With several `stage_devices` the stages of each `PipelinedChain` are on these in turn:
     their forward and backward computation, their weights, and the slots and states of these.

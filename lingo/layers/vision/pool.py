@@ -42,7 +42,12 @@ class MaxPool(Pool):
     """The maximum of each window."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.max_pool2d(x, self.p.window, self.p.stride, self.p.padding)
+        # Not tf.nn.max_pool2d: in a loop, oneDNN replaces the gradients of some of its windows, of
+        # others in each trace of a program, and sums differently where windows overlap.
+        window, stride = [1, *self.p.window, 1], self.p.stride
+        return tf.raw_ops.MaxPoolV2(
+            input=x, ksize=window, strides=[1, stride, stride, 1], padding=self.p.padding
+        )
 
 
 class AveragePool(Pool):

@@ -18,14 +18,7 @@ KINDS = {
 }
 
 
-# Eight traces of one step, from one state and in one process, gave three or four results; with
-# TF_ENABLE_ONEDNN_OPTS=0 they gave one.
-UNSURE = pytest.mark.xfail(reason="convolutions of oneDNN do not always give the same bits")
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[UNSURE] if kind == "images" else []) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_experiment_of_each_kind_keeps_the_contract(kind):
     name, *overrides = KINDS[kind]
     (result,) = lingo.check(*overrides, names=[name], contract=True)

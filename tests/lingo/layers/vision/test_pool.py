@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import pytest
@@ -28,3 +30,18 @@ def test_equals_that_of_keras(cls, window, stride, padding):
 @OVER_KINDS
 def test_the_result_has_the_dtype_of_the_layer(cls: type[Pool]) -> None:
     assert apply(cls.params(dtype="bfloat16").build(), {}, X)[0].dtype == tf.bfloat16
+
+
+@OVER_KINDS
+def test_the_gradient_equals_that_of_keras(cls: type[Pool]) -> None:
+    layer, oracle = cls.params(window=(3, 3), stride=2).build(), ORACLES[cls](3, 2, "same")
+
+    def gradient(pool: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
+        x = tf.constant(X)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(pool(x) ** 2)
+        return np.asarray(tape.gradient(loss, x))
+
+    result = gradient(lambda x: apply(layer, {}, x)[0])
+    np.testing.assert_allclose(result, gradient(oracle), rtol=1e-5)
