@@ -42,12 +42,10 @@ class MaxPool(Pool):
     """The maximum of each window."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
-        # Not tf.nn.max_pool2d: in a loop, oneDNN replaces the gradients of some of its windows, of
-        # others in each trace of a program, and sums differently where windows overlap.
-        window, stride = [1, *self.p.window, 1], self.p.stride
-        return tf.raw_ops.MaxPoolV2(
-            input=x, ksize=window, strides=[1, stride, stride, 1], padding=self.p.padding
-        )
+        # Not tf.nn.max_pool2d: in a loop, TensorFlow computes some of its gradients with oneDNN and
+        # some without, not the same ones in each trace, and the two round differently.
+        window, stride = [1, *self.p.window, 1], [1, self.p.stride, self.p.stride, 1]
+        return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=self.p.padding)
 
 
 class AveragePool(Pool):
