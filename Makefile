@@ -8,7 +8,7 @@ TPU_PACKAGES := tensorflow-tpu==2.20.0 libtpu==0.0.21 'tensorboard>=2.20,<2.22' 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
 .PHONY: train test test-all quick slow test-tf220 tpu-env faults grid lint types docs-check bench \
-    golden house clean
+    golden house docs clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
 	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
@@ -63,6 +63,9 @@ golden: .venv/installed  ## writes the resolved text and weight table of every e
 
 house: .venv/installed  ## lines, files, names and circles of the source, with their bounds
 	$(BIN)/python -m tools.house --trace
+
+docs: .venv/installed  ## the site of the documents, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: .venv/installed  ## ratios against other implementations, measured in one run
 	missed=; for name in $(BENCHES); do \
