@@ -215,12 +215,14 @@ def train(
         How it ended: steps done, the last report and evaluations.
 
     Raises:
-        ParamError: if it is not an experiment, cannot be built, or uses a class that is in no file.
+        ParamError: if it is not an experiment, cannot be built, or uses a class that is in no file
+            and in no cell of a notebook.
         LingoError: for what goes wrong in training, as `lingo.trainer.run.train` lists it.
     """
     from pathlib import Path
 
     from lingo.config import text
+    from lingo.config.cells import import_cells
     from lingo.config.serial import serial
     from lingo.config.source_files import find_user_files
     from lingo.contract import Experiment
@@ -230,6 +232,7 @@ def train(
 
     _check_params("train", params, Experiment)
     _check_type("train", "a directory", logdir, (str, Path))
+    params = import_cells(params)
     digest = text.digest(text.resolve(params))
     config = serial.dump(params, serial.Origin(), digest)
     directory = RunDirectory(logdir)

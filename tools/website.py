@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -86,6 +87,8 @@ def generated_pages() -> Iterator[tuple[str, str]]:
         yield f"tables/{name}.md", table_page(table)
     for room, title in REFERENCE.items():
         yield f"reference/{room}.md", reference_page(title, room)
+    for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+        yield f"notebooks/{file.stem}.md", notebook_page(file.read_text())
     functions = [f"lingo.{name}" for name in lingo.__all__ if inspect.isfunction(_lingo(name))]
     yield "reference/lingo.md", _reference("Reference of `import lingo`", functions)
     yield (
@@ -104,6 +107,7 @@ def with_site_links(markdown: str) -> str:
     '[a](data.md#b), [c](index.md), [d](contributing.md)'
     """
     markdown = re.sub(r"\]\(docs/", "](", markdown)
+    markdown = re.sub(r"(\]\(notebooks/\w+)\.ipynb", r"\1.md", markdown)
     for page, source in COPIES.items():
         markdown = re.sub(rf"\]\((\.\./)?{re.escape(source)}", f"]({page}", markdown)
     return markdown
@@ -116,6 +120,17 @@ def with_titles(markdown: str) -> str:
     '```python title="first.py"'
     """
     return re.sub(r"^```(\w+) ([\w./-]+)$", r'```\1 title="\2"', markdown, flags=re.MULTILINE)
+
+
+def notebook_page(notebook: str) -> str:
+    """Returns the cells of a notebook, its JSON, as a page.
+
+    >>> notebook_page('{"cells": [{"cell_type": "code", "source": ["x = 1"]}]}')
+    '```python\\nx = 1\\n```\\n'
+    """
+    texts = [(c["cell_type"], "".join(c["source"])) for c in json.loads(notebook)["cells"]]
+    blocks = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in texts]
+    return "\n\n".join(blocks) + "\n"
 
 
 def table_page(table: Table) -> str:

@@ -9,12 +9,13 @@ import functools
 import json
 import math
 from collections import Counter
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
 from lingo.config.node.tree import Value, field_path, nodes, same
 from lingo.config.params import ParamError, Params, fields
-from lingo.config.serial.trust import Named, Namer
+from lingo.config.serial.trust import Named
 from lingo.config.types import SCALARS
 
 MAX_BYTES = 16 * 2**20
@@ -30,8 +31,9 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 class Encoder:
     """Turns parameter values into values for `json`."""
 
-    def __init__(self, namer: Namer) -> None:
-        self._name = functools.cache(namer.name)  # naming reads files
+    def __init__(self, name: Callable[[Named], str]) -> None:
+        """`name` returns the name of a class or function, as `Namer.name` does."""
+        self._name = functools.cache(name)  # naming reads files
         self._count = 0
 
     def encode(self, value: Value, path: str = "", depth: int = 1) -> Any:

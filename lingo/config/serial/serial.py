@@ -63,7 +63,7 @@ def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None
     Raises ParamError for what could not be read back, such as a class in no file.
     """
     namer = Namer((roots or roots_.find()).trusted_roots())
-    encoder = Encoder(namer)
+    encoder = Encoder(namer.name)
     experiment: dict[str, Any] = origin._asdict() | {"overrides": list(origin.overrides)}
     saved: dict[str, Any] = {
         "format": FORMAT,

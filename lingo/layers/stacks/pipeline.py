@@ -121,7 +121,7 @@ class Pipeline(Stack):
         return sum(self.layer_flops(shape))
 
     def stage_layers(self, shape: Sequence[int]) -> list[list[range]]:
-        """Returns the layers of each stage in each repeat, R lists of K, for any shape of the input."""
+        """Returns the layers of each stage in each repeat, R lists of K, for any input."""
         del shape
         size, num = self._steps_per_stage * len(self.pattern), self.p.num_stages
         starts = range(0, self.p.circular_repeats * num * size, size)

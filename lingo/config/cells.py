@@ -1,0 +1,226 @@
+"""The cells of a notebook: what parameters need of them, as a file that a run can name.
+
+A class or function that was defined in a cell is in no file, so no other process could find it
+again. Before training, its definition and all that it needs of other cells are written into
+
+    ~/.cache/lingo/notebooks/<digest>/notebook.py
+
+and imported from there. The file has imports, functions, classes and assignments, each as it was
+executed last; other statements, such as those that train, are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import os
+import symtable
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from lingo.config import source_files, trained_files
+from lingo.config.ast_lock import AST_LOCK
+from lingo.config.errors import ParamError
+from lingo.config.node.tree import functions, nodes
+from lingo.config.params import Params
+from lingo.config.roots import importing
+from lingo.config.roots import roots as roots_
+from lingo.config.serial.codec import Decoder, Encoder
+from lingo.config.serial.trust import Named
+
+FILE = "notebook.py"
+
+_FUTURE = "__future__"
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Statement(NamedTuple):
+    """A statement at the top of a cell that gives values to names."""
+
+    text: str  # with decorators, and the comment after it
+    names: tuple[str, ...]  # that it defines; "*" for all of a module
+    is_submodule: bool = False  # `import a.b`: `a` has what several of these import
+
+
+def import_cells(params: Params) -> Params:
+    """Returns the same parameters, with classes and functions of a file for those of cells.
+
+    Outside a notebook, or if nothing comes from a cell, it returns `params`. The file counts as
+    trained by this user, who has typed it. Raises ParamError if a definition needs a name that no
+    import, `def`, `class` or assignment at the top of a cell defines, or if the file cannot be
+    written or imported.
+    """
+    shell = _shell()
+    named = [n for n in _all_named(params) if _is_of_cell(n)]
+    if shell is None or not named:
+        return params
+    cells: list[str] = shell.history_manager.input_hist_parsed
+    text = definitions(cells, [n.__name__ for n in named], known=shell.user_ns)
+    file = _write(text)
+    module = importing.import_file(file, roots_.find())
+    known: dict[str, Named] = {}
+
+    def name(one: Named) -> str:
+        """Names a class or function; of a cell, it stands for that of the file."""
+        mark = f"{one.__module__}:{one.__qualname__}"
+        known[mark] = getattr(module, one.__name__) if _is_of_cell(one) else one
+        return mark
+
+    encoded = Encoder(name).encode(params)
+    return Decoder(known).decode(encoded)
+
+
+def _shell() -> Any:
+    """Returns the shell of IPython that runs this, or None."""
+    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+
+
+def _all_named(params: Params) -> list[Named]:
+    """Returns the classes of parameters, their bases, and their functions, each once."""
+    classes = {cls: None for node in nodes(params) for cls in node.cls.__mro__}
+    return [*classes, *dict.fromkeys(functions(params))]
+
+
+def _is_of_cell(named: type | FunctionType) -> bool:
+    is_main = named.__module__ == "__main__" and "." not in named.__qualname__
+    return is_main and roots_.source_file(named) is None
+
+
+def _write(text: str) -> Path:
+    """Writes the file of a notebook, unless it is there; raises ParamError if it cannot."""
+    content = text.encode()
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    file = Path(os.path.expanduser(home), "lingo", "notebooks", digest, FILE).resolve()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not (file.is_file() and file.read_bytes() == content):
+            handle, name = tempfile.mkstemp(dir=file.parent)
+            with open(handle, "wb") as stream:
+                stream.write(content)
+            os.replace(name, file)
+        trained_files.remember([source_files.read(file)])
+    except OSError as error:
+        raise ParamError(
+            f"the classes of this notebook cannot be written to {error.filename or file}:"
+            f" {error.strerror}. Write their cells into a file: %%writefile mine.py"
+        ) from None
+    return file
+
+
+# ---- what is needed of cells ---------------------------------------------------------------------
+
+
+def definitions(cells: Sequence[str], names: Iterable[str], *, known: Collection[str] = ()) -> str:
+    """Returns a module that defines some names as the cells did, and whatever these need.
+
+    Args:
+        cells: in the order in which they were executed; those that are not Python are left out.
+        names: that the module must define.
+        known: all names that have values in the notebook.
+
+    Raises ParamError for a name in `known` that is needed and that no statement defines which can
+    be repeated.
+    """
+    statements = [*_statements(cells)]
+    selection = _Selection(statements, known)
+    for name in names:
+        selection.add(name, user=name)
+    future = dict.fromkeys(s.text for s in statements if s.text.startswith(f"from {_FUTURE} "))
+    blocks = [*future, *(s.text for s in selection.found if s.text not in future)]
+    return "\n\n".join(['"""Definitions of a notebook, written by lingo."""', *blocks]) + "\n"
+
+
+class _Selection:
+    """The statements that some names need, each after those that it needs itself."""
+
+    def __init__(self, statements: Iterable[Statement], known: Collection[str]) -> None:
+        self._known = known
+        self._open: list[
+            Statement
+        ] = []  # those that are being added: functions may call each other
+        self._latest: dict[str, list[Statement]] = {}  # several for `import a.b` and `import a.c`
+        for statement in statements:
+            for name in statement.names:
+                earlier = self._latest.get(name, []) if statement.is_submodule else []
+                self._latest[name] = [*earlier, statement]
+        self.found = dict.fromkeys(self._latest.get("*", []))
+
+    def add(self, name: str, *, user: str) -> None:
+        """Adds what defines a name that `user` needs; raises ParamError if nothing does."""
+        if name not in self._latest:
+            if name in self._known and not hasattr(builtins, name):
+                raise ParamError(
+                    f"{user} uses {name}, which no import, def, class or assignment at the top of a"
+                    f" cell defines, so a file could not. Define it there, or write the cell of"
+                    f" {user} into a file: %%writefile mine.py"
+                )
+            return
+        for statement in self._latest[name]:
+            if statement in self.found or statement in self._open:
+                continue
+            self._open.append(statement)
+            for needed in dict.fromkeys(_global_names(statement.text)):
+                if needed not in statement.names:
+                    self.add(needed, user=name)
+            self._open.pop()
+            self.found[statement] = None
+
+
+def _statements(cells: Sequence[str]) -> Iterator[Statement]:
+    for cell in cells:
+        try:
+            with AST_LOCK:
+                body = ast.parse(cell).body
+        except (SyntaxError, ValueError):
+            continue
+        for node in body:
+            if names := tuple(_names(node)):
+                is_plain = isinstance(node, ast.Import)
+                dotted = is_plain and any("." in a.name and not a.asname for a in node.names)
+                yield Statement(_text(cell, node), names, dotted)
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """Yields the names that an import, a definition or an assignment gives values to."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        for alias in node.names:
+            yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(node, _Definition):
+        yield node.name
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for target in targets:
+            for inner in ast.walk(target):
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                    yield inner.id
+
+
+def _text(cell: str, node: ast.stmt) -> str:
+    """Returns a statement as it was written, with decorators and the comment behind it."""
+    lines = cell.encode().splitlines()
+    decorators = node.decorator_list if isinstance(node, _Definition) else []
+    first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
+    last, column = (node.end_lineno or node.lineno) - 1, node.end_col_offset or 0
+    rest = lines[last][column:]
+    chosen = [*lines[first:last], lines[last][:column]]
+    chosen[0] = chosen[0] if decorators else chosen[0][node.col_offset :]
+    comment = rest.decode() if rest.strip().startswith(b"#") else ""
+    return b"\n".join(chosen).decode() + comment
+
+
+def _global_names(text: str) -> Iterator[str]:
+    """Yields the names that a statement reads and does not define inside a function."""
+    waiting = [symtable.symtable(text, FILE, "exec")]
+    while waiting:
+        table = waiting.pop()
+        is_module = table.get_type() == "module"
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (is_module or symbol.is_global()):
+                yield symbol.get_name()
+        waiting += table.get_children()
