@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["keras", "quiet", "tf"]
 
+_DEFAULTS = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # or TensorFlow takes all memory of every GPU at once
+}
+"""Environment variables that are set for TensorFlow, unless the user has set them."""
+
 # TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
 _HIDDEN_MODULES = {"tensorflow": ("keras.src.optimizers", "jax")}
@@ -23,6 +29,7 @@ class _LazyModule(ModuleType):
     """A module that is imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
+        _set_defaults()  # GPUs read them when they start, which may be after the import
         with quiet(self.__name__):
             module = importlib.import_module(self.__name__)
         self.__dict__.update(vars(module))
@@ -89,7 +96,7 @@ def _hide_modules(names: Sequence[str]) -> Generator[None]:
 @contextlib.contextmanager
 def _capture_stderr() -> Generator[None]:
     """Captures what is written to stderr, and adds it to an error as a note."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _set_defaults()
     if sys.stderr is None:  # closed, as by `2>&-`: there is nothing to capture
         yield
         return
@@ -106,6 +113,11 @@ def _capture_stderr() -> Generator[None]:
         os.dup2(terminal, 2)
         os.close(terminal)
         os.close(held)
+
+
+def _set_defaults() -> None:
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
 
 
 keras: Any = _LazyModule("keras")  # which has no types

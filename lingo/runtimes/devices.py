@@ -7,6 +7,9 @@ when they first compute, so virtual devices must be made before that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
@@ -42,3 +45,40 @@ def check_devices(engine: str, num_devices: int, num_started: int) -> None:
             f"devices={num_devices}, but {engine} has already started with {num_started}: devices"
             " are chosen once a process, before anything is computed"
         )
+
+
+# ---- GPUs ----------------------------------------------------------------------------------------
+
+_AMPERE = (8, 0)
+"""The compute capability of the first GPUs of NVIDIA that multiply matrices in bfloat16."""
+
+
+class Gpu(NamedTuple):
+    """A GPU that TensorFlow sees."""
+
+    name: str  # such as "NVIDIA H100 80GB HBM3"; "" if it is not known
+    capability: tuple[int, int] | None  # of CUDA, as in (9, 0); None for other GPUs
+
+
+def list_gpus() -> list[Gpu]:
+    """Returns the GPUs that TensorFlow sees, without starting them."""
+    gpus: list[Gpu] = []
+    for device in tf.config.list_physical_devices("GPU"):
+        details = tf.config.experimental.get_device_details(device)
+        gpus.append(Gpu(details.get("device_name", ""), details.get("compute_capability")))
+    return gpus
+
+
+def advise_settings(gpus: Sequence[Gpu], *, dtype: str, xla: bool | None) -> list[str]:
+    """Returns a sentence for each setting that is usually faster on some GPUs; [] without any.
+
+    `dtype` is that of the task, `xla` whether XLA compiles the step, None where it always does.
+    """
+    if not gpus:
+        return []
+    name, advice = gpus[0].name or "this GPU", list[str]()
+    if dtype == "float32" and all((gpu.capability or (0, 0)) >= _AMPERE for gpu in gpus):
+        advice.append(f"hint: {name} multiplies faster in bfloat16: --set=task.dtype=bfloat16")
+    if xla is False:
+        advice.append(f"hint: XLA often makes steps faster on {name}: --set=runtime.xla=True")
+    return advice

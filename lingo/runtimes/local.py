@@ -33,7 +33,7 @@ from lingo.learner.task import Batch, first_calls
 from lingo.ops import random
 from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.ops.scan import scan
-from lingo.runtimes.devices import advise_devices
+from lingo.runtimes.devices import advise_devices, advise_settings, list_gpus
 from lingo.runtimes.runtime import Arrays, Runtime
 
 
@@ -84,6 +84,10 @@ class Local(Runtime):
         names = self._stage_devices()
         devices = {where: names[k % len(names)] for where, k in stages(learner).items()}
         return StagedProgram(learner, state, StagePlacement(names[0], devices))
+
+    def advice(self, dtype: str) -> list[str]:
+        xla = self.p.xla if self.p.stage_devices == 1 else None
+        return advise_settings(list_gpus(), dtype=dtype, xla=xla)
 
     def _stage_devices(self) -> list[str]:
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"

@@ -205,6 +205,13 @@ class Runtime(Configurable, interface=True):
         """Returns the names of the devices of this process, once it has joined."""
         return [device.name for device in tf.config.list_logical_devices()]
 
+    def advice(self, dtype: str) -> list[str]:
+        """Returns a sentence for each setting that is usually faster on these devices.
+
+        `dtype` is that of the task. The process must have joined the others.
+        """
+        return []
+
     def num_host_devices(self) -> int:
         """Returns how many devices keep their part of the state in this machine's memory."""
         return 1

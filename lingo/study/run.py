@@ -7,14 +7,16 @@ table of one that is done, whoever made the runs.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
+import re
 import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import Signals
@@ -36,9 +38,15 @@ from lingo.study.search import propose_point
 from lingo.study.trial import Result, State, Trial, sort_results
 from lingo.trainer.directory.run_directory import RunDirectory
 
+T = TypeVar("T")
+
 Launch: TypeAlias = Callable[[Trial, int], subprocess.Popen[bytes]]
 """Starts a trial in a slot, 0 <= slot < num_workers, whose last trial has ended."""
 
+GPUS = "CUDA_VISIBLE_DEVICES"
+"""The environment variable that says which GPUs a process may use."""
+
+_GPU = re.compile(r"\(UUID: ((?:GPU|MIG)-[\w/-]+)\)")
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 4096
 
@@ -217,13 +225,16 @@ def _last_line(trial: Trial) -> str:
 def launch_locally(
     trial: Trial, slot: int, *, program: Sequence[str], num_workers: int
 ) -> subprocess.Popen[bytes]:
-    """Starts a trial as a child process, in its share of the processors.
+    """Starts a trial as a child process, in its share of the processors and GPUs.
 
     The child prints into its own log.txt and is in a process group of its own, so that a Ctrl+C at
     the terminal reaches it once, from the sweep. It is told to stop if the sweep dies. Raises
     StorageError if its directory or log cannot be written.
     """
-    cores = divide_cores(sorted(os.sched_getaffinity(0)), num_workers)[slot]
+    cores = divide(sorted(os.sched_getaffinity(0)), num_workers)[slot]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    if gpus := visible_gpus():
+        environment[GPUS] = ",".join(divide_gpus(gpus, num_workers)[slot])
     die_with_parent = prepare_die_with_parent(signal.SIGTERM)
 
     def set_up_child() -> None:
@@ -238,15 +249,43 @@ def launch_locally(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=environment,
             process_group=0,
             preexec_fn=set_up_child,
         )
 
 
-def divide_cores(cores: Sequence[int], num_workers: int) -> list[Sequence[int]]:
-    """Returns the processors of each worker: an equal part, or all where there are too few."""
-    if num_workers > len(cores):
-        return [cores] * num_workers
-    cuts = [worker * len(cores) // num_workers for worker in range(num_workers + 1)]
-    return [cores[start:end] for start, end in itertools.pairwise(cuts)]
+def divide(items: Sequence[T], num_workers: int) -> list[Sequence[T]]:
+    """Returns the part of each worker: an equal part, or all where there are too few."""
+    if num_workers > len(items):
+        return [items] * num_workers
+    cuts = [worker * len(items) // num_workers for worker in range(num_workers + 1)]
+    return [items[start:end] for start, end in itertools.pairwise(cuts)]
+
+
+def divide_gpus(gpus: Sequence[str], num_workers: int) -> list[Sequence[str]]:
+    """Returns the GPUs of each worker: an equal part, or one that it shares if there are too few.
+
+    So no trial waits for memory that another one has taken, unless it has to.
+    """
+    if num_workers <= len(gpus):
+        return divide(gpus, num_workers)
+    return [[gpus[worker % len(gpus)]] for worker in range(num_workers)]
+
+
+@functools.cache
+def visible_gpus() -> tuple[str, ...]:
+    """Returns the names of the NVIDIA GPUs that this process may use, as CUDA takes them.
+
+    They are those of CUDA_VISIBLE_DEVICES, or else all that `nvidia-smi` lists; parts of a GPU
+    (MIG), if it is divided. () without such GPUs.
+    """
+    if (given := os.environ.get(GPUS)) is not None:
+        names = [name.strip() for name in given.split(",")]
+        return tuple(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    ids = _GPU.findall(done.stdout) if done.returncode == 0 else []
+    return tuple([i for i in ids if i.startswith("MIG-")] or ids)

@@ -229,6 +229,8 @@ def print_start(run: Run, start: Start) -> None:
     """Shows where a run starts, and renames the damaged checkpoints that were skipped."""
     progress = run.progress
     progress.show_directory(run.directory.path)
+    for line in run.experiment.runtime.advice(run.experiment.task.p.dtype):
+        progress.message(line)
     if start.warm is not None:
         progress.message(f"read {start.warm.summary()}")
     for change in start.status.changes:

@@ -17,7 +17,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.mesh.topology import Topology
-from lingo.runtimes.devices import advise_devices, check_devices
+from lingo.runtimes.devices import advise_devices, check_devices, list_gpus
 from lingo.runtimes.runtime import ProgramError, peak
 
 
@@ -25,6 +25,7 @@ def engine() -> Any:
     """Returns the module `jax`; raises ParamError if it is not installed."""
     # XLA warns for every program that it will drop this partitioner some day.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or it takes most GPU memory
     try:
         import jax
     except ImportError as error:
@@ -51,11 +52,13 @@ def device_mesh(topology: Topology) -> Any:
     """Returns the `jax.sharding.Mesh` of a topology, over the devices of all processes in order.
 
     GPUs are hidden from TensorFlow, which only traces. Raises ParamError if there are too few
-    devices, or, with several processes, too many.
+    devices, or, with several processes, too many, or if JAX does not see the GPUs of the machine.
     """
     jax = engine()
-    tf.config.set_visible_devices([], "GPU")
     devices, wanted = jax.devices(), topology.num_devices
+    if devices[0].platform == "cpu" and jax.config.jax_platforms != "cpu":
+        _check_no_gpus()
+    tf.config.set_visible_devices([], "GPU")
     if len(devices) < wanted:
         here = f"{len(devices)} {'is' if len(devices) == 1 else 'are'} here"
         if devices[0].platform == "cpu":
@@ -70,6 +73,18 @@ def device_mesh(topology: Topology) -> Any:
             "runtime",
         )
     return jax.sharding.Mesh(np.array(devices[:wanted]).reshape(topology.shape), topology.axes)
+
+
+def _check_no_gpus() -> None:
+    """Raises ParamError if there are GPUs, which a JAX without CUDA would leave idle."""
+    if num := len(list_gpus()):
+        gpus = "1 GPU" if num == 1 else f"{num} GPUs"
+        raise ParamError(
+            f"a mesh computes through JAX, which sees only the processor, but here {gpus} of"
+            " TensorFlow would be idle: pip install 'lingo-tf[mesh-gpu]'. To compute on the"
+            " processor: --devices=1, or as many as the mesh has",
+            "runtime",
+        )
 
 
 @contextlib.contextmanager

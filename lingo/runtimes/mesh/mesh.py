@@ -9,6 +9,7 @@ from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import Processes, cluster
 from lingo.runtimes.compiled_program import CompiledProgram
+from lingo.runtimes.devices import advise_settings, list_gpus
 from lingo.runtimes.layout import batch_axes, bytes_per_device
 from lingo.runtimes.mesh import engine
 from lingo.runtimes.runtime import Program
@@ -31,6 +32,11 @@ class Mesh(Sharded):
 
     def device_names(self) -> list[str]:
         return [str(device) for device in engine.engine().local_devices()]
+
+    def advice(self, dtype: str) -> list[str]:
+        if engine.engine().local_devices()[0].platform == "cpu":
+            return []
+        return advise_settings(list_gpus(), dtype=dtype, xla=None)
 
     def num_host_devices(self) -> int:
         several = cluster(os.environ)

@@ -11,6 +11,7 @@ from lingo.config.params import ParamError
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import ALONE, Processes
+from lingo.runtimes.devices import advise_settings, list_gpus
 from lingo.runtimes.replicated.program import ReplicatedProgram
 from lingo.runtimes.replicated.shares import Shares, check_statistics
 from lingo.runtimes.replicated.workers import Workers, workers
@@ -91,6 +92,10 @@ class Replicated(Runtime):
         strategy, count = (self._strategy(), 1) if joined is None else (joined[0], joined[1].count)
         devices = tuple(strategy.extended.worker_devices)
         return count * matmul_flops_per_second(dtype, devices)
+
+    def advice(self, dtype: str) -> list[str]:
+        uses_gpus = self.p.tpu is None and any("GPU" in name.upper() for name in self._names())
+        return advise_settings(list_gpus() if uses_gpus else [], dtype=dtype, xla=self.p.xla)
 
     def _meet(self) -> Workers | None:
         joined, p = workers(), self.p

@@ -6,6 +6,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 NOISY = "import os; os.write(2, b'noise\\n'); answer = 42"
 BROKEN = "import os; os.write(2, b'the reason\\n'); raise OSError('no such library')"
 SCRIPT = """
@@ -91,3 +93,18 @@ import jax, keras
 assert keras.src.optimizers and jax.jit
 """
     run(code, tmp_path)
+
+
+@pytest.mark.parametrize("given", [None, "false"])
+def test_gpus_give_memory_as_it_is_needed_unless_the_user_says_otherwise(tmp_path, given):
+    code = """
+import os
+from lingo.config.lazy import _LazyModule
+assert _LazyModule("first").answer == 42
+print(os.environ["TF_FORCE_GPU_ALLOW_GROWTH"])
+"""
+    before = (
+        "" if given is None else f"import os; os.environ['TF_FORCE_GPU_ALLOW_GROWTH']={given!r}"
+    )
+    already = f"{before}\nimport first  # by the user\n"
+    assert run(already + code, tmp_path, first="answer = 42").stdout == f"{given or 'true'}\n"

@@ -4,7 +4,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.runtimes.devices import advise_devices, split_processor
+from lingo.runtimes import local
+from lingo.runtimes.devices import Gpu, advise_devices, advise_settings, split_processor
+from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from tests.lingo.runtimes.child import printed
@@ -49,3 +51,50 @@ def test_it_is_too_late_once_something_was_computed():
     split_processor(there)
     with pytest.raises(ParamError, match=f"TensorFlow has already started with {there}"):
         split_processor(there + 1)
+
+
+H100, T4, OTHER = Gpu("NVIDIA H100", (9, 0)), Gpu("Tesla T4", (7, 5)), Gpu("", None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "dtype", "xla", "settings"),
+    [
+        ([], "float32", False, []),
+        ([H100, H100], "float32", False, ["task.dtype=bfloat16", "runtime.xla=True"]),
+        ([H100], "bfloat16", False, ["runtime.xla=True"]),
+        ([H100], "float32", True, ["task.dtype=bfloat16"]),
+        ([H100], "bfloat16", None, []),
+        ([H100, T4], "float32", True, []),
+        ([T4], "float32", False, ["runtime.xla=True"]),
+        ([OTHER], "float32", False, ["runtime.xla=True"]),
+    ],
+)
+def test_advice_names_what_is_faster_on_all_gpus(gpus, dtype, xla, settings):
+    advice = advise_settings(gpus, dtype=dtype, xla=xla)
+    assert [line.rpartition("--set=")[2] for line in advice] == settings
+    assert all((gpus[0].name or "this GPU") in line for line in advice)
+
+
+def test_a_runtime_advises_by_its_own_devices_and_settings(monkeypatch):
+    monkeypatch.setattr(local, "list_gpus", lambda: [H100])
+    assert len(Local.params().build().advice("float32")) == 2
+    assert Local.params(xla=True).build().advice("bfloat16") == []
+    assert Local.params(stage_devices=2).build().advice("bfloat16") == []
+
+
+def test_a_mesh_without_the_gpus_of_the_machine_is_refused_unless_asked_for():
+    code = (
+        "from lingo.config.params import ParamError\n"
+        "from lingo.runtimes.devices import Gpu\n"
+        "from lingo.runtimes.mesh import engine\n"
+        "from lingo.runtimes.mesh.mesh import Mesh\n"
+        "engine.list_gpus = lambda: [Gpu('NVIDIA H100', (9, 0))] * 2\n"
+        "topology = Mesh.params().build().topology()\n"
+        "try: engine.device_mesh(topology)\n"
+        "except ParamError as error: print(error)\n"
+        "engine.engine().config.update('jax_platforms', 'cpu')  # as --devices=1 does\n"
+        "print(engine.device_mesh(topology).size)\n"
+    )
+    refused, size = printed("-c", code).splitlines()
+    assert "2 GPUs of TensorFlow would be idle: pip install 'lingo-tf[mesh-gpu]'" in refused
+    assert size == "1"

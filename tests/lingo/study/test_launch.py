@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from lingo.storage.files import StorageError
-from lingo.study.run import divide_cores, launch_locally
+from lingo.study.run import divide, divide_gpus, launch_locally, visible_gpus
 
 TELL = """
 import json, os, sys
@@ -47,7 +47,72 @@ def launch(program, trial, *, slot=0, num_workers=1):
 )
 def test_processors_are_divided_as_long_as_there_is_one_for_each(num_cores, num_workers, shares):
     cores = range(num_cores)
-    assert [list(part) for part in divide_cores(cores, num_workers)] == shares
+    assert [list(part) for part in divide(cores, num_workers)] == shares
+
+
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """Returns a function that makes `nvidia-smi -L` print a text and exit with a code."""
+
+    def gpus(text, code=0):
+        program = tmp_path / "bin/nvidia-smi"
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\ntest "$1" = -L && cat <<EOF\n{text}\nEOF\nexit {code}\n')
+        program.chmod(0o755)
+        visible_gpus.cache_clear()
+
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    yield gpus
+    visible_gpus.cache_clear()
+
+
+LISTED = "GPU 0: NVIDIA H100 (UUID: GPU-aa-1)\nGPU 1: NVIDIA H100 (UUID: GPU-bb-2)"
+PART = "\n  MIG 1g.10gb     Device  0: (UUID: MIG-cc/3/0)"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "names"),
+    [
+        (LISTED, 0, ("GPU-aa-1", "GPU-bb-2")),
+        (LISTED + PART, 0, ("MIG-cc/3/0",)),
+        ("NVIDIA-SMI has failed (UUID: GPU-aa-1)", 9, ()),
+        ("No devices were found", 0, ()),
+    ],
+)
+def test_gpus_are_those_that_nvidia_smi_lists(gpus, text, code, names):
+    gpus(text, code)
+    assert visible_gpus() == names
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [("2,0", ("2", "0")), ("GPU-x, 1", ("GPU-x", "1")), ("", ()), ("0,-1,2", ("0",))],
+)
+def test_gpus_that_the_user_allows_come_first(gpus, monkeypatch, given, names):
+    gpus(LISTED)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    assert visible_gpus() == names
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "shares"),
+    [(1, ["ab"]), (2, ["a", "b"]), (3, ["a", "b", "a"])],
+)
+def test_each_trial_has_gpus_of_its_own_as_long_as_there_are_enough(num_workers, shares):
+    assert ["".join(part) for part in divide_gpus(["a", "b"], num_workers)] == shares
+
+
+def test_a_trial_sees_its_gpus_alone(gpus, request_for, tmp_path):
+    gpus(LISTED)
+    (tmp_path / "sweep").mkdir()
+    request = request_for("a=1,2")
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    for slot, name in enumerate(["GPU-aa-1", "GPU-bb-2"]):
+        trial = request.trial(slot, {"a": str(slot + 1)})
+        with launch(code, trial, slot=slot, num_workers=2) as process:
+            assert process.wait() == 0
+        assert (trial.path / "log.txt").read_text() == f"{name}\n"
 
 
 def test_a_log_that_is_a_link_is_not_written_to(trial, tmp_path):
