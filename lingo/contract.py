@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from lingo.checkpoints.sources.hugging_face import check_rotary
@@ -11,7 +13,7 @@ from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.types import Operational
-from lingo.data.array_spec import Specs
+from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.input import Input
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
@@ -136,8 +138,9 @@ class Experiment(Configurable):
         self.eval_inputs = {
             name: params.build(repeat=False) for name, params in self.p.eval_inputs.items()
         }
-        for input in (self.train_input, *self.eval_inputs.values()):
-            input.check_specs()
+        for input in self._inputs():
+            if not input.declares_late:
+                input.check_specs()
         self.task = self.p.task.build(**self.train_input.offers())
         self.optimizer = self.p.optimizer.build()
         self.runtime = self.p.runtime.build()
@@ -150,17 +153,22 @@ class Experiment(Configurable):
             self.optimizer,
             self.p.seed,
             self.p.accumulation_steps,
-            self.train_input.specs(),
+            _LateSpecs(self.train_input),
         )
         self._check_inputs()
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
-        if not self.task.declares_late:
+        if not self.declares_late:
             self.check_weights()
+
+    @property
+    def declares_late(self) -> bool:
+        """Whether shapes of weights or batches are known only to a process that has its devices."""
+        return self.task.declares_late or any(input.declares_late for input in self._inputs())
 
     def check_weights(self) -> None:
         """Raises ParamError if optimizer, `init_from` or runtime do not suit the weights.
 
-        Building does so, unless a layer `declares_late`: then a run does, once it has its devices.
+        Building does so, unless the experiment `declares_late`: then a run does.
         """
         self.optimizer.check_weights(list(self.learner.weights().values()))
         if self.init_from is not None:
@@ -206,7 +214,7 @@ class Experiment(Configurable):
             )
 
     def _check_inputs(self) -> None:
-        p, size = self.p, self.train_input.specs()["rows"][0][0]
+        p, size = self.p, self.learner.specs["rows"][0][0]
         if not self.train_input.p.repeat:
             raise ParamError("train_input.repeat=False: training continues until max_steps")
         if size % p.accumulation_steps:
@@ -217,8 +225,32 @@ class Experiment(Configurable):
         for name, input in self.eval_inputs.items():
             if input.p.repeat:
                 raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
-        for input in (self.train_input, *self.eval_inputs.values()):
+        for input in self._inputs():
             self.task.check_input(input.offers())
+
+    def _inputs(self) -> list[Input]:
+        return [self.train_input, *self.eval_inputs.values()]
+
+
+class _LateSpecs(Mapping[str, ArraySpec]):
+    """The specs of an input, which it is asked for when they are first needed."""
+
+    def __init__(self, input: Input) -> None:
+        self._input = input
+        self._known = input.specs() if not input.declares_late else Input.specs(input)
+
+    def __getitem__(self, name: str) -> ArraySpec:
+        return self._known[name] if name in self._known else self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @functools.cached_property
+    def _all(self) -> Specs:
+        return self._input.specs()
 
 
 def build_experiment(resolved: ResolvedExperiment) -> Experiment:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from lingo.data.array_input import ArrayInput, write_arrays
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.dataset_input import DatasetInput
 from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
+from lingo.data.example_input import ExampleInput
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.input import Input
@@ -13,6 +16,7 @@ from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sentence_piece import SentencePiece
+from lingo.data.sequence_input import SequenceInput
 from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
@@ -24,12 +28,15 @@ from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 __all__ = [
+    "ArrayInput",
     "BucketedInput",
     "ByteTokenizer",
+    "DatasetInput",
     "Digits",
     "Docstrings",
     "Doctests",
     "DocumentSource",
+    "ExampleInput",
     "ImageInput",
     "Input",
     "InstalledSource",
@@ -40,6 +47,7 @@ __all__ = [
     "PairSource",
     "PrefixText",
     "SentencePiece",
+    "SequenceInput",
     "Signatures",
     "SpanCorruption",
     "TensorInput",
@@ -49,4 +57,5 @@ __all__ = [
     "TfdsDirectory",
     "Tokenizer",
     "TsvPairs",
+    "write_arrays",
 ]

@@ -37,6 +37,11 @@ class Input(Configurable, interface=True):
                 f"max_batches={self.p.max_batches} must be positive and needs repeat=False"
             )
 
+    @property
+    def declares_late(self) -> bool:
+        """Whether `specs` is known only once the data is open: building an experiment must wait."""
+        return False
+
     def offers(self) -> dict[str, Any]:
         """Returns what is known of the data before reading it: values for fields of the task."""
         return {}
@@ -96,9 +101,10 @@ class Input(Configurable, interface=True):
             raise IndexError(f"the input has no batch {step}")
 
     def specs(self) -> dict[str, ArraySpec]:
-        """Returns name -> (shape, dtype) of the arrays of a whole batch, without reading data.
+        """Returns name -> (shape, dtype) of the arrays of a whole batch.
 
-        Where batches have several shapes (`shape_id`), these are the shapes for the longest rows.
+        It reads no data, unless the input `declares_late`. Where batches have several shapes
+        (`shape_id`), these are the shapes for the longest rows.
         """
         size = self.p.batch_size
         return {

@@ -40,6 +40,10 @@ class RepeatedInput(Input):
     def prompt(self, text: str) -> Prompt:
         return self.input.prompt(text)
 
+    @property
+    def declares_late(self) -> bool:
+        return self.input.declares_late
+
     def offers(self) -> dict[str, Any]:
         return self.input.offers()
 

@@ -70,7 +70,7 @@ def train(
             DataError, ProgramError, StorageError, LostWorker: as their names say.
     """
     experiment: Experiment = request.params.build()
-    late = experiment.task.declares_late
+    late = experiment.declares_late
     if not late:
         check_memory(experiment)
     with Signals() as signals:

@@ -188,6 +188,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             input.prepare(progress=advance)
         for remark in input.remarks():
             progress.message(f"{name} data: {remark}")
+        input.check_specs()
         input.check_size()
         input.check_repeatable()
         fingerprints[name] = input.fingerprint()

@@ -1,0 +1,143 @@
+"""NumPy arrays as an input: those of a `.npz` file, or what a function of the user's returns.
+
+    ArrayInput.params(file="digits.npz", batch_size=32)
+    ArrayInput.params(function=load_digits, arguments={"split": "train"}, batch_size=32)
+
+Axes: N examples of an epoch, B of a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.label import label
+from lingo.config.params import ParamError, Params
+from lingo.config.types import FilePath, Function
+from lingo.data.example_input import (
+    ExampleInput,
+    array_bytes,
+    call_function,
+    check_names,
+    to_array,
+)
+from lingo.data.index import Progress
+from lingo.data.input import describe_kind
+from lingo.data.sources.files import DataError, open_file
+
+
+class ArrayInput(ExampleInput):
+    """Arrays in memory, {name: [N, ...]}: example i is entry i of each.
+
+    They are in a `.npz` file, as `np.savez` writes it, or returned by a function of the user's
+    file. Examples come in a new order each epoch.
+    """
+
+    file: FilePath | None = None  # a .npz file; None: function returns the arrays
+    function: Function | None = None  # returns {name: array [N, ...]}; None: file has them
+    arguments: dict[str, Any] = {}  # of the function, by name
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        if (p.file is None) == (p.function is None):
+            given = "both" if p.file else "neither"
+            raise ParamError(f"give file or function, which has the arrays; {given} is set")
+        if p.arguments and p.function is None:
+            raise ParamError(f"arguments={dict(p.arguments)!r:.80} are for a function")
+
+    def setup(self) -> None:
+        super().setup()
+        self._arrays = functools.cache(self._load)
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        """Reads the file or calls the function; raises DataError or ParamError if it cannot."""
+        del progress
+        self._arrays()
+
+    def num_examples(self) -> int:
+        return len(next(iter(self._arrays().values())))
+
+    def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: array[indices] for name, array in self._arrays().items()}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns the source, the number of examples, their bytes and the digest of all arrays."""
+        digest, arrays = hashlib.sha256(), self._arrays()
+        for name, array in sorted(arrays.items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(array_bytes(array))
+        return {
+            "source": self._where(),
+            "examples": self.num_examples(),
+            "bytes": sum(array.nbytes for array in arrays.values()),
+            "digest": digest.hexdigest(),
+        }
+
+    def _where(self) -> str:
+        return label(self.p.function) if self.p.function is not None else self.p.file
+
+    def _load(self) -> dict[str, np.ndarray]:
+        where = self._where()
+        if self.p.function is None:
+            found: Any = _read_npz(self.p.file)
+        else:
+            found = call_function(self.p.function, self.p.arguments)
+        if not isinstance(found, Mapping):
+            raise ParamError(
+                f"{where} returned {describe_kind(found)}, not a dict: {{name: array [N, ...]}}"
+            )
+        arrays = {name: to_array(value) for name, value in found.items()}
+        if scalars := [name for name, array in arrays.items() if not array.ndim]:
+            raise ParamError(f"{where}: {scalars[0]!r} is a single value: arrays are [N, ...]")
+        sizes = {name: len(array) for name, array in arrays.items()}
+        if len(set(sizes.values())) > 1:
+            listed = ", ".join(f"{name!r} {size}" for name, size in sizes.items())
+            raise ParamError(f"{where}: all arrays have one entry per example, but have {listed}")
+        if not all(sizes.values()):
+            raise DataError(f"{where} holds no examples.")
+        return dict(check_names(where, arrays))
+
+
+def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fields: Any) -> Params:
+    """Writes arrays {name: [N, ...]} into a `.npz` file; returns params of the ArrayInput of it.
+
+    So arrays that a program or notebook has in memory become data of a run that any process can
+    resume. `fields` are those of the ArrayInput. Raises ParamError for a name without `.npz`, and
+    OSError if the file cannot be written.
+    """
+    if os.path.splitext(path := os.fspath(file))[1] != ".npz":
+        raise ParamError(f"{path!r} does not end in .npz")
+    check_names(path, {name: to_array(value) for name, value in arrays.items()})
+    own = {name: np.asarray(value) for name, value in arrays.items()}  # texts without pickles
+    temporary = f"{path}.{os.getpid()}.npz"
+    try:
+        np.savez(temporary, allow_pickle=False, **own)  # pyright: ignore[reportArgumentType]
+        os.replace(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    return ArrayInput.params(file=path, **fields)
+
+
+def _read_npz(file: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of a `.npz` file; raises DataError if it is none, or damaged."""
+    try:
+        with open_file(file) as stream:
+            content = np.load(stream, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise DataError(f"{file} is a single array: np.savez writes arrays with names.")
+            return {name: content[name] for name in content.files}
+    except DataError:
+        raise
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        reason = "an array of Python objects" if "allow_pickle" in str(error) else str(error)
+        raise DataError(f"{file} is not a file of arrays, as np.savez writes it: {reason}.") from (
+            error
+        )

@@ -1,0 +1,221 @@
+"""A `tf.data.Dataset` as an input: read in its own order, resumed by skipping.
+
+    DatasetInput.params(function=load_dataset, batch_size=32)
+
+A dataset has no example number 1000: a resumed run reads the epoch again from its start, and skips
+the examples that it has had. That needs a dataset that returns the same examples in the same order
+whenever it is made, so one that keeps state or draws without a seed is refused.
+
+Axes: N examples of an epoch, B of a batch.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from lingo.config.label import label
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.config.types import Function
+from lingo.data.example_input import ExampleInput, array_bytes, call_function, stack_examples
+from lingo.data.index import Progress
+from lingo.data.input import describe_kind
+from lingo.data.sequence_input import name_parts
+from lingo.data.sources.files import DataError
+from lingo.data.tensor_input import stateful_operations
+
+_PROBED = 64  # first examples, whose content identifies the data
+
+
+class DatasetInput(ExampleInput):
+    """The elements of a `tf.data.Dataset` that a function of the user's file returns.
+
+    An element is one example, so the dataset is neither batched nor repeated: a dict of tensors, or
+    a tuple of them, which `names` names. An epoch has the elements in the order of the dataset. If
+    the function takes an `epoch`, it is called for each epoch with its number from 0, and may
+    shuffle by it: `dataset.shuffle(10_000, seed=epoch)`.
+    """
+
+    function: Function  # returns the dataset
+    arguments: dict[str, Any] = {}  # of the function, by name, besides `epoch`
+    names: list[str] = []  # of the parts of an element that is a tuple
+    num_elements: int | None = None  # of an epoch; None: the dataset knows it, or they are counted
+    shuffle: bool = False  # always: the dataset has an order of its own
+
+    def check(self) -> None:
+        super().check()
+        if self.p.shuffle:
+            raise ParamError(
+                "shuffle=True: a dataset is read in its own order; shuffle in the function, by its"
+                " argument `epoch`: dataset.shuffle(10_000, seed=epoch)"
+            )
+        if "epoch" in self.p.arguments:
+            raise ParamError("arguments has 'epoch', which is the number of the epoch, from 0")
+
+    def setup(self) -> None:
+        super().setup()
+        self._size = functools.cache(self._count)
+        self._reader = _Reader(self._elements)
+        self._timing: list[float] = []
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        """Calls the function, checks its dataset and counts the elements if nobody knows how many.
+
+        Raises ParamError if the dataset keeps state, is batched without end, or has no suitable
+        elements.
+        """
+        check_dataset(self._dataset(0), label(self.p.function))
+        self._size()
+        start = time.perf_counter()
+        first = self.fingerprint()
+        self._timing = [(time.perf_counter() - start) / min(first["examples"], _PROBED)]
+
+    def remarks(self) -> list[str]:
+        """Returns how long a resume may take."""
+        seconds = self._timing[0] * self._size() if self._timing else 0.0
+        return (
+            []
+            if seconds < 1
+            else [
+                "a tf.data.Dataset is resumed by reading again what was read in the epoch:"
+                f" up to {self._size():,} examples, about {seconds:.0f} s here"
+            ]
+        )
+
+    def num_examples(self) -> int:
+        return self._size()
+
+    def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns examples of the first epoch; `examples` reads those of all."""
+        return self._read_numbers(indices)
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        has_content = self.p.repeat | (numbers < self.num_examples())
+        arrays = self._read_numbers(np.where(has_content, numbers, 0))
+        if self.p.augment is not None:
+            arrays = self._augment(arrays, numbers)
+        return self._blank(arrays, has_content)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns the function, the number of examples and a digest of the first of them."""
+        digest, size = hashlib.sha256(), self.num_examples()
+        for element, _ in zip(self._elements(0), range(_PROBED), strict=False):
+            for name, array in sorted(element.items()):
+                digest.update(f"{name} {array.dtype} {array.shape}".encode())
+                digest.update(array_bytes(array))
+        return {"source": label(self.p.function), "examples": size, "digest": digest.hexdigest()}
+
+    def _read_numbers(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        size, rows = self.num_examples(), []
+        for number in numbers.tolist():
+            epoch, index = divmod(number, size)
+            element = self._reader.read(epoch, index)
+            if element is None:
+                raise DataError(
+                    f"{label(self.p.function)}: epoch {epoch} has no element {index}, but"
+                    f" {size} are expected of each"
+                )
+            rows.append(element)
+        return stack_examples(rows, label(self.p.function))
+
+    def _dataset(self, epoch: int) -> tf.data.Dataset:
+        """Returns a new dataset, so that a shuffle in it begins anew."""
+        arguments = dict(self.p.arguments)
+        if "epoch" in inspect.signature(self.p.function).parameters:
+            arguments["epoch"] = epoch
+        with tf.device("CPU:0"):
+            dataset = call_function(self.p.function, arguments)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ParamError(
+                f"{label(self.p.function)} returned {describe_kind(dataset)}, not a tf.data.Dataset"
+            )
+        options = tf.data.Options()
+        options.deterministic = True
+        return dataset.with_options(options)
+
+    def _elements(self, epoch: int) -> Iterator[dict[str, np.ndarray]]:
+        where = f"{label(self.p.function)}: an element"
+        try:
+            for element in self._dataset(epoch).as_numpy_iterator():
+                yield name_parts(element, self.p.names, where)
+        except tf.errors.OpError as error:
+            raise DataError(f"{label(self.p.function)}: {error.message}") from error
+
+    def _count(self) -> int:
+        if self.p.num_elements is not None:
+            return self.p.num_elements
+        where, dataset = label(self.p.function), self._dataset(0)
+        known = int(dataset.cardinality())
+        if known == tf.data.INFINITE_CARDINALITY:
+            raise ParamError(
+                f"{where}: the dataset has no end: leave out .repeat(), as epochs are counted here"
+            )
+        if known == tf.data.UNKNOWN_CARDINALITY:
+            known = sum(1 for _ in dataset)
+        if not known:
+            raise DataError(f"{where} returned a dataset without elements.")
+        return known
+
+
+class _Reader:
+    """Reads elements by epoch and index; forward it continues, backward it begins the epoch anew.
+
+    Several threads may read.
+    """
+
+    def __init__(self, elements: Any) -> None:
+        self._elements = elements
+        self._lock = threading.Lock()
+        self._epoch, self._next = -1, 0
+        self._iterator: Iterator[dict[str, np.ndarray]] = iter(())
+        self._last: dict[str, np.ndarray] | None = None
+
+    def read(self, epoch: int, index: int) -> dict[str, np.ndarray] | None:
+        """Returns an element, or None if the epoch ends before it."""
+        with self._lock:
+            if epoch != self._epoch or index < self._next - 1:
+                self._iterator, self._epoch, self._next = self._elements(epoch), epoch, 0
+            while self._next <= index:
+                self._last = next(self._iterator, None)
+                self._next += 1
+                if self._last is None:
+                    return None
+            return self._last
+
+
+def check_dataset(dataset: tf.data.Dataset, where: str) -> None:
+    """Raises ParamError if a dataset, or one that it is made of, keeps state or has no seed.
+
+    `where` says in errors where the dataset comes from.
+    """
+    waiting = [dataset]
+    while waiting:
+        one = waiting.pop()
+        waiting += one._inputs()
+        kind = type(one).__name__.strip("_")
+        if _lacks_seed(one):
+            raise ParamError(
+                f"{where}: {kind} has no seed, so no run could be resumed: give it one,"
+                " shuffle(10_000, seed=epoch) in a function of `epoch`"
+            )
+        for function in one._functions():
+            for operation in stateful_operations(function.function.graph):
+                raise ParamError(
+                    f"{where}: {kind} uses {operation}. The same elements must come whenever the"
+                    " dataset is made: draw by tf.random.stateless_*, or use `augment`; for Python"
+                    " code there is SequenceInput"
+                )
+
+
+def _lacks_seed(dataset: tf.data.Dataset) -> bool:
+    """Returns whether a dataset draws random numbers of which nobody has set the seed."""
+    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    return all(seed is not None and int(seed) == 0 for seed in seeds)

@@ -1,0 +1,369 @@
+"""Arrays, sequences and datasets: each example once per epoch, the same whenever it is read."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import lingo
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.data.array_input import ArrayInput, write_arrays
+from lingo.data.dataset_input import DatasetInput
+from lingo.data.sequence_input import SequenceInput
+from lingo.data.sources.files import DataError
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+from lingo.learner.task import Task
+from lingo.ops import random
+from lingo.optim.sgd import Sgd
+from lingo.trainer.progress import Progress
+from lingo.trainer.start import prepare_data
+from tests.lingo.data.documents import assert_starts_anywhere, specs_of
+
+SIZE = 10
+
+
+def arrays():
+    numbers = np.arange(SIZE)
+    return {"x": np.stack([numbers, -numbers], 1).astype("f"), "y": numbers.astype("i")}
+
+
+def rows():
+    return [{"x": x, "y": y} for x, y in zip(*arrays().values(), strict=True)]
+
+
+class Pairs:
+    """As a dataset of PyTorch: pairs, by index alone."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        if not 0 <= index < SIZE:
+            raise IndexError(index)
+        return arrays()["x"][index], arrays()["y"][index]
+
+
+def pairs():
+    return Pairs()
+
+
+def dataset(epoch):
+    return tf.data.Dataset.from_tensor_slices(arrays()).shuffle(SIZE, seed=epoch + 1)
+
+
+KINDS = {
+    "arrays": ArrayInput.params(function=arrays),
+    "rows": SequenceInput.params(function=rows),
+    "pairs": SequenceInput.params(function=pairs, names=["x", "y"]),
+    "dataset": DatasetInput.params(function=dataset),
+}
+
+
+def build(kind, **fields):
+    return KINDS[kind].copy().set(**{"batch_size": 4, "seed": 1} | fields).build()
+
+
+def jitter(example, key):
+    return example | {"noise": random.uniform(key, 3)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_has_each_example_once_in_an_order_of_its_own(kind):
+    data = build(kind, batch_size=5)
+    epochs = [[*data.batch(2 * e)["y"], *data.batch(2 * e + 1)["y"]] for e in range(3)]
+    assert all(sorted(epoch) == list(range(SIZE)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    batch = data.batch(0)
+    np.testing.assert_array_equal(batch["x"], np.stack([batch["y"], -batch["y"]], 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_the_same_in_any_order_of_asking_and_in_parts(kind):
+    assert_starts_anywhere(lambda: build(kind), range(6))
+    assert_starts_anywhere(lambda: build(kind, augment=jitter), range(6))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_single_pass_fills_its_last_batch_with_zeros_of_no_weight(kind):
+    data = build(kind, repeat=False)
+    assert data.num_batches() == 3
+    batches = [data.batch(step) for step in range(3)]
+    weights = np.concatenate([batch["weights"] for batch in batches])
+    labels = np.concatenate([batch["y"] for batch in batches])
+    assert weights.tolist() == [1] * SIZE + [0, 0]
+    assert sorted(labels[:SIZE].tolist()) == list(range(SIZE))
+    assert not batches[2]["x"][2:].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_specs_are_those_of_a_batch(kind):
+    data = build(kind, augment=jitter)
+    assert data.declares_late
+    assert data.specs() == specs_of(data.batch(0))
+    data.prepare()
+    data.check_repeatable()
+    assert data.fingerprint() == build(kind).fingerprint()
+    json.dumps(data.fingerprint())
+
+
+def test_noise_is_of_the_seed_and_the_number_of_the_example():
+    data = build("arrays", augment=jitter, shuffle=False)
+    assert (
+        data.batch(0)["noise"] != build("arrays", augment=jitter, seed=2).batch(0)["noise"]
+    ).all()
+    first, again = data.batch(0)["noise"][0], data.batch(SIZE // 2)["noise"][0]  # epoch 0, epoch 2
+    assert (first != again).all()
+    root = random.fold(random.root_key(1), random.text_hash("augment"))
+    np.testing.assert_array_equal(first, random.uniform(random.fold(random.fold(root, 0), 0), 3))
+
+
+def test_without_shuffling_examples_come_as_they_stand():
+    assert build("arrays", shuffle=False).batch(2)["y"].tolist() == [8, 9, 0, 1]
+
+
+def test_a_dataset_without_epoch_has_one_order():
+    data = DatasetInput.params(function=plain, batch_size=SIZE).build()
+    assert data.batch(0)["y"].tolist() == data.batch(1)["y"].tolist() == list(range(SIZE))
+
+
+def plain():
+    return tf.data.Dataset.from_tensor_slices(arrays())
+
+
+def test_the_elements_of_a_dataset_of_unknown_size_are_counted():
+    data = DatasetInput.params(function=odd, batch_size=2).build()
+    assert data.num_examples() == 5
+    assert data.batch(2)["y"].tolist() == [9, 1]
+
+
+def odd():
+    return plain().filter(lambda element: element["y"] % 2 == 1)
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def test_arrays_are_written_and_read_again(tmp_path):
+    params = write_arrays(tmp_path / "a.npz", arrays() | {"name": ["ab", "c"] * 5}, batch_size=4)
+    data = params.set(shuffle=False).build()
+    batch = data.batch(0)
+    np.testing.assert_array_equal(batch["x"], arrays()["x"][:4])
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_file_that_is_not_of_arrays_is_refused(tmp_path):
+    for name, content in {"a": b"", "b": b"not arrays", "c": b"PK\x03\x04cut short"}.items():
+        file = tmp_path / f"{name}.npz"
+        file.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{name}\.npz is not a file of arrays"):
+            ArrayInput.params(file=str(file), batch_size=1).build().prepare()
+    np.savez(tmp_path / "o.npz", x=np.array([{}, {}]))
+    with pytest.raises(DataError, match="an array of Python objects"):
+        ArrayInput.params(file=str(tmp_path / "o.npz"), batch_size=1).build().prepare()
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    with pytest.raises(DataError, match="single array"):
+        ArrayInput.params(file=str(tmp_path / "one.npy"), batch_size=1).build().prepare()
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        ArrayInput.params(file=str(tmp_path / "none.npz"), batch_size=1).build().prepare()
+    with pytest.raises(ParamError, match=r"does not end in \.npz"):
+        write_arrays(tmp_path / "a.txt", arrays())
+
+
+# ---- mistakes ------------------------------------------------------------------------------------
+
+
+def ragged():
+    return {"x": np.zeros([3, 2]), "y": np.zeros(4)}
+
+
+def objects():
+    return {"x": np.array([[1], [2, 3]], object)}
+
+
+def reserved():
+    return {"weights": np.ones(3)}
+
+
+def nothing():
+    return {"x": np.zeros([0, 3])}
+
+
+def number():
+    return {"x": 3}
+
+
+def times():
+    return {"x": np.array(["2020-01-01"], "datetime64[D]")}
+
+
+def a_list():
+    return [1, 2]
+
+
+def broken():
+    raise KeyError("no such split")
+
+
+def mixed_rows():
+    return [{"x": np.zeros(2)}, {"x": np.zeros(3)}]
+
+
+def other_names():
+    return [{"x": 1.0}, {"y": 1.0}]
+
+
+def generator():
+    yield {"x": 1}
+
+
+def forgotten_seed():
+    return plain().shuffle(SIZE)
+
+
+def endless():
+    return plain().repeat()
+
+
+def stateful():
+    return plain().map(lambda e: e | {"x": e["x"] + tf.random.uniform([2])})
+
+
+def generated():
+    return tf.data.Dataset.from_generator(rows, output_signature=plain().element_spec)
+
+
+def drops(example, key):
+    return None
+
+
+def mutating(example, key):
+    return {"x": np.zeros(int(example["y"]) + 1)}
+
+
+class Squares(Task):
+    """Least squares of y by a linear function of x."""
+
+    linear: Layer = Linear.params(dim=2, output_dim=1)
+
+    def setup(self):
+        self.linear = self.p.linear.build()
+
+    def loss(self, batch):
+        errors = self.linear(batch["x"])[:, 0] - tf.cast(batch["y"], tf.float32)
+        return {"error": tf.reduce_sum(batch["weights"] * errors**2)}
+
+
+def build_experiment(params):
+    return Experiment.params(
+        task=Squares, train_input=params, optimizer=Sgd.params(learning_rate=1e-3), max_steps=7
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_path):
+    params = build_experiment(KINDS[kind].copy().set(batch_size=4, augment=jitter))
+    whole = lingo.train(params, tmp_path / "whole")
+    lingo.train(params.copy().set(max_steps=4), tmp_path / "parts")
+    parts = lingo.train(params, tmp_path / "parts")
+    assert parts.scalars["loss/total"] == whole.scalars["loss/total"]
+    weights = [
+        lingo.load(tmp_path / name, trust=[__file__])._state.weights for name in ("whole", "parts")
+    ]
+    assert weights[0].keys() == weights[1].keys() != set()
+    for path, value in weights[0].items():
+        np.testing.assert_array_equal(value, weights[1][path])
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (ArrayInput.params(function=ragged), r"one entry per example, but have 'x' 3, 'y' 4"),
+        (
+            ArrayInput.params(function=objects),
+            "'x' has the dtype object: its rows differ in length",
+        ),
+        (ArrayInput.params(function=reserved), "'weights' is a name that every batch has"),
+        (ArrayInput.params(function=nothing), "holds no examples"),
+        (ArrayInput.params(function=number), "'x' is a single value"),
+        (ArrayInput.params(function=times), "dtype datetime64"),
+        (ArrayInput.params(function=a_list), "returned a list, not a dict"),
+        (
+            ArrayInput.params(function=broken),
+            r"test_example_inputs.py:\d+: KeyError: 'no such split'",
+        ),
+        (
+            ArrayInput.params(function=arrays, arguments={"n": 1}),
+            "do not fit .*arrays: got an unexp",
+        ),
+        (
+            SequenceInput.params(function=mixed_rows),
+            r"'x' is float64 \[2\] in one.*\[3\] in another",
+        ),
+        (SequenceInput.params(function=other_names), "one example has .'x'., another .'y'."),
+        (SequenceInput.params(function=generator), "lacks __len__ or __getitem__"),
+        (SequenceInput.params(function=arrays), "for a dict of arrays there is ArrayInput"),
+        (SequenceInput.params(function=pairs), "has 2 parts, and names=.. has 0"),
+        (
+            SequenceInput.params(function=rows, names=["x", "y"]),
+            "is a dict, so its parts have names",
+        ),
+        (SequenceInput.params(function=a_list), "is a int: it must be a dict"),
+        (DatasetInput.params(function=forgotten_seed), "has no seed"),
+        (DatasetInput.params(function=endless), r"leave out \.repeat\(\)"),
+        (DatasetInput.params(function=stateful), "RandomUniform, which keeps state"),
+        (DatasetInput.params(function=generated), "Py.*there is SequenceInput"),
+        (DatasetInput.params(function=rows), "returned a list, not a tf.data.Dataset"),
+        (
+            DatasetInput.params(function=plain, num_elements=99),
+            "no element 10, but 99 are expected",
+        ),
+        (ArrayInput.params(function=arrays, augment=drops), "drops returned None, not a dict"),
+        (ArrayInput.params(function=arrays, augment=mutating), "'x' is float64 .* in one example"),
+    ],
+)
+def test_a_mistake_is_told_with_its_function_before_training(params, words):
+    experiment = build_experiment(params.copy().set(batch_size=SIZE + 1)).build()
+    with pytest.raises((ParamError, DataError), match=words) as error:
+        prepare_data(experiment, Progress(max_steps=1, enabled=False))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        (ArrayInput.params(), "give file or function.*neither is set"),
+        (ArrayInput.params(file="a.npz", function=arrays), "both is set"),
+        (ArrayInput.params(file="a.npz", arguments={"a": 1}), "arguments.* are for a function"),
+        (DatasetInput.params(function=plain, shuffle=True), "shuffle in the function"),
+        (DatasetInput.params(function=plain, arguments={"epoch": 1}), "the number of the epoch"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(params, words):
+    with pytest.raises(ParamError, match=words):
+        params.copy().set(batch_size=1).build()
+
+
+def test_an_entry_that_differs_each_time_is_refused():
+    data = SequenceInput.params(function=changing, batch_size=2).build()
+    with pytest.raises(ParamError, match=r"made twice, differs in x"):
+        data.check_repeatable()
+
+
+def changing():
+    return Changing()
+
+
+class Changing:
+    count = 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        Changing.count += 1
+        return {"x": np.float32(Changing.count)}
