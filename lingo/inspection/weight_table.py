@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lingo.config.regex import check_regex
 from lingo.layers import path
 from lingo.layers.layer import Layer
+from lingo.learner.state import Learner
+from lingo.optim.optimizer import Optimizer
 
 MANY = 128
 """The largest number of equal layers that have rows of their own in a brief table."""
@@ -64,14 +69,82 @@ def render(layer: Layer) -> str:
     return text(brief(layer))
 
 
+def find_frozen(learner: Learner) -> set[str]:
+    """Returns the paths of the weights that the optimizer never changes."""
+    optimizer = learner.optimizer
+    if type(optimizer).trainable_layers is Optimizer.trainable_layers:  # millions need no look
+        return set()
+    return {
+        name
+        for weight in learner.weights().values()
+        for name, is_trained in zip(weight.names, optimizer.trainable_layers(weight), strict=True)
+        if not is_trained
+    }
+
+
+def select(table: Iterable[Row], pattern: str) -> list[Row]:
+    """Returns the rows with a path in which a regular expression matches somewhere.
+
+    Raises ParamError if the expression is not one.
+    """
+    check_regex(pattern)
+    return [row for row in table if re.search(pattern, row.path)]
+
+
 def total_parameters(table: Iterable[Row]) -> int:
     """Returns the number of parameters in a table."""
     return sum(row.parameters for row in table)
 
 
-def text(table: Iterable[Row]) -> str:
-    """Returns a table as text: aligned columns, with the total below."""
-    return align_columns(columns(table))
+def text(table: Iterable[Row], frozen: Collection[str] = ()) -> str:
+    """Returns a table as text: aligned columns, with the total below.
+
+    A last column marks the weights of `frozen`, paths of weights, if there are any.
+    """
+    table = list(table)
+    words, numbers = columns(table)
+    if not frozen:
+        return align_columns(Columns(words, numbers))
+    marks = {"": [*(_mark(row, frozen) for row in table), ""]}
+    return align_columns(Columns(words, numbers), marks)
+
+
+def _mark(row: Row, frozen: Collection[str]) -> str:
+    states = {name in frozen for name in path.names(row.path)}
+    return "" if states == {False} else "frozen" if states == {True} else "partly frozen"
+
+
+def sums_text(table: Iterable[Row], depth: int) -> str:
+    """Returns the parameters of each module as text: rows, parameters and share of the total.
+
+    A module is the first `depth` parts of a path; an index belongs to the part before it.
+    """
+    sums: dict[str, list[int]] = {}
+    for row in table:
+        sums.setdefault(_module(row.path, depth), []).append(row.parameters)
+    total = sum(map(sum, sums.values()))
+    sizes = [*map(sum, sums.values()), total]
+    return align_columns(
+        Columns(
+            {"module": [*sums, "total"]},
+            {
+                "rows": [str(n) for n in [*map(len, sums.values()), sum(map(len, sums.values()))]],
+                "parameters": [f"{size:,}" for size in sizes],
+                "share": [f"{100 * size / max(total, 1):.1f}%" for size in sizes],
+            },
+        )
+    )
+
+
+def _module(where: str, depth: int) -> str:
+    """Returns the first parts of a path, without the name of the weight."""
+    parts: list[str] = []
+    for part in where.split("/")[:-1]:
+        if parts and (part.isdigit() or path.index_range(part) is not None):
+            parts[-1] += f"/{part}"
+        else:
+            parts.append(part)
+    return "/".join(parts[:depth])
 
 
 def columns(table: Iterable[Row]) -> Columns:
@@ -89,17 +162,20 @@ def columns(table: Iterable[Row]) -> Columns:
     )
 
 
-def align_columns(columns: Columns) -> str:
-    """Returns columns as text, with their names above."""
+def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProxyType({})) -> str:
+    """Returns columns as text, with their names above; those of `marks` are the last ones."""
     left = [_pad_column(k, cells, str.ljust) for k, cells in columns.words.items()]
     right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
-    return "".join(f"{'  '.join(line)}\n" for line in zip(*left, *right, strict=True))
+    last = [_pad_column(k, cells, str.ljust) for k, cells in marks.items()]
+    lines = zip(*left, *right, *last, strict=True)
+    return "".join(f"{'  '.join(line).rstrip() if marks else '  '.join(line)}\n" for line in lines)
 
 
-def as_json(table: Iterable[Row]) -> dict[str, Any]:
-    """Returns a table as JSON values: `total_parameters` and `weights`."""
-    names = (*Row._fields, "parameters")
-    weights = [dict(zip(names, (*row, row.parameters), strict=True)) for row in table]
+def as_json(table: Iterable[Row], frozen: Collection[str] = ()) -> dict[str, Any]:
+    """Returns a table as JSON values: `total_parameters`, and `weights`, with whether frozen."""
+    table, names = list(table), (*Row._fields, "parameters", "frozen")
+    values = [(*row, row.parameters, row.path in frozen) for row in table]
+    weights = [dict(zip(names, one, strict=True)) for one in values]
     return {"total_parameters": total_parameters(table), "weights": weights}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import re
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -16,12 +19,18 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from lingo.config.label import value_text
 from lingo.config.printable import escape_controls
+from lingo.config.serial.serial import Origin
+from lingo.contract import Experiment
 
 Clock = Callable[[], float]
 
+_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # of a device, in its name
 _SHOWN = ("", "loss")  # groups of metrics: of the task
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
+_LIVE_SECONDS = 1.0  # from one such state of the live line to the next
+_KEPT_SECONDS = (10.0, 600.0)  # from one report that stays on a terminal to the next: first, most
 
 
 class _Console(Console):
@@ -87,6 +96,7 @@ class Progress:
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
+        self._kept_at, self._kept_pause = self._clock(), _KEPT_SECONDS[0]
 
     def __enter__(self) -> Progress:
         if self._enabled and self._console.is_terminal:
@@ -100,14 +110,27 @@ class Progress:
         """Shows the command that opens the run in TensorBoard."""
         self.message(f"tensorboard --logdir={shlex.quote(str(directory))}")
 
+    def end(self, text: str) -> None:
+        """Shows the last permanent line, below the latest report."""
+        self._live.stop()
+        self.message(text)
+
     def message(self, text: str) -> None:
         """Shows a permanent line."""
         if self._enabled:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def report(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Shows the report of a step: its scalars by TensorBoard tag."""
-        self._show(report_line(step, self._max_steps, scalars))
+        """Shows the report of a step: its scalars by TensorBoard tag.
+
+        On a terminal some stay, more and more seldom, so that one can look back.
+        """
+        line = report_line(step, self._max_steps, scalars)
+        if self._console.is_terminal and self._clock() - self._kept_at >= self._kept_pause:
+            self._kept_at = self._clock()
+            self._kept_pause = min(2 * self._kept_pause, _KEPT_SECONDS[1])
+            self.message(line)
+        self._show(line)
 
     def show_evaluation(self, name: str, results: Mapping[str, float], *, step: int) -> None:
         """Shows the results of an evaluation in a permanent line.
@@ -140,12 +163,15 @@ class Progress:
         Another thread shows it: compiling is one call, which takes minutes on a busy machine.
         """
         start, has_ended = self._clock(), threading.Event()
+        is_terminal = self._console.is_terminal
+        if is_terminal:
+            self._show(what)
 
         def show() -> None:
-            pause = _WORK_SECONDS
+            pause = _LIVE_SECONDS if is_terminal else _WORK_SECONDS
             while not has_ended.wait(pause):
                 self._show(f"{what}: {_duration(self._clock() - start)}")
-                if not self._console.is_terminal:
+                if not is_terminal:
                     pause *= 2  # a few lines, even of an hour
 
         thread = threading.Thread(target=show, name="progress", daemon=True)
@@ -163,6 +189,53 @@ class Progress:
             self.message(line)
         elif self._enabled:
             self._live.update(Text(line), refresh=True)  # a long line wraps
+
+
+def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> list[str]:
+    """Returns lines on what is trained: experiment, weights, data, devices, precision.
+
+    `data` is the fingerprint of the training data.
+    """
+    learner, input = experiment.learner, experiment.train_input
+    total = frozen = 0
+    for weight in learner.weights().values():
+        size, states = math.prod(weight.shape), learner.optimizer.trainable_layers(weight)
+        total += size
+        frozen += size * states.count(False) // len(states)
+    note = f", {frozen:,} of them frozen" if frozen else ""
+    dtype = experiment.task.p.dtype
+    precision = "float32" if dtype == "float32" else f"{dtype}, weights float32"
+    xla = ", XLA" if experiment.runtime.compiles else ""
+    kind, source = type(input).__name__, data.get("source", "")
+    shape = input.specs().get("tokens", ((input.num_rows(0),), ""))[0]
+    batch = " x ".join(map(str, shape)) + (" tokens" if len(shape) > 1 else " examples")
+    return [
+        f"{_experiment_name(origin)}: {total:,} weights{note}",
+        f"data: {kind}{f' of {source}' if source else ''}: {input.num_examples():,} examples an"
+        f" epoch, {batch} a step",
+        f"devices: {count_devices(experiment.runtime.device_names())},"
+        f" {type(experiment.runtime).__name__}; {precision}{xla}",
+    ]
+
+
+def _experiment_name(origin: Origin) -> str:
+    """Returns what `--exp` was; "experiment" for one that was made in Python."""
+    name = origin.name or (f"{Path(origin.file).name}:{origin.function}" if origin.file else "")
+    arguments = ", ".join(f"{k}={value_text(v)}" for k, v in origin.arguments.items())
+    return f"{name}({arguments})" if arguments else name or "experiment"
+
+
+def count_devices(names: Sequence[str]) -> str:
+    """Returns how many devices of each kind some names are of.
+
+    >>> count_devices(["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"])
+    '1 CPU, 2 GPU'
+    >>> count_devices(["TFRT_CPU_0", "cuda:0"])
+    '1 CPU, 1 GPU'
+    """
+    kinds = [match[0].upper() if (match := _KIND.search(name)) else name for name in names]
+    counts = Counter("GPU" if kind == "CUDA" else kind for kind in kinds)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:

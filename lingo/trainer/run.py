@@ -285,7 +285,7 @@ def mark_ended(directory: RunDirectory, outcome: Outcome, progress: Progress) ->
     skipped = ""
     if outcome.num_skipped:
         skipped = f"; the last {outcome.num_skipped} changed nothing: they were not finite"
-    progress.message(f"{outcome.state} at step {outcome.step}{skipped}")
+    progress.end(f"{outcome.state} at step {outcome.step}{skipped}")
 
 
 def _mark_after_error(directory: RunDirectory, state: State) -> None:

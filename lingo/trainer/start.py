@@ -46,7 +46,7 @@ from lingo.trainer.directory.run_directory import (
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.evaluate import tag_metrics, trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
-from lingo.trainer.progress import Progress
+from lingo.trainer.progress import Progress, header
 from lingo.trainer.request import Run
 
 _RECORDED = ("data", "versions", "numerics", "devices", "init_from", SOURCE)
@@ -229,6 +229,8 @@ def write_texts(run: Run, start: Start) -> None:
 def print_start(run: Run, start: Start) -> None:
     """Shows where a run starts, and renames the damaged checkpoints that were skipped."""
     progress = run.progress
+    for line in header(run.experiment, start.environment["data"]["train"], run.request.origin):
+        progress.message(line)
     progress.show_directory(run.directory.path)
     for line in run.experiment.runtime.advice(run.experiment.task.p.dtype):
         progress.message(line)

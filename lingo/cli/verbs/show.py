@@ -3,6 +3,8 @@
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
+    lingo show --exp=lm.source.small --weights --only='ffn|norm' --sort=size
+    lingo show --exp=lm.source.small --weights --depth=2
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=2,model=4)' --weights
     lingo show --exp=lm.source.tiny --plot_schedule
     lingo show --exp=lm.source.tiny --graph=tiny.svg
@@ -10,7 +12,9 @@
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=2,model=4)' --program
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. With --run, the last lines
+A parameter that nobody set is marked with where its value comes from. The table of weights has
+those whose path --only matches somewhere, the largest first with --sort=size, or with --depth their
+sums by module; weights that the optimizer never changes are marked. With --run, the last lines
 are the user's own files that it has used, and whether they are still the same. --graph draws what
 was set, as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's program. --pipeline
 shows how layers are split into stages, and when which stage works; with --pipeline=simulation the
@@ -59,6 +63,11 @@ def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     experiment_flags.define(values)
     command.boolean("weights", "Show the weights instead of the parameters.", values)
+    command.string("only", "With --weights: a pattern that occurs in the path.", values)
+    command.choice("sort", ("path", "size"), "With --weights: which come first.", values)
+    command.integer(
+        "depth", "With --weights: sums of modules of so many parts.", values, lower_bound=1
+    )
     command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
     command.string("graph", "Draw the parameters that were set: FILE.dot or FILE.svg.", values)
     command.switch(
@@ -88,13 +97,16 @@ def run(values: flags.FlagValues, word: str) -> int:
         raise UsageError(
             "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
         )
+    details = [f"--{flag}" for flag in ("only", "sort", "depth") if values[flag].present]
+    if details and not values.weights:
+        raise UsageError(f"{' and '.join(details)}: of the table of weights, --weights")
     if values.graph and values.format == "json":
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
     resolved, as_json = experiment_flags.resolve(values), values.format == "json"
     if values.graph:
         graph.write(resolved.params, Path(values.graph))
     elif values.weights:
-        _print_weights(build_experiment(resolved), as_json=as_json)
+        _print_weights(build_experiment(resolved), values, as_json=as_json)
     elif values.plot_schedule:
         _print_rates(build_experiment(resolved), as_json=as_json)
     elif values.pipeline:
@@ -126,19 +138,27 @@ def _print_source(run: str | None) -> None:
         print(escape_controls(line))
 
 
-def _print_weights(experiment: Experiment, *, as_json: bool) -> None:
+def _print_weights(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
     task, layout = experiment.task, experiment.runtime.layout(experiment.learner)
+    is_chosen = values.only is not None or values.depth is not None or values.sort == "size"
+    if layout is not None and not is_chosen:
+        if as_json:
+            print(json.dumps(split_table.as_json(experiment.learner, layout)))
+        else:
+            print(split_table.render(experiment.learner, layout), end="")
+        return
+    table = weight_table.rows(task) if as_json else weight_table.brief(task)
+    if values.only is not None and not (table := weight_table.select(table, values.only)):
+        raise UsageError(f"--only={values.only}: no weight has such a path; --weights lists them")
+    if values.sort == "size":
+        table = sorted(table, key=lambda row: -row.parameters)
+    frozen = weight_table.find_frozen(experiment.learner)
     if as_json:
-        table = (
-            weight_table.as_json(weight_table.rows(task))
-            if layout is None
-            else split_table.as_json(experiment.learner, layout)
-        )
-        print(json.dumps(table))
-    elif layout is None:
-        print(weight_table.render(task), end="")
+        print(json.dumps(weight_table.as_json(table, frozen)))
+    elif values.depth is not None:
+        print(weight_table.sums_text(table, values.depth), end="")
     else:
-        print(split_table.render(experiment.learner, layout), end="")
+        print(weight_table.text(table, frozen), end="")
 
 
 def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:

@@ -96,7 +96,9 @@ def test_json_has_a_row_for_every_weight():
     layer = Linear.params(dim=2, output_dim=3).build()
     table = weight_table.as_json(weight_table.rows(layer))
     assert table["total_parameters"] == sum(row["parameters"] for row in table["weights"])
-    assert table["weights"][0].keys() == {"path", "shape", "dtype", "axes", "parameters"}
+    assert table["weights"][0].keys() == {
+        *("path", "shape", "dtype", "axes", "parameters", "frozen")
+    }
 
 
 def test_a_computation_in_bfloat16_does_not_change_the_table():

@@ -1,6 +1,7 @@
 """Progress lines."""
 
 import io
+import re
 import sys
 import threading
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import lingo
+from lingo.config.serial.serial import Origin
 from lingo.trainer import progress as module
-from lingo.trainer.progress import Progress, report_line
+from lingo.trainer.progress import Progress, count_devices, header, report_line
 
 
 def plain(max_steps=10, **options):
@@ -171,3 +174,71 @@ def test_what_a_full_disk_cannot_take_is_left_out_and_what_follows_is_shown(capf
         monkeypatch.undo()
         progress.message("shown")
     assert capfd.readouterr().out == "shown\n"
+
+
+def test_on_a_terminal_reports_stay_more_and_more_seldom_and_done_is_last(clock, monkeypatch):
+    console, kept = Console(file=io.StringIO(), force_terminal=True, width=60), []
+    with Progress(max_steps=1000, console=console, clock=clock) as progress:
+        monkeypatch.setattr(progress, "message", kept.append)
+        for step in range(1, 101):
+            progress.report(step, {"loss/total": 2.0})
+            clock.now += 1
+        monkeypatch.undo()
+        progress.end("done at step 100")
+    assert [line.split()[1] for line in kept] == ["11/1000", "31/1000", "71/1000"]  # 10, 20, 40 s
+    lines = [line for line in console.file.getvalue().splitlines() if line.strip()]
+    assert lines[-1].endswith("done at step 100")
+    assert "step 100/1000  loss 2.0000" in lines[-2]
+
+
+def test_on_a_terminal_work_is_shown_at_once(monkeypatch):
+    console = Console(file=io.StringIO(), force_terminal=True, width=60)
+    with (
+        Progress(max_steps=1, console=console) as progress,
+        progress.show_time("compiling a step"),
+    ):
+        assert "compiling a step" in console.file.getvalue()
+
+
+# ---- the header ----------------------------------------------------------------------------------
+
+
+def build(*overrides, name="lm.source.tiny"):
+    return lingo.get(name, "exp.model_dim=16", "exp.num_layers=1", *overrides).build()
+
+
+def test_the_header_says_what_is_trained_on_what():
+    origin = Origin("lm.source.tiny", arguments={"model_dim": 16, "num_layers": 1})
+    experiment = build("eval_inputs={}")
+    lines = header(experiment, experiment.train_input.fingerprint(), origin)
+    weights = sum(spec.size for spec in experiment.task.weights().values())
+    assert lines[0] == f"lm.source.tiny(model_dim=16, num_layers=1): {weights:,} weights"
+    size = experiment.train_input.num_examples()
+    assert lines[1].startswith("data: TextInput of InstalledSource")
+    assert lines[1].endswith(f": {size:,} examples an epoch, 4 x 256 tokens a step")
+    assert re.fullmatch(r"devices: \d+ CPU, Local; float32", lines[2])
+
+
+def test_the_header_tells_frozen_weights_and_precision():
+    groups = "{.*embedding.*: Frozen, (?!.*embedding).*: AdamW}"
+    frozen = f"optimizer=ByPath(learning_rate=1, groups={groups})"
+    experiment = build(frozen, "task.dtype=bfloat16", "runtime.xla=True")
+    lines = header(experiment, {}, Origin(file="/a/mine.py", function="mine"))
+    size = experiment.task.weights()["model/embedding/table"].size
+    assert lines[0].startswith("mine.py:mine: ")
+    assert lines[0].endswith(f"weights, {size:,} of them frozen")
+    assert lines[2].endswith("bfloat16, weights float32, XLA")
+    assert header(experiment, {}, Origin())[0].startswith("experiment: ")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"], "1 CPU, 2 GPU"),
+        (["TFRT_CPU_0", "TFRT_CPU_1"], "2 CPU"),
+        (["cuda:0"], "1 GPU"),
+        (["/job:w/task:0/device:TPU:3", "other"], "1 TPU, 1 other"),
+    ],
+)
+def test_devices_are_counted_by_kind(names, text):
+    assert count_devices(names) == text

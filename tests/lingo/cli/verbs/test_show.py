@@ -31,7 +31,51 @@ def test_the_weights_are_a_table_with_a_total_or_json(lingo: Callable) -> None:
     shown = json.loads(lingo("show", "--exp=narrow", "--weights", "--format=json").out)
     assert shown["total_parameters"] == 18
     weight = {"shape": [3, 3], "dtype": "float32", "axes": ["embed", "mlp"], "parameters": 9}
-    assert shown["weights"][0] == {"path": paths[0], **weight}
+    assert shown["weights"][0] == {"path": paths[0], **weight, "frozen": False}
+
+
+def test_the_weights_are_filtered_sorted_and_summed(lingo: Callable) -> None:
+    tiny = ("show", "--exp=tiny(model_dim=32, num_layers=2)", "--weights")
+    rows = [line.split() for line in lingo(*tiny, "--only=ffn/|embed").out.splitlines()[1:-1]]
+    assert all("ffn/" in row[0] or "embed" in row[0] for row in rows)
+    sizes = [
+        int(line.split()[-1].replace(",", ""))
+        for line in lingo(*tiny, "--sort=size").out.splitlines()[1:-1]
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 3
+    lines = [line.split() for line in lingo(*tiny, "--depth=3").out.splitlines()[1:]]
+    assert [line[0] for line in lines][1:3] == ["model/stack/layers/0", "model/stack/layers/1"]
+    whole = json.loads(lingo(*tiny, "--format=json").out)["total_parameters"]
+    assert sum(int(line[2].replace(",", "")) for line in lines[:-1]) == whole
+    assert lines[-1][1:] == [str(sum(int(line[1]) for line in lines[:-1])), f"{whole:,}", "100.0%"]
+
+
+def test_frozen_weights_are_marked(lingo: Callable) -> None:
+    groups = "{.*embedding.*: Frozen, (?!.*embedding).*: AdamW}"
+    tiny = ("show", "--exp=tiny(model_dim=32, num_layers=2)", "--weights")
+    frozen = f"--set=optimizer=ByPath(learning_rate=1, groups={groups})"
+    lines = lingo(*tiny, frozen).out.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("  frozen")] == [
+        "model/embedding/table"
+    ]
+    shown = json.loads(lingo(*tiny, frozen, "--format=json").out)["weights"]
+    assert [w["path"] for w in shown if w["frozen"]] == ["model/embedding/table"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--only=a",), "--only: of the table of weights, --weights"),
+        (("--weights", "--only=nowhere"), "--only=nowhere: no weight has such a path"),
+        (("--weights", "--only=("), "not a regular expression"),
+        (("--weights", "--depth=0"), "depth"),
+    ],
+)
+def test_mistakes_about_the_table_are_told(lingo: Callable, flags, words) -> None:
+    done = lingo("show", "--exp=narrow", *flags)
+    assert done.code == 2
+    assert words in done.err
 
 
 def test_on_a_mesh_the_weights_say_how_they_are_split(lingo: Callable) -> None:
