@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import definition_line
@@ -21,6 +23,7 @@ from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
+from lingo.metrics.results import UnknownState, read_state
 
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
@@ -57,8 +60,10 @@ class Task(Layer, interface=True):
         return {}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        """Returns additive metric states of a [B, ...] batch: {name: {"sum", "weight"}}, scalars.
+        """Returns additive metric states of a [B, ...] batch: {name: state}.
 
+        A state is what a function of `lingo.metrics` returns, such as {"sum", "weight"}, the
+        scalars of a mean; or other tensors that add up over batches, if `read_metric` knows them.
         float64 sums (`weighted_mean`) do not depend on how examples are split into batches. The
         default reports each loss term.
         """
@@ -76,8 +81,15 @@ class Task(Layer, interface=True):
         """
         return 0
 
+    def read_metric(self, name: str, state: Mapping[str, Any]) -> dict[str, float]:
+        """Returns results by name from the state of a metric, added up over all examples.
+
+        The entries of a state are float64 arrays. Override it for a state of your own.
+        """
+        return read_state(name, state)
+
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics to report, from sum / weight of each metric over all examples."""
+        """Returns the metrics to report, from what `read_metric` has returned for all of them."""
         return dict(means)
 
     def check_positions(self, num_positions: int) -> None:
@@ -146,7 +158,7 @@ def check_denominators(task: Task, denominators: Any) -> None:
 
 
 def check_metrics(task: Task, states: Any) -> None:
-    """Raises ParamError unless states are {name: {"sum", "weight"}}, as `Task.metrics` has them."""
+    """Raises ParamError unless states are {name: state}, as `Task.metrics` returns them."""
     where = _name(task.metrics)
     if not isinstance(states, Mapping):
         raise ParamError(
@@ -154,18 +166,29 @@ def check_metrics(task: Task, states: Any) -> None:
             " {'error': lingo.metrics.weighted_mean(errors, batch['weights'])}"
         )
     for name, state in states.items():
-        if not (isinstance(state, Mapping) and set(state) == _MEAN):
+        own = type(task).read_metric is not Task.read_metric
+        known = isinstance(state, Mapping) and (set(state) == _MEAN or own or _is_known(state))
+        if not known:
             entries = f" with {sorted(state)}" if isinstance(state, Mapping) else ""
             raise ParamError(
                 f"{where} returned {_kind(state)}{entries} as {name!r}: a state is {{'sum',"
                 " 'weight'}, as lingo.metrics.weighted_mean(values, weights) returns it"
             )
         for entry, value in state.items():
-            if tf.is_tensor(value) and value.shape.rank:
+            if set(state) == _MEAN and tf.is_tensor(value) and value.shape.rank:
                 raise ParamError(
                     f"{where} returned {_kind(value)} as the {entry!r} of {name!r}: a scalar, added"
                     " up over the batch, is wanted"
                 )
+
+
+def _is_known(state: Mapping[str, Any]) -> bool:
+    """Returns whether a state is one that a function of `lingo.metrics` returns."""
+    try:
+        read_state("", {entry: np.zeros([1] * value.shape.rank) for entry, value in state.items()})
+    except (UnknownState, AttributeError):
+        return False
+    return True
 
 
 def check_results(task: Task, results: Any) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import numpy as np
+
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.trace import trace_metrics
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results
-from lingo.metrics.metric import Accumulator
+from lingo.metrics.metric import Accumulator, State
 from lingo.runtimes.runtime import Program, explain_program_errors
 
 Between = Callable[[Iterable[int]], Iterable[int]]
@@ -39,7 +41,13 @@ def evaluate(
         input.check_batch(batch)
         with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
-    results = task.results(total.results())
+    return read_results(task, total.states)
+
+
+def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
+    """Returns what a task reports of the states of all metrics, arrays of float64."""
+    values = [task.read_metric(name, state) for name, state in states.items()]
+    results = task.results({name: value for one in values for name, value in one.items()})
     check_results(task, results)
     return results
 
@@ -54,15 +62,19 @@ def evaluate_all(
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Returns the metrics of every evaluation input, each 1.0: their names, before any step.
+    """Returns metrics of every evaluation input from counts that are made up: for their names.
 
     Raises ParamError if metrics do not have the form that `Task` documents.
     """
     task, traced = experiment.task, dict[str, dict[str, float]]()  # by specs
     specs = {name: input.specs() for name, input in experiment.eval_inputs.items()}
     for key, one in {repr(one): one for one in specs.values()}.items():
-        traced[key] = task.results(dict.fromkeys(trace_metrics(experiment, one), 1.0))
-        check_results(task, traced[key])
+        draw = np.random.default_rng(0)
+        states = {
+            name: {entry: draw.uniform(0.1, 0.9, value.shape) for entry, value in state.items()}
+            for name, state in trace_metrics(experiment, one).items()
+        }
+        traced[key] = read_results(task, states)
     return {name: traced[repr(one)] for name, one in specs.items()}
 
 

@@ -1,0 +1,43 @@
+"""What states of metrics mean: from sums over all examples to the numbers that are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lingo.metrics.classification import (
+    confusion_results,
+    score_count_results,
+    score_table_results,
+)
+from lingo.metrics.metric import State, means
+
+_READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
+    frozenset({"confusion"}): confusion_results,
+    frozenset({"positives", "negatives"}): score_count_results,
+    frozenset({"scores", "labels", "weights"}): score_table_results,
+}
+"""Entries of a state -> what computes results from it."""
+
+
+class UnknownState(ValueError):
+    """A state has entries of which nobody knows what they mean."""
+
+
+def read_state(name: str, state: State) -> dict[str, float]:
+    """Returns the results of one metric by name; none of one that nothing was counted for.
+
+    A mean has the name of the metric, other results are below it: `quality/f1_macro`.
+
+    Raises:
+        UnknownState: for a state with other entries than the functions of `lingo.metrics` return.
+
+    >>> read_state('loss', mean(6.0, 3.0))
+    {'loss': 2.0}
+    """
+    if set(state) == {"sum", "weight"} and not np.ndim(state["sum"]):
+        return means({name: state})
+    if (read := _READERS.get(frozenset(state))) is None:
+        raise UnknownState(f"{name} is not a state of lingo.metrics: it has {sorted(state)}")
+    return {f"{name}/{result}": value for result, value in read(state).items()}

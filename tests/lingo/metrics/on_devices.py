@@ -1,0 +1,112 @@
+"""Evaluates one task with all metrics on 1, 4 and 8 devices; prints the results as JSON.
+
+A process of its own, because TensorFlow and JAX choose their devices once a process.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from sklearn import metrics as sklearn
+
+from lingo.config.lazy import tf
+from lingo.contract import Experiment
+from lingo.data.array_input import ArrayInput
+from lingo.layers.linear import Linear
+from lingo.learner.state import initial_state
+from lingo.learner.task import Task
+from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
+from lingo.optim.sgd import Sgd
+from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.replicated.replicated import Replicated
+from lingo.trainer.evaluation.evaluate import evaluate, trace_evaluations
+
+SIZE = 60  # batches of 24: the last has 12
+
+
+def arrays():
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 3, SIZE)
+    return {"x": (draw.normal(size=(SIZE, 3)) + np.eye(3)[labels]).astype("f"), "label": labels}
+
+
+class Classify(Task):
+    """Three classes by a matrix that is the identity."""
+
+    linear: Linear = Linear.params(dim=3, output_dim=3)
+
+    def setup(self):
+        self.linear = self.p.linear.build()
+
+    def logits(self, batch):
+        return self.linear(batch["x"]) * 0.0 + batch["x"]
+
+    def loss(self, batch):
+        logits = self.linear(batch["x"])
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
+        return {"loss": tf.reduce_sum(batch["weights"] * losses)}
+
+    def metrics(self, batch):
+        logits, labels, weights = self.logits(batch), batch["label"], batch["weights"]
+        score, is_two = tf.nn.sigmoid(logits[:, 2]), labels == 2
+        ids = batch["example_id"]
+        return {
+            "top_2": top_k_accuracy(logits, labels, weights, k=2),
+            "quality": confusion(labels, tf.argmax(logits, 1), weights, num_classes=3),
+            "bins": score_counts(score, is_two, weights, num_bins=64),
+            "exact": score_table(score, is_two, weights, ids, num_examples=SIZE),
+            "twice": {"doubled": 2 * tf.reduce_sum(tf.cast(weights, tf.float64))},
+        }
+
+    def read_metric(self, name, state):
+        if name == "twice":
+            return {name: float(state["doubled"]) / 2}
+        return super().read_metric(name, state)
+
+
+def build(runtime):
+    data = ArrayInput.params(function=arrays, batch_size=24, shuffle=False)
+    return Experiment.params(
+        task=Classify,
+        train_input=data,
+        eval_inputs={"all": data.copy().set(repeat=False)},
+        optimizer=Sgd.params(learning_rate=0.1),
+        runtime=runtime,
+    ).build()
+
+
+def expected():
+    x, labels = arrays().values()
+    guess, score = x.argmax(1), tf.nn.sigmoid(x[:, 2]).numpy()
+    values = {
+        "top_2": sklearn.top_k_accuracy_score(labels, x, k=2),
+        "exact/auc": sklearn.roc_auc_score(labels == 2, score),
+        "quality/accuracy": sklearn.accuracy_score(labels, guess),
+        "quality/f1_micro": sklearn.f1_score(labels, guess, average="micro"),
+    }
+    parts = sklearn.precision_recall_fscore_support(labels, guess)
+    for name, part in zip(("precision", "recall", "f1"), parts, strict=False):
+        values[f"quality/{name}_macro"] = part.mean()
+        values |= {f"quality/{name}_{i}": value for i, value in enumerate(part)}
+    return {name: float(value) for name, value in values.items()}
+
+
+def main():
+    four = Replicated.params(devices=[f"CPU:{i}" for i in range(4)])
+    runtimes = [Mesh.params(data=8), four, Local.params()]
+    experiments = [build(runtime) for runtime in runtimes]
+    experiments[0].runtime.make_devices(8)
+    experiments[1].runtime.make_devices(8)
+    found = {"expected": expected()}
+    for experiment in experiments:
+        program = experiment.runtime.start(experiment.learner, initial_state(experiment.learner))
+        results = evaluate(experiment.task, program, experiment.eval_inputs["all"])
+        found[type(experiment.runtime).__name__] = results
+        assert trace_evaluations(experiment)["all"].keys() == results.keys()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
