@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, suggest
 from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.data.input import describe_kind
@@ -25,14 +25,28 @@ from lingo.layers.layer import Layer
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
 
+BATCH_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
+"""Ends messages about batches that a user makes."""
+
+RESERVED_PREDICTIONS = ("example_id", "weights")
+"""Names that no prediction has: those of arrays of a batch that come with predictions."""
+
 _MEAN = {"sum", "weight"}  # entries of the state of a metric
+
+
+class CheckedBatch(dict[str, Any]):
+    """A batch that a user made, whose error names the missing array."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ParamError(f"the batch has no {name!r}:{suggest(name, self)} {BATCH_EXAMPLE}")
 
 
 class Task(Layer, interface=True):
     """A model with a loss.
 
-    Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, and, if they
-    continue texts, define `decode` and `check_positions`.
+    Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, define
+    `predict` to be of use after training, and, if they continue texts, `decode` and
+    `check_positions`.
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
@@ -75,6 +89,17 @@ class Task(Layer, interface=True):
         two, rematerialization does not count. 0 if the task does not count its operations.
         """
         return 0
+
+    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns what the model says of each example of a [B, ...] batch: {name: [B, ...]}.
+
+        Any float, integer or boolean types; float types of 16 bits become float32. The batch may
+        lack what only the loss reads, such as labels. Raises ParamError if the task does not say
+        what a prediction is.
+        """
+        raise self._missing_method(
+            "predict", "it returns {name: [B, ...] tensor}, such as {'logits': self.model(x)}"
+        )
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics to report, from sum / weight of each metric over all examples."""
@@ -166,6 +191,28 @@ def check_metrics(task: Task, states: Any) -> None:
                     f"{where} returned {_kind(value)} as the {entry!r} of {name!r}: a scalar, added"
                     " up over the batch, is wanted"
                 )
+
+
+def check_predictions(task: Task, predictions: Any, *, num_examples: int | None) -> None:
+    """Raises ParamError unless predictions are {name: [B, ...]}, as `Task.predict` returns them.
+
+    `num_examples` is B, None if it is not known.
+    """
+    where = _name(task.predict)
+    if not (isinstance(predictions, Mapping) and predictions):
+        raise ParamError(
+            f"{where} returned {_kind(predictions)}: it returns {{name: [B, ...] tensor}}, such as"
+            " {'logits': self.model(x)}"
+        )
+    for name, value in predictions.items():
+        if name in RESERVED_PREDICTIONS:
+            raise ParamError(f"{where}: {name!r} is the name of an array of a batch: rename yours")
+        is_rows = tf.is_tensor(value) and value.shape.rank != 0
+        if not (is_rows and value.shape[:1].is_compatible_with([num_examples])):
+            raise ParamError(
+                f"{where} returned {_kind(value)} as {name!r}: a tensor with an entry for each"
+                f" example, [{num_examples or 'B'}, ...], is wanted"
+            )
 
 
 def check_results(task: Task, results: Any) -> None:
