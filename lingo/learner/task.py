@@ -207,11 +207,10 @@ def check_predictions(task: Task, predictions: Any, *, num_examples: int | None)
     for name, value in predictions.items():
         if name in RESERVED_PREDICTIONS:
             raise ParamError(f"{where}: {name!r} is the name of an array of a batch: rename yours")
-        is_rows = tf.is_tensor(value) and value.shape.rank != 0
-        if not (is_rows and value.shape[:1].is_compatible_with([num_examples])):
+        if not (_is_numbers(value) and value.shape[:1].is_compatible_with([num_examples])):
             raise ParamError(
-                f"{where} returned {_kind(value)} as {name!r}: a tensor with an entry for each"
-                f" example, [{num_examples or 'B'}, ...], is wanted"
+                f"{where} returned {_kind(value)} as {name!r}: numbers with an entry for each"
+                f" example, [{num_examples or 'B'}, ...], are wanted"
             )
 
 
@@ -220,6 +219,13 @@ def check_results(task: Task, results: Any) -> None:
     if not isinstance(results, Mapping):
         where = _name(task.results)
         raise ParamError(f"{where} returned {_kind(results)}: it returns {{metric: number}}")
+
+
+def _is_numbers(value: Any) -> bool:
+    """Returns whether a value is a tensor of numbers or booleans that has axes."""
+    if not tf.is_tensor(value) or value.shape.rank == 0:
+        return False
+    return value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
 
 
 def _name(method: Callable[..., Any]) -> str:

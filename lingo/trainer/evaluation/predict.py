@@ -51,7 +51,7 @@ def predict_input(
             with explain_program_errors(f"prediction, batch {steps.start}"):
                 results = program.predict(batch, weights=weights)
             is_example = results.pop("weights") > 0
-            results["example_id"] = input.example_ids(steps.start)
+            results = {"example_id": input.example_ids(steps.start), **results}
             yield {name: array[is_example] for name, array in results.items()}
             if progress is not None:
                 progress(steps.stop, number)

@@ -80,6 +80,7 @@ class Wrong(Fit):
             "mean": {"y": tf.reduce_mean(y)},
             "one": {"y": y[:1]},
             "weights": {"weights": y},
+            "text": {"y": tf.strings.as_string(y)},
         }[self.p.result]
 
 
@@ -227,9 +228,10 @@ def test_what_the_model_cannot_compute_is_told_by_the_arrays_name(fit, arrays, m
         ("none", r"Wrong\.predict returned nothing: it returns \{name: \[B, ...\] tensor\}"),
         (
             "mean",
-            r"returned a float32 tensor of shape \(\) as 'y': a tensor with an entry for each",
+            r"returned a float32 tensor of shape \(\) as 'y': numbers with an entry for each",
         ),
-        ("one", r"returned a float32 tensor of shape \(1, 2\) as 'y': .* example, \[4, ...\], is"),
+        ("one", r"returned a float32 tensor of shape \(1, 2\) as 'y': .* example, \[4, ...\], are"),
+        ("text", r"returned a string tensor of shape \(4, 2\) as 'y': numbers with an entry"),
         ("weights", "'weights' is the name of an array of a batch: rename yours"),
     ],
 )
