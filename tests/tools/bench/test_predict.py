@@ -46,7 +46,7 @@ def test_the_bare_pass_computes_what_the_program_does():
 
 
 def test_memory_is_compared_with_that_of_the_smaller_input(monkeypatch, capsys):
-    peaks = {predict.NUM_BATCHES: 500.0, predict.TIMES * predict.NUM_BATCHES: 600.0}
+    peaks = {predict.INPUT_BATCHES: 500.0, predict.TIMES * predict.INPUT_BATCHES: 600.0}
     monkeypatch.setattr(predict, "peak_megabytes", lambda size, num: peaks[num])
     report = Report()
     predict.compare_memory(SIZE, report)
