@@ -212,7 +212,7 @@ def train(
         audit: whether to write a row into `audit.jsonl` for each step.
 
     Returns:
-        How it ended: steps done, the last report and evaluations.
+        How it ended: steps done, the last report and evaluations, also of a run that was done.
 
     Raises:
         ParamError: if it is not an experiment, cannot be built, or uses a class that is in no file

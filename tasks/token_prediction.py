@@ -100,6 +100,20 @@ class TokenPrediction(Task, interface=True):
             states["bits_per_byte"] = mean(bits(states["loss"]["sum"]), size)
         return states
 
+    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the likeliest token at each position, given the true ones before it.
+
+        `tokens`, int32 [B, T], and `log_probs`, float32 [B, T], their log-probabilities, in nats.
+        If the batch has `targets`, `target_log_probs`, float32 [B, T], are those of the targets.
+        Values at padding mean nothing.
+        """
+        has_targets = "targets" in batch
+        targets = batch["targets"] if has_targets else tf.zeros_like(batch["tokens"])
+        x, chunk_size = self.activations(batch), self.p.chunk_size
+        found = score_in_chunks(self.model, _predictions, x, targets, chunk_size=chunk_size)
+        found["tokens"] = tf.cast(found["tokens"], tf.int32)
+        return found if has_targets else {k: found[k] for k in ("tokens", "log_probs")}
+
     def has_answers(self, batch: Batch) -> bool:
         """Returns whether there is `exact_match`: if `target_weights`, [B, T], mark answers."""
         return "target_weights" in batch
@@ -154,3 +168,16 @@ def _plain_scores(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]
     """Returns the per-token metrics, float32 [B, T], of logits [B, T, V], targets [B, T]."""
     right = tf.argmax(logits, axis=-1, output_type=tf.int32) == targets
     return {"loss": cross_entropy(logits, targets), "accuracy": tf.cast(right, tf.float32)}
+
+
+def _predictions(logits: tf.Tensor, targets: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the likeliest tokens, and log-probabilities of these and of targets, [B, T].
+
+    `logits` are [B, T, V], `targets` int32 [B, T]. All are float32, which is exact for token ids.
+    """
+    tokens = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return {
+        "tokens": tf.cast(tokens, tf.float32),
+        "log_probs": -cross_entropy(logits, tokens),
+        "target_log_probs": -cross_entropy(logits, targets),
+    }

@@ -37,6 +37,7 @@ VERBS = (
     "golden",
     "train",
     "eval",
+    "predict",
     "decode",
     "checkpoint",
     "sweep",

@@ -28,7 +28,15 @@ from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.layer import Layer
 from lingo.learner import finite
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
-from lingo.learner.task import Batch, Task, check_denominators, check_losses, check_metrics
+from lingo.learner.task import (
+    Batch,
+    CheckedBatch,
+    Task,
+    check_denominators,
+    check_losses,
+    check_metrics,
+    check_predictions,
+)
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
@@ -360,6 +368,28 @@ def evaluate_batch(
     states, sides = context.apply(task, weights, batch, method="metrics", call=call)
     check_metrics(task, states)
     return {**states, **sides.metrics}
+
+
+@refuse_hidden_state()
+def predict_batch(
+    task: Task,
+    weights: Mapping[str, Any],
+    state: Mapping[str, Any],
+    batch: Batch,
+    place: Placement = ONE_DEVICE,
+) -> dict[str, tf.Tensor]:
+    """Returns `task.predict` of a batch and its `weights`, {name: [B, ...]}; draws nothing.
+
+    Arguments have the shapes of `local_sums`. Float types of 16 bits become float32.
+    """
+    call = {"state": state, "rows": batch["rows"], **place.call_fields()}
+    checked = CheckedBatch(batch)
+    predictions, _ = context.apply(task, weights, checked, method="predict", call=call)
+    check_predictions(task, predictions, num_examples=batch["rows"].shape[0])
+    return {
+        name: tf.cast(value, tf.float32) if value.dtype in (tf.bfloat16, tf.float16) else value
+        for name, value in (predictions | {"weights": batch["weights"]}).items()
+    }
 
 
 @refuse_hidden_state()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, suggest
 from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.data.input import describe_kind
@@ -28,14 +28,28 @@ from lingo.metrics.results import UnknownState, read_state
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
 
+BATCH_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
+"""Ends messages about batches that a user makes."""
+
+RESERVED_PREDICTIONS = ("example_id", "weights")
+"""Names that no prediction has: those of arrays of a batch that come with predictions."""
+
 _MEAN = {"sum", "weight"}  # entries of the state of a metric
+
+
+class CheckedBatch(dict[str, Any]):
+    """A batch that a user made, whose error names the missing array."""
+
+    def __missing__(self, name: str) -> Any:
+        raise ParamError(f"the batch has no {name!r}:{suggest(name, self)} {BATCH_EXAMPLE}")
 
 
 class Task(Layer, interface=True):
     """A model with a loss.
 
-    Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, and, if they
-    continue texts, define `decode` and `check_positions`.
+    Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, define
+    `predict` to be of use after training, and, if they continue texts, `decode` and
+    `check_positions`.
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
@@ -87,6 +101,17 @@ class Task(Layer, interface=True):
         The entries of a state are float64 arrays. Override it for a state of your own.
         """
         return read_state(name, state)
+
+    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns what the model says of each example of a [B, ...] batch: {name: [B, ...]}.
+
+        Any float, integer or boolean types; float types of 16 bits become float32. The batch may
+        lack what only the loss reads, such as labels. Raises ParamError if the task does not say
+        what a prediction is.
+        """
+        raise self._missing_method(
+            "predict", "it returns {name: [B, ...] tensor}, such as {'logits': self.model(x)}"
+        )
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics to report, from what `read_metric` has returned for all of them."""
@@ -191,11 +216,39 @@ def _is_known(state: Mapping[str, Any]) -> bool:
     return True
 
 
+def check_predictions(task: Task, predictions: Any, *, num_examples: int | None) -> None:
+    """Raises ParamError unless predictions are {name: [B, ...]}, as `Task.predict` returns them.
+
+    `num_examples` is B, None if it is not known.
+    """
+    where = _name(task.predict)
+    if not (isinstance(predictions, Mapping) and predictions):
+        raise ParamError(
+            f"{where} returned {_kind(predictions)}: it returns {{name: [B, ...] tensor}}, such as"
+            " {'logits': self.model(x)}"
+        )
+    for name, value in predictions.items():
+        if name in RESERVED_PREDICTIONS:
+            raise ParamError(f"{where}: {name!r} is the name of an array of a batch: rename yours")
+        if not (_is_numbers(value) and value.shape[:1].is_compatible_with([num_examples])):
+            raise ParamError(
+                f"{where} returned {_kind(value)} as {name!r}: numbers with an entry for each"
+                f" example, [{num_examples or 'B'}, ...], are wanted"
+            )
+
+
 def check_results(task: Task, results: Any) -> None:
     """Raises ParamError unless results are {name: number}, as `Task.results` returns them."""
     if not isinstance(results, Mapping):
         where = _name(task.results)
         raise ParamError(f"{where} returned {_kind(results)}: it returns {{metric: number}}")
+
+
+def _is_numbers(value: Any) -> bool:
+    """Returns whether a value is a tensor of numbers or booleans that has axes."""
+    if not tf.is_tensor(value) or value.shape.rank == 0:
+        return False
+    return value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
 
 
 def _name(method: Callable[..., Any]) -> str:

@@ -28,7 +28,13 @@ from lingo.decode.decoding import Decoding
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
-from lingo.learner.step import Placement, decode_batch, evaluate_batch, train_step
+from lingo.learner.step import (
+    Placement,
+    decode_batch,
+    evaluate_batch,
+    predict_batch,
+    train_step,
+)
 from lingo.learner.task import Batch, first_calls
 from lingo.ops import random
 from lingo.ops.device import on_device, on_device_of_inputs
@@ -118,6 +124,7 @@ class LocalProgram:
         )
         self._step = tf.function(self._one, autograph=False)
         self._evaluate = tf.function(self._states, autograph=False, jit_compile=self._xla)
+        self._predict = tf.function(self._predictions, autograph=False, jit_compile=self._xla)
         self._decode = tf.function(
             self._texts, autograph=False, jit_compile=self._xla, reduce_retracing=True
         )
@@ -138,6 +145,10 @@ class LocalProgram:
 
     def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         return self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
+
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        results = self._predict({k: tf.constant(v) for k, v in batch.items()}, weights)
+        return {name: value.numpy() for name, value in results.items()}
 
     def decode(
         self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
@@ -171,6 +182,13 @@ class LocalProgram:
         state = self._read()
         selected = state.select_weights(weights)
         return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
+
+    def _predictions(
+        self, batch: Mapping[str, tf.Tensor], weights: WhichWeights
+    ) -> dict[str, tf.Tensor]:
+        state = self._read()
+        selected = state.select_weights(weights)
+        return predict_batch(self._learner.task, selected, state.state, batch, self._place)
 
     def _texts(
         self, batch: Batch, decoding: Decoding, key: random.Key, weights: WhichWeights

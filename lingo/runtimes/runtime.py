@@ -111,6 +111,13 @@ class Program(Protocol):
         """Returns the metric states of all examples of a [B, ...] batch, in every process."""
         ...
 
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        """Returns predictions and weights of all examples of a [B, ...] batch, in every process.
+
+        They are {name: [B, ...]}, as `predict_batch` returns them.
+        """
+        ...
+
     def decode(
         self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:

@@ -87,19 +87,36 @@ def write_bytes(path: Path, data: bytes, *, root: Path | None = None) -> None:
     `root` is as for `open_folder`; a link at the path itself is replaced. Raises StorageError if
     the file cannot be written; the old one stays.
     """
+    with open_atomic(path, root=root) as file, explain_write_errors(path):
+        file.write(data)
+
+
+@contextlib.contextmanager
+def open_atomic(path: Path, *, root: Path | None = None) -> Iterator[BinaryIO]:
+    """Yields a new file that replaces the one at `path` after the body; not after an error.
+
+    `root` is as for `open_folder`; a link at the path itself is replaced. Raises StorageError if
+    the file cannot be made or completed; errors of the body are its own.
+    """
     fresh = f"{_FRESH}{path.name}-{os.getpid()}"
-    with explain_write_errors(path), open_folder(path.parent, root=root) as folder:
+    with contextlib.ExitStack() as stack:
+        with explain_write_errors(path):
+            folder = stack.enter_context(open_folder(path.parent, root=root))
+            file = open(fresh, "wb", opener=functools.partial(_open, folder=folder))  # noqa: SIM115
         try:
-            with open(fresh, "wb", opener=functools.partial(_open, folder=folder)) as file:
-                file.write(data)
+            yield file
+            with explain_write_errors(path):
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+                file.close()
+                os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to report
-                os.unlink(fresh, dir_fd=folder)
+            for clean in (file.close, functools.partial(os.unlink, fresh, dir_fd=folder)):
+                with contextlib.suppress(OSError):  # the first error is the one to report
+                    clean()
             raise
-        os.fsync(folder)
+        with explain_write_errors(path):
+            os.fsync(folder)
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import cast
 
@@ -30,7 +32,7 @@ from lingo.processes.signals import Signals
 from lingo.storage import injection
 from lingo.storage.rows import State
 from lingo.trainer.directory.audit import AUDIT, Audit
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 from lingo.trainer.evaluation import best
 from lingo.trainer.guard.guard import find_first_anomaly
 from lingo.trainer.guard.hang import Watchdog, watch_program
@@ -263,7 +265,29 @@ def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
             f"The last {p.evaluate.patience} evaluations had no better {p.evaluate.metric}:"
             " evaluate.patience."
         )
-    return Outcome(step, {}, {}, num_skipped=counters.health.num_skipped, state=state)
+    own = json.dumps(_last_reports(run, step)) if run.processes.is_leader else None
+    reports = json.loads(run.processes.share("reports", own))
+    return Outcome(step, *reports, num_skipped=counters.health.num_skipped, state=state)
+
+
+def _last_reports(run: Run, step: int) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Returns the last report up to a step, and the last evaluations, as `Outcome` has them."""
+    scalars: dict[str, float] = {}
+    evaluations: dict[str, dict[str, float]] = {}
+    for row in (row for row in run.directory.metrics.read() if row["step"] <= step):
+        values = {tag: math.nan if value is None else value for tag, value in row.items()}
+        if "loss/total" in values:
+            scalars = {tag: v for tag, v in values.items() if not tag.startswith("eval/")}
+            del scalars["step"], scalars["time"]
+        for i, name in enumerate(run.experiment.eval_inputs):
+            end = row_tag("", name, first=not i)
+            own = {
+                tag.removesuffix(end): value
+                for tag, value in values.items()
+                if tag.startswith("eval/") and tag.endswith(end) and (i or "@" not in tag)
+            }
+            evaluations |= {name: own} if own else {}
+    return scalars, evaluations
 
 
 @contextlib.contextmanager

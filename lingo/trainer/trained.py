@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -12,29 +12,59 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint
 from lingo.checkpoints.store import share_checkpoint
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, Params, fields
+from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.contract import Experiment
+from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
-from lingo.layers import context
+from lingo.layers import context, path
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
-from lingo.learner.task import Batch
+from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
 from lingo.trainer.evaluation.generate import generate
+from lingo.trainer.evaluation.predict import (
+    Predictions,
+    Progress,
+    concatenate,
+    convert_arrays,
+    predict_arrays,
+    predict_input,
+)
 
-_EXAMPLE = "experiment.train_input.batch(0) shows what a batch is"
 
+class LayerWeights(Mapping[str, np.ndarray]):
+    """The weights of layers, path -> float32 array, cut out of those of a program when read."""
 
-class _CheckedBatch(dict[str, Any]):
-    """A batch whose error names the missing array."""
+    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Takes program path -> float32 [*stacked axes, ...]."""
+        self._weights = weights
+        self._places = {
+            name: (where, i) for where in weights for i, name in enumerate(path.names(where))
+        }
 
-    def __missing__(self, name: str) -> Any:
-        raise ParamError(f"the batch has no {name!r}: {_EXAMPLE}")
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._places:
+            raise KeyError(f"there is no weight {name!r}.{suggest(str(name), self._places)}")
+        where, index = self._places[name]
+        stacked = self._weights[where]
+        shape = stacked.shape[len(path.stack_shape(where)) :]
+        view = stacked.reshape(-1, *shape)[index, ...]
+        view.flags.writeable = False
+        return view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} weights, by path>"
 
 
 class Trained:
@@ -62,6 +92,15 @@ class Trained:
         """The number of training steps of the weights."""
         return self.checkpoint.step
 
+    @functools.cached_property
+    def weights(self) -> Mapping[str, np.ndarray]:
+        """The weights of evaluations and predictions: path -> float32 array of any shape.
+
+        A path is that of one layer, `model/stack/layers/3/ffn/w_in`, also where a program stacks
+        layers. An array is cut out when it is asked for, and cannot be written to.
+        """
+        return LayerWeights(self._state.select_weights(self.experiment.p.evaluate.weights))
+
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
 
@@ -70,6 +109,84 @@ class Trained:
         """
         self._check_batch(batch)
         return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
+
+    @overload
+    def predict(
+        self,
+        inputs: Input | Mapping[str, Any],
+        *,
+        batch_size: int | None = None,
+        stream: Literal[False] = False,
+        progress: Progress | None = None,
+    ) -> Predictions: ...
+
+    @overload
+    def predict(
+        self,
+        inputs: Input | Mapping[str, Any],
+        *,
+        batch_size: int | None = None,
+        stream: Literal[True],
+        progress: Progress | None = None,
+    ) -> Iterator[Predictions]: ...
+
+    def predict(
+        self,
+        inputs: Input | Mapping[str, Any],
+        *,
+        batch_size: int | None = None,
+        stream: bool = False,
+        progress: Progress | None = None,
+    ) -> Predictions | Iterator[Predictions]:
+        """Returns what the task says of each example (`Task.predict`): `model.predict(batch)`.
+
+        It computes with the weights of evaluations. Where layers mix examples, as experts with a
+        capacity do, a prediction depends on the other examples of its batch.
+
+        Args:
+            inputs: an input that ends, such as `model.experiment.eval_inputs["heldout"]`; or
+                {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads.
+            batch_size: examples to compute at a time. None: those of the input; of arrays, as many
+                as in training, or all if there are fewer.
+            stream: return an iterator of the results of each batch: only one is in memory.
+            progress: called with the number of batches done and that of all batches.
+
+        Returns:
+            {name: [N, ...]}, in the order of the inputs, without padding; of an input also
+            `example_id`, int64 [N], the index of each example in it.
+
+        Raises:
+            ParamError: if the task has no predictions, the input has no end, or an array is
+                missing, not known, or of another shape or dtype.
+            DataError, ProgramError: if the input or a device fails.
+        """
+        if batch_size is not None and (type(batch_size) is not int or batch_size < 1):
+            raise ParamError(f"batch_size={batch_size!r} is not a positive int")
+        if isinstance(inputs, Input):
+            sized = inputs.p.copy().set(batch_size=batch_size).build() if batch_size else inputs
+            sized.num_batches()  # it must have an end
+            batches = predict_input(self.experiment, self._program, sized, progress=progress)
+        elif isinstance(inputs, Mapping):
+            arrays = convert_arrays(self.experiment, inputs)
+            most = self.experiment.train_input.specs()["rows"][0][0]
+            batches = predict_arrays(
+                self.experiment,
+                self._program,
+                arrays,
+                batch_size=batch_size or min(most, len(next(iter(arrays.values())))),
+                progress=progress,
+            )
+        else:
+            raise ParamError(
+                f"predict takes an Input or a dict of arrays, got {describe_kind(inputs)}:"
+                f" {BATCH_EXAMPLE}"
+            )
+        return batches if stream else concatenate(batches)
+
+    def __call__(self, batch: Mapping[str, Any]) -> Predictions:
+        """Returns the predictions for one batch, {name: [B, ...]}, computed at once."""
+        self._check_batch(batch)
+        return self.predict(batch, batch_size=max([1, *map(len, batch.values())]))
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Returns the metrics over all examples of each evaluation input, by input name."""
@@ -147,12 +264,14 @@ class Trained:
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):
-            raise ParamError(f"a batch is a dict of arrays, got {type(batch).__name__}: {_EXAMPLE}")
+            raise ParamError(
+                f"a batch is a dict of arrays, got {type(batch).__name__}: {BATCH_EXAMPLE}"
+            )
         for name, (shape, _) in self.experiment.train_input.specs().items():
             if name in batch and np.ndim(batch[name]) != len(shape):
                 raise ParamError(
                     f"{name!r} has shape {np.shape(batch[name])}, but needs {len(shape)} axes:"
-                    f" {_EXAMPLE}"
+                    f" {BATCH_EXAMPLE}"
                 )
 
     @functools.cached_property
@@ -160,7 +279,7 @@ class Trained:
         task, state = self.experiment.task, self._state
 
         def loss(batch: Batch) -> tf.Tensor:
-            batch = _CheckedBatch(batch)
+            batch = CheckedBatch(batch)
             call = {"state": state.state, "rows": batch.get("rows")}
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
             denominators = task.loss_denominators(batch)

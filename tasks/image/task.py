@@ -74,6 +74,11 @@ class ImageClassification(Task):
             "accuracy": weighted_mean(right, batch["weights"]),
         }
 
+    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B], of `images`."""
+        logits = tf.cast(self._logits(batch), tf.float32)
+        return {"logits": logits, "labels": tf.argmax(logits, axis=-1, output_type=tf.int32)}
+
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
         return self.model.flops(shape)

@@ -34,6 +34,7 @@ VERBS = [
     ["train", "--logdir=other"],
     ["eval"],
     ["decode", "--prompt=x"],
+    ["predict", "--input=x", "--output=x.npz"],
     ["sweep", "--logdir=other", "--sweep=max_steps=1,2"],
 ]
 

@@ -24,13 +24,13 @@ from absl import flags
 
 from lingo.cli import command, workers
 from lingo.cli.command import UsageError, Verb
-from lingo.cli.verbs import decode, eval, train
+from lingo.cli.verbs import decode, eval, predict, train
 from lingo.config.params import suggest
 from lingo.processes.signals import Signals
 
 WORD = "-- VERB [--flags]"
 MOST = 1024
-VERBS = {"train": train, "eval": eval, "decode": decode}
+VERBS = {"train": train, "eval": eval, "predict": predict, "decode": decode}
 
 
 def define(values: flags.FlagValues) -> None:

@@ -21,7 +21,7 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState, map_shapes
-from lingo.learner.step import decode_batch, evaluate_batch, train_step
+from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.runtimes.compiled_program import CompiledProgram
@@ -42,6 +42,7 @@ class Functions:
             reports; donates the memory of the first state if `donate` is set.
         evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding)
             -> metric states.
+        predict: from the same to predictions, [number of examples without padding, ...].
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
@@ -60,6 +61,7 @@ class Functions:
             static_argnums=2,
         )
         self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=3)
+        self.predict = jax.jit(self._predictions, out_shardings=self._everywhere, static_argnums=3)
 
     def decode(self, decoding: Decoding) -> Callable[..., Any]:
         """Returns a compiled function that continues prompts, as `Task.decode` does.
@@ -156,6 +158,15 @@ class Functions:
         return _call_tensorflow(
             lambda w, s, b: evaluate_batch(task, w, s, b, place), weights, state, batch
         )
+
+    def _predictions(self, weights: Any, state: Any, batch: Any, size: int) -> Any:
+        place, task = self._place, self._learner.task
+        weights, state = self._read(weights, state)
+        results = _call_tensorflow(
+            lambda w, s, b: predict_batch(task, w, s, b, place),
+            *(weights, state, self._real(batch, size)),
+        )
+        return remove_padding(results, size)
 
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without its padding examples if these would change the results."""

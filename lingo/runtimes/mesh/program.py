@@ -57,6 +57,12 @@ class MeshProgram:
             arguments = (selected, self._state.state, *self._put(batch))
             return _read_arrays(self._members.wait(self._functions.evaluate, *arguments))
 
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        with explain_engine_errors():
+            selected = self._state.select_weights(weights)
+            arguments = (selected, self._state.state, *self._put(batch))
+            return _read_arrays(self._members.wait(self._functions.predict, *arguments))
+
     def decode(
         self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
     ) -> dict[str, np.ndarray]:

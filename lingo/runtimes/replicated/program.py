@@ -24,7 +24,14 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import Placement, decode_batch, evaluate_batch, step_graph, train_step
+from lingo.learner.step import (
+    Placement,
+    decode_batch,
+    evaluate_batch,
+    predict_batch,
+    step_graph,
+    train_step,
+)
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
@@ -97,6 +104,7 @@ class ReplicatedProgram:
             self._variables = tf.nest.map_structure(self._variable, state)
         self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._states, autograph=False)
+        self._predict = tf.function(self._predictions, autograph=False)
         self._decode = tf.function(self._texts, autograph=False, reduce_retracing=True)
         self._sizes = tf.function(self._all_sizes, autograph=False)
 
@@ -126,6 +134,12 @@ class ReplicatedProgram:
         with self._joint_computation():
             sizes = self._agree(len(batch["rows"]))
             return self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
+
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        with self._joint_computation():
+            sizes = self._agree(len(batch["rows"]))
+            results = self._predict(_tensors(self._shares.split(batch, max(sizes))), weights)
+        return {k: self._shares.join(value.numpy(), sizes) for k, value in results.items()}
 
     def decode(
         self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
@@ -209,17 +223,27 @@ class ReplicatedProgram:
 
         return self._on_replicas(states, batch)
 
+    def _predictions(self, batch: Parts, weights: WhichWeights) -> dict[str, tf.Tensor]:
+        def predictions(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            state, task, place = self._read(), self._learner.task, self._placement
+            selected = state.select_weights(weights)
+            return _gather(
+                place.compute(lambda: predict_batch(task, selected, state.state, batch, place))
+            )
+
+        return self._on_replicas(predictions, batch)
+
     def _texts(
         self, batch: Parts, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             state, task, place = self._read(), self._learner.task, self._placement
             selected = state.select_weights(weights)
-            decoded = place.compute(
-                lambda: decode_batch(task, selected, state.state, batch, decoding, key, place)
+            return _gather(
+                place.compute(
+                    lambda: decode_batch(task, selected, state.state, batch, decoding, key, place)
+                )
             )
-            replica = tf.distribute.get_replica_context()
-            return {name: replica.all_gather(value, axis=0) for name, value in decoded.items()}
 
         return self._on_replicas(texts, batch)
 
@@ -255,6 +279,17 @@ class ReplicatedProgram:
         if self._num_processes == 1:
             return [size]
         return self._sizes(tf.constant(size)).numpy().tolist()
+
+
+def _gather(results: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Returns results [B, ...] of this replica, name -> tensor, with those of all others."""
+    replica = tf.distribute.get_replica_context()
+    gathered: dict[str, tf.Tensor] = {}
+    for name, value in results.items():
+        # Collectives take no booleans, and no argument of the program as it is.
+        number = tf.identity(tf.cast(value, tf.int32) if value.dtype == tf.bool else value)
+        gathered[name] = tf.cast(replica.all_gather(number, axis=0), value.dtype)
+    return gathered
 
 
 def _tensors(batch: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, tuple[tf.Tensor, ...]]:

@@ -21,7 +21,7 @@ from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import decode_batch, evaluate_batch, train_step
+from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
 from lingo.ops.scan import scan
@@ -52,6 +52,7 @@ class TpuMeshProgram:
         self._train = tf.function(self._steps, autograph=False)
         self._step = tf.function(self._one, autograph=False)
         self._evaluate = tf.function(self._states, autograph=False)
+        self._predict = tf.function(self._predictions, autograph=False)
         self._decode = tf.function(self._texts, autograph=False)
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
@@ -73,6 +74,10 @@ class TpuMeshProgram:
 
     def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         return self._evaluate(self._feed(batch), len(batch["rows"]), weights)
+
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        results = self._predict(self._feed(batch), len(batch["rows"]), weights)
+        return {name: value.numpy() for name, value in results.items()}
 
     def decode(
         self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
@@ -133,6 +138,13 @@ class TpuMeshProgram:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
             state, selected = self._read(handles, weights)
             return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
+
+        return self._run(body, fed, num_rows, 0)
+
+    def _predictions(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, tf.Tensor]:
+        def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
+            state, selected = self._read(handles, weights)
+            return predict_batch(self._learner.task, selected, state.state, batch, self._place)
 
         return self._run(body, fed, num_rows, 0)
 

@@ -111,7 +111,7 @@ class _WatchedProgram:
         self._compiled: set[Any] = set()
 
     def __getattr__(self, name: str) -> Any:
-        is_watched = name in ("train", "evaluate", "decode")
+        is_watched = name in ("train", "evaluate", "predict", "decode")
         return functools.partial(self._call, name) if is_watched else getattr(self._program, name)
 
     def _call(self, name: str, batch: Any, *decoding: Any, **options: Any) -> Any:

@@ -48,6 +48,27 @@ def test_a_run_leaves_everything_that_is_needed_to_read_it(small, run, rows, los
     assert store.steps(directory / "checkpoints") == [2, 4, 6]
 
 
+def test_a_run_that_is_done_has_the_reports_that_it_ended_with(small, run, directory):
+    params = small(max_steps=2)
+    params.eval_inputs = {name: params.eval_inputs["same"].copy() for name in ("same", "other")}
+    first, again = run(params, directory), run(params, directory)
+    assert again == first
+    assert again.scalars["loss/total"] > 0
+    assert again.evaluations.keys() == {"same", "other"}
+
+
+def test_a_report_that_was_not_finite_is_nan_again(small, run, directory):
+    params = small(max_steps=2)
+    first = run(params, directory)
+    text = (directory / "metrics.jsonl").read_text()
+    loss = f'"loss/total": {first.scalars["loss/total"]}'
+    assert text.count(loss) == 1
+    (directory / "metrics.jsonl").write_text(text.replace(loss, '"loss/total": null'))
+    again = run(params, directory)
+    assert np.isnan(again.scalars["loss/total"])
+    assert again.evaluations == first.evaluations
+
+
 @pytest.mark.parametrize("stop", [1, 3, 4])
 def test_a_resumed_run_is_the_same_bit_for_bit(small, run, losses, weights, tmp_path, stop):
     run(small(), tmp_path / "whole")

@@ -66,6 +66,12 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_labels(smoothing: float) ->
     assert call("loss_denominators")["cross_entropy"] == 4
 
 
+def test_predictions_are_logits_and_the_likeliest_labels() -> None:
+    found = call("predict")
+    np.testing.assert_array_equal(found["logits"], LOGITS.astype("f"))
+    assert found["labels"].numpy().tolist() == LOGITS.argmax(-1).tolist()
+
+
 def test_metrics_are_of_plain_labels_and_of_images_that_count() -> None:
     found = call("metrics", label_smoothing=0.1)
     nats = -np.take_along_axis(log_softmax(LOGITS), BATCH["labels"][:, None], -1)[:, 0]

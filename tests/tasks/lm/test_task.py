@@ -86,6 +86,24 @@ def test_smoothing_and_the_z_loss_are_summed_over_counted_targets(chunk_size: in
     assert task.coefficients()["z_loss"] == 1e-3
 
 
+@pytest.mark.parametrize("chunk_size", [None, 3])
+def test_predictions_are_the_likeliest_tokens_and_log_probabilities(chunk_size: int | None) -> None:
+    found, expected = call("predict", with_extras(chunk_size=chunk_size)), log_probabilities()
+    np.testing.assert_array_equal(found["tokens"], expected.argmax(-1))
+    np.testing.assert_allclose(found["log_probs"], expected.max(-1), rtol=1e-4, atol=1e-6)
+    of_targets = np.take_along_axis(expected, BATCH["targets"][..., None], -1)[..., 0]
+    np.testing.assert_allclose(found["target_log_probs"], of_targets, rtol=1e-4, atol=1e-6)
+
+
+def test_predictions_need_no_targets() -> None:
+    batch = {k: tf.constant(v) for k, v in BATCH.items() if k in ("tokens", "segments")}
+    found = context.apply(TASK, WEIGHTS, batch, method="predict")[0]
+    assert {k: (v.dtype, v.shape) for k, v in found.items()} == {
+        "tokens": (tf.int32, BATCH["tokens"].shape),
+        "log_probs": (tf.float32, BATCH["tokens"].shape),
+    }
+
+
 def test_metrics_are_sums_over_counted_tokens() -> None:
     metrics = call("metrics", with_extras(label_smoothing=0.1, z_loss=1e-3, chunk_size=2))
     assert set(metrics) == {"loss", "accuracy"}

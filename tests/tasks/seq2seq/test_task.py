@@ -106,6 +106,17 @@ def test_the_loss_is_that_of_every_pair_by_itself(chunk_size: int | None, weight
     assert norms == {"cross_entropy": COUNTED.sum(), "examples": 2.0}
 
 
+def test_predictions_read_the_source_and_need_no_targets(weights: Any) -> None:
+    found = call(weights, "predict")
+    wanted = -call(weights, "loss")["cross_entropy"].numpy()
+    counted = (BATCH["segments"] > 0) * BATCH["weights"][:, None]
+    np.testing.assert_allclose(
+        (found["target_log_probs"] * counted).numpy().sum(), wanted, rtol=1e-5
+    )
+    other = call(weights, "predict", source_tokens=BATCH["source_tokens"][:, ::-1].copy())
+    assert np.abs(found["log_probs"] - other["log_probs"]).max() > 1e-4
+
+
 def test_an_exact_match_has_all_targets_of_a_pair_right(weights: Any) -> None:
     right = log_probabilities(weights).argmax(-1).astype("i")
     state = call(weights, "metrics", targets=right)["exact_match"]

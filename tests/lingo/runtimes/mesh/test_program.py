@@ -66,6 +66,17 @@ def test_it_searches_for_texts_as_one_device_does(experiment, text):
     np.testing.assert_allclose(found[1]["log_probs"], found[0]["log_probs"], atol=1e-5)
 
 
+@pytest.mark.parametrize("num_examples", [4, 3])
+def test_it_predicts_what_one_device_does(experiment, text, num_examples):
+    built = [on(experiment(text), mesh) for mesh in (Local.params(), Mesh.params(data=2))]
+    batch = {k: v[:num_examples] for k, v in built[0].train_input.batch(0).items()}
+    local, mesh = (program(one).predict(batch, weights="ema") for one in built)
+    assert mesh["weights"].tolist() == [1.0] * num_examples
+    np.testing.assert_array_equal(mesh["tokens"], local["tokens"])
+    for name in ("log_probs", "target_log_probs"):
+        np.testing.assert_allclose(mesh[name], local[name], rtol=1e-5)
+
+
 def test_a_state_gives_its_memory_to_the_next(experiment, text):
     built = on(experiment(text), Mesh.params(data=8))
     several = program(built)

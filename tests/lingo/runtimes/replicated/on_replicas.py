@@ -150,6 +150,13 @@ def continued(program: Program) -> dict[str, Any]:
     return found
 
 
+def predicted(program: Program, num_examples: int) -> dict[str, Any]:
+    """Returns predictions for the first examples of a batch, some of which are padding."""
+    own = texts(0, program.example_slice(num_examples), num_examples)
+    found = program.predict(own, weights="ema")
+    return {name: value.tolist() for name, value in found.items()}
+
+
 def copies(program: Any) -> list[list[bytes]]:
     return [[copy.numpy().tobytes() for copy in one] for one in program._copies()]
 
@@ -196,7 +203,9 @@ def on_virtual_devices() -> dict[str, Any]:
     staged = learner(pipeline(), accumulation_steps=2)
     programs = {}
     for name in ("local", "replicated"):
-        found[f"decoded/{name}"] = continued(started(meshes[name].params(), text, texts))
+        program = started(meshes[name].params(), text, texts)
+        found[f"decoded/{name}"] = continued(program)
+        found[f"predicted/{name}"] = [predicted(program, num) for num in (8, 2)]
         programs[name] = started(meshes[name].params(), staged, texts)
     many, before = programs["replicated"], programs["replicated"].state()
     first = flat(before)
@@ -226,7 +235,8 @@ def on_workers() -> dict[str, Any]:
             "shared": processes.share("word", "hello" if processes.is_leader else None),
         }
         text = started(Replicated.params(), learner(language_model()), texts)
-        return found | {"decoded": continued(text)}
+        predictions = [predicted(text, num) for num in (7, 1)]
+        return found | {"decoded": continued(text), "predicted": predictions}
 
 
 if __name__ == "__main__":

@@ -94,6 +94,13 @@ def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(found
         assert_close(until_the_end(many[num]), until_the_end(one[num]), tol=1e-5)
 
 
+def test_predictions_are_those_of_one_device_also_of_fewer_examples_than_replicas(found):
+    for many, one in zip(found["predicted/replicated"], found["predicted/local"], strict=True):
+        assert many.keys() == one.keys() == {"tokens", "log_probs", "target_log_probs", "weights"}
+        assert many["tokens"] == one["tokens"]
+        assert_close(many["target_log_probs"], one["target_log_probs"], 1e-5)
+
+
 def test_all_replicas_hold_the_same_bits(found):
     assert set(found["num_copies"]) == {3}
     assert set(found["copies"]) == {1}
@@ -124,6 +131,11 @@ def test_each_feeds_its_rows_and_has_all_texts(workers):
     assert workers[0]["decoded"] == workers[1]["decoded"]
     assert np.shape(workers[0]["decoded"]["4"]["tokens"])[:2] == (4, 2)
     assert np.shape(workers[0]["decoded"]["1"]["tokens"])[:2] == (1, 2)
+
+
+def test_each_has_all_predictions(workers):
+    assert workers[0]["predicted"] == workers[1]["predicted"]
+    assert [np.shape(one["tokens"]) for one in workers[0]["predicted"]] == [(7, 5), (1, 5)]
 
 
 def test_they_agree(workers):

@@ -95,11 +95,13 @@ def test_all_steps_are_one_loop_of_one_replica_on_all_cores(program, built):
     assert [op.get_attr("_tpu_replicate") for op in loops] == [metadata.get_attr("_tpu_replicate")]
 
 
-def test_evaluation_and_decoding_are_traced_and_then_want_a_tpu(program, built):
+def test_evaluation_prediction_and_decoding_are_traced_and_then_want_a_tpu(program, built):
     batch = built.eval_inputs["same"].batch(0)
     for weights in ("trained", "ema"):
         with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
             program.evaluate(batch, weights=weights)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
+            program.predict(batch, weights=weights)
     prompts = prompt_batch([Prompt(np.int32([1, 2])), Prompt(np.int32([3]))], rows=[0, 1], end_id=0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
         program.decode(prompts, Sampling.params(max_tokens=2).build())

@@ -1,0 +1,174 @@
+"""Files of examples: arrays by name, whose first axis counts the examples.
+
+x.npz      an archive of NumPy, with an array for each name
+x.jsonl    a line for each example, {"name": numbers, ...}; null is a number that is not finite
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from lingo.config import regular_file
+from lingo.config.errors import ParamError
+from lingo.storage.files import explain_write_errors, open_atomic
+
+SUFFIXES = (".npz", ".jsonl")
+
+Add = Callable[[Mapping[str, np.ndarray]], None]
+"""Adds the examples of a batch, {name: [B, ...]}."""
+
+
+def check_suffix(path: Path) -> None:
+    """Raises ParamError unless a path ends as a file of examples does."""
+    if path.suffix not in SUFFIXES:
+        raise ParamError(f"{path}: a file of examples ends in {' or '.join(SUFFIXES)}")
+
+
+def read_examples(path: Path) -> dict[str, np.ndarray]:
+    """Returns the arrays of a file, {name: [N, ...]}, in NumPy's types.
+
+    Raises ParamError if it is missing, damaged, or holds something else.
+    """
+    check_suffix(path)
+    try:
+        with regular_file.open_regular(path) as file:
+            return _read_archive(file) if path.suffix == ".npz" else _read_lines(file)
+    except OSError as error:
+        raise ParamError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error) as error:
+        raise ParamError(f"{path} cannot be read: {error}") from None
+
+
+@contextlib.contextmanager
+def write_examples(path: Path) -> Iterator[Add]:
+    """Yields a function that adds examples to a new file; after the body it is there, whole.
+
+    Only the added batch is in memory. After an error there is no file. The function raises
+    ParamError if an archive would get arrays of several shapes; StorageError is raised if the file
+    cannot be written.
+    """
+    check_suffix(path)
+    with open_atomic(path) as file:
+        if path.suffix == ".npz":
+            with contextlib.ExitStack() as parts:
+                archive = _Archive(path, parts)
+                yield archive.add
+                with explain_write_errors(path):
+                    archive.write(file)
+        else:
+
+            def add(batch: Mapping[str, np.ndarray]) -> None:
+                with explain_write_errors(path):
+                    file.writelines(_lines(batch))
+
+            yield add
+
+
+class _Archive:
+    """An .npz file whose arrays grow: each in a file without a name until all are complete."""
+
+    def __init__(self, path: Path, parts: contextlib.ExitStack) -> None:
+        """Takes where it will be, and what closes the files of the arrays."""
+        self._path, self._parts = path, parts
+        self._files: dict[str, Any] = {}
+        self._arrays: dict[str, np.ndarray] = {}  # the first batch, of which shapes are read
+        self._sizes: dict[str, int] = {}
+
+    def add(self, batch: Mapping[str, np.ndarray]) -> None:
+        for name, array in batch.items():
+            first = self._arrays.setdefault(name, array[:1].copy())
+            if array.shape[1:] != first.shape[1:]:
+                raise ParamError(
+                    f"{self._path}: {name!r} has examples of shapes {list(first.shape[1:])} and"
+                    f" {list(array.shape[1:])}, which no array holds: write .jsonl"
+                )
+            self._sizes[name] = self._sizes.get(name, 0) + len(array)
+            with explain_write_errors(self._path):
+                if name not in self._files:
+                    part = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115
+                    self._files[name] = self._parts.enter_context(part)
+                self._files[name].write(array.tobytes())
+
+    def write(self, file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+            for name, part in self._files.items():
+                first = self._arrays[name]
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(first.dtype),
+                    "fortran_order": False,
+                    "shape": (self._sizes[name], *first.shape[1:]),
+                }
+                part.seek(0)
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array_header_1_0(entry, header)
+                    shutil.copyfileobj(part, entry)
+
+
+def _read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
+    arrays: Any = np.load(file, allow_pickle=False)
+    if not isinstance(arrays, np.lib.npyio.NpzFile):
+        raise ValueError(
+            "it is one array, not an archive of arrays with names: np.savez writes one"
+        )
+    return {name: arrays[name] for name in arrays.files}
+
+
+def _read_lines(file: BinaryIO) -> dict[str, np.ndarray]:
+    examples: dict[str, list[np.ndarray]] = {}
+    for number, line in enumerate(file, start=1):
+        row = _row(line, number)
+        if number > 1 and row.keys() != examples.keys():
+            raise ValueError(f"line {number} has {sorted(row)}, but line 1 has {sorted(examples)}")
+        for name, value in row.items():
+            array, own = _array(value, name, number), examples.setdefault(name, [])
+            if own and own[0].shape != array.shape:
+                raise ValueError(
+                    f"{name!r} has shape {list(array.shape)} in line {number}, but"
+                    f" {list(own[0].shape)} in line 1: pad the examples to one shape"
+                )
+            own.append(array)
+    return {name: np.stack(own) for name, own in examples.items()}
+
+
+def _row(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f'line {number} is not an example, {{"name": numbers, ...}}')
+    return row
+
+
+def _array(value: Any, name: str, number: int) -> np.ndarray:
+    with contextlib.suppress(ValueError):  # lists of several lengths
+        array = np.array(value)
+        if array.dtype.kind in "bif":
+            return array
+    raise ValueError(f"{name!r} in line {number} is not a number, or a list of numbers")
+
+
+def _lines(batch: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    columns = [_as_json(array) for array in batch.values()]
+    for values in zip(*columns, strict=True):
+        yield f"{json.dumps(dict(zip(batch, values, strict=True)))}\n".encode()
+
+
+def _as_json(array: np.ndarray) -> list[Any]:
+    """Returns an array [B, ...] as lists, with None for numbers that are not finite."""
+    if array.dtype.kind == "f" and not math.isfinite(array.sum(dtype=np.float64)):
+        numbers: Any = array.astype(object)
+        numbers[~np.isfinite(array)] = None
+        return numbers.tolist()
+    return array.tolist()

@@ -1,0 +1,199 @@
+"""Predictions for the examples of an input, or of arrays, one batch at a time.
+
+A batch has one size, so that the program is compiled once: the last one is padded with examples of
+weight 0, whose predictions are left out.
+
+Axes: N examples, B examples of a batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, suggest
+from lingo.contract import Experiment
+from lingo.data.array_spec import ArraySpec
+from lingo.data.input import Input
+from lingo.data.prefetch import Prefetch
+from lingo.learner.task import BATCH_EXAMPLE
+from lingo.runtimes.runtime import Program, explain_program_errors
+
+Predictions = dict[str, np.ndarray]
+"""{name: [B, ...]}, without padding."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of batches done and that of all batches."""
+
+_COUNTS = ("example_id", "rows", "weights")  # arrays of every batch that need not be given
+
+
+def predict_input(
+    experiment: Experiment, program: Program, input: Input, *, progress: Progress | None = None
+) -> Iterator[Predictions]:
+    """Yields the predictions for each batch of an input, in its order, and their `example_id`.
+
+    `example_id`, int64 [B], is the index of each example in the input. Batches are made ahead, in a
+    thread. All processes call this together, and get all predictions.
+
+    Raises ParamError if the input repeats without end, DataError if it fails, and ProgramError if
+    the program does.
+    """
+    number, weights = input.num_batches(), experiment.p.evaluate.weights
+    spans = (range(step, step + 1) for step in range(number))
+    with Prefetch(input, spans=spans, rows=program.example_slice) as items:
+        for steps, batches in items:
+            batch = {name: values[0] for name, values in batches.items()}
+            with explain_program_errors(f"prediction, batch {steps.start}"):
+                results = program.predict(batch, weights=weights)
+            is_example = results.pop("weights") > 0
+            results = {"example_id": input.example_ids(steps.start), **results}
+            yield {name: array[is_example] for name, array in results.items()}
+            if progress is not None:
+                progress(steps.stop, number)
+
+
+def predict_arrays(
+    experiment: Experiment,
+    program: Program,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    batch_size: int,
+    progress: Progress | None = None,
+) -> Iterator[Predictions]:
+    """Yields the predictions for `arrays`, {name: [N, ...]}, in batches of `batch_size` examples.
+
+    The arrays are those that `convert_arrays` returns. All processes call this together with the
+    same arrays, and get all predictions.
+
+    Raises ParamError if the task reads an array that is not given, or cannot compute its shape, and
+    ProgramError if the program fails.
+    """
+    num_examples = len(next(iter(arrays.values())))
+    own = program.example_slice(batch_size)
+    number, weights = -(-num_examples // batch_size), experiment.p.evaluate.weights
+    for i in range(number):
+        start = i * batch_size
+        size = min(batch_size, num_examples - start)
+        given = {name: array[start : start + size] for name, array in arrays.items()}
+        given = _counts(start, size) | given | {"rows": np.arange(size, dtype=np.int32)}
+        batch = {name: _pad(array, batch_size)[own] for name, array in given.items()}
+        with explain_program_errors(f"prediction, batch {i}"), _explain_shapes(experiment, given):
+            results = program.predict(batch, weights=weights)
+        del results["weights"]
+        yield {name: array[:size] for name, array in results.items()}
+        if progress is not None:
+            progress(i + 1, number)
+
+
+def convert_arrays(experiment: Experiment, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the arrays of some examples, {name: [N, ...]}, in the dtypes of the inputs' `specs`.
+
+    Raises ParamError if there are none, or one that no input has, or if one has another number of
+    examples or of axes, or a dtype that cannot be converted.
+    """
+    specs = _specs(experiment)
+    if unknown := [name for name in arrays if name not in specs]:
+        given = unknown[0]
+        raise ParamError(
+            f"no input of the experiment has an array {given!r:.80}.{suggest(str(given), specs)}"
+            f" There are {', '.join(sorted(specs))}."
+        )
+    converted = {name: _convert(name, value, specs[name]) for name, value in arrays.items()}
+    if not converted or not any(map(len, converted.values())):
+        raise ParamError(f"there is no example to predict: {BATCH_EXAMPLE}")
+    (first, array), *others = converted.items()
+    for name, other in others:
+        if len(other) != len(array):
+            raise ParamError(
+                f"{name!r} has {len(other)} examples, but {first!r} has {len(array)}: the first"
+                " axis of all arrays counts the examples"
+            )
+    return converted
+
+
+def concatenate(batches: Iterable[Predictions]) -> Predictions:
+    """Returns the predictions for several batches as one, {name: [N, ...]}.
+
+    Raises ParamError if those of two batches differ in more than the number of examples.
+    """
+    parts: dict[str, list[np.ndarray]] = {}
+    for batch in batches:
+        for name, array in batch.items():
+            own = parts.setdefault(name, [])
+            if own and own[0].shape[1:] != array.shape[1:]:
+                raise ParamError(
+                    f"the prediction {name!r} has shape {_shape(own[0])} in one batch and"
+                    f" {_shape(array)} in another: take them batch by batch, with stream=True"
+                )
+            own.append(array)
+    whole: Predictions = {}
+    for name in list(parts):
+        own = parts.pop(name)
+        whole[name] = own[0] if len(own) == 1 else np.concatenate(own)
+    return whole
+
+
+def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
+    """Returns name -> (shape, dtype) of the arrays of all inputs; those of training count first."""
+    specs: dict[str, ArraySpec] = {}
+    for input in (*experiment.eval_inputs.values(), experiment.train_input):
+        specs.update(input.specs())
+    return specs
+
+
+def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
+    shape, dtype = spec
+    array, wanted = np.asarray(value), np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    if array.ndim != len(shape):
+        raise ParamError(
+            f"{name!r} has shape {_shape(array)}, but needs {len(shape)} axes: {BATCH_EXAMPLE}"
+        )
+    if array.dtype == wanted:
+        return array
+    if np.can_cast(array.dtype, wanted, "same_kind"):
+        converted = array.astype(wanted)
+        if not np.issubdtype(array.dtype, np.integer) or (converted == array).all():
+            return converted
+    raise ParamError(
+        f"{name!r} is {array.dtype}, but needs {dtype}, to which not all of its values convert:"
+        f" {BATCH_EXAMPLE}"
+    )
+
+
+def _counts(start: int, size: int) -> dict[str, np.ndarray]:
+    """Returns the arrays that every batch has, [B], for examples from `start`."""
+    ids, rows = np.arange(start, start + size, dtype=np.int64), np.arange(size, dtype=np.int32)
+    return dict(zip(_COUNTS, (ids, rows, np.ones(size, np.float32)), strict=True))
+
+
+def _pad(array: np.ndarray, size: int) -> np.ndarray:
+    """Returns an array [B, ...] with zeros at its end, up to `size`."""
+    missing = size - len(array)
+    return np.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1)) if missing else array
+
+
+@contextlib.contextmanager
+def _explain_shapes(experiment: Experiment, arrays: Mapping[str, np.ndarray]) -> Iterator[None]:
+    """Names an array of another shape than in training, if the program cannot be traced."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        specs = experiment.train_input.specs()
+        for name, array in arrays.items():
+            shape, _ = specs.get(name, (array.shape, ""))
+            if isinstance(error, ParamError) or tuple(shape[1:]) == array.shape[1:]:
+                continue
+            raise ParamError(
+                f"{name!r} has shape {_shape(array)}, in training {list(shape)}, and the model"
+                f" cannot compute it: {str(error).strip().splitlines()[0]:.200}"
+            ) from error
+        raise
+
+
+def _shape(array: np.ndarray) -> str:
+    return str(list(array.shape))
