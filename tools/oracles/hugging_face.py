@@ -341,7 +341,7 @@ def _searcher(model: Any, rows: list[np.ndarray]) -> Callable[[int, int | None],
         num_given = 1 if model.config.is_encoder_decoder else len(row)
         tokens = result.sequences[:, num_given:].numpy()
         if end is not None:
-            missing = NEW_TOKENS - tokens.shape[1]
+            missing = NEW_TOKENS - int(tokens.shape[1])
             tokens = np.pad(tokens, ((0, 0), (0, missing)), constant_values=end)
         if num_beams == 1:
             best = torch.stack(result.scores).topk(2).values.numpy()  # [N, 1, 2]
