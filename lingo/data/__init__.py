@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
+from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.input import Input
@@ -30,6 +31,7 @@ __all__ = [
     "Docstrings",
     "Doctests",
     "DocumentSource",
+    "HuggingFaceTokenizer",
     "ImageInput",
     "Input",
     "InstalledSource",
