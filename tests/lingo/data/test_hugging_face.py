@@ -9,10 +9,16 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.data import part_tokenizer
+from lingo.data.bucketed_input import BucketedInput
 from lingo.data.document_source import TextFiles
 from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.index import open_index
+from lingo.data.objectives.sentinels import SentinelTokenizer
+from lingo.data.objectives.span_corruption import SpanCorruption
+from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.files import DataError
+from lingo.data.sources.pair_files import JsonlPairs
+from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import reader
 from tools.bench.tokens import mixed_text
 
@@ -245,3 +251,100 @@ def test_a_missing_package_is_named_with_what_installs_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[tokenizers\]'"):
         tokenizer.describe()
+
+
+def open_input(kind, path, folder, **fields):
+    """Returns an input of the text files of a folder, in their order."""
+    tokenizer = fields.pop("tokenizer", build(path).p.copy())
+    source = TextFiles.params(pattern=f"{folder}/*.txt")
+    params = kind.params(source=source, tokenizer=tokenizer, batch_size=1, **fields)
+    return params.set(shuffle=False, repeat=False).build()
+
+
+def all_batches(input):
+    return [input.batch(step) for step in range(input.num_batches())]
+
+
+def test_rows_of_a_stream_are_slices_of_the_library_s_ids(kind, of_library, folder, tmp_path):
+    text = CODE * 3  # several parts
+    (tmp_path / "long.txt").write_text(text)
+    path = folder / kind / "tokenizer.json"
+    input = open_input(TextInput, path, tmp_path, length=50)
+    batches = all_batches(input)
+    whole = of_library.encode(text, add_special_tokens=False).ids
+    targets = np.concatenate([b["targets"][b["segments"] > 0] for b in batches])
+    tokens = np.concatenate([b["tokens"][b["segments"] > 0] for b in batches])
+    np.testing.assert_array_equal(targets, [*whole, 1])
+    np.testing.assert_array_equal(tokens, [2, *whole])
+    assert input.offers() == {"vocab_size": of_library.get_vocab_size()}
+    assert sum(int(batch["bytes"].sum()) for batch in batches) == len(text.encode())
+    assert input.fingerprint()["tokenizer"] == build(path).describe()
+
+
+def test_bins_and_buckets_hold_whole_documents(kind, of_library, folder, tmp_path):
+    documents = ["return x", "it's größer", "def f1(x):", "x + 1", "<s> two </s>"]
+    for i, document in enumerate(documents):
+        (tmp_path / f"{i}.txt").write_text(document)
+    path = folder / kind / "tokenizer.json"
+    expected = sorted(
+        [2, *of_library.encode(document, add_special_tokens=False).ids] for document in documents
+    )
+    bins = open_input(TextInput, path, tmp_path, length=24, packing="bins")
+    assert bins.num_examples() < len(documents)
+    rows = [row for batch in all_batches(bins) for row in documents_of(batch)]
+    assert sorted(rows) == expected
+    buckets = open_input(BucketedInput, path, tmp_path, boundaries=[12, 24])
+    rows = [row for batch in all_batches(buckets) for row in documents_of(batch)]
+    assert sorted(rows) == expected
+
+
+def documents_of(batch):
+    """Returns the tokens of each document in the rows of a batch, without padding."""
+    rows = zip(batch["tokens"], batch["segments"], strict=True)
+    return [
+        tokens[segments == segment].tolist()
+        for tokens, segments in rows
+        for segment in range(1, segments.max() + 1)
+    ]
+
+
+def test_spans_that_are_removed_are_predicted(kind, folder, tmp_path):
+    (tmp_path / "a.txt").write_text(CODE)
+    path = folder / kind / "tokenizer.json"
+    tokenizer = SentinelTokenizer.params(tokenizer=build(path).p.copy())
+    input = open_input(SpanCorruption, path, tmp_path, tokenizer=tokenizer, source_length=40)
+    first = input.tokenizer.sentinels[0]
+    assert first == build(path).vocab_size
+    whole = build(path).encode(CODE)
+    batches = all_batches(input)
+    kept = sum(
+        int(((b[name] > 1) & (b[name] < first)).sum())
+        for b in batches
+        for name in ("source_tokens", "targets")
+    )
+    assert kept == len(whole)
+    row = batches[0]
+    source, target = (input.tokenizer.decode(row[n][0]) for n in ("source_tokens", "targets"))
+    assert source.startswith("def f0") or source.startswith("def f 0")
+    assert "<extra_id_0>" in source
+    assert target.startswith("<extra_id_0>")
+
+
+def test_a_pair_has_the_library_s_ids_on_both_sides(kind, of_library, folder, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"q": "def f1(x):", "a": "return x + 1"}\n')
+    input = PairInput.params(
+        source=JsonlPairs.params(pattern=f"{tmp_path}/a.jsonl", source_field="q", target_field="a"),
+        tokenizer=build(folder / kind / "tokenizer.json").p.copy(),
+        **{"batch_size": 1, "source_length": 32, "target_length": 32},
+    ).build()
+    batch = input.batch(0)
+    question, answer = (
+        of_library.encode(text, add_special_tokens=False).ids
+        for text in ("def f1(x):", "return x + 1")
+    )
+    np.testing.assert_array_equal(batch["targets"][batch["segments"] > 0], [*answer, 1])
+    source = batch["source_tokens"][batch["source_segments"] > 0]
+    np.testing.assert_array_equal(source[: len(question)], question)
+    prompt = input.prompt("def f1(x):")
+    np.testing.assert_array_equal(prompt.source, source)
+    assert prompt.tokens.tolist() == [2]
