@@ -10,6 +10,7 @@ from lingo.data.images.image_input import ImageInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
 from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
@@ -38,10 +39,12 @@ __all__ = [
     "JsonLines",
     "JsonlPairs",
     "Mixture",
+    "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
     "PrefixText",
     "SentencePiece",
+    "SentinelTokenizer",
     "Signatures",
     "SpanCorruption",
     "TensorInput",

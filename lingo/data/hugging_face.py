@@ -67,6 +67,9 @@ class HuggingFaceTokenizer(PartTokenizer):
     def end_id(self) -> int:
         return self._special_ids["end"]
 
+    def special_id(self, token: str) -> int | None:
+        return self._model.tokenizer.token_to_id(token)
+
     def describe(self) -> str:
         ids = [self.vocab_size, *self._special_ids.values(), int(self.p.special_in_text)]
         return f"tokenizers {','.join(map(str, ids))} sha256:{self._model.digest}"

@@ -13,7 +13,7 @@ from lingo.data.bucketed_input import BucketedInput
 from lingo.data.document_source import TextFiles
 from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.index import open_index
-from lingo.data.objectives.sentinels import SentinelTokenizer
+from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.files import DataError
@@ -348,3 +348,38 @@ def test_a_pair_has_the_library_s_ids_on_both_sides(kind, of_library, folder, tm
     prompt = input.prompt("def f1(x):")
     np.testing.assert_array_equal(prompt.source, source)
     assert prompt.tokens.tolist() == [2]
+
+
+def test_sentinels_may_be_the_tokenizer_s_own(folder, tmp_path):
+    (tmp_path / "a.txt").write_text(CODE)
+    extended = library.Tokenizer.from_file(str(folder / "t5" / "tokenizer.json"))
+    names = [f"<extra_id_{number}>" for number in (2, 1, 0)]  # as T5's: 0 is the last id
+    extended.add_special_tokens(names)
+    path = tmp_path / "tokenizer.json"
+    extended.save(str(path))
+    inner = build(path, end="</s>", start="<pad>", vocab_size=200)
+
+    def with_sentinels(number):
+        return OwnSentinelTokenizer.params(tokenizer=inner.p.copy(), num_sentinels=number)
+
+    input = open_input(
+        SpanCorruption, path, tmp_path, tokenizer=with_sentinels(3), source_length=20
+    )
+    tokenizer, batch = input.tokenizer, input.batch(0)
+    size = extended.get_vocab_size()
+    assert (tokenizer.vocab_size, tokenizer.start_id) == (200, 0)
+    assert tokenizer.sentinels.tolist() == [size - 1, size - 2, size - 3]
+    assert batch["targets"][0, 0] == size - 1
+    assert batch["tokens"][0, 0] == 0
+    assert tokenizer.decode(batch["targets"][0]).startswith("<extra_id_0>")
+    text = "def <extra_id_0> return <extra_id_1>"
+    assert tokenizer.encode_marked(text).tolist().count(size - 1) == 1
+    assert tokenizer.decode(tokenizer.encode_marked(text)) == text.replace("> ", ">")
+    assert tokenizer.describe() == f"{inner.describe()} and 3 sentinels of its own"
+    with pytest.raises(DataError, match=r"no token <extra_id_3>: set num_sentinels=3\."):
+        _ = with_sentinels(4).build().sentinels
+    other = OwnSentinelTokenizer.params(
+        tokenizer=build(folder / "gpt2" / "tokenizer.json").p.copy()
+    )
+    with pytest.raises(DataError, match=r"no token <extra_id_0>: take SentinelTokenizer\."):
+        _ = other.build().sentinels
