@@ -7,11 +7,13 @@ from lingo.data.bucketed_input import BucketedInput
 from lingo.data.dataset_input import DatasetInput
 from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
 from lingo.data.example_input import ExampleInput
+from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.digits import Digits
 from lingo.data.images.image_input import ImageInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
 from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
@@ -37,17 +39,20 @@ __all__ = [
     "Doctests",
     "DocumentSource",
     "ExampleInput",
+    "HuggingFaceTokenizer",
     "ImageInput",
     "Input",
     "InstalledSource",
     "JsonLines",
     "JsonlPairs",
     "Mixture",
+    "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
     "PrefixText",
     "SentencePiece",
     "SequenceInput",
+    "SentinelTokenizer",
     "Signatures",
     "SpanCorruption",
     "TensorInput",

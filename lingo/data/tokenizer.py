@@ -43,6 +43,11 @@ class Tokenizer(Configurable, interface=True):
         """The id before a document: the input from which its first token is predicted."""
         return 2
 
+    def special_id(self, token: str) -> int | None:
+        """Returns the id of a special token such as <extra_id_0>, or None if there is none."""
+        del token
+        return None
+
     def describe(self) -> str:
         """Returns a name; tokenizers of equal names encode every text to the same ids."""
         raise NotImplementedError

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from lingo.config import ranges
-from lingo.data.sources.files import Read
+from lingo.data.sources.files import DataError, Read
 from lingo.data.tokenizer import ByteTokenizer, TokenCounts, Tokenizer
 
 _MARK = re.compile(r"(<extra_id_(?:0|[1-9][0-9]{0,8})>)")
@@ -66,11 +67,11 @@ class SentinelTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         ids = np.asarray(ids, np.int64)
-        first = self.tokenizer.vocab_size
-        indices = np.flatnonzero((ids >= first) & (ids < self.vocab_size))
-        head, *others = np.split(ids, indices)  # each of the others begins with a sentinel
-        parts = [
-            f"<extra_id_{part[0] - first}>{self.tokenizer.decode(part[1:])}" for part in others
+        numbers = {sentinel: number for number, sentinel in enumerate(self.sentinels.tolist())}
+        head, *others = np.split(ids, np.flatnonzero(np.isin(ids, self.sentinels)))
+        parts = [  # each of the others begins with a sentinel
+            f"<extra_id_{numbers[int(part[0])]}>{self.tokenizer.decode(part[1:])}"
+            for part in others
         ]
         return "".join([self.tokenizer.decode(head), *parts])
 
@@ -79,3 +80,32 @@ class SentinelTokenizer(Tokenizer):
 
     def part(self, read: Read, size: int, cuts: np.ndarray, begin: int, end: int) -> np.ndarray:
         return self.tokenizer.part(read, size, cuts, begin, end)
+
+
+class OwnSentinelTokenizer(SentinelTokenizer):
+    """A tokenizer that has tokens <extra_id_0>, <extra_id_1>, ..., as published ones of T5 have.
+
+    These are the sentinels, so that a model's embeddings of them serve again. A text in which one
+    is written has it, as `HuggingFaceTokenizer` reads texts.
+    """
+
+    def setup(self) -> None:
+        super().setup()
+        self.vocab_size = self.tokenizer.vocab_size
+
+    @functools.cached_property
+    def sentinels(self) -> np.ndarray:
+        """The ids of the sentinels in the order of their use, int32 [num_sentinels]."""
+        ids = []
+        for number in range(self.p.num_sentinels):
+            found = self.tokenizer.special_id(f"<extra_id_{number}>")
+            if found is None:
+                raise DataError(
+                    f"tokenizer {self.tokenizer.describe()} has no token <extra_id_{number}>:"
+                    + (f" set num_sentinels={number}." if number else " take SentinelTokenizer.")
+                )
+            ids.append(found)
+        return np.array(ids, np.int32)
+
+    def describe(self) -> str:
+        return f"{self.tokenizer.describe()} and {self.p.num_sentinels} sentinels of its own"

@@ -117,7 +117,7 @@ class SpanCorruption(Denoising):
                 f"tokenizer is {type(self.tokenizer).__name__}, which has no ids for what is taken"
                 f" out: SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))"
             )
-        num_sentinels, num_spans = len(self.tokenizer.sentinels), self._counts.spans
+        num_sentinels, num_spans = self.tokenizer.p.num_sentinels, self._counts.spans
         if num_sentinels < num_spans:
             raise ParamError(
                 f"source_length={self.p.source_length} has {num_spans} spans a row, but there are"

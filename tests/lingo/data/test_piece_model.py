@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingo.data import sentence_piece
+from lingo.data import part_tokenizer
 from lingo.data.sentence_piece import SentencePiece
 from tools.bench.tokens import SETTINGS, mixed_text, train
 
@@ -36,7 +36,7 @@ def test_tokens_are_those_of_the_package(model):
 
 def test_parts_have_the_tokens_of_the_whole(model, monkeypatch):
     name, tokenizer, processor = model
-    monkeypatch.setattr(sentence_piece, "_PART_BYTES", 200)
+    monkeypatch.setattr(part_tokenizer, "PART_BYTES", 200)
     for data in (*TEXTS, BLANK * 50):
         whole, num_read = np.array(processor.encode(data)), []
 
@@ -59,6 +59,6 @@ def test_a_long_document_is_encoded_in_segments(model, monkeypatch):
     name, tokenizer, processor = model
     if name in ("words", "characters"):
         pytest.skip("unknown words next to each other are one token in a segment")
-    monkeypatch.setattr(sentence_piece, "_SEGMENT_BYTES", 5000)
+    monkeypatch.setattr(SentencePiece, "segment_bytes", 5000)
     for text in TEXTS:
         assert tokenizer.encode(text).tolist() == processor.encode(text)

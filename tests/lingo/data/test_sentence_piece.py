@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lingo.config.errors import MissingPackage
-from lingo.data import sentence_piece, sentence_piece_training
+from lingo.data import part_tokenizer, sentence_piece_training
 from lingo.data.document_source import TextFiles
 from lingo.data.index import open_index
 from lingo.data.sentence_piece import SentencePiece
@@ -64,7 +64,7 @@ def test_a_model_without_padding_and_start_uses_its_end(tmp_path):
 @pytest.mark.parametrize("block_bytes", [40, 64, 1000])
 def test_documents_are_encoded_in_blocks_that_change_no_token(tokenizer, block_bytes, monkeypatch):
     data, whole = TEXT.encode(), tokenizer.encode(TEXT)
-    monkeypatch.setattr(sentence_piece, "_PART_BYTES", block_bytes)
+    monkeypatch.setattr(part_tokenizer, "PART_BYTES", block_bytes)
     num_read = []
 
     def read(start, stop):
@@ -83,7 +83,7 @@ def test_documents_are_encoded_in_blocks_that_change_no_token(tokenizer, block_b
 
 
 def test_a_text_without_lines_and_words_is_cut_between_characters(tokenizer, monkeypatch):
-    monkeypatch.setattr(sentence_piece, "_PART_BYTES", 7)
+    monkeypatch.setattr(part_tokenizer, "PART_BYTES", 7)
     for text in ("é" * 50, "🙂" * 50, "x" * 50, "aé🙂" * 9):
         assert tokenizer.decode(tokenizer.encode(text)) == text
     tokenizer.encode(b"\x80" * 50)  # is no text, and ends

@@ -1,0 +1,202 @@
+"""Tokenizers of Hugging Face's library `tokenizers`: a file `tokenizer.json`.
+
+The library encodes whole texts, and may add a space before the first word of each. So a part from
+the middle of a document is encoded after a character whose tokens are then removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from lingo.config.errors import MissingPackage, suggest
+from lingo.config.types import FilePath
+from lingo.data.part_tokenizer import PartTokenizer
+from lingo.data.sources.files import DataError, open_file
+
+_WORD = rb"[0-9A-Za-z\x80-\xff]"
+_CUTS = (
+    re.compile(rb".*%b(?= %b)" % (_WORD, _WORD), re.DOTALL),  # before a space between two words
+    re.compile(rb".*\S(?=\s)", re.DOTALL),
+    re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # before a character of UTF-8
+)
+_CONFIG = "tokenizer_config.json"
+_SETTINGS = {"start": "bos_token", "end": "eos_token", "pad": "pad_token"}
+
+
+class HuggingFaceTokenizer(PartTokenizer):
+    """A file `tokenizer.json` of the library `tokenizers`. `pip install 'lingo-tf[tokenizers]'`.
+
+    Ids are those that the library gives to a text without the tokens that it can add at both ends:
+    lingo adds `start` and `end` itself. A token that is not given is the one in
+    `tokenizer_config.json` beside the file; the end replaces a start or padding that this lacks.
+    Models of kind Unigram have special tokens in their vocabulary, and find them in a text even
+    without `special_in_text`.
+    """
+
+    file: FilePath  # path of tokenizer.json
+    vocab_size: int  # number of ids, or of rows of a model that has more; checked when opened
+    start: str = ""  # token before a document, such as <s>; "": bos_token of tokenizer_config.json
+    end: str = ""  # token after a document; "": eos_token
+    pad: str = ""  # token of padding; "": pad_token
+    special_in_text: bool = True  # "</s>" in a text is that token; False: it is encoded as text
+    segment_bytes = 2**18  # the library needs two hundred times the memory
+
+    def setup(self) -> None:
+        self.vocab_size = self.p.vocab_size
+
+    @property
+    def pad_id(self) -> int:
+        return self._special_ids["pad"]
+
+    @property
+    def start_id(self) -> int:
+        return self._special_ids["start"]
+
+    @property
+    def end_id(self) -> int:
+        return self._special_ids["end"]
+
+    def special_id(self, token: str) -> int | None:
+        return self._model.tokenizer.token_to_id(token)
+
+    def describe(self) -> str:
+        ids = [self.vocab_size, *self._special_ids.values(), int(self.p.special_in_text)]
+        return f"tokenizers {','.join(map(str, ids))} sha256:{self._model.digest}"
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        special = set(self._special_ids.values())
+        kept = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
+        return self._model.tokenizer.decode(kept, skip_special_tokens=True)
+
+    @property
+    def _path(self) -> str:
+        return os.path.expanduser(self.p.file)
+
+    @functools.cached_property
+    def _model(self) -> _Model:
+        """The tokenizer of the file, read and checked at first use."""
+        library = _package()
+        with open_file(self._path) as file:
+            data = file.read()
+        try:
+            tokenizer = library.Tokenizer.from_buffer(data)
+        except ValueError as error:
+            reason = str(error).rpartition("buffer: ")[2]
+            raise DataError(f"{self._path} is not a tokenizer.json: {reason}") from None
+        num_ids = max(tokenizer.get_vocab().values(), default=-1) + 1
+        if num_ids > self.vocab_size:
+            raise DataError(
+                f"tokenizer.vocab_size={self.vocab_size}, but {self._path} has {num_ids} ids: set"
+                f" vocab_size={num_ids}, or the number of rows of a model that has more."
+            )
+        tokenizer.encode_special_tokens = not self.p.special_in_text
+        return _Model(tokenizer, data, self._path)
+
+    @functools.cached_property
+    def _special_ids(self) -> dict[str, int]:
+        """The ids of start, end and padding by field; read and checked at first use."""
+        tokenizer, config = self._model.tokenizer, None
+        ids: dict[str, int] = {}
+        for field, setting in _SETTINGS.items():
+            token, place = getattr(self.p, field), f"tokenizer.{field}"
+            if not token:
+                config = self._read_config() if config is None else config
+                token, place = _token(config.get(setting)), f"{setting} of {_CONFIG}"
+            if not token:
+                continue
+            found = tokenizer.token_to_id(token)
+            if found is None:
+                raise DataError(
+                    f"{place} is {token!r}, but {self._path} has no such token."
+                    f"{suggest(token, tokenizer.get_vocab())}"
+                )
+            ids[field] = found
+        if "end" not in ids:
+            raise DataError(
+                f"{self._path}: no {_CONFIG} beside it names the token after a document"
+                " (eos_token): set tokenizer.end, such as end=</s>."
+            )
+        return {field: ids.get(field, ids["end"]) for field in _SETTINGS}
+
+    def _read_config(self) -> dict[str, Any]:
+        """Returns `tokenizer_config.json` beside the file; {} if there is none."""
+        path = os.path.join(os.path.dirname(self._path), _CONFIG)
+        if not os.path.lexists(path):
+            return {}
+        with open_file(path) as file:
+            data = file.read()
+        try:
+            config = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not JSON: {error}") from None
+        if not isinstance(config, dict):
+            raise DataError(f"{path} is not a JSON object.")
+        return config
+
+
+class _Model:
+    """A tokenizer of the library, which encodes a text whole or in parts."""
+
+    def __init__(self, tokenizer: Any, data: bytes, path: str) -> None:
+        self.tokenizer = tokenizer
+        self.digest = hashlib.sha256(data).hexdigest()
+        self._path = path
+        tokenizer.no_truncation()  # settings of the file for batches, which would lose tokens
+        tokenizer.no_padding()
+        if getattr(tokenizer.model, "dropout", None):  # of merges, which makes ids random
+            tokenizer.model.dropout = None
+
+    def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
+        del is_last
+        text = data.decode(errors="replace")
+        if is_first:
+            return self._encode(text)
+        # whichever the library does not join with the character after it
+        before = "\n" if "!" <= text[:1] <= "~" else "a"
+        return self._encode(before + text)[len(self._encode(before)) :]
+
+    def find_cut(self, window: bytes) -> int:
+        """Returns where a text that begins with a window may be cut, in bytes after its start."""
+        ends = (match.end() for cut in _CUTS if (match := cut.match(window)))
+        return next(ends, len(window))
+
+    def _encode(self, text: str) -> list[int]:
+        with _library_errors(self._path):
+            return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _token(value: Any) -> str:
+    """Returns the text of a token in `tokenizer_config.json`: a string, an object, or null."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else ""
+
+
+@contextlib.contextmanager
+def _library_errors(path: str) -> Iterator[None]:
+    """Turns an error of the library, which raises plain `Exception`, into a DataError."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # the library has no class of its own
+        raise DataError(f"{path} cannot encode a text: {error}") from None
+
+
+def _package() -> ModuleType:
+    """Imports `tokenizers`; raises MissingPackage if it is not installed."""
+    try:
+        return importlib.import_module("tokenizers")
+    except ImportError:
+        raise MissingPackage(
+            "HuggingFaceTokenizer needs a package that is not installed:"
+            " pip install 'lingo-tf[tokenizers]'"
+        ) from None
