@@ -5,12 +5,15 @@ Axes: B batch, T positions, D features.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.ops import dropout as ops
 from lingo.ops.dropout import DropoutForm
+from lingo.ops.random import Part
 
 
 class Dropout(Layer):
@@ -47,11 +50,24 @@ def dropout(
     `form` is as in `lingo.ops.dropout`. Two tensors of one layer need different names. In training
     it raises RuntimeError if the call context has no `key` or no `rows`.
     """
+    drop = partial_dropout(layer, rate=rate, form=form, name=name)
+    return x if drop is None else drop(x, None)
+
+
+def partial_dropout(
+    layer: Layer, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
+) -> Callable[[tf.Tensor, Part | None], tf.Tensor] | None:
+    """Returns a function that drops of a part of a tensor what `dropout` drops of the whole.
+
+    It takes the part and where it is; it may be called after the call of the layer, as a gradient
+    does. It is None if nothing is dropped. Errors and other arguments are those of `dropout`.
+    """
     call = context.current()
     if not call.training or rate == 0:
-        return x
+        return None
     key = layer.random_key(name)
     if call.rows is None:
         where = layer.path or type(layer).__name__
         raise RuntimeError(f"{where}: dropout needs the rows of its examples in the call context")
-    return ops.dropout(x, rate=rate, key=key, rows=call.rows, form=form)
+    rows = call.rows
+    return lambda x, part: ops.dropout(x, rate=rate, key=key, rows=rows, form=form, part=part)

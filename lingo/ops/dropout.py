@@ -21,7 +21,13 @@ sec. 4.2). `example`: a whole example; on a residual branch, this is stochastic 
 
 
 def dropout(
-    x: tf.Tensor, *, rate: float, key: random.Key, rows: tf.Tensor, form: DropoutForm = "element"
+    x: tf.Tensor,
+    *,
+    rate: float,
+    key: random.Key,
+    rows: tf.Tensor,
+    form: DropoutForm = "element",
+    part: random.Part | None = None,
 ) -> tf.Tensor:
     """Zeroes parts of a tensor, each with probability `rate`, and divides the rest by 1 - rate.
 
@@ -34,6 +40,8 @@ def dropout(
         key: scalar key of the layer in this step.
         rows: int32 or uint32 [B], the id of each example: its index in the step's global batch.
         form: which elements are dropped together.
+        part: which part of a larger tensor the last two axes of `x` are: what is zeroed is that of
+            the larger tensor; None: `x` is whole.
 
     Returns:
         The shape and type of `x`. The mean over keys of each element is the element of `x`.
@@ -53,8 +61,18 @@ def dropout(
     drawn = sizes_of(x)[1:]
     for axis in {"element": [], "feature": [-2], "position": [-1]}.get(form, range(len(drawn))):
         drawn[axis] = 1
+        if part is not None and axis in (-2, -1, len(drawn) - 2, len(drawn) - 1):
+            part = _share_axis(part, axis if axis < 0 else axis - len(drawn))
     # keep where the upper 24 bits of a word, as a fraction, are at least the rate
     first = math.ceil(rate * 2**24) << 8
-    keep = random.bits(random.fold(key, rows), *drawn) >= tf.constant(first, tf.uint32)
+    words = random.bits(random.fold(key, rows), *drawn, part=part)
+    keep = words >= tf.constant(first, tf.uint32)
     scaled = tf.cast(tf.cast(x, tf.float32) / (1.0 - rate), x.dtype)
     return tf.where(keep, scaled, tf.zeros([], x.dtype))
+
+
+def _share_axis(part: random.Part, axis: int) -> random.Part:
+    """Returns the part of a tensor whose size along an axis is 1."""
+    starts, sizes = list(part.starts), list(part.sizes)
+    starts[axis], sizes[axis] = 0, 1
+    return random.Part(tuple(starts), tuple(sizes))

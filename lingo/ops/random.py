@@ -36,6 +36,18 @@ class Key(NamedTuple):
     low: Any
 
 
+class Part(NamedTuple):
+    """Which part of a larger tensor a tensor is, along its last axes.
+
+    Attributes:
+        starts: the index of its first element along each axis, ints or int32 scalars.
+        sizes: the sizes of the larger tensor, likewise.
+    """
+
+    starts: tuple[Any, ...]
+    sizes: tuple[Any, ...]
+
+
 def root_key(seed: int) -> Key:
     """Returns the key of a seed, any Python int: NumPy uint32 scalars.
 
@@ -75,12 +87,13 @@ def fold(key: Key, data: Any) -> Key:
     return Key(high, _mix_tf(low + high))
 
 
-def bits(key: Key, *sizes: Any) -> Any:
+def bits(key: Key, *sizes: Any, part: Part | None = None) -> Any:
     """Returns random uint32 words of every key, the counter of each being its row-major index.
 
     Args:
         key: words of shape [...], NumPy or tensors.
         *sizes: ints or int32 scalar tensors.
+        part: of which words the last axes are a part; None: they are whole.
 
     Returns:
         uint32 [..., *sizes]. The counter is a sum of ranges along each axis, not a reshape of one
@@ -89,13 +102,20 @@ def bits(key: Key, *sizes: Any) -> Any:
     >>> bits(root_key(7), 2)
     array([2003061680, 3522939857], dtype=uint32)
     """
-    if _on_host(key):
+    if _on_host(key) and part is None:
         return host_bits(key, 0, math.prod(sizes)).reshape(np.shape(key.high) + sizes)
+    part = Part((), ()) if part is None else part
+    first = len(sizes) - len(part.sizes)
+    starts, wholes = [0] * first + [*part.starts], [*sizes[:first], *part.sizes]
     counter = tf.constant(0, tf.uint32)
-    for size in sizes:
-        digit = tf.cast(tf.range(size), tf.uint32)
-        counter = tf.expand_dims(counter, -1) * tf.cast(size, tf.uint32) + digit
-    high, low = (word[(..., *[None] * len(sizes))] for word in key)
+    for size, start, whole in zip(sizes, starts, wholes, strict=True):
+        positions = (
+            tf.range(size) if isinstance(start, int) and not start else tf.range(size) + start
+        )
+        digit = tf.cast(positions, tf.uint32)
+        counter = tf.expand_dims(counter, -1) * tf.cast(whole, tf.uint32) + digit
+    words: list[Any] = [tf.convert_to_tensor(word) for word in key]
+    high, low = (word[(..., *[None] * len(sizes))] for word in words)
     return _mix_tf(_mix_tf(counter + high) + low)
 
 

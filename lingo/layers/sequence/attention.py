@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.layers import context
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
-from lingo.layers.sequence.mask import Causal, Mask
+from lingo.layers.sequence.mask import Causal, Mask, band_of
 from lingo.layers.sequence.positions import AttentionPositions
 from lingo.ops.attention import write_positions
 from lingo.ops.blocks import Blocks
+from lingo.ops.blockwise_attention import Band, Logits
 from lingo.ops.shape import size_of
 
 _FAR = 2**30  # in positions: outside of any window
@@ -72,6 +74,9 @@ class Attention(DotProductAttention):
         heads = self._project(x, inputs.position_ids)
         if (blocks := self._blocks(x.shape[1])) is not None:
             return self._output(self._attend_in_blocks(blocks, heads, indices, inputs))
+        if self._is_blockwise(x.shape[1], x.shape[1]):
+            logits = self._logits(indices, inputs)
+            return self._output(self._attend_blockwise(*map(swap_heads, heads), logits=logits))
         mask = within_documents(self.mask.sees(indices, indices, inputs.prefix), segments, segments)
         bias = self._bias(inputs.position_ids, inputs.position_ids, inputs.position_table)
         return self._output(self._attend(*map(swap_heads, heads), mask=mask, bias=bias))
@@ -155,11 +160,43 @@ class Attention(DotProductAttention):
 
     def _blocks(self, length: int | None) -> Blocks | None:
         """Returns how T positions are cut into blocks; None if that saves no logits."""
-        if self.mask.reach is None or length is None:
+        if self.mask.reach is None or length is None or self.p.blockwise:
             return None
         before, after = self.mask.reach
         blocks = Blocks(max(before + 1, after), before > 0, after > 0)
         return blocks if length > blocks.num_keys else None
+
+    def _logits(self, indices: tf.Tensor, inputs: CallInputs) -> Logits:
+        """Returns the mask and bias of a call for `attend_blockwise`."""
+        call, band = context.current(), band_of(self.mask)
+        tensors = {"index": indices, "position": inputs.position_ids, "segment": inputs.segments}
+        tensors = {name: x for name, x in tensors.items() if x is not None}
+        key_inputs, weights = dict(tensors), {}
+        if inputs.prefix is not None:
+            key_inputs["prefix"] = inputs.prefix
+        if self.positions is not None:
+            weights = {"layer": dict(call.of([self.positions])["weights"])}
+            if inputs.position_table is not None:
+                weights["table"] = inputs.position_table
+
+        def mask(query: Any, key: Any) -> Any:
+            sees = None
+            if band is None:
+                sees = self.mask.sees(query["index"], key["index"], key.get("prefix"))
+            return within_documents(sees, query.get("segment"), key.get("segment"))
+
+        def bias(query: Any, key: Any, weights: Any) -> Any:  # also called for the gradient
+            with context.enter_call(call.derive(weights=weights["layer"])):
+                return self._bias(query["position"], key["position"], weights.get("table"))
+
+        return Logits(
+            band=Band() if band is None else band,
+            mask=mask,
+            bias=None if self.positions is None else bias,
+            weights=weights,
+            query_inputs=tensors,
+            key_inputs=key_inputs,
+        )
 
     def _attend_in_blocks(
         self,

@@ -7,10 +7,12 @@ N heads, K heads of keys and values, H head width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
+from lingo.ops.blockwise_attention import Logits
 
 
 class CrossAttention(DotProductAttention):
@@ -84,7 +86,26 @@ class CrossAttention(DotProductAttention):
         query = self._heads("query", x)
         if self.query_norm is not None:
             query = self.query_norm(query)
+        if self._is_blockwise(x.shape[1], key.shape[2]):
+            logits = _logits(inputs)
+            averages = self._attend_blockwise(swap_heads(query), key, value, logits=logits)
+            return self._output(averages)
         mask = within_documents(None, inputs.segments, inputs.memory_segments)
         if inputs.segments is None and inputs.memory_segments is not None:
             mask = (inputs.memory_segments > 0)[:, None]
         return self._output(self._attend(swap_heads(query), key, value, mask=mask))
+
+
+def _logits(inputs: CallInputs) -> Logits:
+    """Returns the mask of the memory for `attend_blockwise`."""
+    if inputs.memory_segments is None:
+        return Logits()
+    key_inputs, queries = {"segment": inputs.memory_segments}, inputs.segments
+
+    def mask(query: Any, key: Any) -> tf.Tensor | None:
+        if queries is None:
+            return (key["segment"] > 0)[:, None]
+        return within_documents(None, query["segment"], key["segment"])
+
+    query_inputs = {} if queries is None else {"segment": queries}
+    return Logits(mask=mask, query_inputs=query_inputs, key_inputs=key_inputs)

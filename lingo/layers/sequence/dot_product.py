@@ -19,12 +19,15 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import annotate
-from lingo.layers.dropout import check_rate, dropout
+from lingo.layers.dropout import check_rate, dropout, partial_dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.ops.attention import attend
+from lingo.ops.blockwise_attention import Logits, attend_blockwise
 from lingo.ops.dropout import DropoutForm
+
+_MAX_WHOLE_LENGTH = 2048  # positions; so many queries and keys have whole logits by default
 
 
 class DotProductAttention(Layer, interface=True):
@@ -53,6 +56,7 @@ class DotProductAttention(Layer, interface=True):
     logit_cap: float | None = None  # C: a logit s becomes C tanh(s / C)
     dropout_rate: float = 0.0  # of the weights that average the values
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
+    blockwise: bool | None = None  # whether logits exist by blocks; None: if more than 2048 x 2048
     init: Initializer = FanIn  # of the four projections; biases start at zero
 
     def check(self) -> None:
@@ -145,6 +149,25 @@ class DotProductAttention(Layer, interface=True):
             bias=bias,
             logit_cap=self.p.logit_cap,
             dropout=partial(self._dropout, num_blocks) if self.p.dropout_rate else None,
+        )
+        return swap_heads(averages)
+
+    def _is_blockwise(self, num_queries: int | None, num_keys: int | None) -> bool:
+        """Returns whether logits exist a block at a time: never where a length is not static."""
+        if num_queries is None or num_keys is None or self.p.blockwise is False:
+            return False
+        return self.p.blockwise or num_queries * num_keys > _MAX_WHOLE_LENGTH**2
+
+    def _attend_blockwise(
+        self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *, logits: Logits
+    ) -> tf.Tensor:
+        """Returns averages of values, [B, T, N, H]; arguments as in `attend_blockwise`."""
+        averages = attend_blockwise(
+            self._scale_query(query),
+            key,
+            value,
+            logits=logits._replace(logit_cap=self.p.logit_cap),
+            dropout=partial_dropout(self, rate=self.p.dropout_rate, form=self.p.dropout_form),
         )
         return swap_heads(averages)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
+from lingo.ops.blockwise_attention import Band
 
 
 class Reach(NamedTuple):
@@ -53,12 +54,24 @@ class Mask(Configurable, interface=True):
         """How far a position sees; None: without a limit."""
         return None
 
+    @property
+    def band(self) -> Band | None:
+        """Which positions it sees, if their distance alone decides; None: `sees` has to be asked.
+
+        Blockwise attention skips blocks outside of it, and masks only those at its edges.
+        """
+        return None
+
 
 class Causal(Mask):
     """A position sees itself and all earlier ones (Vaswani et al. 2017, sec. 3.2.3)."""
 
     def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         return key[:, None, :] <= query[:, :, None]
+
+    @property
+    def band(self) -> Band | None:
+        return Band(num_after=0)
 
 
 class Bidirectional(Mask):
@@ -68,6 +81,10 @@ class Bidirectional(Mask):
 
     def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:
         return None
+
+    @property
+    def band(self) -> Band | None:
+        return Band()
 
 
 class Prefix(Mask):
@@ -112,3 +129,13 @@ class LocalWindow(Mask):
     @property
     def reach(self) -> Reach | None:
         return Reach(self.p.window - 1, self.p.ahead)
+
+    @property
+    def band(self) -> Band | None:
+        return Band(self.p.window - 1, self.p.ahead)
+
+
+def band_of(mask: Mask) -> Band | None:
+    """Returns the band of a mask; None for a subclass that changes `sees`, but not `band`."""
+    cls = next(c for c in type(mask).__mro__ if "sees" in vars(c))
+    return mask.band if "band" in vars(cls) else None

@@ -252,6 +252,7 @@ DECODER = nn.TransformerLayer.params(
 # further forms of a class, whose computations are others
 FORMS: dict[str, Case] = {
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
+    "Attention, blockwise": stacked(GROUPED.copy().set(dim=D, blockwise=True)),
     "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),
     "EncoderDecoder, scanned": Case(
         PAIRS.copy().set(

@@ -1,0 +1,446 @@
+"""Attention whose logits exist a block at a time: memory grows with the length, not its square.
+
+The softmax over all keys is put together from those of blocks of keys (Milakov and Gimelshein 2018;
+Rabe and Staats 2021), and the gradient computes the logits again (Dao et al. 2022). Blocks that a
+band hides are skipped; a mask is added only where it may hide something.
+
+Axes: B batch, T query positions, S key positions, N query heads, K key heads, G = N / K, H head
+width, Q and R positions of a block of queries and of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lingo.config.lazy import tf
+from lingo.ops.random import Part
+from lingo.ops.shape import size_of
+
+QUERY_BLOCK = 1024  # positions at most
+KEY_BLOCK = 2048  # likewise, if queries see all keys: larger blocks take less time
+NARROW_KEY_BLOCK = 1024  # likewise, if not: smaller blocks skip more
+
+
+class Band(NamedTuple):
+    """The keys that a query may see: so many positions before and after its own; None: all."""
+
+    num_before: int | None = None
+    num_after: int | None = None
+
+
+class Logits(NamedTuple):
+    """What becomes of the products of queries and keys.
+
+    Attributes:
+        band: which keys a query sees, by their distance alone. Each query has to see a key.
+        mask: (query inputs, key inputs) -> bool [B or 1, Q, R], which of these keys a query sees;
+            or None: all.
+        bias: (query inputs, key inputs, weights) -> float32 [B or 1, N, Q, R], added to the logits;
+            or None.
+        weights: structure of float32 tensors, whatever of `bias` gets a gradient.
+        query_inputs: structure of [B or 1, T] tensors, any type; `mask` and `bias` get a block.
+        key_inputs: likewise, [B or 1, S].
+        logit_cap: C; a logit s becomes C tanh(s / C) before the bias.
+    """
+
+    band: Band = Band()
+    mask: Callable[[Any, Any], Any] | None = None
+    bias: Callable[[Any, Any, Any], Any] | None = None
+    weights: Any = ()
+    query_inputs: Any = ()
+    key_inputs: Any = ()
+    logit_cap: float | None = None
+
+
+_PLAIN = Logits()
+
+
+def attend_blockwise(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    logits: Logits = _PLAIN,
+    dropout: Callable[[tf.Tensor, Part], tf.Tensor] | None = None,
+    query_block: int = QUERY_BLOCK,
+    key_block: int | None = None,
+) -> tf.Tensor:
+    """Returns what `lingo.ops.attention.attend` returns, block by block.
+
+    Args:
+        query: [B, N, T, H], any float type, already multiplied by the scale; T static.
+        key: [B, K, S, H], same type; S static.
+        value: [B, K, S, H], same type.
+        logits: masks, bias and cap of the logits. Gradients flow into its `weights`, but not into
+            other tensors of its functions.
+        dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
+            multiply each weight by a factor that does not depend on the weights.
+        query_block: the most queries of a block.
+        key_block: the most keys of a block; None: a number that is fast for the band.
+
+    Returns:
+        [B, N, T, H], the type of `value`.
+
+    >>> query, key = tf.ones([1, 1, 3, 2]), tf.ones([1, 1, 3, 2])
+    >>> value = tf.constant([[[[1.0], [2.0], [6.0]]]])
+    >>> causal = Logits(band=Band(num_after=0))
+    >>> attend_blockwise(query, key, value, logits=causal, key_block=2).numpy().ravel()
+    array([1. , 1.5, 3. ], dtype=float32)
+    """
+    if key_block is None:
+        key_block = KEY_BLOCK if logits.band == Band() else NARROW_KEY_BLOCK
+    query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
+    weights = [tf.convert_to_tensor(w) for w in tf.nest.flatten(logits.weights)]
+
+    @tf.custom_gradient
+    def compute(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *weights: tf.Tensor) -> Any:
+        blocks = _Blocks(query, key, value, logits, dropout, (query_block, key_block))
+        result, peaks, totals = blocks.average(weights)
+
+        def backward(gradient: tf.Tensor) -> Any:
+            return blocks.gradients(gradient, result, peaks, totals, weights)
+
+        return result, backward
+
+    return compute(query, key, value, *weights)
+
+
+class _Grid:
+    """How an axis is cut into blocks of equal size; the last one may be padded."""
+
+    def __init__(self, length: int, most: int) -> None:
+        self.length = length
+        self.count = -(-length // most)
+        self.size = -(-length // self.count)
+        self.padding = self.count * self.size - length
+
+    def pad(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Returns x with zeros after its end."""
+        if not self.padding:
+            return x
+        paddings = [[0, 0]] * len(x.shape)
+        paddings[axis] = [0, self.padding]
+        return tf.pad(x, paddings)
+
+    def block(self, x: tf.Tensor, index: Any, axis: int) -> tf.Tensor:
+        """Returns one block of a padded tensor."""
+        if self.count == 1:
+            return x
+        sizes = [size_of(x, i) for i in range(len(x.shape))]
+        begin = [0] * len(sizes)
+        sizes[axis], begin[axis] = self.size, index * self.size
+        shape = x.shape.as_list()
+        shape[axis] = self.size
+        return tf.ensure_shape(tf.slice(x, begin, sizes), shape)
+
+    def join(self, blocks: tf.TensorArray, axis: int) -> tf.Tensor:
+        """Returns one tensor of all blocks, without the padding."""
+        if self.count == 1:
+            return blocks.read(0)
+        x = blocks.stack()  # [count, ...]
+        order = list(range(1, len(x.shape)))
+        x = tf.transpose(x, [*order[:axis], 0, *order[axis:]])
+        shape = [size_of(x, i) for i in range(len(x.shape))]
+        shape[axis : axis + 2] = [self.count * self.size]
+        x = tf.reshape(x, shape)
+        return tf.split(x, [self.length, self.padding], axis)[0] if self.padding else x
+
+
+class _Blocks:
+    """The computation of one call; queries are [B, K, G, T, H]."""
+
+    def __init__(
+        self, query: Any, key: Any, value: Any, logits: Logits, dropout: Any, most: tuple[int, int]
+    ) -> None:
+        self.logits, self.dropout = logits, dropout
+        self.num_heads, self.num_groups = size_of(query, 1), size_of(key, 1)
+        self.share = self.num_heads // self.num_groups
+        self.queries = _Grid(query.shape[2], most[0])
+        self.keys = _Grid(key.shape[2], most[1])
+        self.query = self._split_heads(query)
+        self.key, self.value = self.keys.pad(key, 2), self.keys.pad(value, 2)
+        self.query_inputs = tf.nest.map_structure(
+            lambda x: self.queries.pad(x, 1), logits.query_inputs
+        )
+        self.key_inputs = tf.nest.map_structure(lambda x: self.keys.pad(x, 1), logits.key_inputs)
+
+    # ---- the result ------------------------------------------------------------------------------
+
+    def average(self, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Returns the result, [B, N, T, H], and float32 [B, K, G, T, 1] twice.
+
+        These are the greatest logit of each query, and the sum of exp(logit - greatest).
+        """
+
+        def attend_block(i: Any, outs: Any) -> Any:
+            query = self._fold(self.queries.block(self.query, i, 3))
+
+            def add_keys(j: Any, state: Any, *, masked: bool) -> Any:
+                key, value = (self.keys.block(x, j, 2) for x in (self.key, self.value))
+                logits = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
+                logits = self._finish(logits, i, j, weights, masked=masked)
+                share = tf.nn.softmax(logits)  # within the block
+                # a fused softmax and two maxima take less time than maximum, exp and sum
+                peak = tf.reduce_max(logits, axis=-1, keepdims=True)
+                total = 1.0 / tf.reduce_max(share, axis=-1, keepdims=True)
+                if self.dropout is not None:
+                    share = share * self._factors(i, j)
+                share = tf.cast(share, value.dtype)
+                average = tf.cast(tf.matmul(share, value), tf.float32)
+                return _merge(state, (peak, total, average * total))
+
+            width = size_of(self.value, 3)
+            empty = tf.zeros_like(query[..., :1], tf.float32)
+            state = (empty + tf.float32.min, empty, empty * tf.zeros([width]))
+            peak, total, sums = self._over_keys(i, add_keys, state)
+            results = (tf.cast(sums / total, self.value.dtype), peak, total)
+            return [out.write(i, self._unfold(x)) for out, x in zip(outs, results, strict=True)]
+
+        dtypes = [self.value.dtype, tf.float32, tf.float32]
+        arrays = [_array(d, self.queries.count) for d in dtypes]
+        outs = _loop(0, self.queries.count, attend_block, arrays)
+        result, peaks, totals = (self.queries.join(out, 3) for out in outs)
+        return self._join_heads(result), peaks, totals
+
+    # ---- the gradient ----------------------------------------------------------------------------
+
+    def gradients(
+        self, gradient: tf.Tensor, result: tf.Tensor, peaks: Any, totals: Any, weights: Any
+    ) -> list[tf.Tensor]:
+        """Returns the gradients of queries, keys, values and weights.
+
+        Weights of the average are computed as [B, K, R, G Q]: then two of three products need no
+        transpose. Peaks and sums over keys are subtracted by the products themselves: queries get
+        one more feature, and keys a 1.
+        """
+        dtype = self.query.dtype
+        gradient, result = (tf.cast(x, tf.float32) for x in (gradient, result))
+        inner = tf.reduce_sum(gradient * result, axis=-1, keepdims=True)
+        gradient, inner = self._split_heads(gradient), self._split_heads(inner)
+        pad = self.queries.pad
+        totals = pad(totals - 1.0, 3) + 1.0  # 1 at padding
+        gradient, inner = gradient / totals, inner / totals
+        peaks = pad(peaks, 3)
+        exact = dtype != tf.bfloat16 and dtype != tf.float16
+        fold_peak = exact and self.logits.logit_cap is None
+        fold_inner = exact and self.dropout is None
+        query = tf.concat([self.query, -tf.cast(peaks, dtype)], -1) if fold_peak else self.query
+        key = _append_ones(self.key) if fold_peak else self.key
+        upward = tf.cast(gradient, dtype)
+        upward_more = tf.concat([upward, -tf.cast(inner, dtype)], -1) if fold_inner else upward
+        value = _append_ones(self.value) if fold_inner else self.value
+        parts = [query, self.query, upward_more, upward, peaks, inner]
+
+        def differentiate_block(i: Any, state: Any) -> Any:
+            query, query_only, upward_more, upward, peak, inner = (
+                self._fold(self.queries.block(x, i, 3)) for x in parts
+            )
+            peak, inner = (tf.transpose(x, [0, 1, 3, 2]) for x in (peak, inner))
+
+            def add_keys(j: Any, state: Any, *, masked: bool) -> Any:
+                d_query, d_keys, d_values, d_weights = state
+                keys = [self.keys.block(x, j, 2) for x in (key, self.key, value)]
+                logits = tf.cast(tf.matmul(keys[0], query, transpose_b=True), tf.float32)
+                slope = None
+                if self.logits.logit_cap is not None:
+                    bent = tf.tanh(logits / self.logits.logit_cap)
+                    logits, slope = self.logits.logit_cap * bent, 1.0 - tf.square(bent)
+                logits = self._finish(logits, i, j, weights, masked=masked, transposed=True)
+                share = tf.exp(logits if fold_peak else logits - peak)
+                factors = self._factors(i, j, transposed=True) if self.dropout is not None else None
+                kept = share if factors is None else share * factors
+                d_logits = tf.cast(tf.matmul(keys[2], upward_more, transpose_b=True), tf.float32)
+                if factors is not None:
+                    d_logits = d_logits * factors
+                d_logits = share * (d_logits if fold_inner else d_logits - inner)
+                d_weights = self._add_bias_gradients(d_weights, d_logits, i, j, weights)
+                if slope is not None:
+                    d_logits *= slope
+                kept, d_logits = tf.cast(kept, dtype), tf.cast(d_logits, dtype)
+                d_query += tf.cast(tf.matmul(d_logits, keys[1], transpose_a=True), tf.float32)
+                d_keys = _add(d_keys, j, tf.matmul(d_logits, query_only))
+                d_values = _add(d_values, j, tf.matmul(kept, upward))
+                return d_query, d_keys, d_values, d_weights
+
+            d_queries, *sums = state
+            first = (tf.zeros_like(query_only, tf.float32), *sums)
+            d_query, *sums = self._over_keys(i, add_keys, first)
+            return [d_queries.write(i, self._unfold(tf.cast(d_query, dtype))), *sums]
+
+        sums = [_zeros(self.keys.count, self.keys.block(x, 0, 2)) for x in (self.key, self.value)]
+        d_weights = [tf.zeros_like(w) for w in weights]
+        state = [_array(dtype, self.queries.count), *sums, d_weights]
+        state = _loop(0, self.queries.count, differentiate_block, state)
+        d_query, d_key, d_value, d_weights = state
+        d_query = self._join_heads(self.queries.join(d_query, 3))
+        d_key, d_value = (tf.cast(self.keys.join(x, 2), dtype) for x in (d_key, d_value))
+        return [d_query, d_key, d_value, *d_weights]
+
+    def _add_bias_gradients(self, sums: Any, d_logits: Any, i: Any, j: Any, weights: Any) -> Any:
+        """Adds the gradients of the weights of the bias for a block of gradients, transposed."""
+        if self.logits.bias is None or not weights:
+            return sums
+        with tf.GradientTape() as tape:
+            tape.watch(list(weights))
+            bias = self._bias(i, j, weights)
+        if bias is None:
+            return sums
+        size = self.keys.size
+        shape = [-1, self.num_groups, size, self.share, self.queries.size]
+        d_bias = tf.transpose(tf.reshape(d_logits, shape), [0, 1, 3, 4, 2])
+        d_bias = tf.reshape(d_bias, [-1, self.num_heads, self.queries.size, size])
+        if bias.shape[0] == 1:
+            d_bias = tf.reduce_sum(d_bias, axis=0, keepdims=True)
+        gradients = tape.gradient(bias, list(weights), output_gradients=d_bias)
+        return [
+            s if g is None else s + tf.convert_to_tensor(g)
+            for s, g in zip(sums, gradients, strict=True)
+        ]
+
+    # ---- blocks ----------------------------------------------------------------------------------
+
+    def _over_keys(self, i: Any, body: Callable[..., Any], state: Any) -> Any:
+        """Calls the body on the blocks of keys that a block of queries may see."""
+        (before, after), size, count = self.logits.band, self.keys.size, self.keys.count
+        begin = i * self.queries.size
+        start, stop = 0, count
+        free = self.keys.length // size  # blocks from the first whose keys all queries see
+        if before is not None:
+            start = tf.minimum(tf.maximum(0, begin - before) // size, count - 1)
+            free = start
+        if after is not None:
+            stop = tf.minimum(count, (begin + self.queries.size + after + size - 1) // size)
+            stop = tf.maximum(stop, start + 1)
+            free = tf.maximum(start, tf.minimum(free, (begin + after + 1) // size))
+        if isinstance(free, int) and free == count:
+            return _loop(start, count, lambda j, s: body(j, s, masked=False), state)
+        if before is None:
+            state = _loop(start, free, lambda j, s: body(j, s, masked=False), state)
+        return _loop(free, stop, lambda j, s: body(j, s, masked=True), state)
+
+    def _finish(
+        self, logits: Any, i: Any, j: Any, weights: Any, *, masked: bool, transposed: bool = False
+    ) -> Any:
+        """Bends, biases and masks products, [B, K, G Q, R], or [B, K, R, G Q] if transposed."""
+        config = self.logits
+        if config.logit_cap is not None and not transposed:
+            logits = config.logit_cap * tf.tanh(logits / config.logit_cap)
+        terms = []
+        if config.bias is not None:
+            bias = self._bias(i, j, weights)
+            if bias is not None:
+                shape = [-1, self.num_groups, self.share, *bias.shape[2:]]
+                terms.append(tf.reshape(bias, shape))
+        mask = None if config.mask is None else config.mask(*self._inputs(i, j))
+        if masked or mask is not None:
+            terms.append(self._hide(mask, i, j, masked=masked)[:, None, None])
+        if not terms:
+            return logits
+        shape = tf.shape(logits)
+        q, r = self.queries.size, self.keys.size
+        inner = [self.share, q, r]
+        if transposed:
+            terms = [tf.transpose(t, [0, 1, 4, 2, 3]) for t in terms]
+            inner = [r, self.share, q]
+        static = logits.shape
+        logits = tf.reshape(logits, [-1, self.num_groups, *inner])
+        for term in terms:
+            logits += term
+        return tf.ensure_shape(tf.reshape(logits, shape), static)
+
+    def _hide(self, mask: Any, i: Any, j: Any, *, masked: bool) -> tf.Tensor:
+        """Returns what hides keys that the mask or band hides, and padding, [B or 1, Q, R]."""
+        sees = tf.ones([1, 1, 1], tf.bool) if mask is None else mask
+        if not masked:
+            return tf.where(sees, 0.0, tf.float32.min)
+        query = tf.range(self.queries.size)[:, None] + i * self.queries.size
+        key = tf.range(self.keys.size)[None] + j * self.keys.size
+        before, after = self.logits.band
+        if before is not None:
+            sees &= query - key <= before
+        if after is not None:
+            sees &= key - query <= after
+        terms = tf.where(sees, 0.0, tf.float32.min)  # a sum of two of these would be infinite
+        return tf.where(key < self.keys.length, terms, -float("inf"))
+
+    def _inputs(self, i: Any, j: Any) -> tuple[Any, Any]:
+        return (
+            tf.nest.map_structure(lambda x: self.queries.block(x, i, 1), self.query_inputs),
+            tf.nest.map_structure(lambda x: self.keys.block(x, j, 1), self.key_inputs),
+        )
+
+    def _bias(self, i: Any, j: Any, weights: Any) -> Any:
+        packed = tf.nest.pack_sequence_as(self.logits.weights, list(weights))
+        return self.logits.bias(*self._inputs(i, j), packed)
+
+    def _factors(self, i: Any, j: Any, *, transposed: bool = False) -> tf.Tensor:
+        """Returns what dropout multiplies a block of weights by."""
+        q, r = self.queries.size, self.keys.size
+        part = Part((i * q, j * r), (self.queries.length, self.keys.length))
+        ones = tf.ones([size_of(self.query, 0), self.num_heads, q, r])
+        factors = self.dropout(ones, part)
+        if not transposed:
+            return tf.reshape(factors, [-1, self.num_groups, self.share * q, r])
+        factors = tf.reshape(factors, [-1, self.num_groups, self.share, q, r])
+        factors = tf.transpose(factors, [0, 1, 4, 2, 3])
+        return tf.reshape(factors, [-1, self.num_groups, r, self.share * q])
+
+    def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """Reshapes and pads [B, N, T, ...] to [B, K, G, padded T, ...]."""
+        x = tf.reshape(x, [-1, self.num_groups, self.share, x.shape[2], x.shape[3]])
+        return self.queries.pad(x, 3)
+
+    def _join_heads(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(x, [-1, self.num_heads, x.shape[3], x.shape[4]])
+
+    def _fold(self, x: tf.Tensor) -> tf.Tensor:
+        """Reshapes [B, K, G, Q, ...] to [B, K, G Q, ...]."""
+        return tf.reshape(x, [-1, self.num_groups, self.share * x.shape[3], x.shape[4]])
+
+    def _unfold(self, x: tf.Tensor) -> tf.Tensor:
+        shape = [-1, self.num_groups, self.share, self.queries.size, x.shape[3]]
+        return tf.reshape(x, shape)
+
+
+def _merge(one: Any, other: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Merges greatest logits, sums and weighted sums over two sets of keys."""
+    peak = tf.maximum(one[0], other[0])
+    a, b = tf.exp(one[0] - peak), tf.exp(other[0] - peak)
+    return peak, one[1] * a + other[1] * b, one[2] * a + other[2] * b
+
+
+def _append_ones(x: tf.Tensor) -> tf.Tensor:
+    return tf.concat([x, tf.ones_like(x[..., :1])], axis=-1)
+
+
+def _array(dtype: Any, count: int) -> tf.TensorArray:
+    return tf.TensorArray(dtype, count, clear_after_read=False)
+
+
+def _zeros(count: int, block: tf.Tensor) -> tf.TensorArray:
+    """Returns an array of zeros, each of the shape of a block, in float32."""
+    array, zeros = _array(tf.float32, count), tf.zeros_like(block, tf.float32)
+    for i in range(count):
+        array = array.write(i, zeros)
+    return array
+
+
+def _add(array: tf.TensorArray, index: Any, x: tf.Tensor) -> tf.TensorArray:
+    return array.write(index, array.read(index) + tf.cast(x, tf.float32))
+
+
+def _loop(start: Any, stop: Any, body: Callable[..., Any], state: Any) -> Any:
+    """Calls the body on start, ..., stop - 1 and the state, one iteration after the other."""
+    if isinstance(start, int) and isinstance(stop, int) and stop - start == 1:
+        return body(start, state)
+    if tf.executing_eagerly():
+        for index in range(int(start), int(stop)):
+            state = body(index, state)
+        return state
+    return tf.while_loop(
+        lambda i, _: i < stop,
+        lambda i, s: (i + 1, body(i, s)),
+        (tf.constant(start) if isinstance(start, int) else start, state),
+        parallel_iterations=1,
+    )[1]
