@@ -18,8 +18,7 @@ from lingo.ops.random import Part
 from lingo.ops.shape import size_of
 
 QUERY_BLOCK = 1024  # positions at most
-KEY_BLOCK = 2048  # likewise, if queries see all keys: larger blocks take less time
-NARROW_KEY_BLOCK = 1024  # likewise, if not: smaller blocks skip more
+KEY_BLOCK = 1024  # likewise; smaller blocks take more time, larger ones more memory
 
 
 class Band(NamedTuple):
@@ -64,7 +63,7 @@ def attend_blockwise(
     logits: Logits = _PLAIN,
     dropout: Callable[[tf.Tensor, Part], tf.Tensor] | None = None,
     query_block: int = QUERY_BLOCK,
-    key_block: int | None = None,
+    key_block: int = KEY_BLOCK,
 ) -> tf.Tensor:
     """Returns what `lingo.ops.attention.attend` returns, block by block.
 
@@ -77,7 +76,7 @@ def attend_blockwise(
         dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
             multiply each weight by a factor that does not depend on the weights.
         query_block: the most queries of a block.
-        key_block: the most keys of a block; None: a number that is fast for the band.
+        key_block: the most keys of a block.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -88,8 +87,6 @@ def attend_blockwise(
     >>> attend_blockwise(query, key, value, logits=causal, key_block=2).numpy().ravel()
     array([1. , 1.5, 3. ], dtype=float32)
     """
-    if key_block is None:
-        key_block = KEY_BLOCK if logits.band == Band() else NARROW_KEY_BLOCK
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     weights = [tf.convert_to_tensor(w) for w in tf.nest.flatten(logits.weights)]
 
@@ -191,7 +188,7 @@ class _Blocks:
                 return _merge(state, (peak, total, average * total))
 
             width = size_of(self.value, 3)
-            empty = tf.zeros_like(query[..., :1], tf.float32)
+            empty = tf.zeros_like(query[:, :, :, :1], tf.float32)
             state = (empty + tf.float32.min, empty, empty * tf.zeros([width]))
             peak, total, sums = self._over_keys(i, add_keys, state)
             results = (tf.cast(sums / total, self.value.dtype), peak, total)
@@ -292,7 +289,7 @@ class _Blocks:
         d_bias = tf.reshape(d_bias, [-1, self.num_heads, self.queries.size, size])
         if bias.shape[0] == 1:
             d_bias = tf.reduce_sum(d_bias, axis=0, keepdims=True)
-        gradients = tape.gradient(bias, list(weights), output_gradients=d_bias)
+        gradients = tape.gradient([bias], list(weights), output_gradients=[d_bias])
         return [
             s if g is None else s + tf.convert_to_tensor(g)
             for s, g in zip(sums, gradients, strict=True)
@@ -327,11 +324,10 @@ class _Blocks:
         if config.logit_cap is not None and not transposed:
             logits = config.logit_cap * tf.tanh(logits / config.logit_cap)
         terms = []
-        if config.bias is not None:
-            bias = self._bias(i, j, weights)
-            if bias is not None:
-                shape = [-1, self.num_groups, self.share, *bias.shape[2:]]
-                terms.append(tf.reshape(bias, shape))
+        bias = self._bias(i, j, weights)
+        if bias is not None:
+            shape = [-1, self.num_groups, self.share, *bias.shape[2:]]
+            terms.append(tf.reshape(bias, shape))
         mask = None if config.mask is None else config.mask(*self._inputs(i, j))
         if masked or mask is not None:
             terms.append(self._hide(mask, i, j, masked=masked)[:, None, None])
@@ -371,6 +367,8 @@ class _Blocks:
         )
 
     def _bias(self, i: Any, j: Any, weights: Any) -> Any:
+        if self.logits.bias is None:
+            return None
         packed = tf.nest.pack_sequence_as(self.logits.weights, list(weights))
         return self.logits.bias(*self._inputs(i, j), packed)
 
@@ -411,7 +409,7 @@ def _merge(one: Any, other: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _append_ones(x: tf.Tensor) -> tf.Tensor:
-    return tf.concat([x, tf.ones_like(x[..., :1])], axis=-1)
+    return tf.concat([x, tf.ones_like(x[:, :, :, :1])], axis=-1)
 
 
 def _array(dtype: Any, count: int) -> tf.TensorArray:
