@@ -11,7 +11,7 @@ def test_help_says_what_the_exit_codes_mean(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert "returns 0 if what is wanted of them holds, 1 if it misses any" in out
-    assert out.splitlines()[-1].startswith("usage: python -m tools.bench {config,data,")
+    assert out.splitlines()[-1].startswith("usage: python -m tools.bench {attention,config,")
 
 
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["startup", "mesh"]])
