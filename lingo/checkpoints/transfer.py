@@ -29,6 +29,24 @@ class TensorRead(NamedTuple):
     name: str
     shape: tuple[int, ...]  # of the weight
     reverse: bool = False  # whether the tensor has the weight's axes in reverse order
+    part: tuple[int, int] = (0, 1)  # (i, n): part i of n equal ones along the tensor's last axis
+    scale: float = 1.0  # what values are multiplied by
+    offset: float = 0.0  # what is added then
+
+    def part_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the part of a tensor of some shape."""
+        return (*shape[:-1], shape[-1] // self.part[1]) if shape else ()
+
+    def change(self, value: np.ndarray) -> np.ndarray:
+        """Returns the weight, float32, that a tensor's value of any float type stands for."""
+        i, n = self.part
+        if n > 1:
+            size = value.shape[-1] // n
+            value = value[..., i * size : (i + 1) * size]
+        value = (value.T if self.reverse else value).reshape(self.shape)
+        if self.scale != 1 or self.offset:
+            value = (value.astype(np.float64) * self.scale + self.offset).astype(np.float32)
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +71,7 @@ class Transfer:
         value = self.source.read(tensor.name)
         with np.errstate(over="ignore"):  # float64 may overflow float32; this is checked below
             value = value.astype(np.float32, copy=False)
-        value = (value.T if tensor.reverse else value).reshape(tensor.shape)
+        value = tensor.change(value)
         if not np.isfinite(value).all():
             raise UnusableSource(
                 f"{self.source.path}: {printable(tensor.name)} holds"
@@ -102,6 +120,9 @@ class Transfer:
         for weight, read in self.reads.items():
             tensor = self.source.tensors[read.name]
             how = ", axes reversed" if read.reverse else ""
+            how += f", part {read.part[0]} of {read.part[1]}" if read.part[1] > 1 else ""
+            how += f", times {read.scale:g}" if read.scale != 1 else ""
+            how += f", plus {read.offset:g}" if read.offset else ""
             what = f"{tensor.dtype} {list(tensor.shape)}{how}"
             yield "read", weight, printable(read.name), what
         for weight, name in self.absent.items():

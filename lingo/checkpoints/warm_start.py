@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import find_source
@@ -31,6 +31,8 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns, name
 _MAX_LINES = 20  # differences in an error
 _MAX_CANDIDATES = 5000  # names that are searched for a similar one
 _NUM_EXAMPLES = 3
+_CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0}
+"""Fields {pattern: change of values}, and the change of a weight that no pattern matches."""
 
 Shape = tuple[int, ...]
 
@@ -51,15 +53,21 @@ class WarmStart(Configurable):
     skip: tuple[str, ...] = ()  # patterns of weights that are not
     transpose: tuple[str, ...] = ()  # patterns of weights whose axes the source has in reverse
     reshape: bool = False  # the source may have neighbouring axes split or merged
+    parts: dict[str, tuple[int, int]] = {}  # pattern -> (i, n): part i of n of its last axis
+    scale: dict[str, float] = {}  # pattern -> what values of the source are multiplied by
+    offset: dict[str, float] = {}  # pattern -> what is added to them then
     partial: bool = False  # a weight that the source lacks is drawn as ever, not an error
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "step")
         if not self.p.path or "\0" in self.p.path:
             raise ParamError(f"path={self.p.path!r} names nothing")
-        for field in ("rename", "only", "skip", "transpose"):
+        for field in ("rename", "only", "skip", "transpose", *_CHANGES):
             with name_field(field):
                 check_patterns(getattr(self.p, field))
+        for pattern, (i, n) in self.p.parts.items():
+            if not 0 <= i < n:
+                raise ParamError(f"parts[{pattern!r}]={(i, n)}: (0, 3) is the first of three parts")
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
                 raise ParamError(
@@ -69,9 +77,9 @@ class WarmStart(Configurable):
 
     def check_weights(self, names: Sequence[str]) -> None:
         """Raises ParamError if patterns or templates do not fit the weights of a model."""
-        for field in ("only", "skip", "transpose"):
+        for field in ("only", "skip", "transpose", *_CHANGES):
             with name_field(f"init_from.{field}"):
-                check_used(getattr(self.p, field), names)
+                check_used([*getattr(self.p, field)], names)
         with name_field("init_from.rename"):
             rules = list(self.p.rename)
             check_used(rules, names)
@@ -99,7 +107,7 @@ class WarmStart(Configurable):
         names = {weight: self.source_name(weight) for weight in self._select_weights(shapes)}
         absent = {weight: name for weight, name in names.items() if name not in source.tensors}
         reads = {
-            weight: TensorRead(name, shapes[weight], bool(match_patterns(p.transpose, weight)))
+            weight: self._read(weight, name, shapes[weight])
             for weight, name in names.items()
             if weight not in absent
         }
@@ -113,6 +121,19 @@ class WarmStart(Configurable):
         if lines:
             raise CheckpointMismatch(_describe_misfit(source, lines, used, partial=p.partial))
         return Transfer(source, reads, absent, [w for w in shapes if w not in names])
+
+    def _read(self, weight: str, name: str, shape: Shape) -> TensorRead:
+        """Returns how a weight is read from the tensor of a name."""
+        changes = {
+            field: next(
+                (v for k, v in getattr(self.p, field).items() if re.fullmatch(k, weight)), d
+            )
+            for field, d in _CHANGES.items()
+        }
+        reverse = bool(match_patterns(self.p.transpose, weight))
+        return TensorRead(
+            name, shape, reverse, changes["parts"], changes["scale"], changes["offset"]
+        )
 
     def _select_weights(self, names: Collection[str]) -> list[str]:
         """Returns the names that `only` and `skip` select."""
@@ -134,7 +155,10 @@ class WarmStart(Configurable):
         name = f"{weight}{'' if weight == read.name else f' ({printable(read.name)})'}"
         if tensor.dtype not in FLOATS:
             return f"dtype {name}: {printable(tensor.dtype)} there, {', '.join(FLOATS)} are read"
-        shape = tensor.shape[::-1] if read.reverse else tensor.shape
+        if (n := read.part[1]) > 1 and (not tensor.shape or tensor.shape[-1] % n):
+            return f"shape {name}: {list(tensor.shape)} there, which has no {n} equal parts"
+        shape = read.part_shape(tensor.shape)
+        shape = shape[::-1] if read.reverse else shape
         if shape == read.shape or (self.p.reshape and fits(shape, read.shape)):
             return ""
         hint = "; transpose names it" if read.reverse else ""

@@ -35,6 +35,7 @@ VERBS = (
     "diff",
     "check",
     "golden",
+    "import",
     "train",
     "eval",
     "predict",

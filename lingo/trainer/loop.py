@@ -112,6 +112,17 @@ class Loop:
             num_skipped=counters.health.num_skipped,
         )
 
+    def save_start(self) -> Outcome:
+        """Saves the state before the first step, and trains nothing.
+
+        Raises StorageError if the checkpoint cannot be written.
+        """
+        self._saver.saved = -1  # nothing: a run that trains does not save its start
+        with self._saver:
+            self._saver.save()
+            self._saver.wait()
+        return Outcome(self._step, {}, {})
+
     @property
     def _step(self) -> int:
         return self._run.recorder.counters.step

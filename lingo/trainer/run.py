@@ -15,7 +15,7 @@ import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import DamagedCheckpoint
@@ -59,10 +59,32 @@ from lingo.trainer.throughput import Throughput
 _log = logging.getLogger(__name__)
 
 
+class RunExists(LingoError):
+    """The directory of a run that is to be made holds one."""
+
+    exit_code: ClassVar[int] = 2
+
+
+def create(request: Request, directory: RunDirectory) -> Outcome:
+    """Makes a run at step 0 with its first weights; `train` in the same directory continues it.
+
+    Raises RunExists if there is one, and else what `train` raises.
+    """
+    if directory.exists:
+        raise RunExists(f"{directory.path} holds a run already: name another directory")
+    return train(request, directory, only_start=True)
+
+
 def train(
-    request: Request, directory: RunDirectory, *, watchdog: Watchdog | None = None
+    request: Request,
+    directory: RunDirectory,
+    *,
+    watchdog: Watchdog | None = None,
+    only_start: bool = False,
 ) -> Outcome:
     """Trains an experiment in a directory, from its latest checkpoint if there is one.
+
+    With `only_start` it trains nothing, and saves the state before the first step.
 
     Raises:
         ParamError: if the experiment cannot be built, has no room in this machine's memory, or its
@@ -90,10 +112,10 @@ def train(
                 progress=Progress(max_steps=experiment.p.max_steps, enabled=is_leader),
                 processes=processes,
             )
-            return _train(run, signals, watchdog)
+            return _train(run, signals, watchdog, only_start=only_start)
 
 
-def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
+def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start: bool) -> Outcome:
     directory = run.directory
     with directory.lock(), run.progress:
         with signals.stop_at_once(), mark_stopped_on_signal(directory):
@@ -112,12 +134,13 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None) -> Outcome:
             _summarize_start(run, start, summaries)
             live_run = _live_run(run, start, summaries, signals, watchdog or Watchdog())
             origin = start.environment.get("init_from")
-            outcome = Loop(
+            loop = Loop(
                 live_run,
                 restore=functools.partial(load_state, run.experiment, origin),
                 metadata=start.metadata(run.experiment),
                 profile=profile,
-            ).train()
+            )
+            outcome = loop.save_start() if only_start else loop.train()
             outcome = outcome.end_as(run_state(run, live_run.recorder.counters))
             summaries.end_run(outcome.state)
         mark_ended(directory, outcome, run.progress)

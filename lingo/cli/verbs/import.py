@@ -1,0 +1,64 @@
+"""Makes a run from a model of Hugging Face's hub, at step 0 and without training.
+
+    lingo import --from=gpt2 --run=runs/gpt2
+    lingo import --from=llama --run=runs/llama --set=exp.length=2048
+    lingo import --from=gpt2 --run=runs/mine --exp=mine.py:tuned
+    lingo decode --run=runs/gpt2 --prompt="Once upon a time"
+    lingo train --run=runs/gpt2
+
+--from is a folder with config.json, model.safetensors (or the index of several) and, for texts,
+tokenizer.json, as `git clone` of a model has it. An experiment of one's own that --exp names has an
+argument `path`, which gets the folder, and an `init_from`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from absl import flags
+
+from lingo.cli import command, experiment_flags
+from lingo.cli.command import UsageError
+from lingo.config import registry
+from lingo.config.source_files import find_user_files
+from lingo.contract import build_experiment
+from lingo.trainer.directory.run_directory import RunDirectory, flags_text
+from lingo.trainer.request import Request
+from lingo.trainer.run import create
+
+WORD = ""  # it takes no word beside its flags
+PRETRAINED = "lm.huggingface.pretrained_model"
+"""The experiment of all models that lingo knows by their config.json."""
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    command.string("from", "Folder of the model: config.json and model.safetensors.", values)
+    command.string("run", "Directory of the run that is made.", values)
+    command.string("exp", f"Experiment with an argument `path`; {PRETRAINED} if not given.", values)
+    command.strings("set", "Override path=value, applied in order; may be repeated.", values)
+    command.define_params_dir(values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Writes the run."""
+    del word
+    folder: str = values["from"].value or ""
+    for name in ("from", "run"):
+        if not values[name].value:
+            raise UsageError(f"no {name} given: lingo import --from=FOLDER --run=DIR")
+    if not os.path.isdir(os.path.expanduser(folder)):
+        raise UsageError(f"--from={folder}: there is no such folder")
+    places = command.find_roots(values)
+    path = os.path.abspath(os.path.expanduser(folder))
+    overrides = [f"exp.path={path!r}", *values.set]
+    resolved = registry.get(values.exp or PRETRAINED, overrides, places)
+    if build_experiment(resolved).init_from is None:
+        raise UsageError(f"{values.exp} sets no init_from: nothing of {folder} would be read")
+    directory = RunDirectory(values.run)
+    config = experiment_flags.config_json(resolved, places)
+    exp = values.exp or PRETRAINED
+    given = flags_text(directory.path.resolve(), config, exp=exp, overrides=overrides)
+    source = find_user_files(resolved.params, resolved.origin.file)
+    create(Request(resolved.params, config, given, resolved.origin, source=source), directory)
+    return 0
