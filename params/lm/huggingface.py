@@ -31,8 +31,11 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
     model of the hub has it; without one, GPT-2 of random weights. GPT-2, Llama 2 and 3, Qwen 2 and
     3, Gemma 2, Mixtral. The batch and the learning rate are for a first try: set your own.
 
-    Cost: GPT-2 has 124 million weights. Expected result: logits of transformers, to 1e-4, in tests
-    with tiny models. Command: `lingo import --from=FOLDER --run=runs/gpt2`.
+    GPT-2 has 124 million weights; the others have those of their config.json. Expected result:
+    the logits of transformers, to 1e-4, as tests with tiny models show.
+
+    lingo import --from=gpt2 --run=runs/gpt2
+    lingo show --exp=lm.huggingface.pretrained_model --weights
     """
     read = decoder(read_config(path) if path else GPT2)
     data = TextInput.params(
