@@ -153,7 +153,7 @@ class Experiment(Configurable):
             self.optimizer,
             self.p.seed,
             self.p.accumulation_steps,
-            _LateSpecs(self.train_input),
+            self._train_specs(),
         )
         self._check_inputs()
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
@@ -228,16 +228,20 @@ class Experiment(Configurable):
         for input in self._inputs():
             self.task.check_input(input.offers())
 
+    def _train_specs(self) -> Specs:
+        data = self.train_input
+        return _LateSpecs(data) if data.declares_late else data.specs()
+
     def _inputs(self) -> list[Input]:
         return [self.train_input, *self.eval_inputs.values()]
 
 
 class _LateSpecs(Mapping[str, ArraySpec]):
-    """The specs of an input, which it is asked for when they are first needed."""
+    """The specs of an input that `declares_late`: it is asked for them when they are needed."""
 
     def __init__(self, input: Input) -> None:
         self._input = input
-        self._known = input.specs() if not input.declares_late else Input.specs(input)
+        self._known = Input.specs(input)  # what all batches have
 
     def __getitem__(self, name: str) -> ArraySpec:
         return self._known[name] if name in self._known else self._all[name]

@@ -89,7 +89,7 @@ def generated_pages() -> Iterator[tuple[str, str]]:
         yield f"reference/{room}.md", reference_page(title, room)
     for file in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
         yield f"notebooks/{file.stem}.md", notebook_page(file.read_text())
-    functions = [f"lingo.{name}" for name in lingo.__all__ if inspect.isfunction(_lingo(name))]
+    functions = [f"lingo.{n}" for n in lingo.__all__ if inspect.isfunction(getattr(lingo, n))]
     yield "reference/lingo.md", _reference("Reference of `import lingo`", functions)
     yield (
         "reference/task.md",
@@ -183,7 +183,3 @@ def _anchor(value: Any) -> str:
 
 def _reference(title: str, names: list[str]) -> str:
     return "\n".join([f"# {title}", "", *(f"::: {name}\n" for name in names)])
-
-
-def _lingo(name: str) -> Any:
-    return getattr(lingo, name)

@@ -141,10 +141,10 @@ class _Selection:
 
     def __init__(self, statements: Iterable[Statement], known: Collection[str]) -> None:
         self._known = known
-        self._open: list[
-            Statement
-        ] = []  # those that are being added: functions may call each other
-        self._latest: dict[str, list[Statement]] = {}  # several for `import a.b` and `import a.c`
+        # those that are being added, since functions may call each other
+        self._open: list[Statement] = []
+        # by name; several of one name for `import a.b` and `import a.c`
+        self._latest: dict[str, list[Statement]] = {}
         for statement in statements:
             for name in statement.names:
                 earlier = self._latest.get(name, []) if statement.is_submodule else []

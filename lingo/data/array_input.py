@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from lingo.config.label import label
 from lingo.config.params import ParamError, Params
 from lingo.config.types import FilePath, Function
 from lingo.data.example_input import (
-    ExampleInput,
+    IndexedInput,
     array_bytes,
     call_function,
     check_names,
@@ -30,9 +30,11 @@ from lingo.data.example_input import (
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
 from lingo.data.sources.files import DataError, open_file
+from lingo.storage.examples import ARCHIVE_ERRORS, read_archive
+from lingo.storage.files import open_atomic
 
 
-class ArrayInput(ExampleInput):
+class ArrayInput(IndexedInput):
     """Arrays in memory, {name: [N, ...]}: example i is entry i of each.
 
     They are in a `.npz` file, as `np.savez` writes it, or returned by a function of the user's
@@ -64,7 +66,7 @@ class ArrayInput(ExampleInput):
     def num_examples(self) -> int:
         return len(next(iter(self._arrays().values())))
 
-    def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         return {name: array[indices] for name, array in self._arrays().items()}
 
     def fingerprint(self) -> dict[str, Any]:
@@ -84,6 +86,7 @@ class ArrayInput(ExampleInput):
         return label(self.p.function) if self.p.function is not None else self.p.file
 
     def _load(self) -> dict[str, np.ndarray]:
+        """Returns the arrays of the file or function."""
         where = self._where()
         if self.p.function is None:
             found: Any = _read_npz(self.p.file)
@@ -110,34 +113,24 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fiel
 
     So arrays that a program or notebook has in memory become data of a run that any process can
     resume. `fields` are those of the ArrayInput. Raises ParamError for a name without `.npz`, and
-    OSError if the file cannot be written.
+    StorageError if the file cannot be written.
     """
     if os.path.splitext(path := os.fspath(file))[1] != ".npz":
         raise ParamError(f"{path!r} does not end in .npz")
     check_names(path, {name: to_array(value) for name, value in arrays.items()})
     own = {name: np.asarray(value) for name, value in arrays.items()}  # texts without pickles
-    temporary = f"{path}.{os.getpid()}.npz"
-    try:
-        np.savez(temporary, allow_pickle=False, **own)  # pyright: ignore[reportArgumentType]
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
+    with open_atomic(Path(path)) as stream:
+        np.savez(stream, allow_pickle=False, **own)  # pyright: ignore[reportArgumentType]
     return ArrayInput.params(file=path, **fields)
 
 
 def _read_npz(file: str) -> dict[str, np.ndarray]:
     """Returns the arrays of a `.npz` file; raises DataError if it is none, or damaged."""
-    try:
-        with open_file(file) as stream:
-            content = np.load(stream, allow_pickle=False)
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise DataError(f"{file} is a single array: np.savez writes arrays with names.")
-            return {name: content[name] for name in content.files}
-    except DataError:
-        raise
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        reason = "an array of Python objects" if "allow_pickle" in str(error) else str(error)
-        raise DataError(f"{file} is not a file of arrays, as np.savez writes it: {reason}.") from (
-            error
-        )
+    with open_file(file) as stream:
+        try:
+            return read_archive(stream)
+        except ARCHIVE_ERRORS as error:
+            reason = "an array of Python objects" if "allow_pickle" in str(error) else str(error)
+            raise DataError(
+                f"{file} is not a file of arrays, as np.savez writes it: {reason}."
+            ) from error

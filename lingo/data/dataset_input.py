@@ -48,15 +48,9 @@ class DatasetInput(ExampleInput):
     arguments: dict[str, Any] = {}  # of the function, by name, besides `epoch`
     names: list[str] = []  # of the parts of an element that is a tuple
     num_elements: int | None = None  # of an epoch; None: the dataset knows it, or they are counted
-    shuffle: bool = False  # always: the dataset has an order of its own
 
     def check(self) -> None:
         super().check()
-        if self.p.shuffle:
-            raise ParamError(
-                "shuffle=True: a dataset is read in its own order; shuffle in the function, by its"
-                " argument `epoch`: dataset.shuffle(10_000, seed=epoch)"
-            )
         if "epoch" in self.p.arguments:
             raise ParamError("arguments has 'epoch', which is the number of the epoch, from 0")
 
@@ -64,7 +58,7 @@ class DatasetInput(ExampleInput):
         super().setup()
         self._size = functools.cache(self._count)
         self._reader = _Reader(self._elements)
-        self._timing: list[float] = []
+        self._seconds = 0.0  # of reading an element, once the data is open
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Calls the function, checks its dataset and counts the elements if nobody knows how many.
@@ -73,47 +67,24 @@ class DatasetInput(ExampleInput):
         elements.
         """
         check_dataset(self._dataset(0), label(self.p.function))
-        self._size()
-        start = time.perf_counter()
-        first = self.fingerprint()
-        self._timing = [(time.perf_counter() - start) / min(first["examples"], _PROBED)]
+        size, start = self.num_examples(), time.perf_counter()
+        self.fingerprint()
+        self._seconds = (time.perf_counter() - start) / min(size, _PROBED)
 
     def remarks(self) -> list[str]:
-        """Returns how long a resume may take."""
-        seconds = self._timing[0] * self._size() if self._timing else 0.0
-        return (
-            []
-            if seconds < 1
-            else [
-                "a tf.data.Dataset is resumed by reading again what was read in the epoch:"
-                f" up to {self._size():,} examples, about {seconds:.0f} s here"
-            ]
-        )
+        """Returns how long a resume may take, if that is a second or more."""
+        size = self.num_examples()
+        if (seconds := self._seconds * size) < 1:
+            return []
+        return [
+            "a tf.data.Dataset is resumed by reading again what was read in the epoch: up to"
+            f" {size:,} examples, about {seconds:.0f} s here"
+        ]
 
     def num_examples(self) -> int:
         return self._size()
 
-    def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns examples of the first epoch; `examples` reads those of all."""
-        return self._read_numbers(indices)
-
-    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        has_content = self.p.repeat | (numbers < self.num_examples())
-        arrays = self._read_numbers(np.where(has_content, numbers, 0))
-        if self.p.augment is not None:
-            arrays = self._augment(arrays, numbers)
-        return self._blank(arrays, has_content)
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Returns the function, the number of examples and a digest of the first of them."""
-        digest, size = hashlib.sha256(), self.num_examples()
-        for element, _ in zip(self._elements(0), range(_PROBED), strict=False):
-            for name, array in sorted(element.items()):
-                digest.update(f"{name} {array.dtype} {array.shape}".encode())
-                digest.update(array_bytes(array))
-        return {"source": label(self.p.function), "examples": size, "digest": digest.hexdigest()}
-
-    def _read_numbers(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         size, rows = self.num_examples(), []
         for number in numbers.tolist():
             epoch, index = divmod(number, size)
@@ -125,6 +96,15 @@ class DatasetInput(ExampleInput):
                 )
             rows.append(element)
         return stack_examples(rows, label(self.p.function))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns the function, the number of examples and a digest of the first of them."""
+        digest, size = hashlib.sha256(), self.num_examples()
+        for element, _ in zip(self._elements(0), range(_PROBED), strict=False):
+            for name, array in sorted(element.items()):
+                digest.update(f"{name} {array.dtype} {array.shape}".encode())
+                digest.update(array_bytes(array))
+        return {"source": label(self.p.function), "examples": size, "digest": digest.hexdigest()}
 
     def _dataset(self, epoch: int) -> tf.data.Dataset:
         """Returns a new dataset, so that a shuffle in it begins anew."""
@@ -150,6 +130,7 @@ class DatasetInput(ExampleInput):
             raise DataError(f"{label(self.p.function)}: {error.message}") from error
 
     def _count(self) -> int:
+        """Returns the number of elements of an epoch."""
         if self.p.num_elements is not None:
             return self.p.num_elements
         where, dataset = label(self.p.function), self._dataset(0)
@@ -199,7 +180,7 @@ def check_dataset(dataset: tf.data.Dataset, where: str) -> None:
     waiting = [dataset]
     while waiting:
         one = waiting.pop()
-        waiting += one._inputs()
+        waiting += one._inputs()  # TensorFlow has no public name for these and for functions
         kind = type(one).__name__.strip("_")
         if _lacks_seed(one):
             raise ParamError(

@@ -1,4 +1,4 @@
-"""Examples that can be read by index, each once per epoch, in a new order.
+"""Examples that a function of the user's has, and their augmentation.
 
 Axes: B examples of a batch, N examples of an epoch.
 """
@@ -20,7 +20,7 @@ from lingo.config.roots.importing import user_code
 from lingo.config.types import Function
 from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input, describe_kind
-from lingo.data.packing import permutation
+from lingo.data.packing import EpochOrder
 from lingo.ops import random
 
 Example = Mapping[str, np.ndarray]
@@ -30,7 +30,7 @@ _RESERVED = ("example_id", "rows", "weights")  # what every batch has
 
 
 class ExampleInput(Input, interface=True):
-    """Examples by index. Subclasses define `read`, `num_examples`, `prepare` and `fingerprint`.
+    """Examples by number. Subclasses define `read`, `num_examples`, `prepare`, `fingerprint`.
 
     The names, shapes and dtypes of a batch are those of the first example. `augment` is a function
     of (example, key), called for every example that is read: `example` is {name: array} of one
@@ -39,83 +39,80 @@ class ExampleInput(Input, interface=True):
     names, shapes and dtypes. So a resumed run augments as one that was not interrupted.
     """
 
-    shuffle: bool = True  # a new order each epoch; False: as they stand
     augment: Function | None = None  # changes an example in training: of (example, key)
 
     def setup(self) -> None:
-        self._order = functools.lru_cache(maxsize=2)(self._draw_order)
-        self._first = functools.cache(self._read_first)
+        # not a cached property: ParamError is an AttributeError, which an attribute would hide
+        self._first_arrays = functools.cache(self._read_first)
 
     @property
     def declares_late(self) -> bool:
         return True
 
-    def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns {name: [B, ...]} of the examples at some indices, int64 [B] in 0..N - 1."""
-        raise self._missing_method("read", "it returns {name: [B, ...]} for indices, int64 [B]")
+    def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns {name: [B, ...]} of examples by number, int64 [B], as `examples` takes them."""
+        raise self._missing_method("read", "it returns {name: [B, ...]} for numbers, int64 [B]")
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns {name: [B, ...]}; beyond a single pass, arrays are zeros."""
         has_content = self.p.repeat | (numbers < self.num_examples())
-        arrays = self.read(self._indices(numbers))
-        if self.p.augment is not None:
-            arrays = self._augment(arrays, numbers)
-        return self._blank(arrays, has_content)
+        arrays = self._read_augmented(np.where(has_content, numbers, 0))
+        if has_content.all():
+            return arrays
+        return {name: _blank(array, has_content) for name, array in arrays.items()}
 
     def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
         return super().specs() | {
-            name: ((size, *array.shape), array.dtype.name) for name, array in self._first().items()
+            name: ((size, *array.shape[1:]), array.dtype.name)
+            for name, array in self._first_arrays().items()
         }
 
-    def _read_first(self) -> dict[str, np.ndarray]:
-        """Returns {name: array} of the first example, augmented; raises ParamError for no array."""
-        arrays = self.read(np.zeros(1, np.int64))
-        if self.p.augment is not None:
-            arrays = self._augment(arrays, np.zeros(1, np.int64))
-        return {name: array[0] for name, array in check_names(type(self).__name__, arrays).items()}
+    def _read_first(self) -> Mapping[str, np.ndarray]:
+        """Returns the arrays of the first example, {name: [1, ...]}."""
+        return check_names(type(self).__name__, self._read_augmented(np.zeros(1, np.int64)))
 
-    def _blank(self, arrays: dict[str, np.ndarray], has_content: np.ndarray) -> dict[str, Any]:
-        """Returns arrays {name: [B, ...]} with zeros where `has_content`, bool [B], is False."""
-        if has_content.all():
+    def _read_augmented(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns {name: [B, ...]} of examples by number, int64 [B], augmented."""
+        arrays, augment = self.read(numbers), self.p.augment
+        if augment is None:
             return arrays
-        return {
-            name: np.where(
-                expand_like(has_content, array), array, b"" if array.dtype == object else 0
-            ).astype(array.dtype)
-            for name, array in arrays.items()
-        }
-
-    def _augment(self, arrays: Example, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns what `augment` makes of each example, {name: [B, ...]}; numbers: int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("augment"))
         rows: list[dict[str, np.ndarray]] = []
         for i, number in enumerate(numbers.tolist()):
             key = random.fold(random.fold(root, number >> 32), number & 0xFFFFFFFF)
-            one = {name: array[i] for name, array in arrays.items()}
-            with code_of(self.p.augment):
-                result = self.p.augment(one, key)
+            with code_of(augment):
+                result = augment({name: array[i] for name, array in arrays.items()}, key)
             if not isinstance(result, Mapping):
                 raise ParamError(
-                    f"{label(self.p.augment)} returned {describe_kind(result)}, not a dict of the"
-                    " arrays of one example"
+                    f"{label(augment)} returned {describe_kind(result)}, not a dict of the arrays"
+                    " of one example"
                 )
             rows.append({name: to_array(value) for name, value in result.items()})
-        return stack_examples(rows, label(self.p.augment))
+        return stack_examples(rows, label(augment))
 
-    def _indices(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the indices, int64 [B] in 0..N - 1, of example numbers, int64 [B]."""
-        epochs, indices = np.divmod(numbers, self.num_examples())
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            indices[here] = self._order(epoch)[indices[here]]
-        return indices
 
-    def _draw_order(self, epoch: int) -> np.ndarray:
-        """Returns the order of an epoch, int64 [N]."""
-        if not self.p.shuffle:
-            return np.arange(self.num_examples())
-        return permutation(self.num_examples(), seed=self.p.seed, epoch=epoch, name="examples")
+class IndexedInput(ExampleInput, interface=True):
+    """Examples by index, each once per epoch, in a new order. Subclasses define `read_indices`."""
+
+    shuffle: bool = True  # a new order each epoch; False: as they stand
+
+    def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns {name: [B, ...]} of the examples at some indices, int64 [B] in 0..N - 1."""
+        raise self._missing_method(
+            "read_indices", "it returns {name: [B, ...]} for indices, int64 [B]"
+        )
+
+    def setup(self) -> None:
+        super().setup()
+        self._order = functools.cache(self._make_order)
+
+    def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        return self.read_indices(self._order().indices(numbers))
+
+    def _make_order(self) -> EpochOrder:
+        size, p = self.num_examples(), self.p
+        return EpochOrder(size, seed=p.seed, name="examples", shuffle=p.shuffle)
 
 
 def code_of(function: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
@@ -194,9 +191,10 @@ def check_names(where: str, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np
     return arrays
 
 
-def expand_like(mask: np.ndarray, array: np.ndarray) -> np.ndarray:
-    """Returns a mask [B] as [B, 1, ...], with as many axes as an array [B, ...]."""
-    return mask.reshape(-1, *[1] * (array.ndim - 1))
+def _blank(array: np.ndarray, has_content: np.ndarray) -> np.ndarray:
+    """Returns an array [B, ...] with zeros where `has_content`, bool [B], is False."""
+    mask = has_content.reshape(-1, *[1] * (array.ndim - 1))
+    return np.where(mask, array, b"" if array.dtype == object else 0).astype(array.dtype)
 
 
 def array_bytes(array: np.ndarray) -> bytes:

@@ -18,7 +18,7 @@ from lingo.config.label import label
 from lingo.config.params import ParamError
 from lingo.config.types import Function
 from lingo.data.example_input import (
-    ExampleInput,
+    IndexedInput,
     array_bytes,
     call_function,
     code_of,
@@ -32,7 +32,7 @@ from lingo.data.sources.files import DataError
 _PROBED = 16  # examples whose content identifies the data
 
 
-class SequenceInput(ExampleInput):
+class SequenceInput(IndexedInput):
     """The entries of a sequence that a function of the user's file returns.
 
     The sequence has `__len__`, and `__getitem__` for an index from 0: a map-style dataset of
@@ -58,7 +58,7 @@ class SequenceInput(ExampleInput):
     def num_examples(self) -> int:
         return len(self._sequence())
 
-    def read(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         return stack_examples([self._entry(i) for i in indices.tolist()], label(self.p.function))
 
     def fingerprint(self) -> dict[str, Any]:
@@ -74,6 +74,7 @@ class SequenceInput(ExampleInput):
         return {"source": label(self.p.function), "examples": size, "digest": digest.hexdigest()}
 
     def _open(self) -> Any:
+        """Returns what the function returns, checked."""
         found, where = call_function(self.p.function, self.p.arguments), label(self.p.function)
         if isinstance(found, Mapping):
             raise ParamError(f"{where} returned a dict: for a dict of arrays there is ArrayInput")

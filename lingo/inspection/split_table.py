@@ -51,14 +51,17 @@ def render(learner: Learner, layout: Layout) -> str:
         for row, shard in zip(table, row_shards, strict=True)
     ]
     each = {"bytes per device": [*(f"{size:,}" for size in sizes), ""]}
+    marks = weight_table.frozen_marks(table, weight_table.find_frozen(learner))
     return (
-        f"{weight_table.align_columns(Columns(words, each | numbers))}\n{_totals(learner, layout)}"
+        f"{weight_table.align_columns(Columns(words, each | numbers), marks)}\n"
+        f"{_totals(learner, layout)}"
     )
 
 
 def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
     """Returns the table as JSON values: those of `weight_table.as_json`, with shards and bytes."""
-    table = weight_table.as_json(weight_table.rows(learner.task))
+    rows, frozen = weight_table.rows(learner.task), weight_table.find_frozen(learner)
+    table = weight_table.as_json(rows, frozen)
     known = shards(learner, layout)
     for row in table["weights"]:
         shard = known[row["path"]]

@@ -102,11 +102,12 @@ def text(table: Iterable[Row], frozen: Collection[str] = ()) -> str:
     A last column marks the weights of `frozen`, paths of weights, if there are any.
     """
     table = list(table)
-    words, numbers = columns(table)
-    if not frozen:
-        return align_columns(Columns(words, numbers))
-    marks = {"": [*(_mark(row, frozen) for row in table), ""]}
-    return align_columns(Columns(words, numbers), marks)
+    return align_columns(columns(table), frozen_marks(table, frozen))
+
+
+def frozen_marks(table: Iterable[Row], frozen: Collection[str]) -> dict[str, list[str]]:
+    """Returns a column without a name that marks rows of frozen weights; none if there are none."""
+    return {"": [*(_mark(row, frozen) for row in table), ""]} if frozen else {}
 
 
 def _mark(row: Row, frozen: Collection[str]) -> str:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
 from lingo.config.roots.user_line import definition_line
@@ -23,7 +21,7 @@ from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
-from lingo.metrics.results import UnknownState, read_state
+from lingo.metrics.results import is_known, read_state
 
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
@@ -191,9 +189,8 @@ def check_metrics(task: Task, states: Any) -> None:
             " {'error': lingo.metrics.weighted_mean(errors, batch['weights'])}"
         )
     for name, state in states.items():
-        own = type(task).read_metric is not Task.read_metric
-        known = isinstance(state, Mapping) and (set(state) == _MEAN or own or _is_known(state))
-        if not known:
+        has_own = type(task).read_metric is not Task.read_metric
+        if not (isinstance(state, Mapping) and (has_own or is_known(state))):
             entries = f" with {sorted(state)}" if isinstance(state, Mapping) else ""
             raise ParamError(
                 f"{where} returned {_kind(state)}{entries} as {name!r}: a state is {{'sum',"
@@ -205,15 +202,6 @@ def check_metrics(task: Task, states: Any) -> None:
                     f"{where} returned {_kind(value)} as the {entry!r} of {name!r}: a scalar, added"
                     " up over the batch, is wanted"
                 )
-
-
-def _is_known(state: Mapping[str, Any]) -> bool:
-    """Returns whether a state is one that a function of `lingo.metrics` returns."""
-    try:
-        read_state("", {entry: np.zeros([1] * value.shape.rank) for entry, value in state.items()})
-    except (UnknownState, AttributeError):
-        return False
-    return True
 
 
 def check_predictions(task: Task, predictions: Any, *, num_examples: int | None) -> None:

@@ -77,7 +77,7 @@ def confusion_results(state: Mapping[str, Any]) -> dict[str, float]:
 
     `macro` is the mean over classes that occur as a label or a prediction; `micro` counts all
     examples alike, which for one label per example is the accuracy. A ratio of nothing is 0, as in
-    scikit-learn. With at most 20 classes there is an F1 for each.
+    scikit-learn. With at most 20 classes there are all three for each.
 
     >>> confusion_results({"confusion": np.array([[1.0, 0.0], [1.0, 1.0]])})["f1_macro"]
     0.6666666666666666

@@ -21,6 +21,15 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
 """Entries of a state -> what computes results from it."""
 
 
+def is_known(state: State) -> bool:
+    """Returns whether a state has the entries of one that a function of `lingo.metrics` returns.
+
+    >>> is_known({'sum': 6.0, 'weight': 3.0}), is_known({'mine': 1.0})
+    (True, False)
+    """
+    return set(state) == {"sum", "weight"} or frozenset(state) in _READERS
+
+
 class UnknownState(ValueError):
     """A state has entries of which nobody knows what they mean."""
 
@@ -33,7 +42,7 @@ def read_state(name: str, state: State) -> dict[str, float]:
     Raises:
         UnknownState: for a state with other entries than the functions of `lingo.metrics` return.
 
-    >>> read_state('loss', mean(6.0, 3.0))
+    >>> read_state('loss', {'sum': 6.0, 'weight': 3.0})
     {'loss': 2.0}
     """
     if set(state) == {"sum", "weight"} and not np.ndim(state["sum"]):

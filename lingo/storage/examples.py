@@ -25,6 +25,9 @@ from lingo.storage.files import explain_write_errors, open_atomic
 
 SUFFIXES = (".npz", ".jsonl")
 
+ARCHIVE_ERRORS = (ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+"""What NumPy raises for a file that is damaged or no archive."""
+
 Add = Callable[[Mapping[str, np.ndarray]], None]
 """Adds the examples of a batch, {name: [B, ...]}."""
 
@@ -43,10 +46,10 @@ def read_examples(path: Path) -> dict[str, np.ndarray]:
     check_suffix(path)
     try:
         with regular_file.open_regular(path) as file:
-            return _read_archive(file) if path.suffix == ".npz" else _read_lines(file)
+            return read_archive(file) if path.suffix == ".npz" else _read_lines(file)
     except OSError as error:
         raise ParamError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, RecursionError, zipfile.BadZipFile, zlib.error) as error:
+    except (*ARCHIVE_ERRORS, RecursionError) as error:
         raise ParamError(f"{path} cannot be read: {error}") from None
 
 
@@ -115,7 +118,8 @@ class _Archive:
                     shutil.copyfileobj(part, entry)
 
 
-def _read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
+def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
+    """Returns the arrays of an archive, by name; raises one of ARCHIVE_ERRORS for anything else."""
     arrays: Any = np.load(file, allow_pickle=False)
     if not isinstance(arrays, np.lib.npyio.NpzFile):
         raise ValueError(

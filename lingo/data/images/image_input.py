@@ -16,7 +16,7 @@ from lingo.data.images.digits import Digits
 from lingo.data.images.labelled import LabelledImages
 from lingo.data.index import Progress
 from lingo.data.input import Input
-from lingo.data.packing import permutation
+from lingo.data.packing import EpochOrder
 
 _DIMS = ("height", "width", "channels")
 
@@ -37,7 +37,6 @@ class ImageInput(Input):
                     f"enlarged_to={self.image_shape}: the {dim} is not a multiple of {small}, that"
                     f" of {type(self.source).__name__}; pixels are repeated a whole number of times"
                 )
-        self._order = functools.lru_cache(maxsize=2)(self._draw_order)
 
     def offers(self) -> dict[str, Any]:
         return {"num_classes": self.source.num_classes, "image_shape": self.image_shape}
@@ -52,7 +51,7 @@ class ImageInput(Input):
         Beyond a single pass images are black, with label 0.
         """
         source, labels = self.source.arrays
-        indices, has_content = self._indices(numbers), self.p.repeat | (numbers < len(labels))
+        indices, has_content = self._order.indices(numbers), self.p.repeat | (numbers < len(labels))
         images = source[indices] * has_content[:, None, None, None]
         for axis, size in enumerate(self.image_shape, 1):
             images = np.repeat(images, size // source.shape[axis], axis=axis)
@@ -68,21 +67,13 @@ class ImageInput(Input):
 
     def origins(self, numbers: np.ndarray) -> list[str]:
         """Returns where images come from, [B]: "2:17" is image 17 of the source, in pass 2."""
-        epochs, indices = numbers // self.num_examples(), self._indices(numbers)
+        epochs, indices = numbers // self.num_examples(), self._order.indices(numbers)
         return [f"{e}:{i}" for e, i in zip(epochs.tolist(), indices.tolist(), strict=True)]
 
     def fingerprint(self) -> dict[str, Any]:
         return self.source.fingerprint()
 
-    def _indices(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the indices in the source of images, int64 [B], by their `example_id` [B]."""
-        epochs, indices = np.divmod(numbers, self.num_examples())
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            indices[here] = self._order(epoch)[indices[here]]
-        return indices
-
-    def _draw_order(self, epoch: int) -> np.ndarray:
-        if not self.p.shuffle:
-            return np.arange(self.num_examples())
-        return permutation(self.num_examples(), seed=self.p.seed, epoch=epoch, name="images")
+    @functools.cached_property
+    def _order(self) -> EpochOrder:
+        size, p = self.num_examples(), self.p
+        return EpochOrder(size, seed=p.seed, name="images", shuffle=p.shuffle)

@@ -166,7 +166,7 @@ def test_a_file_that_is_not_of_arrays_is_refused(tmp_path):
     with pytest.raises(DataError, match="an array of Python objects"):
         ArrayInput.params(file=str(tmp_path / "o.npz"), batch_size=1).build().prepare()
     np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(DataError, match="single array"):
+    with pytest.raises(DataError, match="is one array, not an archive"):
         ArrayInput.params(file=str(tmp_path / "one.npy"), batch_size=1).build().prepare()
     with pytest.raises(DataError, match="cannot be read: No such file"):
         ArrayInput.params(file=str(tmp_path / "none.npz"), batch_size=1).build().prepare()
@@ -339,13 +339,17 @@ def test_a_mistake_is_told_with_its_function_before_training(params, words):
         (ArrayInput.params(), "give file or function.*neither is set"),
         (ArrayInput.params(file="a.npz", function=arrays), "both is set"),
         (ArrayInput.params(file="a.npz", arguments={"a": 1}), "arguments.* are for a function"),
-        (DatasetInput.params(function=plain, shuffle=True), "shuffle in the function"),
         (DatasetInput.params(function=plain, arguments={"epoch": 1}), "the number of the epoch"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(params, words):
     with pytest.raises(ParamError, match=words):
         params.copy().set(batch_size=1).build()
+
+
+def test_a_dataset_has_no_order_but_its_own():
+    with pytest.raises(ParamError, match="DatasetInput has no field 'shuffle'"):
+        DatasetInput.params(function=plain, shuffle=True)
 
 
 def test_an_entry_that_differs_each_time_is_refused():

@@ -6,6 +6,7 @@ A process of its own, because TensorFlow and JAX choose their devices once a pro
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 from sklearn import metrics as sklearn
@@ -94,16 +95,18 @@ def expected():
 
 
 def main():
-    four = Replicated.params(devices=[f"CPU:{i}" for i in range(4)])
-    runtimes = [Mesh.params(data=8), four, Local.params()]
-    experiments = [build(runtime) for runtime in runtimes]
-    experiments[0].runtime.make_devices(8)
-    experiments[1].runtime.make_devices(8)
+    runtimes: dict[str, Any] = {"local": Local.params()}
+    for num in (4, 8):
+        runtimes[f"replicated {num}"] = Replicated.params(devices=[f"CPU:{i}" for i in range(num)])
+        runtimes[f"mesh {num}"] = Mesh.params(data=num)
+    experiments = {name: build(runtime) for name, runtime in runtimes.items()}
+    experiments["mesh 8"].runtime.make_devices(8)
+    experiments["replicated 8"].runtime.make_devices(8)
     found = {"expected": expected()}
-    for experiment in experiments:
+    for name, experiment in experiments.items():
         program = experiment.runtime.start(experiment.learner, initial_state(experiment.learner))
         results = evaluate(experiment.task, program, experiment.eval_inputs["all"])
-        found[type(experiment.runtime).__name__] = results
+        found[name] = results
         assert trace_evaluations(experiment)["all"].keys() == results.keys()
     print(json.dumps(found))
 

@@ -141,7 +141,7 @@ def test_every_metric_is_the_same_on_one_four_and_eight_devices():
     script = pathlib.Path(__file__).with_name("on_devices.py")
     found = json.loads(printed(str(script)))
     expected = found.pop("expected")
-    assert set(found) == {"Local", "Replicated", "Mesh"}
+    assert [*found] == ["local", "replicated 4", "mesh 4", "replicated 8", "mesh 8"]
     for results in found.values():
         assert results.keys() == expected.keys() | {"bins/auc", "bins/auc_error", "twice"}
         for name, value in expected.items():

@@ -61,6 +61,11 @@ def test_frozen_weights_are_marked(lingo: Callable) -> None:
     ]
     shown = json.loads(lingo(*tiny, frozen, "--format=json").out)["weights"]
     assert [w["path"] for w in shown if w["frozen"]] == ["model/embedding/table"]
+    mesh = (*tiny, frozen, "--set=runtime=Mesh(data=2)")
+    marked = [line for line in lingo(*mesh).out.splitlines() if line.endswith("  frozen")]
+    assert [line.split()[0] for line in marked] == ["model/embedding/table"]
+    shown = json.loads(lingo(*mesh, "--format=json").out)["weights"]
+    assert [w["path"] for w in shown if w["frozen"]] == ["model/embedding/table"]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +75,7 @@ def test_frozen_weights_are_marked(lingo: Callable) -> None:
         (("--weights", "--only=nowhere"), "--only=nowhere: no weight has such a path"),
         (("--weights", "--only=("), "not a regular expression"),
         (("--weights", "--depth=0"), "depth"),
+        (("--weights", "--depth=1", "--format=json"), "--depth prints sums as text"),
     ],
 )
 def test_mistakes_about_the_table_are_told(lingo: Callable, flags, words) -> None:
