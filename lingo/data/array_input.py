@@ -25,7 +25,7 @@ from lingo.data.example_input import (
     array_bytes,
     call_function,
     check_names,
-    to_array,
+    to_arrays,
 )
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
@@ -96,7 +96,7 @@ class ArrayInput(IndexedInput):
             raise ParamError(
                 f"{where} returned {describe_kind(found)}, not a dict: {{name: array [N, ...]}}"
             )
-        arrays = {name: to_array(value) for name, value in found.items()}
+        arrays = to_arrays(found, where)
         if scalars := [name for name, array in arrays.items() if not array.ndim]:
             raise ParamError(f"{where}: {scalars[0]!r} is a single value: arrays are [N, ...]")
         sizes = {name: len(array) for name, array in arrays.items()}
@@ -117,11 +117,21 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fiel
     """
     if os.path.splitext(path := os.fspath(file))[1] != ".npz":
         raise ParamError(f"{path!r} does not end in .npz")
-    check_names(path, {name: to_array(value) for name, value in arrays.items()})
-    own = {name: np.asarray(value) for name, value in arrays.items()}  # texts without pickles
+    converted = check_names(path, to_arrays(arrays, path))
+    own = {name: _storable(array, name) for name, array in converted.items()}
     with open_atomic(Path(path)) as stream:
         np.savez(stream, allow_pickle=False, **own)  # pyright: ignore[reportArgumentType]
     return ArrayInput.params(file=path, **fields)
+
+
+def _storable(array: np.ndarray, name: str) -> np.ndarray:
+    """Returns an array as a file holds it: texts as those of NumPy, which need no pickles."""
+    if array.dtype != object:
+        return array
+    stored = np.array(array.tolist(), bytes).reshape(array.shape)
+    if (stored.astype(object) != array).any():
+        raise ParamError(f"{name!r} has a text that ends in a zero byte, which NumPy does not keep")
+    return stored
 
 
 def _read_npz(file: str) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.label import label
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -33,6 +35,9 @@ from lingo.data.sources.files import DataError
 from lingo.data.tensor_input import stateful_operations
 
 _PROBED = 64  # first examples, whose content identifies the data
+_PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # of TensorFlow's errors
+_TRANSPARENT = ("OptionsDataset", "PrefetchDataset")  # have the elements of their input
+_BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 
 
 class DatasetInput(ExampleInput):
@@ -51,22 +56,23 @@ class DatasetInput(ExampleInput):
 
     def check(self) -> None:
         super().check()
+        ranges.check_positive(self.p, "num_elements")
         if "epoch" in self.p.arguments:
             raise ParamError("arguments has 'epoch', which is the number of the epoch, from 0")
 
     def setup(self) -> None:
         super().setup()
-        self._size = functools.cache(self._count)
+        self._size = functools.cache(self._open)
         self._reader = _Reader(self._elements)
         self._seconds = 0.0  # of reading an element, once the data is open
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Calls the function, checks its dataset and counts the elements if nobody knows how many.
 
-        Raises ParamError if the dataset keeps state, is batched without end, or has no suitable
-        elements.
+        Raises ParamError if the dataset keeps state, is batched or has no end, or if its elements
+        are not examples; DataError if it is empty or cannot be read.
         """
-        check_dataset(self._dataset(0), label(self.p.function))
+        del progress
         size, start = self.num_examples(), time.perf_counter()
         self.fingerprint()
         self._seconds = (time.perf_counter() - start) / min(size, _PROBED)
@@ -122,25 +128,32 @@ class DatasetInput(ExampleInput):
         return dataset.with_options(options)
 
     def _elements(self, epoch: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the elements of an epoch as {name: array}."""
         where = f"{label(self.p.function)}: an element"
-        try:
-            for element in self._dataset(epoch).as_numpy_iterator():
-                yield name_parts(element, self.p.names, where)
-        except tf.errors.OpError as error:
-            raise DataError(f"{label(self.p.function)}: {error.message}") from error
+        for element in self._read_dataset(self._dataset(epoch)):
+            yield name_parts(element, self.p.names, where)
 
-    def _count(self) -> int:
-        """Returns the number of elements of an epoch."""
+    def _read_dataset(self, dataset: tf.data.Dataset) -> Iterator[Any]:
+        """Yields the elements of a dataset in NumPy; raises DataError if one cannot be read."""
+        try:
+            yield from dataset.as_numpy_iterator()
+        except tf.errors.OpError as error:
+            reason = _PLUMBING.sub("", error.message).rpartition("\n\n")[-1]
+            raise DataError(f"{label(self.p.function)}: {reason}") from error
+
+    def _open(self) -> int:
+        """Checks the dataset; returns the number of elements of an epoch."""
+        where, dataset = label(self.p.function), self._dataset(0)
+        check_dataset(dataset, where)
         if self.p.num_elements is not None:
             return self.p.num_elements
-        where, dataset = label(self.p.function), self._dataset(0)
         known = int(dataset.cardinality())
         if known == tf.data.INFINITE_CARDINALITY:
             raise ParamError(
                 f"{where}: the dataset has no end: leave out .repeat(), as epochs are counted here"
             )
         if known == tf.data.UNKNOWN_CARDINALITY:
-            known = sum(1 for _ in dataset)
+            known = sum(1 for _ in self._read_dataset(dataset))
         if not known:
             raise DataError(f"{where} returned a dataset without elements.")
         return known
@@ -173,15 +186,24 @@ class _Reader:
 
 
 def check_dataset(dataset: tf.data.Dataset, where: str) -> None:
-    """Raises ParamError if a dataset, or one that it is made of, keeps state or has no seed.
+    """Raises ParamError if a dataset is batched, or it or one it is made of cannot be repeated.
 
-    `where` says in errors where the dataset comes from.
+    Those that keep state or lack a seed cannot. `where` says in errors where it comes from.
     """
+    last = dataset
+    while (kind := _kind(last)) in _TRANSPARENT:
+        (last,) = last._inputs()
+    if kind in _BATCHES:
+        raise ParamError(
+            f"{where}: the dataset ends in batches, but an element is one example: leave out"
+            " .batch(), as the input makes batches. If each of them is one example, such as a"
+            " window, add .map(lambda element: element)"
+        )
     waiting = [dataset]
     while waiting:
         one = waiting.pop()
         waiting += one._inputs()  # TensorFlow has no public name for these and for functions
-        kind = type(one).__name__.strip("_")
+        kind = _kind(one)
         if _lacks_seed(one):
             raise ParamError(
                 f"{where}: {kind} has no seed, so no run could be resumed: give it one,"
@@ -194,6 +216,10 @@ def check_dataset(dataset: tf.data.Dataset, where: str) -> None:
                     " dataset is made: draw by tf.random.stateless_*, or use `augment`; for Python"
                     " code there is SequenceInput"
                 )
+
+
+def _kind(dataset: tf.data.Dataset) -> str:
+    return type(dataset).__name__.strip("_")
 
 
 def _lacks_seed(dataset: tf.data.Dataset) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from lingo.config.label import label
 from lingo.config.params import ParamError
 from lingo.config.roots.importing import user_code
+from lingo.config.roots.user_line import definition_line
 from lingo.config.types import Function
 from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input, describe_kind
@@ -41,6 +42,11 @@ class ExampleInput(Input, interface=True):
 
     augment: Function | None = None  # changes an example in training: of (example, key)
 
+    repeat_advice = (
+        "random changes are for `augment`, which draws from its key (lingo.ops.random); a shuffle"
+        " needs a seed"
+    )
+
     def setup(self) -> None:
         # not a cached property: ParamError is an AttributeError, which an attribute would hide
         self._first_arrays = functools.cache(self._read_first)
@@ -64,9 +70,22 @@ class ExampleInput(Input, interface=True):
     def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
         return super().specs() | {
-            name: ((size, *array.shape[1:]), array.dtype.name)
+            name: ((size, *array.shape[1:]), _dtype_name(array))
             for name, array in self._first_arrays().items()
         }
+
+    def check_specs(self) -> None:
+        for name, (_, dtype) in self.specs().items():
+            if dtype == "string":
+                raise ParamError(
+                    f"{self.code_line()}: {name!r} is a text, but a model takes numbers: encode it"
+                    " in `augment`, or leave it out there"
+                )
+        super().check_specs()
+
+    def code_line(self) -> str:
+        function = self.p.augment or getattr(self.p, "function", None)
+        return definition_line(function) if function else super().code_line()
 
     def _read_first(self) -> Mapping[str, np.ndarray]:
         """Returns the arrays of the first example, {name: [1, ...]}."""
@@ -88,7 +107,7 @@ class ExampleInput(Input, interface=True):
                     f"{label(augment)} returned {describe_kind(result)}, not a dict of the arrays"
                     " of one example"
                 )
-            rows.append({name: to_array(value) for name, value in result.items()})
+            rows.append(to_arrays(result, label(augment)))
         return stack_examples(rows, label(augment))
 
 
@@ -131,18 +150,39 @@ def call_function(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
         return function(**arguments)
 
 
-def to_array(value: Any) -> np.ndarray:
-    """Returns a number, text, array or tensor as an array of any shape.
+def to_arrays(named: Mapping[str, Any], where: str) -> dict[str, np.ndarray]:
+    """Returns numbers, texts, arrays or tensors by name as arrays of any shape.
 
     Python's floats become float32, its integers int64; texts become bytes, of dtype object.
+    `where` says in errors where they come from. Raises ParamError for other objects, and for rows
+    that differ in length.
     """
+    return {name: _to_array(value, f"{where}: {name!r}") for name, value in named.items()}
+
+
+def _to_array(value: Any, where: str) -> np.ndarray:
     if isinstance(value, float):
         return np.asarray(value, np.float32)
-    array = np.asarray(value)
-    if array.dtype.kind not in "US":
-        return array
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "US" and not isinstance(value, np.ndarray):
+            array = np.array(value, object)  # NumPy's own texts lose zero bytes at their end
+    except ValueError:
+        raise ParamError(
+            f"{where} has rows that differ in length: cut or pad them to one shape"
+        ) from None
+    return _encode_texts(array, where) if array.dtype.kind in "USO" else array
+
+
+def _encode_texts(array: np.ndarray, where: str) -> np.ndarray:
+    """Returns an array of texts, str or bytes, as one of bytes, of dtype object."""
     texts = np.empty(array.shape, object)
     for place, text in np.ndenumerate(array):
+        if not isinstance(text, (str, bytes)):
+            raise ParamError(
+                f"{where} holds {describe_kind(text)}, neither a number nor a text: cut or pad rows"
+                " that differ in length, and leave out or replace what is missing"
+            )
         texts[place] = text.encode() if isinstance(text, str) else bytes(text)
     return texts
 
@@ -181,11 +221,6 @@ def check_names(where: str, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np
                 f"{where}: {name!r} is a name that every batch has already: rename it (an example"
                 " of weight 0 is padding)"
             )
-        if array.dtype == object and not isinstance(array.ravel()[:1].tolist()[0], bytes):
-            raise ParamError(
-                f"{where}: {name!r} has the dtype object: its rows differ in length, or are neither"
-                " numbers nor texts. Cut or pad them to one shape"
-            )
         if array.dtype.kind not in "biufO" and array.dtype.name != "bfloat16":
             raise ParamError(f"{where}: {name!r} has the dtype {array.dtype}, which no tensor has")
     return arrays
@@ -195,6 +230,10 @@ def _blank(array: np.ndarray, has_content: np.ndarray) -> np.ndarray:
     """Returns an array [B, ...] with zeros where `has_content`, bool [B], is False."""
     mask = has_content.reshape(-1, *[1] * (array.ndim - 1))
     return np.where(mask, array, b"" if array.dtype == object else 0).astype(array.dtype)
+
+
+def _dtype_name(array: np.ndarray) -> str:
+    return "string" if array.dtype == object else array.dtype.name
 
 
 def array_bytes(array: np.ndarray) -> bytes:

@@ -6,7 +6,7 @@ Axes: B examples.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,6 +29,11 @@ class Input(Configurable, interface=True):
     seed: int = 0  # of the order of examples
     repeat: bool = True  # epoch after epoch; False: one pass, as evaluation wants
     max_batches: int | None = None  # a pass ends after so many; None: after the data
+
+    repeat_advice: ClassVar[str] = (
+        "draw from a key of the seed and the example's number (lingo.ops.random)"
+    )
+    """What to do about examples that differ when they are made again, for errors."""
 
     def check(self) -> None:
         ranges.check_positive(self.p, "batch_size")
@@ -229,12 +234,15 @@ class Input(Configurable, interface=True):
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
             raise ParamError(
-                f"{definition_line(type(self).examples)}: {type(self).__name__}: the first batch,"
-                f" made twice, differs in {', '.join(differ)}. A batch is a function of (seed,"
-                " step), or no run could be resumed: draw from a key of the seed and the example's"
-                " number (lingo.ops.random)."
+                f"{self.code_line()}: {type(self).__name__}: the first batch, made twice, differs"
+                f" in {', '.join(differ)}. A batch is a function of (seed, step), or no run could"
+                f" be resumed: {self.repeat_advice}."
             )
         self.check_batch(batch)
+
+    def code_line(self) -> str:
+        """Returns `file:line` of the code that makes the examples, for errors."""
+        return definition_line(type(self).examples)
 
 
 def check_inner(inner: Input, outer: Input, *, field: str) -> None:

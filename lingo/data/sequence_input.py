@@ -23,7 +23,7 @@ from lingo.data.example_input import (
     call_function,
     code_of,
     stack_examples,
-    to_array,
+    to_arrays,
 )
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
@@ -105,10 +105,10 @@ def name_parts(entry: Any, names: Sequence[str], where: str) -> dict[str, np.nda
             raise ParamError(f"{where} is a dict, so its parts have names: leave names={[*names]}")
         named = entry
     elif isinstance(entry, (tuple, list)):
-        if len(entry) != len(names):
+        if len(entry) != len({*names}):
             raise ParamError(
-                f"{where} has {len(entry)} parts, and names={[*names]} has {len(names)}: give a"
-                " name for each part"
+                f"{where} has {len(entry)} parts, and names={[*names]} has {len({*names})}: give"
+                " each part a name of its own"
             )
         named = dict(zip(names, entry, strict=True))
     else:
@@ -116,4 +116,4 @@ def name_parts(entry: Any, names: Sequence[str], where: str) -> dict[str, np.nda
             f"{where} is {describe_kind(entry)}: it must be a dict of arrays, or a tuple or list"
             " of them with `names`"
         )
-    return {name: to_array(value) for name, value in named.items()}
+    return to_arrays(named, where)

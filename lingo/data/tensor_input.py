@@ -28,6 +28,18 @@ from lingo.ops import random
 
 _CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call
 _HARMLESS = ("Assert", "Print", "PrintV2", "CheckNumericsV2")  # stateful, but change no value
+_SOURCES = (  # of `tf.data`: stateful only so that TensorFlow does not make constants of them
+    "FixedLengthRecordDataset",
+    "FixedLengthRecordDatasetV2",
+    "RangeDataset",
+    "SparseTensorSliceDataset",
+    "TFRecordDataset",
+    "TFRecordDatasetV2",
+    "TensorDataset",
+    "TensorSliceDataset",
+    "TextLineDataset",
+)
+_ALLOWED = frozenset((*_CALLS, *_HARMLESS, *_SOURCES))
 
 
 class TensorInput(Input):
@@ -163,14 +175,14 @@ class TensorInput(Input):
 def stateful_operations(graph: tf.Graph) -> Iterator[str]:
     """Yields the operations of a graph and its functions that keep state, in words.
 
-    Operations that only print, check or call do not count.
+    Operations that only print, check or call do not count, nor do files and arrays of `tf.data`.
     """
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
     seen: set[str] = set()
 
     def walk(nodes: Iterable[Any], line: str) -> Iterator[str]:
         for node in nodes:
-            if node.op not in (*_CALLS, *_HARMLESS) and graph.op_def_for_type(node.op).is_stateful:
+            if node.op not in _ALLOWED and graph.op_def_for_type(node.op).is_stateful:
                 yield f"{node.op}, which keeps state (node {node.name!r}{line})"
             for name in _called_functions(node):
                 if name in functions and name not in seen:

@@ -102,6 +102,7 @@ def train(
             processes = experiment.runtime.join()
         with processes:
             if late:
+                experiment.train_input.check_specs()
                 experiment.check_weights()
                 check_memory(experiment)
             is_leader = processes.is_leader

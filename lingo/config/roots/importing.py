@@ -1,4 +1,7 @@
-"""Imports modules of the roots, and files that a user names; their code runs in `user_code`."""
+"""Imports modules of the roots, and files that a user names; their code runs in `user_code`.
+
+TensorFlow is quiet where such a file imports it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from lingo.config.errors import ParamError
+from lingo.config.lazy import quiet
 from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, import_root, module_file, module_name, module_stem
 from lingo.config.roots.user_line import user_line
@@ -86,7 +90,7 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
         install(roots)
         if not file.is_relative_to(mount.home()):
             importlib.invalidate_caches()  # the file may have just been written
-        with user_code(file):
+        with user_code(file), quiet():
             module = importlib.import_module(name)
     if module.__file__ is None or not os.path.samefile(module.__file__, file):
         raise ParamError(f"{name} was imported from {module.__file__}, not from {file}")
@@ -114,7 +118,7 @@ def _import_own(file: Path, name: str, root: Path, roots: Roots) -> ModuleType:
     if str(root) not in sys.path:
         sys.path.append(str(root))
     install(roots)  # also of `tasks` and `params` beside the file
-    with user_code(file):
+    with user_code(file), quiet():
         if import_root(file, name) and _origin(name) == str(file):
             return importlib.import_module(name)
         return _import_as(f"{file.stem} ({file})", file)

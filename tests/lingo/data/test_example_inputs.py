@@ -11,7 +11,7 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
-from lingo.data.array_input import ArrayInput, write_arrays
+from lingo.data.array_input import ArrayInput
 from lingo.data.dataset_input import DatasetInput
 from lingo.data.sequence_input import SequenceInput
 from lingo.data.sources.files import DataError
@@ -145,33 +145,43 @@ def odd():
     return plain().filter(lambda element: element["y"] % 2 == 1)
 
 
-# ---- files -------------------------------------------------------------------------------------
+def test_a_dataset_may_read_files_and_batches_inside_a_function(tmp_path):
+    for name in "ab":
+        (tmp_path / name).write_text("1\n2\n3\n4\n")
+    data = DatasetInput.params(function=windows, arguments={"folder": str(tmp_path)}, batch_size=4)
+    assert data.build().batch(0)["x"].tolist() == [[1, 2], [1, 2], [3, 4], [3, 4]]
 
 
-def test_arrays_are_written_and_read_again(tmp_path):
-    params = write_arrays(tmp_path / "a.npz", arrays() | {"name": ["ab", "c"] * 5}, batch_size=4)
-    data = params.set(shuffle=False).build()
-    batch = data.batch(0)
-    np.testing.assert_array_equal(batch["x"], arrays()["x"][:4])
-    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+def windows(folder):
+    files = tf.data.Dataset.from_tensor_slices([f"{folder}/a", f"{folder}/b"])
+    lines = files.interleave(lambda file: tf.data.TextLineDataset(file).batch(2), cycle_length=2)
+    return lines.map(lambda texts: {"x": tf.strings.to_number(texts)})
 
 
-def test_a_file_that_is_not_of_arrays_is_refused(tmp_path):
-    for name, content in {"a": b"", "b": b"not arrays", "c": b"PK\x03\x04cut short"}.items():
-        file = tmp_path / f"{name}.npz"
-        file.write_bytes(content)
-        with pytest.raises(DataError, match=rf"{name}\.npz is not a file of arrays"):
-            ArrayInput.params(file=str(file), batch_size=1).build().prepare()
-    np.savez(tmp_path / "o.npz", x=np.array([{}, {}]))
-    with pytest.raises(DataError, match="an array of Python objects"):
-        ArrayInput.params(file=str(tmp_path / "o.npz"), batch_size=1).build().prepare()
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(DataError, match="is one array, not an archive"):
-        ArrayInput.params(file=str(tmp_path / "one.npy"), batch_size=1).build().prepare()
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        ArrayInput.params(file=str(tmp_path / "none.npz"), batch_size=1).build().prepare()
-    with pytest.raises(ParamError, match=r"does not end in \.npz"):
-        write_arrays(tmp_path / "a.txt", arrays())
+def test_texts_are_bytes_with_all_of_their_ends():
+    batch = SequenceInput.params(function=texts, batch_size=1).build().batch(0)
+    assert batch["name"].tolist() == [b"a\0"]
+    assert batch["words"].tolist() == [["é".encode(), b"b\0"]]
+    batch = ArrayInput.params(function=text_arrays, batch_size=2, shuffle=False).build().batch(0)
+    assert batch["name"].tolist() == ["é".encode(), b"b"]
+
+
+def texts():
+    return [{"name": b"a\0", "words": ["é", b"b\0"]}]
+
+
+def text_arrays():
+    return {"name": np.array(["é", "b"], object)}
+
+
+def test_texts_are_trained_on_once_a_function_encodes_them():
+    data = SequenceInput.params(function=texts, augment=count_words, batch_size=1).build()
+    data.check_specs()
+    assert data.batch(0)["y"].tolist() == [2]
+
+
+def count_words(example, key):
+    return {"y": len(example["words"])}
 
 
 # ---- mistakes ------------------------------------------------------------------------------------
@@ -183,6 +193,18 @@ def ragged():
 
 def objects():
     return {"x": np.array([[1], [2, 3]], object)}
+
+
+def uneven():
+    return {"x": [[1], [2, 3]]}
+
+
+def missing():
+    return {"x": np.array(["a", None], object)}
+
+
+def empty():
+    return {"x": np.zeros([2, 0], object)}
 
 
 def reserved():
@@ -237,6 +259,43 @@ def generated():
     return tf.data.Dataset.from_generator(rows, output_signature=plain().element_spec)
 
 
+def shuffled_inside():
+    return tf.data.Dataset.range(2).flat_map(lambda _: plain().shuffle(SIZE))
+
+
+def batched():
+    return plain().batch(5).prefetch(1)
+
+
+def unreadable():
+    return tf.data.TextLineDataset("nowhere.txt").map(lambda line: {"x": line})
+
+
+def failing():
+    return tf.data.Dataset.from_tensor_slices({"x": ["1", "a"]}).map(
+        lambda element: {"x": tf.strings.to_number(element["x"])}
+    )
+
+
+def noisy(example, key):
+    return {"x": np.random.random(2)}
+
+
+def changing():
+    return Changing()
+
+
+class Changing:
+    count = 0
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        Changing.count += 1
+        return {"x": np.float32(Changing.count)}
+
+
 def drops(example, key):
     return None
 
@@ -285,8 +344,11 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
         (ArrayInput.params(function=ragged), r"one entry per example, but have 'x' 3, 'y' 4"),
         (
             ArrayInput.params(function=objects),
-            "'x' has the dtype object: its rows differ in length",
+            r"objects: 'x' holds a list, neither a number nor a text: cut or pad rows that differ",
         ),
+        (ArrayInput.params(function=uneven), "uneven: 'x' has rows that differ in length"),
+        (ArrayInput.params(function=missing), "missing: 'x' holds None, neither a number nor"),
+        (ArrayInput.params(function=empty), r"py:\d+: 'x' is a text, but a model takes numbers"),
         (ArrayInput.params(function=reserved), "'weights' is a name that every batch has"),
         (ArrayInput.params(function=nothing), "holds no examples"),
         (ArrayInput.params(function=number), "'x' is a single value"),
@@ -312,11 +374,23 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
             SequenceInput.params(function=rows, names=["x", "y"]),
             "is a dict, so its parts have names",
         ),
+        (
+            SequenceInput.params(function=pairs, names=["x", "x"]),
+            "has 2 parts, and names=.'x', 'x'. has 1: give each part a name of its own",
+        ),
         (SequenceInput.params(function=a_list), "is a int: it must be a dict"),
+        (
+            SequenceInput.params(function=changing),
+            r"inputs\.py:\d+: SequenceInput: the first batch, made twice, differs in x.*`augment`",
+        ),
         (DatasetInput.params(function=forgotten_seed), "has no seed"),
         (DatasetInput.params(function=endless), r"leave out \.repeat\(\)"),
         (DatasetInput.params(function=stateful), "RandomUniform, which keeps state"),
         (DatasetInput.params(function=generated), "Py.*there is SequenceInput"),
+        (DatasetInput.params(function=shuffled_inside), "DummySeedGenerator, which keeps state"),
+        (DatasetInput.params(function=batched), r"ends in batches.*leave out \.batch\(\)"),
+        (DatasetInput.params(function=unreadable), "unreadable: nowhere.txt; No such file or dir"),
+        (DatasetInput.params(function=failing), "failing: .* not correctly convert string: a$"),
         (DatasetInput.params(function=rows), "returned a list, not a tf.data.Dataset"),
         (
             DatasetInput.params(function=plain, num_elements=99),
@@ -324,6 +398,7 @@ def test_a_run_that_stops_and_resumes_has_the_same_losses_bit_for_bit(kind, tmp_
         ),
         (ArrayInput.params(function=arrays, augment=drops), "drops returned None, not a dict"),
         (ArrayInput.params(function=arrays, augment=mutating), "'x' is float64 .* in one example"),
+        (ArrayInput.params(function=arrays, augment=noisy), r"py:\d+: ArrayInput: .*differs in x"),
     ],
 )
 def test_a_mistake_is_told_with_its_function_before_training(params, words):
@@ -340,6 +415,7 @@ def test_a_mistake_is_told_with_its_function_before_training(params, words):
         (ArrayInput.params(file="a.npz", function=arrays), "both is set"),
         (ArrayInput.params(file="a.npz", arguments={"a": 1}), "arguments.* are for a function"),
         (DatasetInput.params(function=plain, arguments={"epoch": 1}), "the number of the epoch"),
+        (DatasetInput.params(function=plain, num_elements=0), "num_elements=0 is not positive"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(params, words):
@@ -350,24 +426,3 @@ def test_fields_that_contradict_each_other_are_refused(params, words):
 def test_a_dataset_has_no_order_but_its_own():
     with pytest.raises(ParamError, match="DatasetInput has no field 'shuffle'"):
         DatasetInput.params(function=plain, shuffle=True)
-
-
-def test_an_entry_that_differs_each_time_is_refused():
-    data = SequenceInput.params(function=changing, batch_size=2).build()
-    with pytest.raises(ParamError, match=r"made twice, differs in x"):
-        data.check_repeatable()
-
-
-def changing():
-    return Changing()
-
-
-class Changing:
-    count = 0
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        Changing.count += 1
-        return {"x": np.float32(Changing.count)}
