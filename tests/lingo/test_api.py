@@ -212,6 +212,22 @@ def test_an_experiment_of_a_params_folder_may_extend_that_of_lingo(tmp_path: pat
     assert serial.load(saved, (), places).params.cls.__qualname__ == "Extended"
 
 
+def test_training_in_python_prints_nothing_of_tensorflow(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "own.py").write_text(f"import tensorflow\n{SCRIPT}")
+    code = f"""
+import sys; sys.path.append({str(ROOT)!r})
+import lingo
+outcome = lingo.train(lingo.get("own.py:own"), "run")
+model = lingo.load("run", trust=["own.py"])
+model.loss(model.experiment.train_input.batch(0))
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    starts = [line.split()[0] for line in done.stdout.splitlines()]
+    assert starts == ["experiment:", "data:", "devices:", "tensorboard", *["step"] * 3, "done"]
+
+
 def test_a_file_that_is_run_trains_its_own_experiment(tmp_path: pathlib.Path) -> None:
     """Its classes belong to `__main__` there, and to the file everywhere else."""
     (tmp_path / "own.py").write_text(SCRIPT)
@@ -226,7 +242,7 @@ def test_a_file_that_is_run_trains_its_own_experiment(tmp_path: pathlib.Path) ->
             capture_output=True,
             text=True,
         )
-        assert done.returncode == 0, done.stderr
+        assert (done.returncode, done.stderr) == (0, "")
         if command == ["own.py"]:
             with pytest.raises(ParamError, match="outside the trusted places"):
                 lingo.load(tmp_path / "run")
