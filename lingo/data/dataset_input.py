@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import itertools
 import re
 import threading
 import time
@@ -73,9 +74,12 @@ class DatasetInput(ExampleInput):
         are not examples; DataError if it is empty or cannot be read.
         """
         del progress
-        size, start = self.num_examples(), time.perf_counter()
-        self.fingerprint()
-        self._seconds = (time.perf_counter() - start) / min(size, _PROBED)
+        self.num_examples()
+        elements = itertools.islice(self._elements(0), _PROBED)
+        next(elements, None)  # waits until the dataset is made
+        start = time.perf_counter()
+        num_read = sum(1 for _ in elements)
+        self._seconds = (time.perf_counter() - start) / max(num_read, 1)
 
     def remarks(self) -> list[str]:
         """Returns how long a resume may take, if that is a second or more."""
@@ -106,7 +110,7 @@ class DatasetInput(ExampleInput):
     def fingerprint(self) -> dict[str, Any]:
         """Returns the function, the number of examples and a digest of the first of them."""
         digest, size = hashlib.sha256(), self.num_examples()
-        for element, _ in zip(self._elements(0), range(_PROBED), strict=False):
+        for element in itertools.islice(self._elements(0), _PROBED):
             for name, array in sorted(element.items()):
                 digest.update(f"{name} {array.dtype} {array.shape}".encode())
                 digest.update(array_bytes(array))

@@ -61,10 +61,11 @@ class ExampleInput(Input, interface=True):
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns {name: [B, ...]}; beyond a single pass, arrays are zeros."""
-        has_content = self.p.repeat | (numbers < self.num_examples())
-        arrays = self._read_augmented(np.where(has_content, numbers, 0))
+        last = self.num_examples() - 1
+        has_content = self.p.repeat | (numbers <= last)
         if has_content.all():
-            return arrays
+            return self._read_augmented(numbers)
+        arrays = self._read_augmented(np.minimum(numbers, last))
         return {name: _blank(array, has_content) for name, array in arrays.items()}
 
     def specs(self) -> dict[str, ArraySpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -139,6 +140,19 @@ def test_the_elements_of_a_dataset_of_unknown_size_are_counted():
     data = DatasetInput.params(function=odd, batch_size=2).build()
     assert data.num_examples() == 5
     assert data.batch(2)["y"].tolist() == [9, 1]
+
+
+@pytest.mark.parametrize(("seconds", "remarks"), [(0.8, 0), (9.0, 1)])
+def test_a_dataset_says_how_long_a_resume_may_take_if_that_is_a_second(
+    seconds, remarks, monkeypatch
+):
+    data = DatasetInput.params(function=plain, batch_size=2).build()
+    clock = iter([0.0, seconds])  # before and after the elements that follow the first
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    data.prepare()
+    monkeypatch.undo()
+    assert len(data.remarks()) == remarks
+    assert all("up to 10 examples, about 10 s here" in remark for remark in data.remarks())
 
 
 def odd():
