@@ -1,7 +1,8 @@
 """Files of examples: arrays by name, whose first axis counts the examples.
 
 x.npz      an archive of NumPy, with an array for each name
-x.jsonl    a line for each example, {"name": numbers, ...}; null is a number that is not finite
+x.jsonl    a line for each example, {"name": numbers, ...}; a number that is not finite is written
+           as null, which is read as NaN
 """
 
 from __future__ import annotations
@@ -156,8 +157,10 @@ def _row(line: bytes, number: int) -> dict[str, Any]:
 
 
 def _array(value: Any, name: str, number: int) -> np.ndarray:
-    with contextlib.suppress(ValueError):  # lists of several lengths
+    with contextlib.suppress(ValueError, TypeError):  # lists of several lengths; objects
         array = np.array(value)
+        if array.dtype == object:
+            array = np.array(value, float)  # null becomes NaN
         if array.dtype.kind in "bif":
             return array
     raise ValueError(f"{name!r} in line {number} is not a number, or a list of numbers")

@@ -30,6 +30,7 @@ from lingo.trainer.evaluation.generate import generate
 from lingo.trainer.evaluation.predict import (
     Predictions,
     Progress,
+    as_array,
     concatenate,
     convert_arrays,
     predict_arrays,
@@ -268,9 +269,9 @@ class Trained:
                 f"a batch is a dict of arrays, got {type(batch).__name__}: {BATCH_EXAMPLE}"
             )
         for name, (shape, _) in self.experiment.train_input.specs().items():
-            if name in batch and np.ndim(batch[name]) != len(shape):
+            if name in batch and (array := as_array(name, batch[name])).ndim != len(shape):
                 raise ParamError(
-                    f"{name!r} has shape {np.shape(batch[name])}, but needs {len(shape)} axes:"
+                    f"{name!r} has shape {array.shape}, but needs {len(shape)} axes:"
                     f" {BATCH_EXAMPLE}"
                 )
 

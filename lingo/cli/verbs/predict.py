@@ -7,10 +7,10 @@
 
 The input is an evaluation input of the run, which --set may change, or a file with arrays as
 `train_input.batch(0)` has them; what only the loss reads may be missing. A file is a .npz of NumPy,
-with an array for each name, or a .jsonl, with an object for each example. The output is in the
-order of the input, with the index of each example as `example_id` if that is one of the run. It is
-there only when it is complete, and no file is overwritten. Only one batch of the predictions is in
-memory. What a prediction is, the `predict` of the task says.
+with an array for each name, or a .jsonl, with an object for each example. The output has what the
+`predict` of the task returns, in the order of the input; for an evaluation input also `example_id`,
+the index of each example. It appears only when it is complete, and no file is overwritten. Only one
+batch of predictions is in memory.
 """
 
 from __future__ import annotations

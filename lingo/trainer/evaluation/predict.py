@@ -146,18 +146,32 @@ def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
     return specs
 
 
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Returns what a user has given as an array; raises ParamError if its rows differ in length."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        raise ParamError(
+            f"{name!r} has rows that differ in length: cut or pad them to one shape"
+        ) from None
+
+
 def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
+    """Returns an array in the dtype of a spec; floats are rounded, other values do not change."""
     shape, dtype = spec
-    array, wanted = np.asarray(value), np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    array, wanted = as_array(name, value), np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
     if array.ndim != len(shape):
         raise ParamError(
             f"{name!r} has shape {_shape(array)}, but needs {len(shape)} axes: {BATCH_EXAMPLE}"
         )
     if array.dtype == wanted:
         return array
-    if np.can_cast(array.dtype, wanted, "same_kind"):
-        converted = array.astype(wanted)
-        if not np.issubdtype(array.dtype, np.integer) or (converted == array).all():
+    if (kind := array.dtype.kind) in "biuf":
+        with np.errstate(invalid="ignore"):  # NaN as an integer, which differs from NaN
+            converted = array.astype(wanted)
+        if (kind == "f" and np.can_cast(array.dtype, wanted, "same_kind")) or (
+            converted == array
+        ).all():
             return converted
     raise ParamError(
         f"{name!r} is {array.dtype}, but needs {dtype}, to which not all of its values convert:"

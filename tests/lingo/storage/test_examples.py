@@ -49,6 +49,8 @@ def test_numpy_reads_an_archive_and_any_program_the_lines(tmp_path):
         np.testing.assert_array_equal(archive["x"], batch["x"])
     rows = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     assert rows == [{"x": [1.5, None], "n": 7}, {"x": [None, 2.0], "n": 8}]
+    found = read_examples(tmp_path / "x.jsonl")
+    np.testing.assert_array_equal(found["x"], [[1.5, np.nan], [np.nan, 2.0]])
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.jsonl"])
@@ -90,6 +92,7 @@ def test_examples_of_several_shapes_go_into_lines_and_not_into_arrays(tmp_path):
         ),
         ("x.jsonl", b'{"x": [[1], [1, 2]]}', "'x' in line 1 is not a number, or a list of numbers"),
         ("x.jsonl", b'{"x": "text"}', "'x' in line 1 is not a number, or a list of numbers"),
+        ("x.jsonl", b'{"x": {"y": 1}}', "'x' in line 1 is not a number, or a list of numbers"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_a_line(tmp_path, name, content, message):

@@ -191,6 +191,8 @@ def test_replicas_say_what_one_device_says(fit):
         ({"x": np.array([["a"] * 3])}, "'x' is <U1, but needs float32, to which not all of its"),
         ({"rows": [2**40]}, "'rows' is int64, but needs int32, to which not all of its values"),
         ({"rows": [0.5]}, "'rows' is float64, but needs int32"),
+        ({"rows": [np.nan]}, "'rows' is float64, but needs int32"),
+        ({"x": [[1.0], [1.0, 2.0]]}, "'x' has rows that differ in length: cut or pad them to"),
     ],
 )
 def test_a_mistake_in_arrays_is_told_before_anything_is_computed(fit, arrays, message):
@@ -198,9 +200,12 @@ def test_a_mistake_in_arrays_is_told_before_anything_is_computed(fit, arrays, me
         convert_arrays(fit[0], arrays)
 
 
-def test_integers_convert_where_no_value_changes(fit):
-    found = convert_arrays(fit[0], {"x": [[1, 2, 3]], "rows": np.array([5], np.int64)})
+@pytest.mark.parametrize("row", [np.int64(5), 5.0, True])
+def test_numbers_convert_where_no_value_changes_and_floats_are_rounded(fit, row):
+    found = convert_arrays(fit[0], {"x": [[1, 2, 3]], "rows": np.array([row])})
     assert {k: v.dtype.name for k, v in found.items()} == {"x": "float32", "rows": "int32"}
+    assert found["rows"] == row
+    assert convert_arrays(fit[0], {"x": [[0.1] * 3]})["x"][0, 0] == np.float32(0.1)
 
 
 @pytest.mark.parametrize(
