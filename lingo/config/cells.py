@@ -6,7 +6,8 @@ again. Before training, its definition and all that it needs of other cells are 
     ~/.cache/lingo/notebooks/<digest>/notebook.py
 
 and imported from there. The file has imports, functions, classes and assignments, each as it was
-executed last; other statements, such as those that train, are left out.
+executed last; other statements, such as those that train, are left out. Where the file then has
+another value than the notebook, training does not begin.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import os
 import symtable
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from lingo.config import source_files, trained_files
 from lingo.config.ast_lock import AST_LOCK
@@ -36,6 +37,7 @@ from lingo.config.serial.trust import Named
 FILE = "notebook.py"
 
 _FUTURE = "__future__"
+_PLAIN = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, type(None))
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -44,7 +46,7 @@ class Statement(NamedTuple):
 
     text: str  # with decorators, and the comment after it
     names: tuple[str, ...]  # that it defines; "*" for all of a module
-    is_submodule: bool = False  # `import a.b`: `a` has what several of these import
+    continues: bool = False  # what earlier ones gave to its names: `import a.b`, `x = x / 2`
 
 
 def import_cells(params: Params) -> Params:
@@ -52,8 +54,8 @@ def import_cells(params: Params) -> Params:
 
     Outside a notebook, or if nothing comes from a cell, it returns `params`. The file counts as
     trained by this user, who has typed it. Raises ParamError if a definition needs a name that no
-    import, `def`, `class` or assignment at the top of a cell defines, or if the file cannot be
-    written or imported.
+    import, `def`, `class` or assignment at the top of a cell defines, if the file gives a name
+    another value than it has in the notebook, or if the file cannot be written or imported.
     """
     shell = _shell()
     named = [n for n in _all_named(params) if _is_of_cell(n)]
@@ -63,6 +65,7 @@ def import_cells(params: Params) -> Params:
     text = definitions(cells, [n.__name__ for n in named], known=shell.user_ns)
     file = _write(text)
     module = importing.import_file(file, roots_.find())
+    _check_values(text, vars(module), shell.user_ns)
     known: dict[str, Named] = {}
 
     def name(one: Named) -> str:
@@ -113,6 +116,33 @@ def _write(text: str) -> Path:
     return file
 
 
+def _check_values(text: str, found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Raises ParamError if a name has another value in the file of some text than is known."""
+    for name in (name for statement in _statements([text]) for name in statement.names):
+        if name in found and name in known and _differ(found[name], known[name]):
+            raise ParamError(
+                f"{name} has another value in the notebook than its imports and assignments give it"
+                " in a file: a loop, a method or a cell that ran twice has changed it, or it is"
+                " random. Let a function return it, or save it in a file"
+            )
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Returns whether two values are plain data or arrays of NumPy, and differ."""
+    kind = cast("type[Any]", type(a))
+    if kind is not type(b):
+        return issubclass(kind, _PLAIN) and isinstance(b, _PLAIN)
+    if issubclass(kind, dict):
+        return a.keys() != b.keys() or any(_differ(a[key], b[key]) for key in a)
+    if issubclass(kind, (list, tuple)):
+        return len(a) != len(b) or any(map(_differ, a, b))
+    if kind.__module__ == "numpy" and hasattr(a, "tobytes"):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return True
+        return _differ(a.tolist(), b.tolist()) if a.dtype == object else a.tobytes() != b.tobytes()
+    return issubclass(kind, _PLAIN) and a != b and repr(a) != repr(b)  # NaN differs from NaN
+
+
 # ---- what is needed of cells ---------------------------------------------------------------------
 
 
@@ -130,6 +160,8 @@ def definitions(cells: Sequence[str], names: Iterable[str], *, known: Collection
     statements = [*_statements(cells)]
     selection = _Selection(statements, known)
     for name in names:
+        if not any(name in statement.names for statement in statements):
+            raise ParamError(f"{name} is not defined by def or class at the top of a cell")
         selection.add(name, user=name)
     future = dict.fromkeys(s.text for s in statements if s.text.startswith(f"from {_FUTURE} "))
     blocks = [*future, *(s.text for s in selection.found if s.text not in future)]
@@ -143,11 +175,11 @@ class _Selection:
         self._known = known
         # those that are being added, since functions may call each other
         self._open: list[Statement] = []
-        # by name; several of one name for `import a.b` and `import a.c`
+        # by name; several of one name where later ones continue what earlier ones gave
         self._latest: dict[str, list[Statement]] = {}
         for statement in statements:
             for name in statement.names:
-                earlier = self._latest.get(name, []) if statement.is_submodule else []
+                earlier = self._latest.get(name, []) if statement.continues else []
                 self._latest[name] = [*earlier, statement]
         self.found = dict.fromkeys(self._latest.get("*", []))
 
@@ -181,24 +213,46 @@ def _statements(cells: Sequence[str]) -> Iterator[Statement]:
             continue
         for node in body:
             if names := tuple(_names(node)):
-                is_plain = isinstance(node, ast.Import)
-                dotted = is_plain and any("." in a.name and not a.asname for a in node.names)
-                yield Statement(_text(cell, node), names, dotted)
+                yield Statement(_text(cell, node), names, _continues(node, names))
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """Yields the names that an import, a definition or an assignment gives values to."""
+    """Yields the names that an import, a definition or an assignment defines or changes."""
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         for alias in node.names:
             yield alias.asname or alias.name.partition(".")[0]
     elif isinstance(node, _Definition):
         yield node.name
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for target in targets:
-            for inner in ast.walk(target):
-                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                    yield inner.id
+    elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            yield from _target_names(target)
+
+
+def _target_names(target: ast.expr) -> Iterator[str]:
+    """Yields the names of what is assigned: `x`, also of `x[0]` and `x.y`, which change x."""
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, (ast.Subscript, ast.Attribute, ast.Starred)):
+        yield from _target_names(target.value)
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        for part in target.elts:
+            yield from _target_names(part)
+
+
+def _continues(node: ast.stmt, names: Collection[str]) -> bool:
+    """Returns whether a statement needs what earlier ones gave to the names that it defines."""
+    if isinstance(node, ast.Import):
+        return any("." in alias.name and not alias.asname for alias in node.names)
+    if isinstance(node, ast.AugAssign):
+        return True
+    parts: list[ast.AST] = [node]
+    if isinstance(node, _Definition):  # a body may refer to its own name, but is executed later
+        parts = [*node.decorator_list, *getattr(node, "bases", [])]
+    inner = (one for part in parts for one in ast.walk(part))
+    return any(
+        isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id in names
+        for one in inner
+    )
 
 
 def _text(cell: str, node: ast.stmt) -> str:

@@ -75,6 +75,26 @@ def test_a_name_that_a_loop_defines_is_refused_with_what_to_do() -> None:
         definitions(cells, ["f"], known={"size", "f"})
 
 
+def test_statements_that_change_a_name_follow_those_that_defined_it() -> None:
+    cells = [
+        "x = [8, 4]\ntable = {}",
+        "x = [value / 2 for value in x]\nx[0] += 1\nx += [7]",
+        "table['a'] = x; table['b'] = 3",
+        "def f(): return table",
+        "class Mine: pass",
+        "Mine.size = 4\nclass Mine(Mine): pass",
+    ]
+    module = run(definitions(cells, ["f", "Mine"]))
+    assert module["f"]() == {"a": [5, 2, 7], "b": 3}
+    assert module["Mine"].size == 4
+    assert "x" not in run(definitions([*cells, "table = {'c': 1}"], ["f"]))
+
+
+def test_a_function_without_a_name_of_its_own_is_refused() -> None:
+    with pytest.raises(ParamError, match="<lambda> is not defined by def or class at the top of"):
+        definitions(["f = lambda: 1"], ["<lambda>"])
+
+
 PROGRAM = """
 import json, sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -95,6 +115,17 @@ CELLS = [
     "class Mine(Layer):\n    size: int = 5\ncfg = Mine.params()",
     "assert import_cells(cfg).cls is not own.cls and import_cells(cfg).size == 5",
     "assert import_cells(Linear.params()) == Linear.params()",
+    "import numpy as np\nNAN = float('nan')\nnumbers = {'x': np.arange(3), 'y': [NAN, 'a', None]}",
+    "class Mine(Layer):\n    size: int = len(numbers)",
+    "assert import_cells(Mine.params()).size == 2",
+    "def is_refused():\n"
+    "    try:\n        import_cells(Mine.params())\n"
+    "    except Exception as error:\n"
+    "        return 'numbers has another value in the notebook than' in str(error)",
+    "assert not is_refused()\nfor i in range(2): numbers['x'][i] = 7",
+    "assert is_refused()\nnumbers['x'] = np.arange(3)",
+    "assert not is_refused()\nnumbers['y'].append(1)",
+    "assert is_refused()",
 ]
 
 
@@ -110,5 +141,5 @@ def test_classes_of_cells_are_saved_and_read_by_name(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     files = sorted(tmp_path.glob(".cache/lingo/notebooks/*/notebook.py"))
-    assert len(files) == 2
+    assert len(files) == 4  # one of each text
     assert any("size: int = SIZE  # a size" in file.read_text() for file in files)
