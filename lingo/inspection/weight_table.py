@@ -72,7 +72,7 @@ def render(layer: Layer) -> str:
 def find_frozen(learner: Learner) -> set[str]:
     """Returns the paths of the weights that the optimizer never changes."""
     optimizer = learner.optimizer
-    if type(optimizer).trainable_layers is Optimizer.trainable_layers:  # millions need no look
+    if type(optimizer).trainable_layers is Optimizer.trainable_layers:  # which trains all
         return set()
     return {
         name
@@ -111,8 +111,10 @@ def frozen_marks(table: Iterable[Row], frozen: Collection[str]) -> dict[str, lis
 
 
 def _mark(row: Row, frozen: Collection[str]) -> str:
-    states = {name in frozen for name in path.names(row.path)}
-    return "" if states == {False} else "frozen" if states == {True} else "partly frozen"
+    states = [name in frozen for name in path.names(row.path)]
+    if not any(states):
+        return ""
+    return "frozen" if all(states) else "partly frozen"
 
 
 def sums_text(table: Iterable[Row], depth: int) -> str:
@@ -120,16 +122,18 @@ def sums_text(table: Iterable[Row], depth: int) -> str:
 
     A module is the first `depth` parts of a path; an index belongs to the part before it.
     """
-    sums: dict[str, list[int]] = {}
+    num_rows, parameters = Counter[str](), Counter[str]()
     for row in table:
-        sums.setdefault(_module(row.path, depth), []).append(row.parameters)
-    total = sum(map(sum, sums.values()))
-    sizes = [*map(sum, sums.values()), total]
+        module = _module(row.path, depth)
+        num_rows[module] += 1
+        parameters[module] += row.parameters
+    total = parameters.total()
+    sizes = [*parameters.values(), total]
     return align_columns(
         Columns(
-            {"module": [*sums, "total"]},
+            {"module": [*parameters, "total"]},
             {
-                "rows": [str(n) for n in [*map(len, sums.values()), sum(map(len, sums.values()))]],
+                "rows": [str(n) for n in (*num_rows.values(), num_rows.total())],
                 "parameters": [f"{size:,}" for size in sizes],
                 "share": [f"{100 * size / max(total, 1):.1f}%" for size in sizes],
             },
@@ -169,7 +173,7 @@ def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProx
     right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
     last = [_pad_column(k, cells, str.ljust) for k, cells in marks.items()]
     lines = zip(*left, *right, *last, strict=True)
-    return "".join(f"{'  '.join(line).rstrip() if marks else '  '.join(line)}\n" for line in lines)
+    return "".join(f"{'  '.join(line).rstrip()}\n" for line in lines)
 
 
 def as_json(table: Iterable[Row], frozen: Collection[str] = ()) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def advise_settings(gpus: Sequence[Gpu], *, dtype: str, xla: bool | None) -> lis
     """
     if not gpus:
         return []
-    name, advice = gpus[0].name or "this GPU", list[str]()
+    advice: list[str] = []
+    name = gpus[0].name or "this GPU"
     if dtype == "float32" and all((gpu.capability or (0, 0)) >= _AMPERE for gpu in gpus):
         advice.append(f"hint: {name} multiplies faster in bfloat16: --set=task.dtype=bfloat16")
     if xla is False:

@@ -99,9 +99,9 @@ def run(values: flags.FlagValues, word: str) -> int:
         )
     details = [f"--{flag}" for flag in ("only", "sort", "depth") if values[flag].present]
     if details and not values.weights:
-        raise UsageError(f"{' and '.join(details)}: of the table of weights, --weights")
+        raise UsageError(f"{' and '.join(details)}: only with --weights")
     if values.depth is not None and values.format == "json":
-        raise UsageError("--depth prints sums as text: --format=json has every weight")
+        raise UsageError("--depth prints sums as text; --format=json lists every weight")
     if values.graph and values.format == "json":
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
     resolved, as_json = experiment_flags.resolve(values), values.format == "json"

@@ -71,7 +71,7 @@ def test_frozen_weights_are_marked(lingo: Callable) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--only=a",), "--only: of the table of weights, --weights"),
+        (("--only=a",), "--only: only with --weights"),
         (("--weights", "--only=nowhere"), "--only=nowhere: no weight has such a path"),
         (("--weights", "--only=("), "not a regular expression"),
         (("--weights", "--depth=0"), "depth"),
