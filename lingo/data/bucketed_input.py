@@ -19,7 +19,8 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.document_input import DocumentInput
-from lingo.data.packing import Piece, cut, permutation
+from lingo.data.epoch_order import permutation
+from lingo.data.packing import Piece, cut
 
 
 class PlannedBatch(NamedTuple):

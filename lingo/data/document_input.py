@@ -13,9 +13,10 @@ import numpy as np
 
 from lingo.data.array_spec import ArraySpec
 from lingo.data.document_source import DocumentSource, InstalledSource, Records
+from lingo.data.epoch_order import permutation
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
-from lingo.data.packing import Packing, Piece, permutation
+from lingo.data.packing import Packing, Piece
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 _ARRAYS = ("tokens", "targets", "segments", "positions")

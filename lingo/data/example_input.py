@@ -20,8 +20,8 @@ from lingo.config.roots.importing import user_code
 from lingo.config.roots.user_line import definition_line
 from lingo.config.types import Function
 from lingo.data.array_spec import ArraySpec
+from lingo.data.epoch_order import EpochOrder
 from lingo.data.input import Input, describe_kind
-from lingo.data.packing import EpochOrder
 from lingo.ops import random
 
 Example = Mapping[str, np.ndarray]

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from lingo.ops import random
+from lingo.data.epoch_order import permutation
 
 
 class Piece(NamedTuple):
@@ -30,38 +30,6 @@ class Piece(NamedTuple):
     document: int
     begin: int
     end: int
-
-
-def permutation(size: int, *, seed: int, epoch: int, name: str) -> np.ndarray:
-    """Returns a permutation of 0, ..., size - 1, int64 [size]: a function of the arguments."""
-    key = random.fold(random.fold(random.root_key(seed), random.text_hash(name)), epoch)
-    return np.argsort(random.host_bits(key, 0, size), kind="stable")
-
-
-class EpochOrder:
-    """A new order of examples in each epoch, or, without `shuffle`, always the order they have."""
-
-    def __init__(self, size: int, *, seed: int, name: str, shuffle: bool) -> None:
-        """`name` tells orders of the same seed and size apart."""
-        self._size, self._seed, self._name, self._shuffle = size, seed, name, shuffle
-        self._order = functools.lru_cache(maxsize=2)(self._draw)
-
-    def indices(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns indices in 0..size - 1 of examples, int64 [B], by their numbers, int64 [B].
-
-        The numbers count on through the epochs.
-        """
-        epochs, indices = np.divmod(numbers, self._size)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            indices[here] = self._order(epoch)[indices[here]]
-        return indices
-
-    def _draw(self, epoch: int) -> np.ndarray:
-        """Returns the order of an epoch, int64 [size]."""
-        if not self._shuffle:
-            return np.arange(self._size)
-        return permutation(self._size, seed=self._seed, epoch=epoch, name=self._name)
 
 
 class Stream:

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.data.epoch_order import permutation
 from lingo.data.index import Index, Progress
-from lingo.data.packing import permutation
 from lingo.data.piece_model import package
 from lingo.data.sources.files import DataError
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
+from lingo.data.epoch_order import EpochOrder
 from lingo.data.images.digits import Digits
 from lingo.data.images.labelled import LabelledImages
 from lingo.data.index import Progress
 from lingo.data.input import Input
-from lingo.data.packing import EpochOrder
 
 _DIMS = ("height", "width", "channels")
 

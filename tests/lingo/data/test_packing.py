@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from lingo.data.packing import Stream, pack_bins, permutation
+from lingo.data.packing import Stream, pack_bins
 
 LENGTHS = np.array([5, 1, 9, 3, 3, 14, 2])
 
@@ -62,17 +62,3 @@ def test_bins_are_those_of_a_plain_best_fit_decreasing():
     plan = pack_bins(lengths, row_length=64)
     used = [sum(p.end - p.begin for p in plan.row(0, r)) for r in range(plan.num_rows)]
     assert sorted(used) == sorted(64 - r for r in room)
-
-
-def test_a_permutation_is_a_function_of_its_arguments():
-    base = permutation(50, seed=1, epoch=2, name="rows")
-    assert sorted(base) == list(range(50))
-    assert base[:6].tolist() == permutation(50, seed=1, epoch=2, name="rows")[:6].tolist()
-    for seed, epoch, name in ((2, 2, "rows"), (1, 3, "rows"), (1, 2, "documents")):
-        assert (base != permutation(50, seed=seed, epoch=epoch, name=name)).any()
-
-
-def test_a_permutation_puts_every_item_everywhere_about_equally_often():
-    places = np.array([permutation(4, seed=0, epoch=e, name="rows") for e in range(4000)])
-    counts = np.array([np.bincount(column, minlength=4) for column in places.T])
-    assert np.abs(counts - 1000).max() < 150  # 5.5 standard deviations
