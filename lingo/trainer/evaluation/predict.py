@@ -169,9 +169,8 @@ def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
     if (kind := array.dtype.kind) in "biuf":
         with np.errstate(invalid="ignore"):  # NaN as an integer, which differs from NaN
             converted = array.astype(wanted)
-        if (kind == "f" and np.can_cast(array.dtype, wanted, "same_kind")) or (
-            converted == array
-        ).all():
+        is_rounded = kind == "f" and np.can_cast(array.dtype, wanted, "same_kind")
+        if is_rounded or (converted == array).all():
             return converted
     raise ParamError(
         f"{name!r} is {array.dtype}, but needs {dtype}, to which not all of its values convert:"

@@ -92,6 +92,27 @@ def test_the_text_is_aligned_and_ends_with_the_total():
     assert len({len(line) for line in lines}) == 1
 
 
+def test_a_row_for_several_layers_is_marked_where_all_or_some_are_frozen():
+    table = weight_table.compact(pairs(Stack, 3))
+    frozen = {"layers/0/w", *(f"layers/{i}/b" for i in range(3))}
+    header, *lines = weight_table.text(table, frozen).splitlines()
+    assert [line.partition("partly ")[1] + line.split()[-1] for line in lines] == [
+        "partly frozen", "frozen", "27"
+    ]  # fmt: skip
+    assert header == header.rstrip()
+    assert "frozen" not in weight_table.text(table)
+
+
+def test_sums_are_of_modules_and_an_index_belongs_to_the_part_before_it():
+    lines = weight_table.sums_text(weight_table.rows(pairs(Stack, 2)), 1).splitlines()
+    assert [line.split() for line in lines] == [
+        ["module", "rows", "parameters", "share"],
+        ["layers/0", "2", "9", "50.0%"],
+        ["layers/1", "2", "9", "50.0%"],
+        ["total", "4", "18", "100.0%"],
+    ]
+
+
 def test_json_has_a_row_for_every_weight():
     layer = Linear.params(dim=2, output_dim=3).build()
     table = weight_table.as_json(weight_table.rows(layer))
