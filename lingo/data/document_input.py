@@ -17,6 +17,7 @@ from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Packing, Piece, permutation
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.data.unpacked import describe_copies
 
 _ARRAYS = ("tokens", "targets", "segments", "positions")
 
@@ -65,7 +66,8 @@ class DocumentInput(Input):
 
     def remarks(self) -> list[str]:
         damage = self.index.damage
-        return [f"left out {damage}"] if damage.records else []
+        left_out = [f"left out {damage}"] if damage.records else []
+        return describe_copies(self.index.files) + left_out
 
     def fill_rows(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
         """Returns rows with the tokens of some pieces; a row without pieces is padding.
