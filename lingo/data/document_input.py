@@ -13,11 +13,11 @@ import numpy as np
 
 from lingo.data.array_spec import ArraySpec
 from lingo.data.document_source import DocumentSource, InstalledSource, Records
+from lingo.data.gzip_copy import describe_copies
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Packing, Piece, permutation
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
-from lingo.data.unpacked import describe_copies
 
 _ARRAYS = ("tokens", "targets", "segments", "positions")
 

@@ -1,7 +1,7 @@
 """The index of a source: where every document is and how many tokens it has, cached between runs.
 
 Indexing reads all data once; later reads touch only the bytes that they need. Files compressed by
-gzip are read in copies (`unpacked.py`): bytes count in their content. The user's cache directory
+gzip are read in copies (`gzip_copy.py`): bytes count in their content. The user's cache directory
 keeps the index under a hash of everything that it depends on: the source, the tokenizer, and the
 name, size and modification time of every file. Indexing leaves out damaged records if the source
 allows it; after that any damage is an error, and the order of examples is fixed.
@@ -27,10 +27,10 @@ from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.data import index_cache
 from lingo.data.document_source import CorruptRecord, DocumentSource, Records
+from lingo.data.gzip_copy import is_gzip, unpack
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
 from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
-from lingo.data.unpacked import is_gzip, unpack
 
 Progress = Callable[[int, int], None]
 """Called during long work with the bytes done and the total."""
@@ -190,16 +190,16 @@ def _max_damaged(source: DocumentSource) -> int:
 
 def _unpack(files: Sequence[File], are_gzip: Sequence[bool], progress: Progress) -> list[File]:
     """Returns the files, with copies of the content of those that are compressed."""
-    total = sum(file.size for file, packed in zip(files, are_gzip, strict=True) if packed)
-    unpacked, done = list[File](), 0
+    total = sum(file.size for file, is_packed in zip(files, are_gzip, strict=True) if is_packed)
+    plain, done = list[File](), 0
 
     def advance(num_bytes: int) -> None:
         progress(done + num_bytes, total)
 
-    for file, packed in zip(files, are_gzip, strict=True):
-        unpacked.append(unpack(file, progress=advance) if packed else file)
-        done += file.size if packed else 0
-    return unpacked
+    for file, is_packed in zip(files, are_gzip, strict=True):
+        plain.append(unpack(file, progress=advance) if is_packed else file)
+        done += file.size if is_packed else 0
+    return plain
 
 
 # ---- indexing ----------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def _measure(
         {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(DOCUMENT_COLUMNS)},
         np.array(hashes, np.uint64),
         np.array(cuts, np.int64).reshape(-1, 2),
-        np.array([file.packed is not None for file in files], bool),
+        np.array([file.copy is not None for file in files], bool),
         content.hexdigest(),
         damage,
     )

@@ -183,7 +183,8 @@ def check_evaluations(experiment: Experiment) -> None:
     traced = trace_evaluations(experiment)
     best.check_metric(experiment, {k: tag_metrics(metrics) for k, metrics in traced.items()})
     check_prompts(experiment)
-    check_answers(experiment)
+    if experiment.evaluate.answers is not None:
+        check_answers(experiment)
 
 
 def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:

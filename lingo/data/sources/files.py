@@ -44,11 +44,11 @@ class DataError(LingoError, ValueError):
     exit_code: ClassVar[int] = 5
 
 
-class Packed(NamedTuple):
-    """A compressed file, of whose content there is a copy."""
+class Copy(NamedTuple):
+    """A copy of the content of a compressed file."""
 
-    size: int  # of the compressed file, in bytes
-    copy: str  # path of the copy
+    path: str
+    compressed_size: int  # of the file, in bytes
 
 
 class File(NamedTuple):
@@ -58,7 +58,7 @@ class File(NamedTuple):
     path: str  # path on this machine
     size: int  # of the content, in bytes
     modification_time: int  # in nanoseconds
-    packed: Packed | None = None  # of a compressed file
+    copy: Copy | None = None  # of a compressed file: it is read there
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns bytes start, ..., stop - 1; raises DataError if the file is not as listed."""
@@ -91,10 +91,10 @@ class File(NamedTuple):
         """Opens the content; checks before and after use that the file is as it was when listed."""
         with open_file(self.path) as file:
             self._check(file)
-            if self.packed is None:
+            if self.copy is None:
                 yield file
             else:
-                with self._open_copy(self.packed.copy) as copy:
+                with self._open_copy(self.copy.path) as copy:
                     yield copy
             self._check(file)
 
@@ -113,7 +113,7 @@ class File(NamedTuple):
             yield copy
 
     def _check(self, file: BufferedReader) -> None:
-        now, size = os.fstat(file.fileno()), self.packed.size if self.packed else self.size
+        now, size = os.fstat(file.fileno()), self.copy.compressed_size if self.copy else self.size
         if (now.st_size, now.st_mtime_ns) != (size, self.modification_time):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
@@ -294,7 +294,7 @@ def refuse_compressed(file: File, read: Read) -> None:
     start = read(0, min(file.size, max(map(len, _COMPRESSED))))
     for magic, (name, command) in _COMPRESSED.items():
         if start.startswith(magic):
-            what = "is compressed twice, the second time" if file.packed else "is compressed"
+            what = "is compressed twice, the second time" if file.copy else "is compressed"
             raise DataError(
                 f"{file.path} {what} by {name}; lingo unpacks gzip, once, and nothing else: unpack"
                 f" it by {command}, then read that."

@@ -74,11 +74,9 @@ def check_answers(experiment: Experiment) -> None:
     Raises ParamError if a source and its answer have more positions than the model, or the task
     decodes nothing; MissingPackage if a measure needs a package that is not installed.
     """
-    if experiment.evaluate.answers is None:
-        return
-    signatures(experiment.evaluate.answers.p.measures)
-    limit = experiment.evaluate.answers.p.max_examples
-    max_tokens = experiment.evaluate.answers.decoding.p.max_tokens
+    answers = _settings(experiment)
+    signatures(answers.p.measures)
+    limit, max_tokens = answers.p.max_examples, answers.decoding.p.max_tokens
     for name, input in experiment.eval_inputs.items():
         if not input.has_text_pairs:
             continue
@@ -89,13 +87,6 @@ def check_answers(experiment: Experiment) -> None:
             raise ParamError(
                 f"evaluate.answers: the longest source of {name!r} and {max_tokens=}: {error}"
             ) from None
-
-
-def trace_scores(experiment: Experiment, input: Input) -> dict[str, float]:
-    """Returns made-up scores of an input's answers, for their names."""
-    if experiment.evaluate.answers is None or not input.has_text_pairs:
-        return {}
-    return dict.fromkeys(experiment.evaluate.answers.p.measures, 0.5)
 
 
 def describe_measures(experiment: Experiment) -> str:

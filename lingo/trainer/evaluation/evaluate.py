@@ -25,7 +25,6 @@ from lingo.trainer.evaluation.answers import (
     decode_answers,
     score_answers,
     show_nothing,
-    trace_scores,
 )
 from lingo.trainer.evaluation.generate import Between
 
@@ -102,8 +101,10 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
             for name, state in trace_metrics(experiment, one).items()
         }
         traced[key] = read_results(task, states)
+    answers = experiment.evaluate.answers
+    scores = dict.fromkeys(answers.p.measures if answers else (), 0.5)
     return {
-        name: traced[repr(one)] | trace_scores(experiment, experiment.eval_inputs[name])
+        name: traced[repr(one)] | (scores if experiment.eval_inputs[name].has_text_pairs else {})
         for name, one in specs.items()
     }
 

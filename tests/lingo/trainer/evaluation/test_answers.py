@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 import sacrebleu
@@ -22,6 +24,7 @@ from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.metrics import text as text_module
+from lingo.runtimes.local import LocalProgram
 from lingo.trainer.evaluation import generate as generate_module
 from lingo.trainer.evaluation.answers import check_answers, decode_answers, score_answers
 from lingo.trainer.evaluation.evaluate import evaluate_all, trace_evaluations
@@ -35,14 +38,17 @@ STEPS = 90
 RANDOM = Sampling.params(temperature=1.0, max_tokens=6)
 
 
+def trained_params(file):
+    cfg = experiment(file, max_steps=STEPS)
+    cfg.evaluate.set(every_steps=STEPS - 1, metric="same/bleu", goal="max")
+    return cfg
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with the pairs, and a run of them that is evaluated twice."""
     folder = tmp_path_factory.mktemp("answers")
-    cfg = experiment(write_pairs(folder), max_steps=STEPS)
-    cfg.evaluate.set(every_steps=STEPS - 1, metric="same/bleu", goal="max")
-    cfg.checkpoint.set(every_steps=STEPS - 1)
-    lingo.train(cfg, folder / "run")
+    lingo.train(trained_params(write_pairs(folder)), folder / "run")
     return folder
 
 
@@ -174,11 +180,23 @@ def test_greedy_answers_match_as_often_as_the_task_counts_with_true_tokens(folde
     assert match > 0
 
 
-def test_a_run_that_was_stopped_has_the_same_scores(folder, file):
-    cfg = experiment(file, max_steps=STEPS - 1)
-    cfg.evaluate.set(every_steps=STEPS - 1, metric="same/bleu", goal="max")
-    lingo.train(cfg, folder / "stopped")
-    lingo.train(cfg.set(max_steps=STEPS), folder / "stopped")
+@pytest.mark.usefixtures("once_compiled")
+def test_a_signal_ends_decoding_between_batches_and_the_resumed_run_has_the_same_scores(
+    folder, file, run, monkeypatch
+):
+    decode, calls = LocalProgram.decode, []
+
+    def terminated(self, *arguments, **options):
+        calls.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return decode(self, *arguments, **options)
+
+    monkeypatch.setattr(generate_module, "BATCH_ROWS", 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalProgram, "decode", terminated)
+        outcome = run(trained_params(file), folder / "stopped")
+    assert (outcome.step, outcome.signal, len(calls)) == (STEPS - 1, signal.SIGTERM, 1)
+    run(trained_params(file), folder / "stopped")
     assert evaluations(folder / "stopped") == evaluations(folder / "run")
     assert [row["step"] for row in evaluations(folder / "run")] == [STEPS - 1, STEPS]
 

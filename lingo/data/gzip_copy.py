@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lingo.data.document_source import CorruptRecord, DocumentSource
 from lingo.data.index_cache import cache_folder, clear_unused
-from lingo.data.sources.files import DataError, File, Packed
+from lingo.data.sources.files import Copy, DataError, File
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
 
 MAGIC = b"\x1f\x8b\x08"
@@ -64,16 +64,16 @@ def unpack(file: File, *, progress: Callable[[int], None]) -> File:
             raise StorageError(
                 f"{file.path} is unpacked before it is read: {error} XDG_CACHE_HOME says where."
             ) from None
-    return file._replace(size=copy.stat().st_size, packed=Packed(file.size, str(copy)))
+    return file._replace(size=copy.stat().st_size, copy=Copy(str(copy), file.size))
 
 
 def describe_copies(files: Sequence[File]) -> list[str]:
     """Returns a sentence on the files that were unpacked; none if there is no such file."""
-    packed = [(file, file.packed) for file in files if file.packed is not None]
-    if not packed:
+    sizes = [(file.copy.compressed_size, file.size) for file in files if file.copy is not None]
+    if not sizes:
         return []
-    before, after = sum(one.size for _, one in packed), sum(file.size for file, _ in packed)
-    count = "1 gzip file" if len(packed) == 1 else f"{len(packed):,} gzip files"
+    before, after = map(sum, zip(*sizes, strict=True))
+    count = "1 gzip file" if len(sizes) == 1 else f"{len(sizes):,} gzip files"
     return [
         f"unpacked {count} of {before:,} bytes to {after:,} bytes in {cache_folder('unpacked')}"
     ]

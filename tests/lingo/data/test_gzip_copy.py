@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.data import unpacked
+from lingo.data import gzip_copy
 from lingo.data.document_source import TextFiles
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.sources.files import DataError
@@ -96,8 +96,8 @@ def test_several_members_are_one_content(tmp_path):
 def test_a_file_is_unpacked_once_and_again_when_it_changes_or_the_copy_is_gone(
     packed, copies, monkeypatch
 ):
-    made, write = [], unpacked._write_content
-    monkeypatch.setattr(unpacked, "_write_content", lambda *a: made.append(1) or write(*a))
+    made, write = [], gzip_copy._write_content
+    monkeypatch.setattr(gzip_copy, "_write_content", lambda *a: made.append(1) or write(*a))
     for number in (1, 1):
         assert len(documents.opened(JsonLines, packed).tokens) == len(WORDS)
         assert len(made) == number
@@ -201,7 +201,7 @@ def test_content_that_is_compressed_again_is_refused(packed):
 
 
 def test_a_bomb_is_refused_before_it_fills_the_disk(packed, copies, monkeypatch):
-    monkeypatch.setattr(unpacked, "_ALWAYS_BYTES", 1 << 16)
+    monkeypatch.setattr(gzip_copy, "_ALWAYS_BYTES", 1 << 16)
     packed.write_bytes(gzip.compress(bytes(1 << 24)))
     with pytest.raises(DataError, match=r"bytes unpack to more than [\d,]+, too many for data"):
         documents.opened(JsonLines, packed)
@@ -240,14 +240,14 @@ def test_copies_that_nobody_reads_are_deleted_when_another_is_made(packed, copie
 
 
 def test_a_long_file_is_unpacked_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpacked, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(gzip_copy, "_BLOCK_BYTES", 1000)
     content = np.random.default_rng(0).integers(97, 123, 300_000).astype(np.uint8).tobytes()
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(content))
     index, seen = documents.opened(TextFiles, tmp_path / "*.gz"), []
     assert index.read(0, 0, len(content)) == content
     file = TextFiles.params(pattern=f"{tmp_path}/*.gz").build().files()[0]
-    os.unlink(index.files[0].packed.copy)
-    unpacked.unpack(file, progress=seen.append)
+    os.unlink(index.files[0].copy.path)
+    gzip_copy.unpack(file, progress=seen.append)
     assert len(seen) > 100
     assert seen == sorted(seen)
     assert seen[-1] == file.size
