@@ -32,7 +32,7 @@ from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation.answers import answer_line, show_nothing
+from lingo.trainer.evaluation.answers import answer_line, describe_measures, show_nothing
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import Evaluated, Evaluator, tag_metrics
 from lingo.trainer.evaluation.watch import (
@@ -79,6 +79,9 @@ def run(values: flags.FlagValues, word: str) -> int:
             experiment_flags.print_note(
                 "--set: the results are not kept, for the run has another configuration."
             )
+        if experiment.evaluate.answers and processes.is_leader:
+            for line in describe_measures(experiment).splitlines():
+                experiment_flags.print_note(f"answers: {line}")
         evaluator = Evaluator(experiment)
         work = _print_progress if processes.is_leader else show_nothing
         unreadable: list[DamagedCheckpoint] = []

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, fields
 from lingo.contract import Answers, Experiment
 from lingo.data.input import Input
 from lingo.metrics.text import signatures, text_scores
@@ -43,9 +43,11 @@ def decode_answers(
     An answer does not depend on what is decoded together with it. All processes call this together,
     and get all answers. `progress` is called with the number of answers and that of all.
 
-    Raises DataError if the input fails, ProgramError if the program does.
+    Raises DataError if the input fails, ProgramError if the program does, MissingPackage if there
+    is none for a measure.
     """
     answers = _settings(experiment)
+    signatures(answers.p.measures)  # a package that is missing shows before the work
     pairs = input.text_pairs(answers.p.max_examples)
     texts = continue_prompts(
         experiment,
@@ -92,7 +94,9 @@ def check_answers(experiment: Experiment) -> None:
 def describe_measures(experiment: Experiment) -> str:
     """Returns how answers are decoded and scored, with the signatures of the measures."""
     answers = _settings(experiment)
-    return "\n".join([str(answers.p.decoding), *signatures(answers.p.measures)])
+    kind, p = type(answers.decoding), answers.decoding.p
+    settings = ", ".join(f"{name}={getattr(p, name)!r}" for name in fields(kind))
+    return "\n".join([f"{kind.__name__}({settings})", *signatures(answers.p.measures)])
 
 
 def answer_line(answer: Answer) -> str:

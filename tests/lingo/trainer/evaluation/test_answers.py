@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -45,16 +46,15 @@ def trained_params(file):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with the pairs, and a run of them that is evaluated twice."""
-    folder = tmp_path_factory.mktemp("answers")
-    lingo.train(trained_params(write_pairs(folder)), folder / "run")
-    return folder
+def file(tmp_path_factory):
+    return write_pairs(tmp_path_factory.mktemp("answers"))
 
 
 @pytest.fixture(scope="module")
-def file(folder):
-    return folder / "pairs.tsv"
+def folder(file):
+    """The folder of the pairs, with a run of them that is evaluated twice."""
+    lingo.train(trained_params(file), file.parent / "run")
+    return file.parent
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,14 @@ def test_scores_are_those_of_sacrebleu_and_replace_the_metric_of_the_task(starte
         "exact_match": 0.0,
     }
     assert score_answers(built, found) == expected
-    ((name, metrics, shown),) = evaluate_all(built, program)
+    seen = []
+
+    @contextlib.contextmanager
+    def work(what):
+        yield lambda done, total: seen.append((what, done, total))
+
+    ((name, metrics, shown),) = evaluate_all(built, program, work=work)
+    assert seen == [("answering same", 11, 11)]
     assert (name, shown) == ("same", found[:3])
     assert metrics.items() >= expected.items()
     assert trace_evaluations(built)["same"].keys() == metrics.keys()
@@ -204,7 +211,10 @@ def test_a_signal_ends_decoding_between_batches_and_the_resumed_run_has_the_same
 def test_an_evaluation_by_itself_prints_the_scores_and_answers(folder, capsys):
     last = evaluations(folder / "run")[-1]
     assert main(["eval", f"--run={folder / 'run'}"]) == 0
-    first, *answers = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr()
+    first, *answers = shown.out.splitlines()
+    assert "answers: Sampling(max_tokens=12, num_samples=1, temperature=0.0, " in shown.err
+    assert "answers: BLEU|nrefs:1|case:mixed|" in shown.err
     assert f"bleu={last['eval/bleu']:.6g}  chrf={last['eval/chrf']:.6g}" in first
     assert len(answers) == 3
     assert all(line.startswith(f"same  step={STEPS}  answer  ") for line in answers)
