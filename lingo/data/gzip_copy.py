@@ -62,7 +62,8 @@ def unpack(file: File, *, progress: Callable[[int], None]) -> File:
             _write_content(file, copy, progress)
         except StorageError as error:
             raise StorageError(
-                f"{file.path} is unpacked before it is read: {error} XDG_CACHE_HOME says where."
+                f"{file.path} is unpacked before it is read: {error} Free room there, or set"
+                " XDG_CACHE_HOME to another folder."
             ) from None
     return file._replace(size=copy.stat().st_size, copy=Copy(str(copy), file.size))
 
