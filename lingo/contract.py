@@ -19,6 +19,7 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.learner.state import Learner
 from lingo.learner.task import Task
+from lingo.metrics.text import Measure
 from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import Runtime
@@ -53,6 +54,29 @@ class Summary(Configurable):
         ranges.check_positive(self.p, "every_steps")
 
 
+class Answers(Configurable):
+    """How held-out sources are answered, and how the answers are scored against the targets.
+
+    The examples are the same pairs at every evaluation, drawn from all of an input; `max_batches`
+    of the input does not count here. Scores are those of `lingo.metrics.text_scores`. The exact
+    match of answers takes the place of the task's own, which is given the true tokens.
+    """
+
+    decoding: Decoding = Sampling.params(temperature=0.0)  # or a Beam; its first text is scored
+    max_examples: int | None = 200  # of each input; None: all
+    measures: list[Measure] = ["bleu", "chrf", "exact_match"]  # names of the results
+    num_shown: int = 3  # answers of each input that are shown, with source and target
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "max_examples")
+        ranges.check_not_negative(self.p, "num_shown")
+        if not self.p.measures:
+            raise ParamError("measures is empty: name bleu, chrf or exact_match")
+
+    def setup(self) -> None:
+        self.decoding = self.p.decoding.build()
+
+
 class Evaluation(Configurable):
     """When the model is evaluated, and what follows from the results.
 
@@ -67,6 +91,7 @@ class Evaluation(Configurable):
     patience: int | None = None  # evaluations without a new best after which the run ends
     prompts: list[str] = []  # texts that the model continues, shown beside the results
     sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues them
+    answers: Answers | None = None  # of inputs with pairs of texts: decoded, and scored
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
@@ -76,6 +101,7 @@ class Evaluation(Configurable):
 
     def setup(self) -> None:
         self.sampling = self.p.sampling.build()
+        self.answers = self.p.answers and self.p.answers.build()
 
 
 class Guard(Configurable):
@@ -156,6 +182,7 @@ class Experiment(Configurable):
             self._train_specs(),
         )
         self._check_inputs()
+        self._check_answers()
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
         if not self.declares_late:
             self.check_weights()
@@ -227,6 +254,15 @@ class Experiment(Configurable):
                 raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
         for input in self._inputs():
             self.task.check_input(input.offers())
+
+    def _check_answers(self) -> None:
+        inputs = self.eval_inputs
+        if self.evaluate.answers and not any(data.has_text_pairs for data in inputs.values()):
+            kinds = [f"{name!r} is a {type(data).__name__}" for name, data in inputs.items()]
+            raise ParamError(
+                "evaluate.answers needs an evaluation input with pairs of texts, such as PairInput:"
+                f" {', '.join(kinds) or 'eval_inputs is empty'}"
+            )
 
     def _train_specs(self) -> Specs:
         data = self.train_input

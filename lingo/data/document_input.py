@@ -14,6 +14,7 @@ import numpy as np
 from lingo.data.array_spec import ArraySpec
 from lingo.data.document_source import DocumentSource, InstalledSource, Records
 from lingo.data.epoch_order import permutation
+from lingo.data.gzip_copy import describe_copies
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Packing, Piece
@@ -66,7 +67,8 @@ class DocumentInput(Input):
 
     def remarks(self) -> list[str]:
         damage = self.index.damage
-        return [f"left out {damage}"] if damage.records else []
+        left_out = [f"left out {damage}"] if damage.records else []
+        return describe_copies(self.index.files) + left_out
 
     def fill_rows(self, rows: Sequence[Sequence[Piece]], *, length: int) -> dict[str, np.ndarray]:
         """Returns rows with the tokens of some pieces; a row without pieces is padding.

@@ -1,9 +1,10 @@
 """The index of a source: where every document is and how many tokens it has, cached between runs.
 
-Indexing reads all data once; later reads touch only the bytes that they need. The user's cache
-directory keeps the index under a hash of everything that it depends on: the source, the tokenizer,
-and the name, size and modification time of every file. Indexing leaves out damaged records if the
-source allows it; after that any damage is an error, and the order of examples is fixed.
+Indexing reads all data once; later reads touch only the bytes that they need. Files compressed by
+gzip are read in copies (`gzip_copy.py`): bytes count in their content. The user's cache directory
+keeps the index under a hash of everything that it depends on: the source, the tokenizer, and the
+name, size and modification time of every file. Indexing leaves out damaged records if the source
+allows it; after that any damage is an error, and the order of examples is fixed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.data import index_cache
 from lingo.data.document_source import CorruptRecord, DocumentSource, Records
+from lingo.data.gzip_copy import is_gzip, unpack
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
 from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
@@ -33,7 +35,7 @@ from lingo.data.tokenizer import Tokenizer
 Progress = Callable[[int, int], None]
 """Called during long work with the bytes done and the total."""
 
-_FORMAT = 7
+_FORMAT = 8
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
 _LONGEST_BYTES = (1 << 31) - 1  # the most that a tf.train.Example can have
@@ -148,10 +150,14 @@ def open_index(
     """
     files = source.files()
     cache = index_cache.cache_file(_key(files, source, tokenizer))
-    columns = index_cache.load(cache)
+    columns, progress = index_cache.load(cache), progress or (lambda done, total: None)
     if columns is None:
-        columns = _measure(files, source, tokenizer, progress or (lambda done, total: None))
+        are_gzip = [is_gzip(file, source) for file in files]
+        files = _unpack(files, are_gzip, progress)
+        columns = _measure(files, source, tokenizer, progress)
         index_cache.save(cache, columns)
+    else:
+        files = _unpack(files, columns.is_gzip.tolist(), progress)
     documents, damage = columns.documents, columns.damage
     if damage.records > _max_damaged(source):
         raise DataError(
@@ -180,6 +186,20 @@ def open_index(
 
 def _max_damaged(source: DocumentSource) -> int:
     return source.p.max_damaged if isinstance(source, Records) else 0
+
+
+def _unpack(files: Sequence[File], are_gzip: Sequence[bool], progress: Progress) -> list[File]:
+    """Returns the files, with copies of the content of those that are compressed."""
+    total = sum(file.size for file, is_packed in zip(files, are_gzip, strict=True) if is_packed)
+    plain, done = list[File](), 0
+
+    def advance(num_bytes: int) -> None:
+        progress(done + num_bytes, total)
+
+    for file, is_packed in zip(files, are_gzip, strict=True):
+        plain.append(unpack(file, progress=advance) if is_packed else file)
+        done += file.size if is_packed else 0
+    return plain
 
 
 # ---- indexing ----------------------------------------------------------------------------------
@@ -238,6 +258,7 @@ def _measure(
         {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(DOCUMENT_COLUMNS)},
         np.array(hashes, np.uint64),
         np.array(cuts, np.int64).reshape(-1, 2),
+        np.array([file.copy is not None for file in files], bool),
         content.hexdigest(),
         damage,
     )

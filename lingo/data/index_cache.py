@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import tempfile
 import time
@@ -54,19 +55,25 @@ class Damage(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The columns of an index of N documents, those of all splits."""
+    """The columns of an index of N documents in F files, those of all splits."""
 
     documents: dict[str, np.ndarray]  # int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`
     hashes: np.ndarray  # uint64 [N], the `split_hash` of each text; 0 where not needed
     cuts: np.ndarray  # int64 [C, 2], (bytes, tokens) before each place where a text may be cut
+    is_gzip: np.ndarray  # bool [F], which of the files are compressed
     digest: str  # SHA-256 of the files' names and contents, hexadecimal
     damage: Damage
 
 
+def cache_folder(name: str) -> Path:
+    """Returns a folder of lingo's in the user's cache directory."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    return Path(os.path.expanduser(home), "lingo", name)
+
+
 def cache_file(key: str) -> Path:
     """Returns the file for a key in the user's cache directory."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    return Path(os.path.expanduser(home), "lingo", "index", f"{key}.index")
+    return cache_folder("index") / f"{key}.index"
 
 
 def load(cache: Path) -> Columns | None:
@@ -80,17 +87,19 @@ def load(cache: Path) -> Columns | None:
     if hashlib.sha256(content).digest() != data[:_DIGEST_BYTES]:
         return None
     with contextlib.suppress(OSError):
-        os.utime(cache)  # marks it as used: `_clear` removes the least recently used first
+        os.utime(cache)  # marks it as used: `clear_unused` removes the least recently used first
     arrays = dict(np.load(io.BytesIO(content)))
-    hashes, cuts = arrays.pop("hashes"), arrays.pop("cuts")
+    hashes, cuts, is_gzip = (arrays.pop(name) for name in ("hashes", "cuts", "is_gzip"))
     digest, (records, num_bytes, examples) = json.loads(arrays.pop("about").item())
-    return Columns(arrays, hashes, cuts, digest, Damage(records, num_bytes, tuple(examples)))
+    damage = Damage(records, num_bytes, tuple(examples))
+    return Columns(arrays, hashes, cuts, is_gzip, digest, damage)
 
 
 def save(cache: Path, columns: Columns) -> None:
     """Writes the columns if possible, and removes files that were not used for long."""
     content, about = io.BytesIO(), np.array(json.dumps([columns.digest, columns.damage]))
-    arrays: dict[str, Any] = {"hashes": columns.hashes, "cuts": columns.cuts, "about": about}
+    arrays: dict[str, Any] = {"hashes": columns.hashes, "cuts": columns.cuts}
+    arrays |= {"is_gzip": columns.is_gzip, "about": about}
     arrays |= columns.documents
     np.savez(content, **arrays)
     with contextlib.suppress(OSError):  # the cache saves time, nothing else
@@ -104,7 +113,7 @@ def save(cache: Path, columns: Columns) -> None:
         except OSError:
             os.unlink(name)
             raise
-        _clear(cache)
+        clear_unused(cache.parent, keep=cache, max_bytes=_KEPT_BYTES)
 
 
 def forget(cache: Path) -> None:
@@ -113,16 +122,19 @@ def forget(cache: Path) -> None:
         cache.unlink()
 
 
-def _clear(cache: Path) -> None:
-    """Removes files unused for 90 days, and the least recently used beyond 10 GiB."""
+def clear_unused(folder: Path, *, keep: Path, max_bytes: float = math.inf) -> None:
+    """Removes files unused for 90 days, and the least recently used beyond `max_bytes`.
+
+    The time of use is that of modification. `keep` stays, and so does what is being written.
+    """
     now, kept_bytes = time.time(), 0
-    files = [(file.stat(), file) for file in cache.parent.iterdir() if file.is_file()]
+    files = [(file.stat(), file) for file in folder.iterdir() if file.is_file()]
     for about, file in sorted(files, key=lambda item: item[0].st_mtime, reverse=True):
         idle = now - about.st_mtime
-        if file.name.startswith(_WRITING):
+        if file.name.startswith("."):  # being written
             is_stale = idle > _WRITING_SECONDS
         else:
             kept_bytes += about.st_size
-            is_stale = file != cache and (idle > _KEPT_SECONDS or kept_bytes > _KEPT_BYTES)
+            is_stale = file != keep and (idle > _KEPT_SECONDS or kept_bytes > max_bytes)
         if is_stale:
             file.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.prompt import Prompt
+from lingo.data.prompt import Prompt, TextPair
 
 
 class Input(Configurable, interface=True):
@@ -34,6 +34,7 @@ class Input(Configurable, interface=True):
         "draw from a key of the seed and the example's number (lingo.ops.random)"
     )
     """What to do about examples that differ when they are made again, for errors."""
+    has_text_pairs: ClassVar[bool] = False  # whether it has `text_pairs`
 
     def check(self) -> None:
         ranges.check_positive(self.p, "batch_size")
@@ -166,6 +167,14 @@ class Input(Configurable, interface=True):
         """Returns a text as a model's prompt; only inputs with a `tokenizer` have prompts."""
         tokenizer = vars(self)["tokenizer"]
         return Prompt(np.append(tokenizer.start_id, tokenizer.encode(text)).astype(np.int32))
+
+    def text_pairs(self, limit: int | None) -> list[TextPair]:
+        """Returns pairs of texts, at most `limit`; only inputs that `has_text_pairs` have any.
+
+        Which pairs these are depends on the source alone, not on the seed, the order or the batches
+        of the examples, so that scores of their answers can be compared.
+        """
+        raise self._missing_method("text_pairs", "it returns a list of TextPair")
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns what identifies the data: source, number of documents, bytes, digest."""

@@ -26,3 +26,11 @@ class Prompt(NamedTuple):
         The last one needs none. Of an encoder and a decoder the larger number counts.
         """
         return max(len(self.tokens) + max_tokens - 1, self.size - len(self.tokens))
+
+
+class TextPair(NamedTuple):
+    """A source, which a model is to answer, and its target."""
+
+    prompt: Prompt  # the source as the model reads it: cut, if it is too long for the input
+    source: str
+    target: str  # the whole of it

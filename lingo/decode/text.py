@@ -1,7 +1,7 @@
 """Converts prompts to the batch that decoding takes, and its result to texts.
 
 Axes: B prompts, S texts of each, C tokens that every prompt has, R further tokens of the longest
-prompt, N new tokens of a text at most, M tokens of the longest source.
+prompt, N new tokens of a text at most, M tokens of the longest source or more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ class Continuation(NamedTuple):
 
 
 def prompt_batch(
-    prompts: Sequence[Prompt], *, rows: Sequence[int], end_id: int
+    prompts: Sequence[Prompt],
+    *,
+    rows: Sequence[int],
+    end_id: int,
+    source_length: int = 0,
 ) -> dict[str, np.ndarray]:
     """Returns the batch of prompts that decoding takes.
 
@@ -42,6 +46,7 @@ def prompt_batch(
         prompts: all with a source or none, all prefixes or none; prefixes have the same length.
         rows: id of each prompt, on which its random numbers depend.
         end_id: the token that ends a text.
+        source_length: M is this number at least.
 
     Returns:
         `prefix`: int32 [B, C], the first C tokens of each prompt, C the length of the shortest;
@@ -66,9 +71,10 @@ def prompt_batch(
         batch["prefix_seen"] = np.ones_like(batch["prefix"], bool)
     sources = [prompt.source for prompt in prompts if prompt.source is not None]
     if sources:
-        batch["source_tokens"] = _pad_rows(sources)
-        batch["source_segments"] = _pad_rows([np.ones_like(ids) for ids in sources])
-        batch["source_positions"] = _pad_rows([np.arange(len(ids)) for ids in sources])
+        size = source_length
+        batch["source_tokens"] = _pad_rows(sources, size)
+        batch["source_segments"] = _pad_rows([np.ones_like(ids) for ids in sources], size)
+        batch["source_positions"] = _pad_rows([np.arange(len(ids)) for ids in sources], size)
     return batch
 
 
@@ -119,9 +125,9 @@ def _text(tokenizer: Tokenizer, prompt: Prompt, ids: np.ndarray) -> str:
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(ids)
 
 
-def _pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Pads lists of ints with 0 to one array, int32 [B, length of the longest]."""
-    out = np.zeros([len(rows), max(map(len, rows))], np.int32)
+def _pad_rows(rows: Sequence[np.ndarray], size: int = 0) -> np.ndarray:
+    """Pads lists of ints with 0 to one array, int32 [B, length of the longest, or `size`]."""
+    out = np.zeros([len(rows), max(size, *map(len, rows))], np.int32)
     for to, row in zip(out, rows, strict=True):
         to[: len(row)] = row
     return out

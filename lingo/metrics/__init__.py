@@ -12,6 +12,7 @@ from lingo.metrics.metric import (
     weighted_mean,
 )
 from lingo.metrics.results import read_state
+from lingo.metrics.text import text_scores
 
 __all__ = [
     "Accumulator",
@@ -23,6 +24,7 @@ __all__ = [
     "read_state",
     "score_counts",
     "score_table",
+    "text_scores",
     "top_k_accuracy",
     "weighted_mean",
 ]

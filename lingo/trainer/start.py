@@ -44,6 +44,7 @@ from lingo.trainer.directory.run_directory import (
     RunDirectory,
 )
 from lingo.trainer.evaluation import best
+from lingo.trainer.evaluation.answers import check_answers
 from lingo.trainer.evaluation.evaluate import tag_metrics, trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress, header
@@ -174,10 +175,16 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
 
 
 def check_evaluations(experiment: Experiment) -> None:
-    """Raises ParamError for evaluations that would fail: metrics, `evaluate.metric`, prompts."""
+    """Raises ParamError for evaluations that would fail.
+
+    They are those of metrics, `evaluate.metric`, prompts and answers. Raises MissingPackage if one
+    needs a package that is not installed.
+    """
     traced = trace_evaluations(experiment)
     best.check_metric(experiment, {k: tag_metrics(metrics) for k, metrics in traced.items()})
     check_prompts(experiment)
+    if experiment.evaluate.answers is not None:
+        check_answers(experiment)
 
 
 def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:

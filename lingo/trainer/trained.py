@@ -191,7 +191,8 @@ class Trained:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Returns the metrics over all examples of each evaluation input, by input name."""
-        return dict(evaluate_all(self.experiment, self._program))
+        evaluations = evaluate_all(self.experiment, self._program)
+        return {one.input: one.metrics for one in evaluations}
 
     def generate(
         self,

@@ -1,5 +1,7 @@
 """Promise 9: bad data ends a run with the file, the byte and the record, or is counted; no wait."""
 
+import bz2
+import gzip
 import json
 import os
 import struct
@@ -96,12 +98,26 @@ def looped(path):
     return f"{path} cannot be read: Too many levels of symbolic links"
 
 
-def compressed(path):
-    path.write_bytes(b"\x1f\x8b\x08\x00" + bytes(99))
-    return f"{path} is compressed by gzip"
+def flipped_in_gzip(path):
+    data = bytearray(gzip.compress(path.read_bytes()))
+    data[-8] ^= 1  # of the checksum
+    path.write_bytes(data)
+    return f"{path} is damaged, after {10 * SIZE} bytes of content, before byte {len(data)} of"
 
 
-SLOW = [missing, truncated, a_pipe, a_directory, looped, compressed]
+def truncated_gzip(path):
+    data = gzip.compress(path.read_bytes())[:-9]
+    path.write_bytes(data)
+    return f"{path} is cut short: it ends at byte {len(data)}, inside its gzip data"
+
+
+def compressed_otherwise(path):
+    path.write_bytes(bz2.compress(path.read_bytes()))
+    return f"{path} is compressed by bzip2; lingo unpacks gzip"
+
+
+SLOW = [missing, truncated, a_pipe, a_directory, looped]
+SLOW += [flipped_in_gzip, truncated_gzip, compressed_otherwise]
 
 
 @pytest.mark.parametrize(

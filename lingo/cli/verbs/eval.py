@@ -18,7 +18,8 @@ until the run is done or has failed. The metric evaluate.metric selects the best
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from absl import flags
 
@@ -31,8 +32,9 @@ from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.answers import answer_line, describe_measures, show_nothing
 from lingo.trainer.evaluation.best import choose
-from lingo.trainer.evaluation.evaluate import Evaluator, tag_metrics
+from lingo.trainer.evaluation.evaluate import Evaluated, Evaluator, tag_metrics
 from lingo.trainer.evaluation.watch import (
     evaluated_steps,
     new_checkpoints,
@@ -77,14 +79,18 @@ def run(values: flags.FlagValues, word: str) -> int:
             experiment_flags.print_note(
                 "--set: the results are not kept, for the run has another configuration."
             )
+        if experiment.evaluate.answers and processes.is_leader:
+            for line in describe_measures(experiment).splitlines():
+                experiment_flags.print_note(f"answers: {line}")
         evaluator = Evaluator(experiment)
+        work = _print_progress if processes.is_leader else show_nothing
         unreadable: list[DamagedCheckpoint] = []
         checkpoints = _checkpoints(
             values, experiment, directory, is_same=is_same, unreadable=unreadable
         )
         for found in share_checkpoints(processes, directory.checkpoints, checkpoints):
             try:
-                results = evaluator.evaluate_checkpoint(found)
+                results = evaluator.evaluate_checkpoint(found, work=work)
             except (DamagedCheckpoint, DeletedCheckpoint) as error:
                 if processes.count > 1 and not values.watch:
                     raise  # the others are still computing
@@ -97,7 +103,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             if processes.is_leader:
                 _show(found.step, results)
                 if is_same:
-                    tags = {name: tag_metrics(metrics) for name, metrics in results.items()}
+                    tags = {one.input: tag_metrics(one.metrics) for one in results}
                     write_evaluations(directory, found.step, tags)
             if not values.watch:
                 break
@@ -162,7 +168,20 @@ def _checkpoints(
         )
 
 
-def _show(step: int, results: Mapping[str, Mapping[str, float]]) -> None:
-    for name, metrics in results.items():
+def _show(step: int, results: Sequence[Evaluated]) -> None:
+    for name, metrics, answers in results:
         shown = "  ".join(f"{metric}={value:.6g}" for metric, value in metrics.items())
         print(f"{name}  step={step}  {shown}", flush=True)
+        for answer in answers:
+            print(f"{name}  step={step}  answer  {answer_line(answer)}", flush=True)
+
+
+@contextlib.contextmanager
+def _print_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields a function that prints a note after each batch of prompts but the last."""
+
+    def show(done: int, total: int) -> None:
+        if done < total:
+            experiment_flags.print_note(f"{what}: {done} of {total} are done.")
+
+    yield show

@@ -6,16 +6,17 @@ Axes: B examples (rows), S tokens per source row, T tokens per target row, P pai
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from lingo.config import ranges
 from lingo.data.index import Index, Progress, open_index
-from lingo.data.packing import FixedRows, Packing, best_fit
-from lingo.data.pairs.pair import Pair, PairSource, PairTokenizer
+from lingo.data.packing import FixedRows, Packing, best_fit, permutation
+from lingo.data.pairs.pair import SEPARATOR, Pair, PairSource, PairTokenizer
 from lingo.data.pairs.pair_packing import best_fit_pairs
 from lingo.data.pairs.paired_input import Lengths, PairedInput, Row
+from lingo.data.prompt import TextPair
 from lingo.data.sources.files import DataError
 from lingo.data.sources.signatures import Signatures
 
@@ -34,6 +35,8 @@ class PairInput(PairedInput):
     packing: Literal["bins", "none"] = "bins"  # none: a pair a row
     too_long: Literal["cut", "leave_out"] = "cut"  # what becomes of a pair with a longer side
 
+    has_text_pairs: ClassVar[bool] = True
+
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "source_length", "target_length")
@@ -49,6 +52,11 @@ class PairInput(PairedInput):
 
     def num_items(self) -> int:
         return len(self._kept_pairs)
+
+    def text_pairs(self, limit: int | None) -> list[TextPair]:
+        kept = self._kept_pairs
+        order = permutation(len(kept), seed=0, epoch=0, name="text_pairs")  # from all of the files
+        return [self._text_pair(document) for document in kept[order[:limit]].tolist()]
 
     def remarks(self) -> list[str]:
         long = int((self._sizes > self._limits).any(axis=1).sum())
@@ -103,6 +111,11 @@ class PairInput(PairedInput):
         source = np.concatenate([ids[:room], end])
         target = np.concatenate([ids[source_size:], end])[: self.lengths.target]
         return Pair(source.astype(np.int32), target.astype(np.int32))
+
+    def _text_pair(self, document: int) -> TextPair:
+        text = self.index.read(document, 0, int(self.index.size[document]))
+        source, target = (side.decode(errors="replace") for side in text.split(SEPARATOR))
+        return TextPair(self.source_prompt(self._pair(document).source), source, target)
 
     def _target_bytes(self, document: int) -> int:
         begin = int(self._sizes[document, 0])

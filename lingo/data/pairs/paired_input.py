@@ -49,8 +49,11 @@ class PairedInput(PlannedInput):
         raise NotImplementedError(f"{type(self).__name__} has no row")
 
     def prompt(self, text: str) -> Prompt:
-        start, end = self.tokenizer.start_id, self.tokenizer.end_id
-        source = np.append(self.source_ids(text), end).astype(np.int32)
+        return self.source_prompt(np.append(self.source_ids(text), self.tokenizer.end_id))
+
+    def source_prompt(self, ids: Sequence[int] | np.ndarray) -> Prompt:
+        """Returns the prompt of a source, ints [number of tokens], its end included."""
+        start, source = self.tokenizer.start_id, np.asarray(ids, np.int32)
         if self.p.form == "encoder_decoder":
             return Prompt(np.array([start], np.int32), source=source, is_answered=True)
         tokens = np.append(start, source).astype(np.int32)

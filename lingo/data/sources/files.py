@@ -12,6 +12,7 @@ import errno
 import fnmatch
 import glob
 import hashlib
+import itertools
 import os
 import re
 import stat
@@ -25,12 +26,12 @@ from lingo.config.errors import LingoError
 Read = Callable[[int, int], bytes]
 """Reads bytes start, ..., stop - 1 of a file, or of a document."""
 
-_COMPRESSED = {
-    b"\x1f\x8b\x08": "gzip",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"\xfd7zXZ\x00": "xz",
-    b"BZh91AY&SY": "bzip2",
-    b"PK\x03\x04": "zip",
+_COMPRESSED = {  # first bytes -> format, and the command that unpacks it
+    b"\x1f\x8b\x08": ("gzip", "gunzip"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+    b"\xfd7zXZ\x00": ("xz", "unxz"),
+    b"BZh91AY&SY": ("bzip2", "bunzip2"),
+    b"PK\x03\x04": ("zip", "unzip"),
 }
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # ELOOP: a link to itself
 _SHARD = re.compile(r"(.*?)(\d{5,6})-of-(\d{5,6})([^/]*)", re.DOTALL)
@@ -43,13 +44,21 @@ class DataError(LingoError, ValueError):
     exit_code: ClassVar[int] = 5
 
 
-class File(NamedTuple):
-    """A file of a source, as it was when listed."""
+class Copy(NamedTuple):
+    """A copy of the content of a compressed file."""
 
-    name: str  # path from the source's root, with "/": the same on every machine
+    path: str
+    compressed_size: int  # of the file, in bytes
+
+
+class File(NamedTuple):
+    """A file of a source, as it was when listed; it is read without compression."""
+
+    name: str  # path from the source's root, with "/", without ".gz": the same on every machine
     path: str  # path on this machine
-    size: int  # in bytes
+    size: int  # of the content, in bytes
     modification_time: int  # in nanoseconds
+    copy: Copy | None = None  # of a compressed file: it is read there
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns bytes start, ..., stop - 1; raises DataError if the file is not as listed."""
@@ -59,7 +68,7 @@ class File(NamedTuple):
     @contextlib.contextmanager
     def open(self) -> Iterator[Read]:
         """Opens the file and yields its `read` for several calls; raises DataError as `read`."""
-        with self._open_checked() as file:
+        with self.open_stream() as file:
 
             def read(start: int, stop: int) -> bytes:
                 file.seek(start)
@@ -74,20 +83,38 @@ class File(NamedTuple):
 
     def digest(self) -> bytes:
         """Returns the SHA-256 of the content; raises DataError as `read`."""
-        with self._open_checked() as file:
+        with self.open_stream() as file:
             return hashlib.file_digest(file, "sha256").digest()
 
     @contextlib.contextmanager
-    def _open_checked(self) -> Iterator[BufferedReader]:
-        """Opens the file; checks before and after use that it has not changed since listing."""
+    def open_stream(self) -> Iterator[BufferedReader]:
+        """Opens the content; checks before and after use that the file is as it was when listed."""
         with open_file(self.path) as file:
             self._check(file)
-            yield file
+            if self.copy is None:
+                yield file
+            else:
+                with self._open_copy(self.copy.path) as copy:
+                    yield copy
             self._check(file)
 
+    @contextlib.contextmanager
+    def _open_copy(self, path: str) -> Iterator[BufferedReader]:
+        try:
+            copy = regular_file.open_regular(path)
+        except OSError as error:
+            raise DataError(
+                f"{path}, a copy of the content of {self.path}, cannot be read: {error.strerror}."
+                " Start again to make it anew."
+            ) from None
+        with copy:
+            with contextlib.suppress(OSError):
+                os.utime(copy.fileno())  # it is used: copies that nobody reads are deleted
+            yield copy
+
     def _check(self, file: BufferedReader) -> None:
-        now = os.fstat(file.fileno())
-        if (now.st_size, now.st_mtime_ns) != (self.size, self.modification_time):
+        now, size = os.fstat(file.fileno()), self.copy.compressed_size if self.copy else self.size
+        if (now.st_size, now.st_mtime_ns) != (size, self.modification_time):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 
 
@@ -118,14 +145,21 @@ def list_files(places: Sequence[Place]) -> list[File]:
     Directories that match are skipped, unless one is in the place of a file: it has the name of a
     shard, or the pattern asks for files of one name or extension in several places. Raises
     DataError for such a directory, if another match is not a readable regular file, if a directory
-    cannot be listed, and if a shard is missing.
+    cannot be listed, if a shard is missing, and for a file both plain and compressed.
     """
     files = []
     for place in places:
         names = _match_pattern(place)
         _check_shards(place, names)
         files += [file for name in names if (file := _file(place, name)) is not None]
-    return sorted(files)
+    files.sort()
+    for file, other in itertools.pairwise(files):
+        if other.path == f"{file.path}.gz":
+            raise DataError(
+                f"{file.path} and {other.path} both match: are they the same? Leave one out of the"
+                " pattern."
+            )
+    return files
 
 
 def _match_pattern(place: Place) -> list[str]:
@@ -240,7 +274,8 @@ def _file(place: Place, name: str) -> File | None:
     if not stat.S_ISREG(status.st_mode):
         kind = regular_file.kind(status.st_mode)
         raise DataError(f"{path} is {kind}, not a file: leave it out of the pattern.")
-    return File(place.prefix + name.replace(os.sep, "/"), path, status.st_size, status.st_mtime_ns)
+    name = place.prefix + name.replace(os.sep, "/").removesuffix(".gz")
+    return File(name, path, status.st_size, status.st_mtime_ns)
 
 
 def _is_in_place_of_file(place: Place, name: str) -> bool:
@@ -255,11 +290,15 @@ def _is_in_place_of_file(place: Place, name: str) -> bool:
 
 
 def refuse_compressed(file: File, read: Read) -> None:
-    """Raises DataError for a compressed file: no part of it can be read without all before it."""
+    """Raises DataError for content that is compressed: only one layer of gzip is unpacked."""
     start = read(0, min(file.size, max(map(len, _COMPRESSED))))
-    for magic, name in _COMPRESSED.items():
+    for magic, (name, command) in _COMPRESSED.items():
         if start.startswith(magic):
-            raise DataError(f"{file.path} is compressed by {name}: unpack it, then read that.")
+            what = "is compressed twice, the second time" if file.copy else "is compressed"
+            raise DataError(
+                f"{file.path} {what} by {name}; lingo unpacks gzip, once, and nothing else: unpack"
+                f" it by {command}, then read that."
+            )
 
 
 def refuse_empty(file: File) -> None:

@@ -6,7 +6,8 @@ as far as each example's own value does: by float32 rounding, where shapes chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +19,22 @@ from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results
 from lingo.metrics.metric import Accumulator, State
 from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.trainer.evaluation.answers import (
+    Answer,
+    Work,
+    decode_answers,
+    score_answers,
+    show_nothing,
+)
+from lingo.trainer.evaluation.generate import Between
 
-Between = Callable[[Iterable[int]], Iterable[int]]
-"""Wraps an iterable of batch indices, and may raise between two of them to end an evaluation."""
+
+class Evaluated(NamedTuple):
+    """What an evaluation says of one input."""
+
+    input: str  # its name
+    metrics: dict[str, float]
+    answers: list[Answer]  # the first, to be shown
 
 
 def evaluate(
@@ -53,12 +67,24 @@ def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
 
 
 def evaluate_all(
-    experiment: Experiment, program: Program, *, between: Between = iter
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields the name and the metrics of every evaluation input of an experiment, in its order."""
+    experiment: Experiment, program: Program, *, between: Between = iter, work: Work = show_nothing
+) -> Iterator[Evaluated]:
+    """Yields the evaluation of every evaluation input of an experiment, in its order.
+
+    With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts.
+    """
     task, weights = experiment.task, experiment.p.evaluate.weights
     for name, input in experiment.eval_inputs.items():
-        yield name, evaluate(task, program, input, weights=weights, between=between)
+        metrics = evaluate(task, program, input, weights=weights, between=between)
+        answers: list[Answer] = []
+        if experiment.evaluate.answers and input.has_text_pairs:
+            with work(f"answering {name}") as progress:
+                answers = decode_answers(
+                    experiment, program, input, between=between, progress=progress
+                )
+            metrics |= score_answers(experiment, answers)
+            del answers[experiment.evaluate.answers.p.num_shown :]
+        yield Evaluated(name, metrics, answers)
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
@@ -75,7 +101,12 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
             for name, state in trace_metrics(experiment, one).items()
         }
         traced[key] = read_results(task, states)
-    return {name: traced[repr(one)] for name, one in specs.items()}
+    answers = experiment.evaluate.answers
+    scores = dict.fromkeys(answers.p.measures if answers else (), 0.5)
+    return {
+        name: traced[repr(one)] | (scores if experiment.eval_inputs[name].has_text_pairs else {})
+        for name, one in specs.items()
+    }
 
 
 def tag_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -90,11 +121,13 @@ class Evaluator:
         self._experiment = experiment
         self._program: Program | None = None  # the first checkpoint starts it
 
-    def evaluate_checkpoint(self, found: Checkpoint) -> dict[str, dict[str, float]]:
-        """Returns the metrics of every evaluation input, by input name."""
+    def evaluate_checkpoint(
+        self, found: Checkpoint, *, work: Work = show_nothing
+    ) -> list[Evaluated]:
+        """Returns the evaluation of every evaluation input."""
         state = restore_state(self._experiment.learner, found)
         if self._program is None:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)
         else:
             self._program.load(state)
-        return dict(evaluate_all(self._experiment, self._program))
+        return list(evaluate_all(self._experiment, self._program, work=work))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -16,8 +16,14 @@ from lingo.decode.text import Continuation, continuations, prompt_batch
 from lingo.learner.step import IS_CAUSAL
 from lingo.runtimes.runtime import Program, explain_program_errors
 
+Between = Callable[[Iterable[int]], Iterable[int]]
+"""Wraps an iterable of batch indices, and may raise between two of them to end an evaluation."""
+
 BATCH_ROWS = 64
 """The number of texts in a batch, over all prompts; results do not depend on it."""
+
+SOURCE_MULTIPLE = 64
+"""Sources are padded to a multiple of it, as a program is compiled for each length."""
 
 
 def generate(
@@ -37,11 +43,31 @@ def generate(
     Raises ParamError as `encode_prompts` does, and ProgramError if the program fails.
     """
     ids = encode_prompts(experiment, prompts, decoding)
+    return continue_prompts(experiment, program, ids, decoding, seed=seed, progress=progress)
+
+
+def continue_prompts(
+    experiment: Experiment,
+    program: Program,
+    prompts: Sequence[Prompt],
+    decoding: Decoding,
+    *,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+    between: Between = iter,
+) -> list[list[Continuation]]:
+    """Does what `generate` does, with prompts that are token ids.
+
+    All processes call this together, and get all texts.
+    """
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
+    batches = list(_batches(prompts, max(1, BATCH_ROWS // decoding.rows_per_prompt)))
     results: dict[int, list[Continuation]] = {}
-    for rows in _batches(ids, max(1, BATCH_ROWS // decoding.rows_per_prompt)):
-        together = [ids[row] for row in rows]
-        batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id)
+    for i in between(range(len(batches))):
+        rows = batches[i]
+        together = [prompts[row] for row in rows]
+        length = _padded_source_length(together, prompts)
+        batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id, source_length=length)
         own = {name: array[program.example_slice(len(rows))] for name, array in batch.items()}
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
@@ -49,8 +75,8 @@ def generate(
         texts = continuations(tokenizer, together, decoded, decoding)
         results |= dict(zip(rows, texts, strict=True))
         if progress is not None:
-            progress(len(results), len(ids))
-    return [results[row] for row in range(len(ids))]
+            progress(len(results), len(prompts))
+    return [results[row] for row in range(len(prompts))]
 
 
 def samples(experiment: Experiment, program: Program) -> dict[str, str]:
@@ -132,6 +158,16 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
         rows = list(alike)
         for start in range(0, len(rows), size):
             yield rows[start : start + size]
+
+
+def _padded_source_length(together: Sequence[Prompt], prompts: Sequence[Prompt]) -> int:
+    """Returns to which length the sources of a batch are padded; 0 without sources.
+
+    It is a multiple of `SOURCE_MULTIPLE`, or the length of the longest source of all prompts, for
+    which there is room.
+    """
+    own, most = (max(prompt.size - len(prompt.tokens) for prompt in p) for p in (together, prompts))
+    return min(-(-own // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, most)
 
 
 def _shorten(text: str) -> str:

@@ -17,7 +17,8 @@ from lingo.learner.state import TrainState, named_tensors
 from lingo.storage import injection
 from lingo.storage.shards import Shards
 from lingo.trainer.evaluation import best
-from lingo.trainer.evaluation.evaluate import evaluate_all, tag_metrics
+from lingo.trainer.evaluation.answers import answer_line, describe_measures
+from lingo.trainer.evaluation.evaluate import Evaluated, evaluate_all, tag_metrics
 from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.live_run import LiveRun
 
@@ -53,9 +54,12 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
-            for name, metrics in evaluate_all(experiment, run.program, between=run.signals.iterate):
-                results[name] = tag_metrics(metrics)
-                run.progress.show_evaluation(name, results[name], step=step)
+            for one in evaluate_all(
+                experiment, run.program, between=run.signals.iterate, work=run.progress.work
+            ):
+                results[one.input] = tag_metrics(one.metrics)
+                run.progress.show_evaluation(one.input, results[one.input], step=step)
+                self._show_answers(one, step)
             best.check_metric(experiment, results)
             run.summaries.write_evaluations(step, results)
             ranking = best.ranking(experiment, run.directory.metrics.read())
@@ -73,6 +77,15 @@ class PeriodicEvaluation:
             run.summaries.write_samples(step, texts)
             for prompt, text in texts.items():
                 run.progress.message(f"step {step}  sample {prompt!r:.40} -> {text!r:.60}")
+
+    def _show_answers(self, evaluated: Evaluated, step: int) -> None:
+        if not evaluated.answers:
+            return
+        run, name = self._run, evaluated.input
+        note = describe_measures(run.experiment)
+        run.summaries.write_answers(step, name, evaluated.answers, note=note)
+        for answer in evaluated.answers:
+            run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")
 
     def draw(self, step: int) -> None:
         """Writes images of statistics and histograms of weights, if an evaluation is due.

@@ -3,14 +3,15 @@
 the run's folder    HParams: the run is a row
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
                     images, samples
-eval_<name>/        scalars of an evaluation
+eval_<name>/        scalars and answers of an evaluation
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -134,8 +135,26 @@ class Summaries:
         ]
         self._write_markdown("samples", "\n---\n\n".join(blocks), step)
 
-    def _write_markdown(self, tag: str, markdown: str, step: int) -> None:
-        self._events.add(self._run.train, step, Summary(value=[events.text_value(tag, markdown)]))
+    def write_answers(
+        self, step: int, name: str, answers: Sequence[tuple[str, str, str]], *, note: str
+    ) -> None:
+        """Writes answers, (source, target, answer), of an evaluation; the note is below them."""
+        titles = ("Source", "target", "answer")
+        blocks = [
+            "\n".join(
+                f"**{title}**\n\n{_code_block(text)}"
+                for title, text in zip(titles, texts, strict=True)
+            )
+            for texts in answers
+        ]
+        markdown = "\n---\n\n".join([*blocks, _code_block(note)])
+        self._write_markdown("answers", markdown, step, folder=self._run.evaluation(name))
+
+    def _write_markdown(
+        self, tag: str, markdown: str, step: int, *, folder: Path | None = None
+    ) -> None:
+        summary = Summary(value=[events.text_value(tag, markdown)])
+        self._events.add(folder or self._run.train, step, summary)
 
     # ---- pipelines
 

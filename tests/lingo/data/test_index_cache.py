@@ -26,7 +26,7 @@ def opened(data):
 def columns():
     documents = {name: np.array([i, i]) for i, name in enumerate(DOCUMENT_COLUMNS)}
     hashes, damage = np.full(2, 2**64 - 1, np.uint64), Damage(3, 5, ("a", "\udcff"))
-    return Columns(documents, hashes, np.array([[1, 2]]), "00" * 32, damage)
+    return Columns(documents, hashes, np.array([[1, 2]]), np.array([True]), "00" * 32, damage)
 
 
 def test_what_is_written_is_read(cache):
@@ -38,6 +38,7 @@ def test_what_is_written_is_read(cache):
         np.testing.assert_array_equal(found.documents[name], wanted.documents[name])
     np.testing.assert_array_equal(found.hashes, wanted.hashes)
     np.testing.assert_array_equal(found.cuts, wanted.cuts)
+    np.testing.assert_array_equal(found.is_gzip, wanted.is_gzip)
     assert (found.digest, found.damage) == (wanted.digest, wanted.damage)
 
 

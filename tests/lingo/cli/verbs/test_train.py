@@ -193,11 +193,11 @@ def test_another_checkpoint_is_evaluated_if_one_cannot_be_read(
     path = run / "checkpoints/step_00000002"
     failures = [error(path, "a", "b") if error is DamagedCheckpoint else error(path)]
 
-    def evaluate(self, found):
+    def evaluate(self, found, *, work):
         assert found.path == path
         if failures:
             raise failures.pop()
-        return {}
+        return []
 
     monkeypatch.setattr(eval.Evaluator, "evaluate_checkpoint", evaluate)
     options = [] if step is None else [f"--step={step}"]

@@ -55,6 +55,32 @@ def epoch_of(input, epoch=0):
     return collections.Counter(pairs_of(input, arrays))
 
 
+def test_text_pairs_depend_on_the_source_alone(data):
+    whole = pair_input(data, repeat=False).text_pairs(None)
+    assert sorted((source, target) for _, source, target in whole) == sorted(PAIRS)
+    changes = {"seed": 3, "batch_size": 4, "packing": "none", "shuffle": False}
+    others = pair_input(data, repeat=False, **changes).text_pairs(4)
+    assert [pair[1:] for pair in others] == [pair[1:] for pair in whole[:4]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_prompt_of_a_text_pair_is_cut_like_the_source_of_its_example(data, form):
+    input = pair_input(data, form=form, source_length=4, target_length=4)
+    for prompt, source, target in input.text_pairs(None):
+        read = prompt.source if form == "encoder_decoder" else prompt.tokens[1:]
+        assert read.tolist() == [*input.tokenizer.encode(source)[:3], input.tokenizer.end_id]
+        assert (source, target) in PAIRS
+    ids = input.tokenizer.encode("abc")
+    end = input.tokenizer.end_id
+    for whole, made in zip(input.prompt("abc"), input.source_prompt([*ids, end]), strict=True):
+        np.testing.assert_array_equal(whole, made)
+
+
+def test_text_pairs_that_are_left_out_are_not_answered(data):
+    input = pair_input(data, source_length=4, target_length=8, too_long="leave_out")
+    assert "defghij" not in [pair.source for pair in input.text_pairs(None)]
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("packing", ["bins", "none"])
 def test_an_epoch_has_every_pair_once(data, form, packing):

@@ -84,7 +84,10 @@ def test_a_missing_inner_field_is_named_by_its_path(file):
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(b"\x1f\x8b\x08\x00", "is compressed by gzip: unpack it"), (b"", "is empty: write it again")],
+    [
+        (b"BZh91AY&SY", "is compressed by bzip2; lingo unpacks gzip"),
+        (b"", "is empty: write it again"),
+    ],
 )
 def test_a_compressed_or_empty_file_is_an_error_not_a_shorter_epoch(file, content, reason):
     file.write_bytes(content)

@@ -63,7 +63,8 @@ def test_a_length_that_no_memory_holds_is_damage_also_where_the_file_has_it(file
     ("content", "reason"),
     [
         (b"", r"data\.tfrecord is empty"),
-        (b"\x1f\x8b\x08\x00", "compressed by gzip"),
+        (b"\x1f\x8b\x08\x00", "is cut short: it ends at byte 4, inside its gzip data"),
+        (b"\x28\xb5\x2f\xfd" + bytes(99), "is compressed by zstd; lingo unpacks gzip, once"),
         (b"just some text, no records", "not a TFRecord, or damaged"),
         (frame(b"just some text"), r"record 1, byte 0: not a tf\.train\.Example"),
     ],

@@ -7,6 +7,7 @@ from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config.params import ParamError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
+from lingo.trainer.evaluation.evaluate import Evaluated
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -29,9 +30,9 @@ def compared(params, **evaluate):
 def evaluated(monkeypatch, **losses):
     """Lets the evaluation of step n find the loss `at_n`."""
 
-    def found(experiment, program, *, between):
+    def found(experiment, program, *, between, work):
         list(between([0]))
-        yield "same", {"loss": losses[f"at_{int(program.state().step)}"]}
+        yield Evaluated("same", {"loss": losses[f"at_{int(program.state().step)}"]}, [])
 
     monkeypatch.setattr(periodic, "evaluate_all", found)
 

@@ -1,0 +1,63 @@
+"""Scores of texts against references: of the whole corpus, computed by the library sacrebleu.
+
+A corpus score is not a mean over texts: BLEU and chrF divide sums of counts. So texts are collected
+and scored once, and how they were split into batches has no influence.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+from lingo.config.errors import MissingPackage
+
+Measure = Literal["bleu", "chrf", "exact_match"]
+"""BLEU (Papineni et al. 2002), chrF (Popovic 2015), and the share of texts equal to theirs."""
+
+
+def text_scores(
+    texts: Sequence[str], references: Sequence[str], measures: Iterable[Measure]
+) -> dict[str, float]:
+    """Returns the scores of N texts, given a reference for each; none if there are no texts.
+
+    `bleu` and `chrf` are those that the command `sacrebleu` prints with its default settings, in
+    0..100; `exact_match` is in 0..1. Raises MissingPackage as `package` does.
+    """
+    return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
+
+
+def signatures(measures: Iterable[Measure]) -> list[str]:
+    """Returns the signatures of sacrebleu (Post 2018), which name the settings and the version."""
+    return [text for _, text in _scores(["a"], ["a"], measures).values() if text]
+
+
+def package() -> ModuleType:
+    """Imports `sacrebleu.metrics`; raises MissingPackage if it is not installed."""
+    try:
+        return importlib.import_module("sacrebleu.metrics")
+    except ImportError:
+        raise MissingPackage(
+            "BLEU and chrF need a package that is not installed: pip install 'lingo-tf[text]'"
+        ) from None
+
+
+def _scores(
+    texts: Sequence[str], references: Sequence[str], measures: Iterable[Measure]
+) -> dict[str, tuple[float, str]]:
+    """Returns each measure's score and signature; "" where there is none."""
+    if not texts:
+        return {}
+    return {measure: _score(texts, references, measure) for measure in measures}
+
+
+def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) -> tuple[float, str]:
+    if measure == "exact_match":
+        pairs = zip(texts, references, strict=True)
+        return sum(text == reference for text, reference in pairs) / len(texts), ""
+    metrics = package()
+    # force: without the advice to detokenize where many texts end in " ."
+    metric: Any = metrics.BLEU(force=True) if measure == "bleu" else metrics.CHRF()
+    score = metric.corpus_score(list(texts), [list(references)]).score
+    return float(score), f"{type(metric).__name__}|{metric.get_signature().format()}"
