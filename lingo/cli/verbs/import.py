@@ -27,7 +27,7 @@ from lingo.trainer.request import Request
 from lingo.trainer.run import create
 
 WORD = ""  # it takes no word beside its flags
-PRETRAINED = "lm.huggingface.pretrained_model"
+PRETRAINED = "huggingface.pretrained_model"
 """The experiment of all models that lingo knows by their config.json."""
 
 
