@@ -48,6 +48,16 @@ class TensorRead(NamedTuple):
             value = (value.astype(np.float64) * self.scale + self.offset).astype(np.float32)
         return value
 
+    def undo(self, weight: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+        """Returns the tensor, or its part, that `change` makes a weight of, float32.
+
+        `shape` is what it has but for `reverse`: that of the weight, with axes merged or split.
+        """
+        if self.scale != 1 or self.offset:
+            weight = ((weight.astype(np.float64) - self.offset) / self.scale).astype(np.float32)
+        value = weight.reshape(shape)
+        return value.T if self.reverse else value
+
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:

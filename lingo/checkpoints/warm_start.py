@@ -104,13 +104,10 @@ class WarmStart(Configurable):
         p = self.p
         file = Path(os.path.expanduser(p.path))
         source = find_source(file, step=p.step, averages=p.weights == "ema")
-        names = {weight: self.source_name(weight) for weight in self._select_weights(shapes)}
+        wanted = self.reads(shapes)
+        names = {weight: read.name for weight, read in wanted.items()}
         absent = {weight: name for weight, name in names.items() if name not in source.tensors}
-        reads = {
-            weight: self._read(weight, name, shapes[weight])
-            for weight, name in names.items()
-            if weight not in absent
-        }
+        reads = {weight: read for weight, read in wanted.items() if weight not in absent}
         if not reads:
             raise CheckpointMismatch(_describe_no_match(source, names))
         used = {read.name for read in reads.values()}
@@ -122,8 +119,12 @@ class WarmStart(Configurable):
             raise CheckpointMismatch(_describe_misfit(source, lines, used, partial=p.partial))
         return Transfer(source, reads, absent, [w for w in shapes if w not in names])
 
-    def _read(self, weight: str, name: str, shape: Shape) -> TensorRead:
-        """Returns how a weight is read from the tensor of a name."""
+    def reads(self, shapes: Mapping[str, Shape]) -> dict[str, TensorRead]:
+        """Returns how weights, name -> shape, are read from a source that has them all."""
+        return {name: self._read(name, shapes[name]) for name in self._select_weights(shapes)}
+
+    def _read(self, weight: str, shape: Shape) -> TensorRead:
+        """Returns how a weight is read."""
         changes = {
             field: next(
                 (v for k, v in getattr(self.p, field).items() if re.fullmatch(k, weight)), d
@@ -131,6 +132,7 @@ class WarmStart(Configurable):
             for field, d in _CHANGES.items()
         }
         reverse = bool(match_patterns(self.p.transpose, weight))
+        name = self.source_name(weight)
         return TensorRead(
             name, shape, reverse, changes["parts"], changes["scale"], changes["offset"]
         )

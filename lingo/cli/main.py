@@ -36,6 +36,7 @@ VERBS = (
     "check",
     "golden",
     "import",
+    "export",
     "train",
     "eval",
     "predict",

@@ -25,24 +25,28 @@ class RmsNorm(Norm):
     """y = scale * x / sqrt(mean(x^2) + epsilon) (Zhang and Sennrich 2019, eq. 4).
 
     Weights:
-        scale: [D], initially ones; with `use_scale`.
+        scale: [D], initially ones, or zeros with `adds_one`; with `use_scale`.
     """
 
     use_scale: bool = True  # whether trained numbers multiply the features
+    adds_one: bool = False  # whether 1 + scale multiplies the features, as in Gemma
 
     positionwise = True
 
     def setup(self) -> None:
         if self.p.use_scale:
             shape, axes = [self.p.dim], ("embed",)
-            self.scale = self.weight("scale", shape, axes=axes, init=ONES, dtype="float32")
+            init = ZEROS if self.p.adds_one else ONES
+            self.scale = self.weight("scale", shape, axes=axes, init=init, dtype="float32")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes the last axis of x, [..., D], any float type."""
         x = tf.cast(x, tf.float32)
         square = tf.reduce_mean(tf.square(x), axis=-1, keepdims=True)
         y = x * tf.math.rsqrt(square + self.p.epsilon)
-        return tf.cast(y * self.scale if self.p.use_scale else y, self.p.dtype)
+        if self.p.use_scale:
+            y *= 1 + self.scale if self.p.adds_one else self.scale
+        return tf.cast(y, self.p.dtype)
 
 
 class LayerNorm(Norm):

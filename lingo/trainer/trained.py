@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -18,6 +19,7 @@ from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
+from lingo.export.hugging_face import FloatType, export_hugging_face
 from lingo.layers import context, path
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
@@ -263,6 +265,34 @@ class Trained:
         return generate(
             self.experiment, self._program, prompts, built, seed=seed, progress=progress
         )
+
+    def export(
+        self,
+        folder: str | Path,
+        *,
+        format: Literal["huggingface"] = "huggingface",
+        config: str | Path | None = None,
+        dtype: FloatType = "float32",
+    ) -> None:
+        """Writes the model, with the weights of evaluations, into a new folder for other programs.
+
+        Args:
+            folder: it must not exist, its parent must; after an error it does not.
+            format: `huggingface`: config.json, model.safetensors and the tokenizer, as a model of
+                Hugging Face's hub has them.
+            config: a folder with the config.json of a model of this shape. None: the one that the
+                run was imported from.
+            dtype: of the weights in the file.
+
+        Raises:
+            ParamError: if the folder exists, the format is not known, or cannot hold the model.
+            MissingPackage: if a package for the format is not installed.
+            StorageError: if the folder cannot be written.
+        """
+        if format != "huggingface":
+            raise ParamError(f"{format=} is not known: there is 'huggingface'")
+        source = None if config is None else Path(config)
+        export_hugging_face(self.experiment, self.weights, Path(folder), config=source, dtype=dtype)
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):

@@ -1,4 +1,4 @@
-"""Decoders of Hugging Face's: the logits and texts of transformers, from its files."""
+"""Models of Hugging Face's hub: the logits and texts of transformers, from its files."""
 
 from __future__ import annotations
 
@@ -22,65 +22,104 @@ from lingo.layers import context
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
-from tasks.lm.hugging_face import decoder, read_config
+from tasks.hugging_face.read import describe_model, read_config, read_model
 from tasks.lm.task import LanguageModeling
+from tasks.seq2seq.task import SequenceToSequence
 
 MODELS = pathlib.Path(__file__).parent / "huggingface"
 DECODERS = ("gemma2", "gpt2", "llama2", "llama31", "mixtral", "qwen2", "qwen3")
+ENCODER_DECODERS = ("switch", "t5", "t5_tied")
 NEVER = 1_000_000  # an end that no beam has
 
 
-class Logits(LanguageModeling):
+class DecoderLogits(LanguageModeling):
     """A task that returns logits."""
 
     def logits(self, batch):
         return self.model.logits(self.activations(batch))
 
 
+class EncoderDecoderLogits(SequenceToSequence):
+    """A task that returns logits."""
+
+    def logits(self, batch):
+        return self.model.logits(self.activations(batch))
+
+
+LOGITS = {LanguageModeling: DecoderLogits, SequenceToSequence: EncoderDecoderLogits}
+
+
 class Model:
     """A model of transformers in lingo, and what transformers computes."""
 
-    def __init__(self, name: str, config: str = "config.json") -> None:
+    def __init__(self, name: str) -> None:
         folder = MODELS / name
-        read = decoder(json.loads((folder / config).read_text()))
-        self.task = Logits.params(model=read.model, vocab_size=read.vocab_size).build()
+        read = read_model(folder)
+        task = LOGITS[read.task.cls]
+        self.task = task.params(model=read.task.model, vocab_size=read.task.vocab_size).build()
         warm = read.warm_start(str(folder)).build()
         shapes = weight_shapes(self.task)
         warm.check_weights(list(shapes))
         self.transfer = warm.transfer(shapes)
         self.learner = Learner(self.task, Sgd.params(learning_rate=1.0).build())
         self.state = load_arrays(initial_state(self.learner, self.transfer.value))
-        self.expected = np.load(folder / "expected.npz")
-        self.lengths = self.expected["lengths"]
+        self.expected = dict(np.load(folder / "expected.npz"))
+
+    @property
+    def has_encoder(self) -> bool:
+        return "encoder_tokens" in self.expected
+
+    def batch(self) -> dict[str, np.ndarray]:
+        """Returns the input of the logits, as a task reads it."""
+        tokens = self.expected["tokens"]
+        positions = np.zeros_like(tokens) + np.arange(tokens.shape[1], dtype=np.int32)
+        if not self.has_encoder:
+            lengths = self.expected["lengths"]
+            segments = (positions < lengths[:, None]).astype(np.int32)
+            return {"tokens": tokens, "segments": segments, "positions": positions}
+        source = self.expected["encoder_tokens"]
+        lengths = self.expected["encoder_lengths"]
+        segments = (np.arange(source.shape[1]) < lengths[:, None]).astype(np.int32)
+        return {
+            "tokens": tokens,
+            "segments": np.ones_like(tokens),
+            "positions": positions,
+            "source_tokens": source,
+            "source_segments": segments,
+        }
+
+    def logits(self) -> np.ndarray:
+        """Returns the logits of the batch, float32 [B, T, V], 0 at padding."""
+        batch = {name: tf.constant(value) for name, value in self.batch().items()}
+        call = {"state": self.state.state}
+        logits, _ = context.apply(self.task, self.state.weights, batch, method="logits", call=call)
+        return logits.numpy() * self.batch()["segments"][:, :, None]
 
     def decode(self, decoding, *, end_id: int) -> np.ndarray:
         """Returns the new tokens of each prompt and text, int32 [B, S, N]."""
-        rows = zip(self.expected["tokens"], self.lengths, strict=True)
-        prompts = [Prompt(tokens[:length]) for tokens, length in rows]
+        expected = self.expected
+        if self.has_encoder:
+            rows = zip(expected["encoder_tokens"], expected["encoder_lengths"], strict=True)
+            start = expected["tokens"][0, :1]
+            prompts = [Prompt(start, source=tokens[:length]) for tokens, length in rows]
+        else:
+            rows = zip(expected["tokens"], expected["lengths"], strict=True)
+            prompts = [Prompt(tokens[:length]) for tokens, length in rows]
         batch = prompt_batch(prompts, rows=range(len(prompts)), end_id=end_id)
         program = Local.params().build().start(self.learner, self.state)
-        found, common = program.decode(batch, decoding.build())["tokens"], min(self.lengths)
-        new = decoding.max_tokens
-        starts = [length - common for length in self.lengths]
+        found = program.decode(batch, decoding.build())["tokens"]
+        new, lengths = decoding.max_tokens, [len(prompt.tokens) for prompt in prompts]
+        starts = [length - min(lengths) for length in lengths]
         return np.stack([row[:, s : s + new] for row, s in zip(found, starts, strict=True)])
 
 
-@pytest.fixture(scope="module", params=DECODERS)
+@pytest.fixture(scope="module", params=[*DECODERS, *ENCODER_DECODERS])
 def model(request) -> Model:
     return Model(request.param)
 
 
-def logits_of(model: Model) -> np.ndarray:
-    tokens = model.expected["tokens"]
-    segments = (np.arange(tokens.shape[1]) < model.lengths[:, None]).astype(np.int32)
-    batch = {"tokens": tf.constant(tokens), "segments": tf.constant(segments)}
-    call = {"state": model.state.state}
-    logits, _ = context.apply(model.task, model.state.weights, batch, method="logits", call=call)
-    return logits.numpy() * segments[:, :, None]
-
-
 def test_logits_are_those_of_transformers(model: Model) -> None:
-    np.testing.assert_allclose(logits_of(model), model.expected["logits"], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(model.logits(), model.expected["logits"], rtol=0, atol=1e-4)
 
 
 def test_greedy_texts_are_those_of_transformers(model: Model) -> None:
@@ -102,17 +141,11 @@ def test_beams_are_those_of_transformers(model: Model) -> None:
 @pytest.mark.parametrize("name", [n for n in DECODERS if (MODELS / n / "config_4.json").exists()])
 def test_configurations_of_transformers_4_say_the_same(name: str) -> None:
     new, old = (
-        decoder(read_config_file(MODELS / name / f)) for f in ("config.json", "config_4.json")
+        describe_model(json.loads((MODELS / name / file).read_text()))
+        for file in ("config.json", "config_4.json")
     )
-    assert (
-        lingo.diff(*(LanguageModeling.params(model=d.model, vocab_size=9) for d in (new, old)))
-        == []
-    )
+    assert lingo.diff(new.task, old.task) == []
     assert new.fields == old.fields
-
-
-def read_config_file(file: pathlib.Path) -> dict:
-    return json.loads(file.read_text())
 
 
 def test_every_tensor_of_a_model_is_read(model: Model) -> None:
@@ -134,7 +167,7 @@ def test_what_lingo_does_not_have_is_told(changes: dict, words: str) -> None:
     config = read_config(MODELS / "llama2") | changes
     config = {name: value for name, value in config.items() if value != "absent"}
     with pytest.raises(ParamError, match=words):
-        decoder(config)
+        describe_model(config)
 
 
 def test_a_folder_without_a_readable_configuration_is_told(tmp_path: pathlib.Path) -> None:
@@ -144,15 +177,15 @@ def test_a_folder_without_a_readable_configuration_is_told(tmp_path: pathlib.Pat
     with pytest.raises(ParamError, match=r"config\.json is not JSON"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ParamError, match="it holds no object"):
+    with pytest.raises(ParamError, match="holds no JSON object"):
         read_config(tmp_path)
 
 
 def test_weights_of_another_model_are_refused(tmp_path: pathlib.Path) -> None:
     shutil.copy(MODELS / "llama2" / "model.safetensors", tmp_path)
     config = read_config(MODELS / "llama2") | {"num_hidden_layers": 3}
-    read = decoder(config)
-    task = LanguageModeling.params(model=read.model, vocab_size=read.vocab_size).build()
+    read = describe_model(config)
+    task = read.task.build()
     warm = read.warm_start(str(tmp_path)).build()
     with pytest.raises(CheckpointMismatch, match=r"missing model\.layers\.2"):
         warm.transfer(weight_shapes(task))

@@ -22,13 +22,12 @@ from lingo.cli.command import UsageError
 from lingo.config import registry
 from lingo.config.source_files import find_user_files
 from lingo.contract import build_experiment
+from lingo.export.hugging_face import PRETRAINED
 from lingo.trainer.directory.run_directory import RunDirectory, flags_text
 from lingo.trainer.request import Request
 from lingo.trainer.run import create
 
 WORD = ""  # it takes no word beside its flags
-PRETRAINED = "lm.huggingface.pretrained_model"
-"""The experiment of all models that lingo knows by their config.json."""
 
 
 def define(values: flags.FlagValues) -> None:

@@ -41,7 +41,7 @@ class DotProductAttention(Layer, interface=True):
         w_query: [D, N, H].
         w_key, w_value: [D, K, H].
         w_output: [N, H, D].
-        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, with `use_bias`.
+        b_query: [N, H], b_key, b_value: [K, H], b_output: [D]; biases, as `use_bias` says.
         feature_scale: [H], with `scale_features`: w multiplies queries by softplus(w) / ln 2.
     """
 
@@ -50,6 +50,7 @@ class DotProductAttention(Layer, interface=True):
     num_kv_heads: int | None = None  # K, a divisor of N; None: N
     head_dim: int | None = None  # H; None: dim / num_heads
     use_bias: bool = False  # whether each projection has a bias
+    use_output_bias: bool | None = None  # whether that of the output has one; None: `use_bias`
     qk_norm: Norm | None = None  # over H (Henry et al. 2020): one for queries, one for keys
     query_scale: float | None = None  # what the logits are multiplied by; None: 1 / sqrt(H)
     scale_features: bool = False  # whether trained numbers multiply the features of queries
@@ -86,7 +87,7 @@ class DotProductAttention(Layer, interface=True):
         shape, axes = [p.num_heads, head_dim, p.dim], ("heads", "head_dim", "embed")
         fan_in = p.num_heads * head_dim
         self.w_output = self.weight("w_output", shape, axes=axes, init=init, fan_in=fan_in)
-        if p.use_bias:
+        if self._has_output_bias:
             self.b_output = self.weight("b_output", [p.dim], axes=("embed",), init=ZEROS)
         if p.scale_features:
             self.feature_scale = self.weight(
@@ -98,6 +99,10 @@ class DotProductAttention(Layer, interface=True):
     @property
     def _head_dim(self) -> int:
         return self.p.dim // self.p.num_heads if self.p.head_dim is None else self.p.head_dim
+
+    @property
+    def _has_output_bias(self) -> bool:
+        return self.p.use_bias if self.p.use_output_bias is None else self.p.use_output_bias
 
     @property
     def _num_kv_heads(self) -> int:
@@ -184,7 +189,7 @@ class DotProductAttention(Layer, interface=True):
         """Projects the averages of the heads, [B, T, N, H], to [B, T, D]."""
         averages = annotate(averages, "batch", "length", "heads", "head_dim")
         out = tf.einsum("btnh,nhd->btd", averages, self.w_output)
-        if self.p.use_bias:
+        if self._has_output_bias:
             out += self.b_output
         return annotate(out, "batch", "length", "embed")
 

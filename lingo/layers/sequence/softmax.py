@@ -22,19 +22,23 @@ class Head(Layer, interface=True):
 
     dim: int  # width of the input
     vocab_size: int  # number of token ids
+    logit_scale: float = 1.0  # what logits are multiplied by; T5's, where tied: 1 / sqrt(dim)
     logit_cap: float | None = None  # c: logits become c * tanh(logits / c); None: left alone
 
     positionwise = True
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "logit_cap")
+        ranges.check_positive(self.p, "logit_scale", "logit_cap")
 
     def __call__(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
         """Returns float32 logits [B, T, V] of x [B, T, D] (`logit_cap`: Gemma Team 2024, sec. 2).
 
         `embedding`, [V, D], is the table of the model's input embedding; both have any float type.
         """
-        logits = self.product(tf.cast(x, self.p.dtype), tf.cast(embedding, self.p.dtype))
+        x = tf.cast(x, self.p.dtype)
+        if self.p.logit_scale != 1:
+            x *= self.p.logit_scale  # not the logits, of which there are more
+        logits = self.product(x, tf.cast(embedding, self.p.dtype))
         logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap
         if cap is not None:
             logits = cap * tf.tanh(logits / cap)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data import Docstrings, HuggingFaceTokenizer, TextInput
+from lingo.data import Docstrings, PairInput, Signatures, TextInput
 from lingo.optim import AdamW, Warmup
-from tasks.lm.hugging_face import decoder, read_config
-from tasks.lm.task import LanguageModeling
+from tasks.hugging_face.read import describe_model, read_model, read_tokenizer
+from tasks.seq2seq.task import SequenceToSequence
 
 GPT2 = {  # the smallest of Radford et al. 2019, table 2
     "model_type": "gpt2",
@@ -25,33 +23,35 @@ GPT2 = {  # the smallest of Radford et al. 2019, table 2
 
 @experiment
 def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
-    """A decoder of Hugging Face's: its weights, its tokenizer, and training that continues.
+    """A model of Hugging Face's hub: its weights, its tokenizer, and training that continues.
 
     `path` is a folder with config.json, model.safetensors and tokenizer.json, as `git clone` of a
     model of the hub has it; without one, GPT-2 of random weights. GPT-2, Llama 2 and 3, Qwen 2 and
-    3, Gemma 2, Mixtral. The batch and the learning rate are for a first try: set your own.
+    3, Gemma 2, Mixtral, T5, Switch Transformers. The data, for encoder-decoders pairs of texts, the
+    batch and the learning rate are for a first try: set your own.
 
     GPT-2 has 124 million weights; the others have those of their config.json. Expected result:
     the logits of transformers, to 1e-4, as tests with tiny models show.
 
     lingo import --from=gpt2 --run=runs/gpt2
-    lingo show --exp=lm.huggingface.pretrained_model --weights
+    lingo show --exp=huggingface.pretrained_model --weights
     """
-    read = decoder(read_config(path) if path else GPT2)
-    data = TextInput.params(
-        source=Docstrings.params(split="train"),
-        batch_size=batch_size,
-        length=min(length, read.max_length),
-    )
-    tokenizer = os.path.join(path, "tokenizer.json")
-    if path and os.path.isfile(os.path.expanduser(tokenizer)):
-        data.tokenizer = HuggingFaceTokenizer.params(file=tokenizer, vocab_size=read.vocab_size)
+    model = read_model(path) if path else describe_model(GPT2)
+    length = min(length, model.max_length or length)
+    if model.task.cls is SequenceToSequence:
+        source = Signatures.params(split="train")
+        data = PairInput.params(source=source, source_length=length, target_length=length)
+    else:
+        data = TextInput.params(source=Docstrings.params(split="train"), length=length)
+    data.batch_size = batch_size
+    if path and (tokenizer := read_tokenizer(path, model)) is not None:
+        data.tokenizer = tokenizer
     return Experiment.params(
-        task=LanguageModeling.params(model=read.model, vocab_size=read.vocab_size),
+        task=model.task,
         train_input=data,
         optimizer=AdamW.params(
             learning_rate=1e-5, schedule=Warmup.params(num_steps=100), max_grad_norm=1.0
         ),
-        init_from=read.warm_start(path) if path else None,
+        init_from=model.warm_start(path) if path else None,
         max_steps=1000,
     )

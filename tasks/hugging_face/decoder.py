@@ -1,24 +1,16 @@
-"""Hugging Face's decoders as language models: the shape from `config.json`, the names of weights.
-
-    config.json      ->  parameters of a LanguageModel    (`read_config`, `Decoder.model`)
-    model.safetensors  ->  its weights, by a WarmStart      (`Decoder.warm_start`)
+"""Hugging Face's decoders as language models: GPT-2, Llama and those like it.
 
 GPT-2 (Radford et al. 2019), Llama 2 and 3 (Touvron et al. 2023, Grattafiori et al. 2024), Qwen 2
 and 3, Gemma 2 (Gemma Team 2024) and Mixtral (Jiang et al. 2024).
-
-Axes, in comments: D width, N heads, H head width, V vocabulary.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from lingo.checkpoints.warm_start import WarmStart
-from lingo.config.params import ParamError, Params, suggest
+from lingo.checkpoints.sources.hugging_face import CONFIG
+from lingo.config.params import ParamError, Params
 from lingo.layers import (
     Attention,
     LayerNorm,
@@ -35,98 +27,28 @@ from lingo.layers import (
     TopNRouter,
     TransformerLayer,
 )
+from tasks.hugging_face.config import Config, HubModel
 from tasks.lm.model import LanguageModel
-
-CONFIG = "config.json"
+from tasks.lm.task import LanguageModeling
 
 _LAYER = r"model/stack/layers/(\d+)/"
-_ACTIVATIONS = {
-    "silu": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-}
-
-
-class Decoder(NamedTuple):
-    """A decoder of Hugging Face's: its model, and how its weights are read."""
-
-    model: Params  # of a LanguageModel
-    vocab_size: int
-    max_length: int  # positions that it was trained on
-    fields: Mapping[str, Any]  # of the WarmStart that reads its weights
-
-    def warm_start(self, path: str) -> Params:
-        """Returns the params of a WarmStart from the file or folder of the weights."""
-        return WarmStart.params(path=path, reshape=True, **self.fields)
-
-
-def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the content of `config.json` in a folder; raises ParamError if it is not readable."""
-    file = Path(os.path.expanduser(folder)) / CONFIG
-    try:
-        config = json.loads(file.read_text())
-    except OSError as error:
-        raise ParamError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ParamError(f"{file} is not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise ParamError(f"{file} is not a configuration of a model: it holds no object")
-    return config
-
-
-def decoder(config: Mapping[str, Any]) -> Decoder:
-    """Returns the decoder that a configuration describes; raises ParamError if lingo has it not."""
-    kind = config.get("model_type", "")
-    if kind not in _KINDS:
-        near = suggest(str(kind), _KINDS)
-        raise ParamError(f"model_type={kind!r} is not one of {', '.join(_KINDS)}.{near}")
-    return _KINDS[kind](_Config(config))
-
-
-class _Config:
-    """A configuration whose entries have to be there."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._values:
-            raise ParamError(f"{CONFIG} of {self.get('model_type')} has no {name!r}")
-        return self._values[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Returns an entry, or the default if it is absent or null."""
-        value = self._values.get(name)
-        return default if value is None else value
-
-    def refuse(self, **expected: Any) -> None:
-        """Raises ParamError if an entry is there and has another value than expected."""
-        for name, value in expected.items():
-            if self.get(name, value) != value:
-                raise ParamError(
-                    f"{CONFIG} has {name}={self.get(name)!r}; lingo's {self.get('model_type')} has"
-                    f" {value!r} only"
-                )
-
 
 # ---- Llama and those like it ---------------------------------------------------------------------
 
 
-def _llama(config: _Config) -> Decoder:
+def _llama(config: Config) -> HubModel:
     config.refuse(attention_bias=False, mlp_bias=False)
     return _build(config, [_layer(config)], _names(_QKVO, _GATED))
 
 
-def _qwen2(config: _Config) -> Decoder:
+def _qwen2(config: Config) -> HubModel:
     config.refuse(use_sliding_window=False)
     layer = _layer(config)
-    layer.attention.use_bias = True  # of queries, keys and values; that of the output stays zero
-    return _build(config, [layer], _names(_QKVO, _BIASES, _GATED), skip=(".*/attention/b_output",))
+    layer.attention.set(use_bias=True, use_output_bias=False)
+    return _build(config, [layer], _names(_QKVO, _BIASES, _GATED))
 
 
-def _qwen3(config: _Config) -> Decoder:
+def _qwen3(config: Config) -> HubModel:
     config.refuse(use_sliding_window=False, attention_bias=False)
     layer = _layer(config)
     layer.attention.qk_norm = RmsNorm.params(epsilon=config["rms_norm_eps"])
@@ -137,7 +59,7 @@ def _qwen3(config: _Config) -> Decoder:
     return _build(config, [layer], _names(_QKVO, norms, _GATED))
 
 
-def _gemma2(config: _Config) -> Decoder:
+def _gemma2(config: Config) -> HubModel:
     config.refuse(attention_bias=False)
     wide = _layer(config).set(norm_placement="sandwich")
     wide.attention.set(
@@ -157,18 +79,15 @@ def _gemma2(config: _Config) -> Decoder:
         _LAYER + "ffn_norm/scale": r"model.layers.\1.pre_feedforward_layernorm.weight",
         _LAYER + "ffn_out_norm/scale": r"model.layers.\1.post_feedforward_layernorm.weight",
     }
-    built = _build(
-        config,
-        [kinds[kind] for kind in types[:2]],
-        norms | _names(_QKVO, _GATED),
-        offset={".*norm/scale": 1.0},  # a norm multiplies by 1 + w
-    )
-    built.model.set(scale_embedding=True)
-    built.model.head.logit_cap = config.get("final_logit_softcapping")
+    layers = [kinds[kind] for kind in types[:2]]
+    built = _build(config, layers, norms | _names(_QKVO, _GATED))
+    built.task.model.set(scale_embedding=True)
+    built.task.model.head.logit_cap = config.get("final_logit_softcapping")
+    built.task.model.all(RmsNorm).set(adds_one=True)
     return built
 
 
-def _mixtral(config: _Config) -> Decoder:
+def _mixtral(config: Config) -> HubModel:
     config.refuse(attention_bias=False)
     layer, num = _layer(config), config["num_local_experts"]
     router = TopNRouter.params(num_choices=config["num_experts_per_tok"], threshold=1e-9)
@@ -210,7 +129,7 @@ def _names(*parts: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def _layer(config: _Config) -> Params:
+def _layer(config: Config) -> Params:
     """Returns the layer that Llama and those like it have."""
     layer = TransformerLayer.params(norm=RmsNorm.params(epsilon=config["rms_norm_eps"]))
     layer.attention = Attention.params(
@@ -221,14 +140,14 @@ def _layer(config: _Config) -> Params:
     )
     activation = config.get("hidden_activation", config.get("hidden_act", "silu"))
     layer.ffn.set(
-        hidden_dim=config["intermediate_size"], gated=True, activation=_activation(activation)
+        hidden_dim=config["intermediate_size"], gated=True, activation=config.activation(activation)
     )
     return layer
 
 
 def _build(
-    config: _Config, pattern: list[Params], names: Mapping[str, str], **fields: Any
-) -> Decoder:
+    config: Config, pattern: list[Params], names: Mapping[str, str], **fields: Any
+) -> HubModel:
     """Returns a decoder whose layers take turns; `fields` are those of the WarmStart."""
     stack = Stack.params(
         layer=pattern if len(pattern) > 1 else pattern[0], num_layers=config["num_hidden_layers"]
@@ -247,10 +166,11 @@ def _build(
     if any("router/w" in name for name in rename):
         transpose.append(".*/router/w")
     fields = {"rename": rename, "transpose": tuple(transpose)} | fields
-    return Decoder(model, config["vocab_size"], config["max_position_embeddings"], fields)
+    task = LanguageModeling.params(model=model, vocab_size=config["vocab_size"])
+    return HubModel(task, fields, max_length=config["max_position_embeddings"])
 
 
-def _rotary(config: _Config) -> Params:
+def _rotary(config: Config) -> Params:
     """Returns the positions of a configuration of transformers 4 or 5."""
     rope = config.get("rope_parameters", config.get("rope_scaling", {}))
     theta = rope.get("rope_theta", config.get("rope_theta", 10_000.0))
@@ -275,25 +195,17 @@ def _rotary(config: _Config) -> Params:
     return rotary
 
 
-def _activation(name: str) -> str:
-    if name not in _ACTIVATIONS:
-        raise ParamError(
-            f"{CONFIG} has the activation {name!r}, not one of {', '.join(_ACTIVATIONS)}"
-        )
-    return _ACTIVATIONS[name]
-
-
 # ---- GPT-2 ---------------------------------------------------------------------------------------
 
 
-def _gpt2(config: _Config) -> Decoder:
+def _gpt2(config: Config) -> HubModel:
     config.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     norm = LayerNorm.params(epsilon=config["layer_norm_epsilon"])
     layer = TransformerLayer.params(norm=norm)
     layer.attention = Attention.params(num_heads=config["n_head"], use_bias=True)
     layer.ffn.set(
         hidden_dim=config.get("n_inner", 4 * config["n_embd"]),
-        activation=_activation(config["activation_function"]),
+        activation=config.activation(config["activation_function"]),
         use_bias=True,
     )
     model = LanguageModel.params(
@@ -304,10 +216,12 @@ def _gpt2(config: _Config) -> Decoder:
         norm=norm,
         head=TiedHead,
     )
-    theirs, names = r"transformer.h.\1.", {"w": "weight", "b": "bias"}
+    # the files of 2019 are of the model without its head
+    prefix = "transformer." if config.has_tensor("transformer.wte.weight") else ""
+    theirs, names = rf"{prefix}h.\1.", {"w": "weight", "b": "bias"}
     rename = {
-        "model/embedding/table": "transformer.wte.weight",
-        "model/positions/table": "transformer.wpe.weight",
+        "model/embedding/table": f"{prefix}wte.weight",
+        "model/positions/table": f"{prefix}wpe.weight",
     }
     for short, long in names.items():
         rename |= {
@@ -320,15 +234,15 @@ def _gpt2(config: _Config) -> Decoder:
         rename |= {
             _LAYER + f"attention_norm/{ours}": f"{theirs}ln_1.{long}",
             _LAYER + f"ffn_norm/{ours}": f"{theirs}ln_2.{long}",
-            f"model/norm/{ours}": f"transformer.ln_f.{long}",
+            f"model/norm/{ours}": f"{prefix}ln_f.{long}",
         }
     parts = {f".*/[wb]_{name}": (i, 3) for i, name in enumerate(("query", "key", "value"))}
-    return Decoder(
-        model, config["vocab_size"], config["n_positions"], {"rename": rename, "parts": parts}
-    )
+    task = LanguageModeling.params(model=model, vocab_size=config["vocab_size"])
+    fields = {"rename": rename, "parts": parts}
+    return HubModel(task, fields, max_length=config["n_positions"])
 
 
-_KINDS: dict[str, Callable[[_Config], Decoder]] = {
+DECODERS: dict[str, Callable[[Config], HubModel]] = {
     "gemma2": _gemma2,
     "gpt2": _gpt2,
     "llama": _llama,

@@ -1,0 +1,1 @@
+"""Trained models in the layouts of other programs: one file for each layout."""

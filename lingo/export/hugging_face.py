@@ -1,0 +1,220 @@
+"""Writes a trained model as the folder of a model of Hugging Face's hub.
+
+It is an import backwards: `config.json` of the folder that the model came from, or of another one
+of the same shape, gives the experiment that reads such a folder. If that experiment's model is the
+trained one, its WarmStart says which tensor each weight is read from, and so which one it becomes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from lingo.checkpoints.sources.hugging_face import CONFIG
+from lingo.checkpoints.sources.safetensors import import_safetensors
+from lingo.checkpoints.warm_start import WarmStart
+from lingo.config import registry
+from lingo.config.params import ParamError, Params, fields
+from lingo.config.text import flatten, render
+from lingo.contract import Experiment
+from lingo.data.hugging_face import HuggingFaceTokenizer
+from lingo.layers import path
+from lingo.layers.layer import Layer
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.tree import ParamSpec
+from lingo.layers.wrap.remat import Remat
+from lingo.storage.files import explain_write_errors
+
+PRETRAINED = "huggingface.pretrained_model"
+"""The experiment that reads the folder of any model of the hub that lingo knows."""
+
+WEIGHTS = "model.safetensors"
+
+FloatType = Literal["float32", "bfloat16"]
+"""The type that weights are written in."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_MAX_LINES = 10  # differences in an error
+_EXECUTION = (Stack, Repeat, Pipeline, Remat)  # they compute what their layers compute
+_OF_TRAINING = {  # fields that do not change what a trained model computes
+    "balance_loss",
+    "balance_scale",
+    "blockwise",
+    "dispatch",
+    "drop_path_rate",
+    "dropout_form",
+    "dropout_rate",
+    "dtype",
+    "init",
+    "jitter",
+    "z_loss",
+}
+
+
+def export_hugging_face(
+    experiment: Experiment,
+    weights: Mapping[str, np.ndarray],
+    folder: Path,
+    *,
+    config: Path | None = None,
+    dtype: FloatType = "float32",
+) -> None:
+    """Writes config.json, model.safetensors and the tokenizer into a new folder, or nothing.
+
+    The weights are in memory twice.
+
+    Args:
+        experiment: that of the trained model.
+        weights: path of a single layer's weight -> float32 array.
+        folder: it must not exist, its parent must.
+        config: a folder whose config.json says the shape of the model. None: the one that the
+            experiment's weights were imported from.
+        dtype: of the weights; config.json names it.
+
+    Raises:
+        ParamError: if the folder exists, there is no config.json, or it is of another model.
+        MissingPackage: without `safetensors`.
+        StorageError: if the folder cannot be written.
+    """
+    import_safetensors()
+    source = _source(experiment) if config is None else config
+    imported: Params = registry.get(PRETRAINED, [f"exp.path={str(source.absolute())!r}"]).params
+    _check_model(experiment.task, imported.task.build(), source / CONFIG)
+    warm_start = imported.init_from.build()
+    tensors = convert_weights(warm_start, weights, experiment.task.weights())
+    settings = json.loads((source / CONFIG).read_text())
+    for name in {"dtype", "torch_dtype"} & {*settings}:
+        settings[name] = dtype
+    with _new_folder(folder) as place:
+        for file in _tokenizer_files(experiment):
+            shutil.copyfile(file, place / file.name)
+        (place / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+        library = importlib.import_module("safetensors.numpy")
+        typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
+        library.save_file(typed, place / WEIGHTS, metadata={"format": "pt"})
+
+
+def convert_weights(
+    warm_start: WarmStart, weights: Mapping[str, np.ndarray], specs: Mapping[str, ParamSpec]
+) -> dict[str, np.ndarray]:
+    """Returns the tensors, float32, that a WarmStart would read weights from: its inverse.
+
+    `specs` describe the weights, by program path. A tensor has the heads of a weight as one axis.
+    """
+    by_name = {name: spec for where, spec in specs.items() for name in path.names(where)}
+    reads = warm_start.reads({name: spec.shape for name, spec in by_name.items()})
+    if lost := [name for name in weights if name not in reads]:
+        raise ParamError(f"the layout has no tensor for the weight {lost[0]}")
+    parts: dict[str, dict[int, np.ndarray]] = {}
+    for name, read in reads.items():
+        shape = _merge_heads(by_name[name])
+        parts.setdefault(read.name, {})[read.part[0]] = read.undo(weights[name], shape)
+    return {
+        name: np.ascontiguousarray(np.concatenate([some[i] for i in sorted(some)], axis=-1))
+        for name, some in parts.items()
+    }
+
+
+def _merge_heads(spec: ParamSpec) -> tuple[int, ...]:
+    """Returns the shape of a weight with the axes of heads and of their features as one."""
+    shape: list[int] = []
+    for size, axis in zip(spec.shape, spec.axes, strict=True):
+        if axis == "head_dim" and shape:
+            shape[-1] *= size
+        else:
+            shape.append(size)
+    return tuple(shape)
+
+
+def _source(experiment: Experiment) -> Path:
+    """Returns the folder that the weights of an experiment were imported from."""
+    if experiment.init_from is None:
+        raise ParamError(
+            f"the run was not imported from a model of the hub: give --config, a folder with a"
+            f" {CONFIG} that says the shape of its model"
+        )
+    place = Path(os.path.expanduser(experiment.init_from.p.path))
+    source = place if place.is_dir() else place.parent
+    if not (source / CONFIG).is_file():
+        raise ParamError(
+            f"the run was imported from {source}, which has no {CONFIG} now: give --config, a"
+            " folder that has it"
+        )
+    return source
+
+
+def _tokenizer_files(experiment: Experiment) -> Iterator[Path]:
+    """Yields the files of the tokenizer of the training data, if it is of this layout."""
+    for tokenizer in experiment.p.train_input.all(HuggingFaceTokenizer):
+        folder = Path(os.path.expanduser(tokenizer.file)).parent
+        yield from (folder / name for name in _TOKENIZER_FILES if (folder / name).is_file())
+        return
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a folder to write into, which then gets its name; after an error there is none."""
+    if os.path.lexists(folder):
+        raise ParamError(f"{folder} exists: name another folder, or remove it")
+    place = folder.with_name(f".{folder.name}.{os.getpid()}")
+    with explain_write_errors(folder):
+        place.mkdir()
+        try:
+            yield place
+            place.rename(folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+# ---- whether config.json describes the model -----------------------------------------------------
+
+
+def _check_model(trained: Layer, described: Layer, file: Path) -> None:
+    """Raises ParamError unless two tasks have models that compute the same."""
+    ours, theirs = _settings(trained), _settings(described)
+    lines = [
+        f"{where}: {ours.get(where, 'absent')}, and {theirs.get(where, 'absent')} there"
+        for where in sorted({*ours, *theirs})
+        if ours.get(where) != theirs.get(where)
+    ]
+    if lines:
+        more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
+        text = "\n  ".join([*lines[:_MAX_LINES], *more])
+        raise ParamError(f"the model is not the one that {file} describes:\n  {text}")
+
+
+def _settings(task: Layer) -> dict[str, str]:
+    """Returns the class and settings of each layer below a task, and the shapes of weights."""
+    settings: dict[str, str] = {}
+    for layer in itertools.islice(task.tree(), 1, None):
+        if isinstance(layer, _EXECUTION):
+            continue
+        values = {"": type(layer).__name__} | {
+            f".{name}": _text(getattr(layer.p, name))
+            for name in fields(type(layer))
+            if name not in _OF_TRAINING
+        }
+        for where in path.names(layer.path):
+            settings |= {where + name: text for name, text in values.items() if text}
+    for where, spec in task.weights().items():
+        settings |= dict.fromkeys(path.names(where), f"shape {list(spec.shape)}")
+    return settings
+
+
+def _text(value: Any) -> str:
+    """Returns a setting as text; "" for layers inside, which have settings of their own."""
+    first = value[0] if isinstance(value, list) and value else value
+    if not isinstance(first, Params):
+        return repr(value)
+    return "" if issubclass(first.cls, Layer) else render(flatten(first)).replace("\n", " ").strip()

@@ -1,0 +1,74 @@
+"""What all models of Hugging Face's hub share: `config.json`, the names of weights, the result.
+
+The weights of a layer of lingo have two names, ours and theirs; `rename` maps patterns of ours:
+`model/stack/layers/3/ffn/w_out` is `model.layers.3.mlp.down_proj.weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from lingo.checkpoints.sources.hugging_face import CONFIG
+from lingo.checkpoints.warm_start import WarmStart
+from lingo.config.params import ParamError, Params
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+class HubModel(NamedTuple):
+    """A model of the hub: what it computes, and how its weights are read."""
+
+    task: Params  # of a LanguageModeling or a SequenceToSequence
+    fields: Mapping[str, Any]  # of the WarmStart that reads its weights
+    max_length: int | None = None  # positions that it was trained on; None: any number
+    start_id: int | None = None  # what a decoder reads first; None: as the tokenizer says
+
+    def warm_start(self, path: str) -> Params:
+        """Returns the params of a WarmStart from the file or folder of the weights."""
+        return WarmStart.params(path=path, reshape=True, **self.fields)
+
+
+class Config:
+    """A configuration whose entries have to be there, and the names of the tensors beside it."""
+
+    def __init__(self, values: Mapping[str, Any], tensors: Collection[str] = ()) -> None:
+        """Without `tensors`, the weights have the names that transformers gives them."""
+        self._values, self._tensors = values, tensors
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            raise ParamError(f"{CONFIG} of {self.get('model_type')} has no {name!r}")
+        return self._values[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns an entry, or the default if it is absent or null."""
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def activation(self, name: str) -> str:
+        """Returns lingo's name of an activation; raises ParamError if there is none."""
+        if name not in _ACTIVATIONS:
+            raise ParamError(
+                f"{CONFIG} has the activation {name!r}, not one of {', '.join(_ACTIVATIONS)}"
+            )
+        return _ACTIVATIONS[name]
+
+    def has_tensor(self, name: str) -> bool:
+        """Returns whether the weights have a tensor of a name: yes, if there are no weights."""
+        return not self._tensors or name in self._tensors
+
+    def refuse(self, **expected: Any) -> None:
+        """Raises ParamError if an entry is there and has another value than expected."""
+        for name, value in expected.items():
+            if self.get(name, value) != value:
+                raise ParamError(
+                    f"{CONFIG} has {name}={self.get(name)!r}; lingo's {self.get('model_type')} has"
+                    f" {value!r} only"
+                )

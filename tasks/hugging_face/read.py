@@ -1,0 +1,86 @@
+"""Reads the folder of a model of Hugging Face's hub: any `model_type` that lingo has.
+
+config.json         ->  a task with a model of that shape     (`HubModel.task`)
+model.safetensors   ->  its weights, by a WarmStart           (`HubModel.warm_start`)
+tokenizer.json      ->  its tokens                            (`read_tokenizer`)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from lingo.checkpoints.sources.find import find_source
+from lingo.checkpoints.sources.hugging_face import CONFIG
+from lingo.checkpoints.sources.weight_source import UnusableSource
+from lingo.config.params import ParamError, Params, suggest
+from lingo.data import HuggingFaceTokenizer
+from tasks.hugging_face.config import Config, HubModel
+from tasks.hugging_face.decoder import DECODERS
+from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
+
+TOKENIZER = "tokenizer.json"
+KINDS = DECODERS | ENCODER_DECODERS
+
+
+def read_model(folder: str | os.PathLike[str]) -> HubModel:
+    """Returns the model in a folder; raises ParamError if lingo does not have it."""
+    return describe_model(read_config(folder), tensors=_tensor_names(folder))
+
+
+def describe_model(config: Mapping[str, Any], *, tensors: Collection[str] = ()) -> HubModel:
+    """Returns the model that a configuration describes; raises ParamError if lingo has it not.
+
+    `tensors` are the names of its weights in files, which differ between versions of a
+    configuration; without any, those that transformers gives them.
+    """
+    kind = config.get("model_type", "")
+    if kind not in KINDS:
+        near = suggest(str(kind), KINDS)
+        raise ParamError(f"model_type={kind!r} is not one of {', '.join(sorted(KINDS))}.{near}")
+    return KINDS[kind](Config(config, tensors))
+
+
+def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns the content of `config.json` in a folder; raises ParamError if it is not readable."""
+    return _read_object(_path(folder) / CONFIG)
+
+
+def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | None:
+    """Returns the params of the tokenizer in a folder of a model; None if there is none."""
+    file = _path(folder) / TOKENIZER
+    if not file.is_file():
+        return None
+    vocab_size = model.task.vocab_size
+    tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
+    if model.start_id is not None:
+        added = _read_object(file).get("added_tokens", [])
+        tokenizer.start = next((t["content"] for t in added if t["id"] == model.start_id), "")
+    return tokenizer
+
+
+def _path(folder: str | os.PathLike[str]) -> Path:
+    return Path(os.path.expanduser(folder))
+
+
+def _tensor_names(folder: str | os.PathLike[str]) -> Collection[str]:
+    """Returns the names of the tensors in a folder; none if it has only a configuration."""
+    try:
+        return find_source(_path(folder), step=None, averages=False).tensors
+    except UnusableSource:  # if the weights are read, this is raised again
+        return ()
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except OSError as error:
+        raise ParamError(f"{file} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ParamError(f"{file} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ParamError(f"{file} holds no JSON object")
+    return content
