@@ -17,8 +17,16 @@ from lingo.config.lazy import tf
 from lingo.ops.random import Part
 from lingo.ops.shape import size_of
 
-QUERY_BLOCK = 1024  # positions at most
-KEY_BLOCK = 1024  # likewise; smaller blocks take more time, larger ones more memory
+
+class BlockSize(NamedTuple):
+    """The most positions of a block of logits."""
+
+    queries: int
+    keys: int
+
+
+_SQUARE = BlockSize(512, 512)
+_ROWS = BlockSize(256, 16384)  # mostly all keys: the softmax of a block is that of its queries
 
 
 class Band(NamedTuple):
@@ -62,8 +70,8 @@ def attend_blockwise(
     *,
     logits: Logits = _PLAIN,
     dropout: Callable[[tf.Tensor, Part], tf.Tensor] | None = None,
-    query_block: int = QUERY_BLOCK,
-    key_block: int = KEY_BLOCK,
+    block: BlockSize | None = None,
+    compiled: bool = False,
 ) -> tf.Tensor:
     """Returns what `lingo.ops.attention.attend` returns, block by block.
 
@@ -75,8 +83,8 @@ def attend_blockwise(
             other tensors of its functions.
         dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
             multiply each weight by a factor that does not depend on the weights.
-        query_block: the most queries of a block.
-        key_block: the most keys of a block.
+        block: the size of blocks of logits; None: that which took the least time on processors.
+        compiled: whether XLA compiles the program, for which another size is best.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -84,15 +92,17 @@ def attend_blockwise(
     >>> query, key = tf.ones([1, 1, 3, 2]), tf.ones([1, 1, 3, 2])
     >>> value = tf.constant([[[[1.0], [2.0], [6.0]]]])
     >>> causal = Logits(band=Band(num_after=0))
-    >>> attend_blockwise(query, key, value, logits=causal, key_block=2).numpy().ravel()
+    >>> attend_blockwise(query, key, value, logits=causal, block=BlockSize(3, 2)).numpy().ravel()
     array([1. , 1.5, 3. ], dtype=float32)
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     weights = [tf.convert_to_tensor(w) for w in tf.nest.flatten(logits.weights)]
+    if block is None:  # squares, where a band hides some of them
+        block = _SQUARE if compiled or logits.band != Band() else _ROWS
 
     @tf.custom_gradient
     def compute(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *weights: tf.Tensor) -> Any:
-        blocks = _Blocks(query, key, value, logits, dropout, (query_block, key_block))
+        blocks = _Blocks(query, key, value, logits, dropout, block)
         result, peaks, totals = blocks.average(weights)
 
         def backward(gradient: tf.Tensor) -> Any:
@@ -148,13 +158,13 @@ class _Blocks:
     """The computation of one call; queries are [B, K, G, T, H]."""
 
     def __init__(
-        self, query: Any, key: Any, value: Any, logits: Logits, dropout: Any, most: tuple[int, int]
+        self, query: Any, key: Any, value: Any, logits: Logits, dropout: Any, most: BlockSize
     ) -> None:
         self.logits, self.dropout = logits, dropout
         self.num_heads, self.num_groups = size_of(query, 1), size_of(key, 1)
         self.share = self.num_heads // self.num_groups
-        self.queries = _Grid(query.shape[2], most[0])
-        self.keys = _Grid(key.shape[2], most[1])
+        self.queries = _Grid(query.shape[2], most.queries)
+        self.keys = _Grid(key.shape[2], most.keys)
         self.query = self._split_heads(query)
         self.key, self.value = self.keys.pad(key, 2), self.keys.pad(value, 2)
         self.query_inputs = tf.nest.map_structure(
@@ -175,17 +185,17 @@ class _Blocks:
 
             def add_keys(j: Any, state: Any, *, masked: bool) -> Any:
                 key, value = (self.keys.block(x, j, 2) for x in (self.key, self.value))
-                logits = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32)
-                logits = self._finish(logits, i, j, weights, masked=masked)
+                logits, _ = self._logits(
+                    tf.matmul(query, key, transpose_b=True), i, j, weights, masked
+                )
                 share = tf.nn.softmax(logits)  # within the block
-                # a fused softmax and two maxima take less time than maximum, exp and sum
-                peak = tf.reduce_max(logits, axis=-1, keepdims=True)
-                total = 1.0 / tf.reduce_max(share, axis=-1, keepdims=True)
+                peak, total = self._sizes(logits, share)
                 if self.dropout is not None:
                     share = share * self._factors(i, j)
                 share = tf.cast(share, value.dtype)
                 average = tf.cast(tf.matmul(share, value), tf.float32)
-                return _merge(state, (peak, total, average * total))
+                block = peak, total, average * total
+                return block if self.keys.count == 1 else _merge(state, block)
 
             width = size_of(self.value, 3)
             empty = tf.zeros_like(query[:, :, :, :1], tf.float32)
@@ -207,9 +217,8 @@ class _Blocks:
     ) -> list[tf.Tensor]:
         """Returns the gradients of queries, keys, values and weights.
 
-        Weights of the average are computed as [B, K, R, G Q]: then two of three products need no
-        transpose. Peaks and sums over keys are subtracted by the products themselves: queries get
-        one more feature, and keys a 1.
+        What is subtracted from each row of a product is subtracted by the product itself: queries
+        get one more feature, and keys a 1.
         """
         dtype = self.query.dtype
         gradient, result = (tf.cast(x, tf.float32) for x in (gradient, result))
@@ -220,7 +229,7 @@ class _Blocks:
         gradient, inner = gradient / totals, inner / totals
         peaks = pad(peaks, 3)
         exact = dtype != tf.bfloat16 and dtype != tf.float16
-        fold_peak = exact and self.logits.logit_cap is None
+        fold_peak = exact and self.logits.logit_cap is None and self.keys.count > 1
         fold_inner = exact and self.dropout is None
         query = tf.concat([self.query, -tf.cast(peaks, dtype)], -1) if fold_peak else self.query
         key = _append_ones(self.key) if fold_peak else self.key
@@ -233,31 +242,29 @@ class _Blocks:
             query, query_only, upward_more, upward, peak, inner = (
                 self._fold(self.queries.block(x, i, 3)) for x in parts
             )
-            peak, inner = (tf.transpose(x, [0, 1, 3, 2]) for x in (peak, inner))
 
             def add_keys(j: Any, state: Any, *, masked: bool) -> Any:
                 d_query, d_keys, d_values, d_weights = state
                 keys = [self.keys.block(x, j, 2) for x in (key, self.key, value)]
-                logits = tf.cast(tf.matmul(keys[0], query, transpose_b=True), tf.float32)
-                slope = None
-                if self.logits.logit_cap is not None:
-                    bent = tf.tanh(logits / self.logits.logit_cap)
-                    logits, slope = self.logits.logit_cap * bent, 1.0 - tf.square(bent)
-                logits = self._finish(logits, i, j, weights, masked=masked, transposed=True)
-                share = tf.exp(logits if fold_peak else logits - peak)
-                factors = self._factors(i, j, transposed=True) if self.dropout is not None else None
+                product = tf.matmul(query, keys[0], transpose_b=True)
+                logits, slope = self._logits(product, i, j, weights, masked)
+                if self.keys.count == 1:
+                    share = tf.nn.softmax(logits)
+                else:
+                    share = tf.exp(logits if fold_peak else logits - peak)
+                factors = None if self.dropout is None else self._factors(i, j)
                 kept = share if factors is None else share * factors
-                d_logits = tf.cast(tf.matmul(keys[2], upward_more, transpose_b=True), tf.float32)
+                d_logits = tf.cast(tf.matmul(upward_more, keys[2], transpose_b=True), tf.float32)
                 if factors is not None:
-                    d_logits = d_logits * factors
+                    d_logits *= factors
                 d_logits = share * (d_logits if fold_inner else d_logits - inner)
                 d_weights = self._add_bias_gradients(d_weights, d_logits, i, j, weights)
                 if slope is not None:
                     d_logits *= slope
                 kept, d_logits = tf.cast(kept, dtype), tf.cast(d_logits, dtype)
-                d_query += tf.cast(tf.matmul(d_logits, keys[1], transpose_a=True), tf.float32)
-                d_keys = _add(d_keys, j, tf.matmul(d_logits, query_only))
-                d_values = _add(d_values, j, tf.matmul(kept, upward))
+                d_query += tf.cast(tf.matmul(d_logits, keys[1]), tf.float32)
+                d_keys = _add(d_keys, j, tf.matmul(d_logits, query_only, transpose_a=True))
+                d_values = _add(d_values, j, tf.matmul(kept, upward, transpose_a=True))
                 return d_query, d_keys, d_values, d_weights
 
             d_queries, *sums = state
@@ -275,7 +282,7 @@ class _Blocks:
         return [d_query, d_key, d_value, *d_weights]
 
     def _add_bias_gradients(self, sums: Any, d_logits: Any, i: Any, j: Any, weights: Any) -> Any:
-        """Adds the gradients of the weights of the bias for a block of gradients, transposed."""
+        """Adds the gradients of the weights of the bias for a block of gradients of logits."""
         if self.logits.bias is None or not weights:
             return sums
         with tf.GradientTape() as tape:
@@ -283,10 +290,7 @@ class _Blocks:
             bias = self._bias(i, j, weights)
         if bias is None:
             return sums
-        size = self.keys.size
-        shape = [-1, self.num_groups, size, self.share, self.queries.size]
-        d_bias = tf.transpose(tf.reshape(d_logits, shape), [0, 1, 3, 4, 2])
-        d_bias = tf.reshape(d_bias, [-1, self.num_heads, self.queries.size, size])
+        d_bias = tf.reshape(d_logits, [-1, self.num_heads, self.queries.size, self.keys.size])
         if bias.shape[0] == 1:
             d_bias = tf.reduce_sum(d_bias, axis=0, keepdims=True)
         gradients = tape.gradient([bias], list(weights), output_gradients=[d_bias])
@@ -316,34 +320,42 @@ class _Blocks:
             state = _loop(start, free, lambda j, s: body(j, s, masked=False), state)
         return _loop(free, stop, lambda j, s: body(j, s, masked=True), state)
 
-    def _finish(
-        self, logits: Any, i: Any, j: Any, weights: Any, *, masked: bool, transposed: bool = False
-    ) -> Any:
-        """Bends, biases and masks products, [B, K, G Q, R], or [B, K, R, G Q] if transposed."""
-        config = self.logits
-        if config.logit_cap is not None and not transposed:
-            logits = config.logit_cap * tf.tanh(logits / config.logit_cap)
+    def _logits(
+        self, product: tf.Tensor, i: Any, j: Any, weights: Any, masked: bool
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Returns the logits of a product, float32 [B, K, G Q, R], and their slope if capped."""
+        logits, slope, cap = tf.cast(product, tf.float32), None, self.logits.logit_cap
+        if cap is not None:
+            bent = tf.tanh(logits / cap)
+            logits, slope = cap * bent, 1.0 - tf.square(bent)
         terms = []
         bias = self._bias(i, j, weights)
         if bias is not None:
-            shape = [-1, self.num_groups, self.share, *bias.shape[2:]]
-            terms.append(tf.reshape(bias, shape))
-        mask = None if config.mask is None else config.mask(*self._inputs(i, j))
+            terms.append(tf.reshape(bias, [-1, self.num_groups, self.share, *bias.shape[2:]]))
+        mask = None if self.logits.mask is None else self.logits.mask(*self._inputs(i, j))
         if masked or mask is not None:
             terms.append(self._hide(mask, i, j, masked=masked)[:, None, None])
         if not terms:
-            return logits
-        shape = tf.shape(logits)
-        q, r = self.queries.size, self.keys.size
-        inner = [self.share, q, r]
-        if transposed:
-            terms = [tf.transpose(t, [0, 1, 4, 2, 3]) for t in terms]
-            inner = [r, self.share, q]
-        static = logits.shape
-        logits = tf.reshape(logits, [-1, self.num_groups, *inner])
+            return logits, slope
+        shape, static = tf.shape(logits), logits.shape
+        logits = tf.reshape(
+            logits, [-1, self.num_groups, self.share, self.queries.size, self.keys.size]
+        )
         for term in terms:
             logits += term
-        return tf.ensure_shape(tf.reshape(logits, shape), static)
+        return tf.ensure_shape(tf.reshape(logits, shape), static), slope
+
+    def _sizes(self, logits: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the greatest logit of each query, and the sum of exp(logit - greatest).
+
+        Two maxima beside a fused softmax take less time than maximum, exp and sum. Where a block
+        has all keys nothing needs them: then they are 0 and 1.
+        """
+        if self.keys.count == 1:
+            zeros = tf.zeros_like(share[:, :, :, :1])
+            return zeros, zeros + 1.0
+        peak = tf.reduce_max(logits, axis=-1, keepdims=True)
+        return peak, 1.0 / tf.reduce_max(share, axis=-1, keepdims=True)
 
     def _hide(self, mask: Any, i: Any, j: Any, *, masked: bool) -> tf.Tensor:
         """Returns what hides keys that the mask or band hides, and padding, [B or 1, Q, R]."""
@@ -372,17 +384,12 @@ class _Blocks:
         packed = tf.nest.pack_sequence_as(self.logits.weights, list(weights))
         return self.logits.bias(*self._inputs(i, j), packed)
 
-    def _factors(self, i: Any, j: Any, *, transposed: bool = False) -> tf.Tensor:
+    def _factors(self, i: Any, j: Any) -> tf.Tensor:
         """Returns what dropout multiplies a block of weights by."""
         q, r = self.queries.size, self.keys.size
         part = Part((i * q, j * r), (self.queries.length, self.keys.length))
         ones = tf.ones([size_of(self.query, 0), self.num_heads, q, r])
-        factors = self.dropout(ones, part)
-        if not transposed:
-            return tf.reshape(factors, [-1, self.num_groups, self.share * q, r])
-        factors = tf.reshape(factors, [-1, self.num_groups, self.share, q, r])
-        factors = tf.transpose(factors, [0, 1, 4, 2, 3])
-        return tf.reshape(factors, [-1, self.num_groups, r, self.share * q])
+        return tf.reshape(self.dropout(ones, part), [-1, self.num_groups, self.share * q, r])
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """Reshapes and pads [B, N, T, ...] to [B, K, G, padded T, ...]."""

@@ -41,7 +41,7 @@ def gradients(turns: Turns, *, size: Size, causal: bool, xla: bool, blockwise: b
         with tf.GradientTape() as tape:
             tape.watch(tensors)
             if blockwise:
-                y = attend_blockwise(*tensors, logits=logits)
+                y = attend_blockwise(*tensors, logits=logits, compiled=xla)
             else:
                 mask = positions[None] <= positions[:, None]
                 y = attend(*tensors, mask=mask[None, None] if causal else None)

@@ -18,6 +18,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout, partial_dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
@@ -173,6 +174,7 @@ class DotProductAttention(Layer, interface=True):
             value,
             logits=logits._replace(logit_cap=self.p.logit_cap),
             dropout=partial_dropout(self, rate=self.p.dropout_rate, form=self.p.dropout_form),
+            compiled=context.current().compiled,
         )
         return swap_heads(averages)
 

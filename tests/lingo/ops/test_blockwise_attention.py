@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.ops import random
+from lingo.ops import blockwise_attention, random
 from lingo.ops.attention import attend
-from lingo.ops.blockwise_attention import Band, Logits, attend_blockwise
+from lingo.ops.blockwise_attention import Band, BlockSize, Logits, attend_blockwise
 from lingo.ops.dropout import dropout
 
 RNG = np.random.default_rng(0)
@@ -50,16 +50,26 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5) -> None:
         np.testing.assert_allclose(a, e, rtol=tolerance, atol=tolerance)
 
 
+@pytest.fixture(autouse=True)
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes blocks small; some tests ask for blocks of all keys, too."""
+    block = BlockSize(*getattr(request, "param", (3, 4)))
+    monkeypatch.setattr(blockwise_attention, "_SQUARE", block)
+    monkeypatch.setattr(blockwise_attention, "_ROWS", block)
+
+
+SIZES = pytest.mark.parametrize("block", [(3, 4), (3, 16)], ids=["squares", "rows"], indirect=True)
+
+
 def in_blocks(logits: Logits, **fields: Any) -> Any:
-    return lambda q, k, v: attend_blockwise(
-        q, k, v, logits=logits, query_block=3, key_block=4, **fields
-    )
+    return lambda q, k, v: attend_blockwise(q, k, v, logits=logits, **fields)
 
 
 def same_document(query: Any, key: Any) -> Any:
     return tf.equal(query[:, :, None], key[:, None])
 
 
+@SIZES
 @pytest.mark.parametrize("band", BANDS, ids=str)
 @pytest.mark.parametrize("num_kv_heads", [4, 2])
 def test_results_and_gradients_are_those_of_all_logits(band: Band, num_kv_heads: int) -> None:
@@ -68,6 +78,7 @@ def test_results_and_gradients_are_those_of_all_logits(band: Band, num_kv_heads:
     assert_close(gradients(in_blocks(Logits(band=band)), *tensors), expected)
 
 
+@SIZES
 @pytest.mark.parametrize("cap", [None, 1.5])
 def test_masks_and_a_cap_are_those_of_all_logits(cap: float | None) -> None:
     mask = (QUERY_SEGMENTS[:, :, None] == KEY_SEGMENTS[:, None])[:, None]
@@ -82,6 +93,7 @@ def test_masks_and_a_cap_are_those_of_all_logits(cap: float | None) -> None:
     assert_close(gradients(in_blocks(logits), *tensors), expected)
 
 
+@SIZES
 def test_a_query_that_sees_no_key_averages_all_values() -> None:
     mask: Any = np.zeros([B, 1, T, S], bool)
     expected = gradients(lambda *x: attend(*x, mask=mask), QUERY, KEY, VALUE)
@@ -107,6 +119,7 @@ def biased(table: Any) -> Logits:
     )
 
 
+@SIZES
 @pytest.mark.parametrize("num_kv_heads", [4, 2])
 def test_weights_of_a_bias_have_gradients(num_kv_heads: int) -> None:
     def whole(query: Any, key: Any, value: Any, table: Any) -> Any:
@@ -120,6 +133,7 @@ def test_weights_of_a_bias_have_gradients(num_kv_heads: int) -> None:
     assert_close(gradients(by_blocks, *tensors), gradients(whole, *tensors))
 
 
+@SIZES
 @pytest.mark.parametrize("form", ["element", "feature", "position", "example"])
 def test_dropout_drops_the_same_weights(form: Any) -> None:
     def drop(weights: Any, part: Any = None) -> Any:
@@ -133,6 +147,7 @@ def test_dropout_drops_the_same_weights(form: Any) -> None:
     assert_close(actual, expected)
 
 
+@SIZES
 def test_bfloat16_is_as_near_to_float32_as_with_all_logits() -> None:
     tensors = [tf.cast(x, tf.bfloat16) for x in (QUERY, KEY, VALUE)]
     exact = gradients(attend, *(tf.cast(x, tf.float32) for x in tensors))

@@ -26,6 +26,7 @@ from lingo.layers.sequence import dot_product
 from lingo.layers.sequence.mask import band_of
 from lingo.learner.state import initial_value
 from lingo.ops import blockwise_attention, random
+from lingo.ops.blockwise_attention import BlockSize
 
 B, T, S, D = 2, 7, 6, 8
 RNG = np.random.default_rng(0)
@@ -38,13 +39,11 @@ PREFIX = POSITIONS < 2
 ATTENTION = Attention.params(dim=D, num_heads=4, num_kv_heads=2, dropout_rate=0.3)
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = blockwise_attention.attend_blockwise
+@pytest.fixture(autouse=True, params=[(3, 2), (3, 16)], ids=["squares", "rows"])
+def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend, block = blockwise_attention.attend_blockwise, BlockSize(*request.param)
     monkeypatch.setattr(
-        dot_product,
-        "attend_blockwise",
-        lambda *a, **k: attend(*a, **k, query_block=3, key_block=2),
+        dot_product, "attend_blockwise", lambda *a, **k: attend(*a, **k, block=block)
     )
 
 
