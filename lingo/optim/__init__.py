@@ -6,6 +6,7 @@ from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.rmsprop import RmsProp
@@ -39,6 +40,8 @@ __all__ = [
     "Exponential",
     "Frozen",
     "InverseSqrt",
+    "Lamb",
+    "Lars",
     "LinearRate",
     "Lion",
     "Momentum",

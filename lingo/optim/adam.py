@@ -31,7 +31,8 @@ class Adam(Optimizer):
         p, grad, slots, step = self.p, update.gradient, update.slots, update.step
         m = slots["m"] + (1.0 - p.beta1) * (grad - slots["m"])
         v = slots["v"] + (1.0 - p.beta2) * (tf.square(grad) - slots["v"])
-        size = update.rate * tf.sqrt(_correction(p.beta2, step)) / _correction(p.beta1, step)
+        root, divisor = tf.sqrt(bias_correction(p.beta2, step)), bias_correction(p.beta1, step)
+        size = update.rate * root / divisor
         return Move(size * m / (tf.sqrt(v) + p.epsilon), {"m": m, "v": v})
 
 
@@ -41,7 +42,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01  # part of a weight taken off per step, times the learning rate
 
 
-def _correction(beta: float, step: tf.Tensor) -> tf.Tensor:
+def bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:
     """Returns 1 - beta^(step + 1), accurately for a beta near 1, too: a float32 scalar."""
     log = math.log(beta) if beta > 0 else -math.inf
     return -tf.math.expm1(log * (tf.cast(step, tf.float32) + 1.0))

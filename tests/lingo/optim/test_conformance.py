@@ -16,6 +16,7 @@ from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.layerwise import Lamb, Lars, LayerwiseOptimizer
 from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer, Update, Weight
 from lingo.optim.rmsprop import RmsProp
@@ -31,12 +32,18 @@ CASES = {
     AdamW: AdamW.params(learning_rate=0.1),
     ByPath: ByPath.params(learning_rate=0.1, groups={".*": Adam}),
     Frozen: Frozen.params(),
+    Lamb: Lamb.params(learning_rate=0.1),
+    Lars: Lars.params(learning_rate=0.1, trust_coefficient=0.1),
     Lion: Lion.params(learning_rate=0.1),
     Momentum: Momentum.params(learning_rate=0.1, nesterov=True),
     RmsProp: RmsProp.params(learning_rate=0.1, centered=True, momentum=0.5),
     Sgd: Sgd.params(learning_rate=0.1),
 }
-SUM_UPDATES = (Adafactor, RmsProp)  # what they keep already has the rates of earlier steps in it
+SUM_UPDATES = (
+    Adafactor,
+    Lars,
+    RmsProp,
+)  # what they keep already has the rates of earlier steps in it
 MOVING = {cls: params for cls, params in CASES.items() if cls is not Frozen}
 
 SCHEDULES, ORACLES = keras.optimizers.schedules, keras.optimizers
@@ -51,6 +58,7 @@ AS_KERAS = [
         AdamW.params(learning_rate=0.01, beta2=0.99, weight_decay=0.1, epsilon=1e-6),
         ORACLES.AdamW(0.01, beta_2=0.99, weight_decay=0.1, epsilon=1e-6),
     ),
+    (Lamb.params(learning_rate=0.01, weight_decay=0.0), ORACLES.Lamb(0.01, epsilon=1e-6)),
     (
         Lion.params(learning_rate=0.01, beta1=0.8, beta2=0.95, weight_decay=0.5),
         ORACLES.Lion(0.01, beta_1=0.8, beta_2=0.95, weight_decay=0.5),
@@ -97,6 +105,11 @@ AS_KERAS = [
 ]
 
 over_all = pytest.mark.parametrize("params", CASES.values(), ids=[c.__name__ for c in CASES])
+DECOUPLED = {cls: p for cls, p in MOVING.items() if not issubclass(cls, LayerwiseOptimizer)}
+
+over_decoupled = pytest.mark.parametrize(
+    "params", DECOUPLED.values(), ids=[c.__name__ for c in DECOUPLED]
+)
 over_moving = pytest.mark.parametrize("params", MOVING.values(), ids=[c.__name__ for c in MOVING])
 
 
@@ -108,7 +121,7 @@ def test_every_optimizer_class_has_a_case():
     for file in (ROOT / "lingo" / "optim").glob("*.py"):
         importlib.import_module(f"lingo.optim.{file.stem}")
     found = {c for c in classes() if c.__module__.startswith("lingo.optim.")}
-    assert found - {Optimizer} == set(CASES)
+    assert found - {Optimizer, LayerwiseOptimizer} == set(CASES)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +176,7 @@ def test_compiled_by_xla_it_is_the_same(params, start, gradients):
     np.testing.assert_allclose(compiled(step).value, update(step).value, rtol=1e-5, atol=1e-6)
 
 
-@over_moving
+@over_decoupled
 def test_the_weight_shrinks_by_rate_times_weight_decay_whatever_the_gradient(params, run, start):
     value, still = start((4, 3)), [np.zeros((4, 3), np.float32)]
     for decay in (0.0, 0.25):
@@ -208,6 +221,8 @@ def test_values_out_of_range_are_refused(params, field, value, wrong):
         (Adafactor, {"epsilon1": -1.0, "epsilon2": -1.0}),
         (Adagrad, {"initial_accumulator_value": -1.0, "epsilon": -1.0}),
         (Adam, {"beta1": 1.0, "beta2": -0.5, "epsilon": -1.0}),
+        (Lamb, {"beta1": 1.0, "beta2": -0.5, "epsilon": -1.0, "min_norm": -1.0, "max_norm": 0.0}),
+        (Lars, {"momentum": 1.0, "trust_coefficient": 0.0, "epsilon": -1.0, "min_ratio_rank": -1}),
         (Lion, {"beta1": 1.0, "beta2": 1.0}),
         (RmsProp, {"rho": 1.0, "momentum": -0.5, "epsilon": -1.0}),
         (Sgd, {"momentum": 1.0}),

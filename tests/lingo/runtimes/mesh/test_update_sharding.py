@@ -21,6 +21,7 @@ from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.rmsprop import RmsProp
@@ -46,6 +47,8 @@ CASES = {
         },
     ),
     "Frozen": Frozen.params(),
+    "Lamb": Lamb.params(learning_rate=0.1, weight_decay=0.5),
+    "Lars": Lars.params(learning_rate=0.1, trust_coefficient=0.1, weight_decay=0.5),
     "Lion": Lion.params(learning_rate=0.1),
     "Momentum": Momentum.params(learning_rate=0.1, nesterov=True),
     "RmsProp": RmsProp.params(learning_rate=0.1, centered=True, momentum=0.5),

@@ -1,0 +1,160 @@
+"""Optimizers for large batches: LARS and LAMB, whose steps are relative to the norm of each weight.
+
+    LARS    step = rate * ratio * (gradient + decay * weight), ratio of norms of weight and gradient
+    LAMB    step = rate * ratio * (Adam's step + decay * weight), ratio of norms of weight and step
+
+The ratio is that of one weight: where a program stacks equal layers in one tensor, each layer has
+its own. Weights of fewer than two axes, biases and the scales of norms, neither decay nor have a
+ratio, as in the papers' experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.optim.adam import bias_correction
+from lingo.optim.optimizer import (
+    Move,
+    Optimizer,
+    Slot,
+    Update,
+    UpdatedWeight,
+    Weight,
+    weight_norm,
+)
+from lingo.optim.pattern import check_patterns, check_used, match_patterns
+
+
+class LayerwiseOptimizer(Optimizer, interface=True):
+    """An optimizer that scales the step of each weight by a ratio of norms. Subclasses: `move`.
+
+    Weight decay is not decoupled: it is a part of the step whose size the ratio determines.
+    """
+
+    min_ratio_rank: int = 2  # weights with fewer axes, such as scales and biases, have ratio 1
+    no_ratio: tuple[str, ...] = ()  # regular expressions: weights of these whole names have ratio 1
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_not_negative(self.p, "min_ratio_rank")
+        check_patterns(self.p.no_ratio)
+
+    def check_weights(self, weights: Iterable[Weight]) -> None:
+        weights = list(weights)
+        super().check_weights(weights)
+        check_used(self.p.no_ratio, [name for weight in weights for name in weight.names])
+
+    def update(self, update: Update) -> UpdatedWeight:
+        """Returns the weight and its slots after one step, of which decay is a part."""
+        move = self.move(update)
+        return UpdatedWeight(update.value - move.decrement, move.slots)
+
+    def decay(self, weight: Weight) -> np.ndarray:
+        """Returns the decay of each weight in a tensor, 0 for those without: a `per_weight`."""
+        return per_weight(
+            weight, [self.p.weight_decay * self._decays(weight, name) for name in weight.names]
+        )
+
+    def ratio(self, weight: Weight, numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
+        """Returns numerator / denominator, 1 where one of them is 0 or the weight has no ratio.
+
+        All are float32 [*weight.stack_shape, 1, ...], one number for each weight in a tensor.
+        """
+        has_ratio = per_weight(weight, [self._has_ratio(weight, name) for name in weight.names])
+        is_usable = (numerator > 0) & (denominator > 0) & (has_ratio > 0)
+        return tf.where(is_usable, numerator / tf.where(is_usable, denominator, 1.0), 1.0)
+
+    def _has_ratio(self, weight: Weight, name: str) -> bool:
+        return weight.rank >= self.p.min_ratio_rank and not match_patterns(self.p.no_ratio, name)
+
+
+class Lars(LayerwiseOptimizer):
+    """LARS: momentum with a rate for each weight (You et al. 2017, algorithm 1).
+
+    The ratio is trust_coefficient * |w| / (|g| + decay * |w| + epsilon). With
+    `accumulate="updates"` the slot sums rate * ratio * gradient, as in the paper ("unscaled
+    momentum" in Kumar et al. 2019, sec. 3); with "gradients" it sums gradients, and rate and ratio
+    multiply the sum, as in the reference of MLPerf ("scaled momentum"). The two differ when rate or
+    ratio change.
+    """
+
+    momentum: float = 0.9  # decay of the sum of past gradients or updates
+    trust_coefficient: float = 0.001  # eta: of the norm of a weight, how much one step may change
+    epsilon: float = 0.0  # added to the norms that divide
+    accumulate: Literal["gradients", "updates"] = "updates"  # what is summed; update: rate * grad
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "momentum")
+        ranges.check_positive(self.p, "trust_coefficient")
+        ranges.check_not_negative(self.p, "epsilon")
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        return {"momentum": Slot(weight.shape, 0.0, weight.names)}
+
+    def move(self, update: Update) -> Move:
+        p, weight, value, grad = self.p, update.weight, update.value, update.gradient
+        decay = self.decay(weight)
+        norm, grad_norm = weight_norm(weight, value), weight_norm(weight, grad)
+        # 1 where the gradient is 0, even if the weight decays: as in the reference of MLPerf
+        usable_norm = tf.where(grad_norm > 0, grad_norm + decay * norm + p.epsilon, 0.0)
+        rate = update.rate * self.ratio(weight, p.trust_coefficient * norm, usable_norm)
+        step = grad + decay * value
+        if p.accumulate == "updates":
+            total = p.momentum * update.slots["momentum"] + rate * step
+            return Move(total, {"momentum": total})
+        total = p.momentum * update.slots["momentum"] + step
+        return Move(rate * total, {"momentum": total})
+
+
+class Lamb(LayerwiseOptimizer):
+    """LAMB: Adam with a rate for each weight (You et al. 2020, algorithm 2).
+
+    `epsilon` is added to the root after bias correction, as in the paper. The ratio divides the
+    norm of the weight, limited to `min_norm`..`max_norm` (the paper's phi), by that of the step.
+    """
+
+    weight_decay: float = 0.01  # part of a weight added to Adam's step
+    beta1: float = 0.9  # decay of the mean of gradients
+    beta2: float = 0.999  # decay of the mean of their squares
+    epsilon: float = 1e-6  # added to the root of the mean square
+    bias_correction: bool = True  # whether means are divided by 1 - beta^steps
+    min_norm: float = 0.0  # least norm of a weight in the ratio
+    max_norm: float | None = None  # largest norm of a weight in the ratio; None: no limit
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_fraction(self.p, "beta1", "beta2")
+        ranges.check_not_negative(self.p, "epsilon", "min_norm")
+        ranges.check_positive(self.p, "max_norm")
+
+    def slots(self, weight: Weight) -> dict[str, Slot]:
+        return dict.fromkeys(("m", "v"), Slot(weight.shape, 0.0, weight.names))
+
+    def move(self, update: Update) -> Move:
+        p, weight, value = self.p, update.weight, update.value
+        m, v, grad = update.slots["m"], update.slots["v"], update.gradient
+        m += (1.0 - p.beta1) * (grad - m)
+        v += (1.0 - p.beta2) * (tf.square(grad) - v)
+        mean, square = m, v
+        if p.bias_correction:
+            mean = m / bias_correction(p.beta1, update.step)
+            square = v / bias_correction(p.beta2, update.step)
+        step = mean / (tf.sqrt(square) + p.epsilon) + self.decay(weight) * value
+        norm = weight_norm(weight, value)
+        limited = tf.clip_by_value(norm, p.min_norm, np.inf if p.max_norm is None else p.max_norm)
+        ratio = self.ratio(weight, tf.where(norm > 0, limited, 0.0), weight_norm(weight, step))
+        return Move(update.rate * ratio * step, {"m": m, "v": v})
+
+
+def per_weight(weight: Weight, values: Sequence[float]) -> np.ndarray:
+    """Returns the values of `weight.names`, shaped to multiply the weights of a tensor.
+
+    The result is float32 [*weight.stack_shape, 1, ...], with an axis for each axis of a weight.
+    """
+    return np.reshape(np.asarray(values, np.float32), [*weight.stack_shape, *[1] * weight.rank])
