@@ -47,9 +47,16 @@ class Profile:
         """Profiles the body if its steps are in the range: either all of them are, or none."""
         if steps.start in self._steps and not self._was_running:
             self._start()
-        yield
+        with self._step_marker(steps):
+            yield
         if steps.stop not in self._steps:
             self._stop()
+
+    def _step_marker(self, steps: range) -> contextlib.AbstractContextManager[object]:
+        """Returns a context that is a step in the profile's overview: a span, whatever its size."""
+        if not self._is_running:
+            return contextlib.nullcontext()
+        return tf.profiler.experimental.Trace("train", step_num=steps.start + 1, _r=1)
 
     def _start(self) -> None:
         self._was_running = True

@@ -25,7 +25,7 @@ from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import choose
-from lingo.trainer.evaluation.evaluate import evaluate_all
+from lingo.trainer.evaluation.evaluate import evaluate
 from lingo.trainer.evaluation.generate import generate
 from lingo.trainer.evaluation.predict import (
     Predictions,
@@ -190,7 +190,11 @@ class Trained:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Returns the metrics over all examples of each evaluation input, by input name."""
-        return dict(evaluate_all(self.experiment, self._program))
+        task, weights = self.experiment.task, self.experiment.p.evaluate.weights
+        return {
+            name: evaluate(task, self._program, input, weights=weights)
+            for name, input in self.experiment.eval_inputs.items()
+        }
 
     def generate(
         self,

@@ -32,7 +32,12 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import choose
-from lingo.trainer.evaluation.evaluate import Evaluator, tag_metrics
+from lingo.trainer.evaluation.evaluate import (
+    EvaluationResult,
+    Evaluator,
+    loss_terms,
+    tag_metrics,
+)
 from lingo.trainer.evaluation.watch import (
     evaluated_steps,
     new_checkpoints,
@@ -97,8 +102,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             if processes.is_leader:
                 _show(found.step, results)
                 if is_same:
-                    tags = {name: tag_metrics(metrics) for name, metrics in results.items()}
-                    write_evaluations(directory, found.step, tags)
+                    _write(directory, experiment, found.step, results)
             if not values.watch:
                 break
     return 0
@@ -162,7 +166,23 @@ def _checkpoints(
         )
 
 
-def _show(step: int, results: Mapping[str, Mapping[str, float]]) -> None:
-    for name, metrics in results.items():
-        shown = "  ".join(f"{metric}={value:.6g}" for metric, value in metrics.items())
+def _show(step: int, results: Mapping[str, EvaluationResult]) -> None:
+    for name, result in results.items():
+        shown = "  ".join(f"{metric}={value:.6g}" for metric, value in result.metrics.items())
         print(f"{name}  step={step}  {shown}", flush=True)
+
+
+def _write(
+    directory: RunDirectory,
+    experiment: Experiment,
+    step: int,
+    results: Mapping[str, EvaluationResult],
+) -> None:
+    """Adds the results of a checkpoint to the directory of the run."""
+    rows = directory.metrics.read()
+    summaries = {
+        name: tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
+        for name, one in results.items()
+    }
+    tags = {name: tag_metrics(result.metrics) for name, result in results.items()}
+    write_evaluations(directory, step, tags, summaries)

@@ -6,7 +6,8 @@ as far as each example's own value does: by float32 rounding, where shapes chang
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,12 +16,25 @@ from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.trace import trace_metrics
 from lingo.learner.state import WhichWeights, restore_state
-from lingo.learner.task import Task, check_results
+from lingo.learner.task import Task, check_results, check_summaries
+from lingo.metrics.media import Media
 from lingo.metrics.metric import Accumulator, State
 from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.trainer.evaluation.summarize import check_examples, summarize
+
+T = TypeVar("T")
+
+_TOTAL = "loss/total"
 
 Between = Callable[[Iterable[int]], Iterable[int]]
 """Wraps an iterable of batch indices, and may raise between two of them to end an evaluation."""
+
+
+class EvaluationResult(NamedTuple):
+    """What an evaluation of an input has found."""
+
+    metrics: dict[str, float]  # over all examples, by name
+    summaries: dict[str, Media | float]  # what TensorBoard shows besides them, by name
 
 
 def evaluate(
@@ -35,13 +49,20 @@ def evaluate(
 
     Raises DataError if the input fails, ProgramError if the program does.
     """
+    return read_results(task, sum_metrics(program, input, weights=weights, between=between))
+
+
+def sum_metrics(
+    program: Program, input: Input, *, weights: WhichWeights, between: Between
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the states of all metrics, arrays of float64, added up over an input."""
     total = Accumulator()
     for step in between(range(input.num_batches())):
         batch = input.batch(step, rows=program.example_slice(input.num_rows(step)))
         input.check_batch(batch)
         with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
-    return read_results(task, total.states)
+    return total.states
 
 
 def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
@@ -54,17 +75,20 @@ def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
 
 def evaluate_all(
     experiment: Experiment, program: Program, *, between: Between = iter
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields the name and the metrics of every evaluation input of an experiment, in its order."""
+) -> Iterator[tuple[str, EvaluationResult]]:
+    """Yields the name and the result of every evaluation input of an experiment, in its order."""
     task, weights = experiment.task, experiment.p.evaluate.weights
     for name, input in experiment.eval_inputs.items():
-        yield name, evaluate(task, program, input, weights=weights, between=between)
+        states = sum_metrics(program, input, weights=weights, between=between)
+        metrics = read_results(task, states)
+        summaries = summarize(experiment, program, input, states, metrics)
+        yield name, EvaluationResult(metrics, summaries)
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
     """Returns metrics of every evaluation input from counts that are made up: for their names.
 
-    Raises ParamError if metrics do not have the form that `Task` documents.
+    Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
     task, traced = experiment.task, dict[str, dict[str, float]]()  # by specs
     specs = {name: input.specs() for name, input in experiment.eval_inputs.items()}
@@ -75,12 +99,38 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
             for name, state in trace_metrics(experiment, one).items()
         }
         traced[key] = read_results(task, states)
+        for name, state in states.items():
+            check_summaries(task.metric_summaries, task.metric_summaries(name, state))
+    for name, input in experiment.eval_inputs.items():
+        check_examples(experiment, input, metrics=traced[repr(specs[name])])
     return {name: traced[repr(one)] for name, one in specs.items()}
 
 
-def tag_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics of an evaluation by TensorBoard tag."""
+def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
+    """Returns the metrics, or summaries, of an evaluation by TensorBoard tag."""
     return {f"eval/{metric}": value for metric, value in metrics.items()}
+
+
+def loss_terms(
+    task: Task, metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Returns the loss terms among an evaluation's metrics, by the tag of the same in training.
+
+    So TensorBoard draws both in one chart. `rows` are those of metrics.jsonl; the last that reports
+    a training loss names the terms. The total is there if every term is.
+    """
+    row = next((row for row in reversed(rows) if _TOTAL in row), {})
+    terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
+    aliases, found = task.loss_metrics(), dict[str, float]()
+    for term in terms:
+        names = (aliases.get(term), f"loss/{term}", term)
+        if (name := next((name for name in names if name in metrics), None)) is not None:
+            found[term] = metrics[name]
+    tagged = {f"loss/{term}": value for term, value in found.items()}
+    if terms and len(found) == len(terms):
+        coefficients = task.coefficients()
+        tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in found.items())
+    return tagged
 
 
 class Evaluator:
@@ -90,8 +140,8 @@ class Evaluator:
         self._experiment = experiment
         self._program: Program | None = None  # the first checkpoint starts it
 
-    def evaluate_checkpoint(self, found: Checkpoint) -> dict[str, dict[str, float]]:
-        """Returns the metrics of every evaluation input, by input name."""
+    def evaluate_checkpoint(self, found: Checkpoint) -> dict[str, EvaluationResult]:
+        """Returns the result of every evaluation input, by input name."""
         state = restore_state(self._experiment.learner, found)
         if self._program is None:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)

@@ -17,7 +17,7 @@ from lingo.learner.state import TrainState, named_tensors
 from lingo.storage import injection
 from lingo.storage.shards import Shards
 from lingo.trainer.evaluation import best
-from lingo.trainer.evaluation.evaluate import evaluate_all, tag_metrics
+from lingo.trainer.evaluation.evaluate import evaluate_all, loss_terms, tag_metrics
 from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.live_run import LiveRun
 
@@ -53,9 +53,12 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
-            for name, metrics in evaluate_all(experiment, run.program, between=run.signals.iterate):
-                results[name] = tag_metrics(metrics)
+            rows = run.directory.metrics.read()
+            for name, one in evaluate_all(experiment, run.program, between=run.signals.iterate):
+                results[name] = tag_metrics(one.metrics)
                 run.progress.show_evaluation(name, results[name], step=step)
+                shown = tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
+                run.summaries.write_summaries(step, name, shown)
             best.check_metric(experiment, results)
             run.summaries.write_evaluations(step, results)
             ranking = best.ranking(experiment, run.directory.metrics.read())
