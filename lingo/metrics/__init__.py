@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
-from lingo.metrics.confusion_image import confusion_image
+from lingo.metrics.confusion_picture import confusion_image
 from lingo.metrics.media import Histogram, Image, Table, Text
 from lingo.metrics.metric import (
     Accumulator,

@@ -11,7 +11,7 @@ from lingo.metrics.classification import (
     score_count_results,
     score_table_results,
 )
-from lingo.metrics.confusion_image import MAX_CLASSES, confusion_image
+from lingo.metrics.confusion_picture import MAX_CLASSES, confusion_image
 from lingo.metrics.media import Media
 from lingo.metrics.metric import State, means
 

@@ -7,6 +7,7 @@ from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config.params import ParamError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
+from lingo.trainer.evaluation.evaluate import EvaluationResult
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -31,7 +32,8 @@ def evaluated(monkeypatch, **losses):
 
     def found(experiment, program, *, between):
         list(between([0]))
-        yield "same", {"loss": losses[f"at_{int(program.state().step)}"]}
+        metrics = {"loss": losses[f"at_{int(program.state().step)}"]}
+        yield "same", EvaluationResult(metrics, {})
 
     monkeypatch.setattr(periodic, "evaluate_all", found)
 

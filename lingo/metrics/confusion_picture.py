@@ -98,7 +98,8 @@ def _with_names(matrix: np.ndarray, names: Sequence[str], cell: int) -> np.ndarr
     turned = np.rot90(pixels, -1)  # a view: text that is drawn into it reads upwards in `pixels`
     bottom = side + _MARGIN  # of the matrix, from the left of `turned`
     centre = (cell - LINE_HEIGHT * scale) // 2
-    for start, name, width in zip(range(0, side, cell), shown, widths, strict=True):
+    for number, (name, width) in enumerate(zip(shown, widths, strict=True)):
+        start = number * cell
         draw_text(pixels, name, top=top + start + centre, left=left - _MARGIN - width, scale=scale)
         if fits:
             above, middle = top - LINE_HEIGHT * scale - 2, left + start + (cell - width) // 2
