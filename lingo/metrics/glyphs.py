@@ -103,7 +103,7 @@ def draw_text(pixels: np.ndarray, text: str, *, top: int, left: int, scale: int 
     """
     dots = text_dots(text).repeat(scale, axis=0).repeat(scale, axis=1)
     area = pixels[top : top + dots.shape[0], left : left + dots.shape[1]]
-    is_dark = area.size and area[..., 1].mean() < 128
+    is_dark = area.size and area.mean() < 128
     area[dots[: area.shape[0], : area.shape[1]]] = 255 if is_dark else 0
 
 

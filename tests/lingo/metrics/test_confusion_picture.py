@@ -42,7 +42,7 @@ def test_colours_depend_on_the_shares_of_a_row_alone():
 
 @pytest.mark.parametrize("num_classes", [2, 10, 30, 100])
 def test_every_name_is_legible_beside_its_row_and_above_its_column(num_classes):
-    names = [f"kind {number}" for number in range(num_classes)]
+    names = [f"kind of {number}" for number in range(num_classes)]
     counts = np.eye(num_classes)
     pixels = confusion_image(counts, class_names=names).pixels
     scale = 2 if num_classes <= 30 else 1
