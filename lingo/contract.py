@@ -19,6 +19,7 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.learner.state import Learner
 from lingo.learner.task import Task
+from lingo.metrics.sink import Sink
 from lingo.metrics.text import Measure
 from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.local import Local
@@ -45,13 +46,18 @@ class Checkpointing(Configurable):
 
 
 class Summary(Configurable):
-    """When a report is written: at step 1, then regularly, and at the end."""
+    """When a report is written, at step 1, then regularly, and at the end; what else is shown."""
 
     every_steps: int = 10  # steps from one row to the next
     histograms: bool = True  # of the elements of each weight, whenever an evaluation is due
+    num_examples: int = 16  # of each evaluation input's first batch, shown by `Task.summaries`
+    sinks: list[Sink] = []  # what else receives each report, such as a service
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "every_steps")
+        ranges.check_positive(self.p, "every_steps", "num_examples")
+
+    def setup(self) -> None:
+        self.sinks = [sink.build() for sink in self.p.sinks]
 
 
 class Answers(Configurable):

@@ -121,6 +121,9 @@ class TokenPrediction(Task, interface=True):
     def results(self, means: dict[str, float]) -> dict[str, float]:
         return means | {"perplexity": perplexity(means["loss"])}
 
+    def loss_metrics(self) -> dict[str, str]:
+        return {} if self.p.label_smoothing else {"cross_entropy": "loss"}
+
     def check_positions(self, num_positions: int) -> None:
         for layer in self.model.tree():
             if isinstance(layer, LearnedPositions) and num_positions > layer.p.max_length:

@@ -13,7 +13,14 @@ from lingo.contract import Experiment
 from lingo.data.array_spec import Specs
 from lingo.learner.additive import check_sums
 from lingo.learner.state import TrainState
-from lingo.learner.step import Placement, evaluate_batch, graph_of, step_graph, trace_function
+from lingo.learner.step import (
+    Placement,
+    evaluate_batch,
+    graph_of,
+    predict_batch,
+    step_graph,
+    trace_function,
+)
 
 
 class Traced(NamedTuple):
@@ -39,6 +46,19 @@ def trace_metrics(experiment: Experiment, specs: Specs) -> dict[str, Any]:
     Raises ParamError if they do not have the form that `Task.metrics` documents.
     """
     return trace_function(_evaluation(experiment), experiment.learner, specs).structured_outputs
+
+
+def trace_predictions(experiment: Experiment, specs: Specs) -> dict[str, Any]:
+    """Returns the predictions for a batch with `specs`, and its `weights`, as symbolic tensors.
+
+    Raises ParamError if they do not have the form that `Task.predict` documents.
+    """
+    task, place = experiment.task, Placement(compiled=experiment.runtime.compiles)
+
+    def predict(state: TrainState, batch: Any) -> dict[str, Any]:
+        return predict_batch(task, state.weights, state.state, batch, place)
+
+    return trace_function(predict, experiment.learner, specs).structured_outputs
 
 
 def _evaluation(experiment: Experiment) -> Callable[[TrainState, Any], Any]:

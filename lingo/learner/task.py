@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
 from lingo.config.roots.user_line import definition_line
@@ -21,7 +23,8 @@ from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
-from lingo.metrics.results import is_known, read_state
+from lingo.metrics.media import Media, problem
+from lingo.metrics.results import is_known, read_state, state_summaries
 
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
@@ -46,8 +49,8 @@ class Task(Layer, interface=True):
     """A model with a loss.
 
     Subclasses define `loss`, override `loss_denominators` and `metrics` where needed, define
-    `predict` to be of use after training, and, if they continue texts, `decode` and
-    `check_positions`.
+    `predict` to be of use after training, `summaries` to show examples in TensorBoard, and, if they
+    continue texts, `decode` and `check_positions`.
     """
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
@@ -114,6 +117,36 @@ class Task(Layer, interface=True):
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics to report, from what `read_metric` has returned for all of them."""
         return dict(means)
+
+    def loss_metrics(self) -> dict[str, str]:
+        """Returns {loss term: metric} of metrics that are a term under another name.
+
+        TensorBoard shows a term in training and in evaluations in one chart. A metric that has the
+        name of a term, or `loss/<term>`, needs no entry.
+        """
+        return {}
+
+    def summaries(
+        self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        """Returns what TensorBoard shows of some examples at each evaluation, by name.
+
+        That is an `Image`, `Histogram`, `Text` or `Table` of `lingo.metrics`, or a number. The
+        arrays are [B, ...] of the first B <= `summary.num_examples` examples of an evaluation
+        input, without padding; `predictions` are those of `predict`. Before the first step it is
+        called with predictions of zeros, so that a mistake is found then; later, an exception is a
+        warning.
+        """
+        return {}
+
+    def metric_summaries(
+        self, name: str, state: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        """Returns what TensorBoard shows of the state of a metric over all examples, by name.
+
+        By default a `confusion` is shown as an image. The entries of a state are float64 arrays.
+        """
+        return dict(state_summaries(name, state))
 
     def check_positions(self, num_positions: int) -> None:
         """Raises ParamError if the task cannot continue texts up to `num_positions` positions."""
@@ -230,6 +263,31 @@ def check_results(task: Task, results: Any) -> None:
     if not isinstance(results, Mapping):
         where = _name(task.results)
         raise ParamError(f"{where} returned {_kind(results)}: it returns {{metric: number}}")
+
+
+def check_summaries(
+    method: Callable[..., Any], summaries: Any, *, metrics: Iterable[str] = ()
+) -> None:
+    """Raises ParamError unless a method's summaries are {name: Media or number}.
+
+    No number has a name of one of `metrics`, which are shown under the same tags.
+    """
+    where, known = _name(method), set(metrics)
+    if not isinstance(summaries, Mapping):
+        raise ParamError(
+            f"{where} returned {_kind(summaries)}: it returns {{name: summary}}, such as"
+            " {'examples': lingo.metrics.Table({'label': batch['label']})}"
+        )
+    for name, value in summaries.items():
+        if not (isinstance(name, str) and name):
+            raise ParamError(f"{where}: the name of a summary is a str, not {name!r:.80}")
+        if why := problem(value):
+            raise ParamError(
+                f"{where} returned a summary {name!r} that cannot be shown: {why}. A summary is an"
+                " Image, Histogram, Text or Table of lingo.metrics, or a number"
+            )
+        if name in known:
+            raise ParamError(f"{where}: {name!r} is the name of a metric: rename the summary")
 
 
 def _is_numbers(value: Any) -> bool:

@@ -1,8 +1,10 @@
-"""Additive states of metrics, and the values that are computed from them."""
+"""Additive states of metrics, what is computed from them, what is shown, and where it goes."""
 
 from __future__ import annotations
 
 from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
+from lingo.metrics.confusion_picture import confusion_image
+from lingo.metrics.media import Histogram, Image, Table, Text
 from lingo.metrics.metric import (
     Accumulator,
     bits,
@@ -11,19 +13,27 @@ from lingo.metrics.metric import (
     perplexity,
     weighted_mean,
 )
-from lingo.metrics.results import read_state
+from lingo.metrics.results import read_state, state_summaries
+from lingo.metrics.sink import Sink
 from lingo.metrics.text import text_scores
 
 __all__ = [
     "Accumulator",
+    "Histogram",
+    "Image",
+    "Sink",
+    "Table",
+    "Text",
     "bits",
     "confusion",
+    "confusion_image",
     "mean",
     "means",
     "perplexity",
     "read_state",
     "score_counts",
     "score_table",
+    "state_summaries",
     "text_scores",
     "top_k_accuracy",
     "weighted_mean",

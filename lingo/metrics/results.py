@@ -1,4 +1,4 @@
-"""What states of metrics mean: from sums over all examples to the numbers that are reported."""
+"""What states of metrics mean: from sums over all examples to numbers and images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from lingo.metrics.classification import (
     score_count_results,
     score_table_results,
 )
+from lingo.metrics.confusion_picture import MAX_CLASSES, confusion_image
+from lingo.metrics.media import Media
 from lingo.metrics.metric import State, means
 
 _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
@@ -50,3 +52,16 @@ def read_state(name: str, state: State) -> dict[str, float]:
     if (read := _READERS.get(frozenset(state))) is None:
         raise UnknownState(f"{name} is not a state of lingo.metrics: it has {sorted(state)}")
     return {f"{name}/{result}": value for result, value in read(state).items()}
+
+
+def state_summaries(name: str, state: State) -> dict[str, Media]:
+    """Returns what can be shown of one metric besides numbers, by name: a confusion as an image.
+
+    There is none of a matrix of more than 1,024 classes.
+
+    >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
+    ['quality/confusion']
+    """
+    if set(state) != {"confusion"} or len(state["confusion"]) > MAX_CLASSES:
+        return {}
+    return {f"{name}/confusion": confusion_image(state["confusion"])}

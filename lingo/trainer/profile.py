@@ -47,9 +47,24 @@ class Profile:
         """Profiles the body if its steps are in the range: either all of them are, or none."""
         if steps.start in self._steps and not self._was_running:
             self._start()
-        yield
+        with self._mark_step(steps):
+            yield
         if steps.stop not in self._steps:
             self._stop()
+
+    @contextlib.contextmanager
+    def _mark_step(self, steps: range) -> Iterator[None]:
+        """Marks the body, a span of steps, as one step for the profile's overview.
+
+        The overview leaves out a step without an event inside, as on a mesh, whose computations
+        another profiler records: hence the second event.
+        """
+        if not self._is_running:
+            yield
+            return
+        trace = tf.profiler.experimental.Trace
+        with trace("train", step_num=steps.start + 1, _r=1), trace("span"):
+            yield
 
     def _start(self) -> None:
         self._was_running = True

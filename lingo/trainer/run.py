@@ -52,7 +52,7 @@ from lingo.trainer.start import (
     write_texts,
 )
 from lingo.trainer.step_recorder import StepRecorder
-from lingo.trainer.summaries.hparams import hparams
+from lingo.trainer.summaries.hparams import hparams, parameter_values
 from lingo.trainer.summaries.summaries import Summaries
 from lingo.trainer.throughput import Throughput
 
@@ -129,7 +129,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
         step, profile_steps = start.status.counters.step, run.request.profile_steps
         with (
             mark_running(directory, step),
-            Summaries(directory, step=step) as summaries,
+            Summaries(directory, step=step, sinks=run.experiment.summary.sinks) as summaries,
             Profile(directory.profile, profile_steps, enabled=directory.enabled) as profile,
         ):
             _summarize_start(run, start, summaries)
@@ -209,7 +209,8 @@ def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
     """Writes summaries of what is trained: hyperparameters, configuration, program, graph."""
     experiment, lines, step = run.experiment, start.status.lines, start.status.counters.step
     total = weight_table.total_parameters(weight_table.rows(experiment.task))
-    summaries.start_run(hparams(lines, run.request.origin, total_parameters=total))
+    hyperparameters = hparams(lines, run.request.origin, total_parameters=total)
+    summaries.start_run(hyperparameters, parameter_values(lines))
     if start.status.changes or step == 0:
         summaries.write_text("config", text.render(lines), step=step)
         _summarize_pipelines(experiment, step, summaries)

@@ -74,6 +74,9 @@ class ImageClassification(Task):
             "accuracy": weighted_mean(right, batch["weights"]),
         }
 
+    def loss_metrics(self) -> dict[str, str]:
+        return {} if self.p.label_smoothing else {"cross_entropy": "loss"}
+
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns `logits`, float32 [B, K], and the likeliest `labels`, int32 [B], of `images`."""
         logits = tf.cast(self._logits(batch), tf.float32)

@@ -34,7 +34,12 @@ from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.answers import answer_line, describe_measures, show_nothing
 from lingo.trainer.evaluation.best import choose
-from lingo.trainer.evaluation.evaluate import Evaluated, Evaluator, tag_metrics
+from lingo.trainer.evaluation.evaluate import (
+    EvaluationResult,
+    Evaluator,
+    loss_terms,
+    tag_metrics,
+)
 from lingo.trainer.evaluation.watch import (
     evaluated_steps,
     new_checkpoints,
@@ -103,8 +108,7 @@ def run(values: flags.FlagValues, word: str) -> int:
             if processes.is_leader:
                 _show(found.step, results)
                 if is_same:
-                    tags = {one.input: tag_metrics(one.metrics) for one in results}
-                    write_evaluations(directory, found.step, tags)
+                    _write(directory, experiment, found.step, results)
             if not values.watch:
                 break
     return 0
@@ -168,12 +172,25 @@ def _checkpoints(
         )
 
 
-def _show(step: int, results: Sequence[Evaluated]) -> None:
-    for name, metrics, answers in results:
+def _show(step: int, results: Sequence[EvaluationResult]) -> None:
+    for name, metrics, _, answers in results:
         shown = "  ".join(f"{metric}={value:.6g}" for metric, value in metrics.items())
         print(f"{name}  step={step}  {shown}", flush=True)
         for answer in answers:
             print(f"{name}  step={step}  answer  {answer_line(answer)}", flush=True)
+
+
+def _write(
+    directory: RunDirectory, experiment: Experiment, step: int, results: Sequence[EvaluationResult]
+) -> None:
+    """Adds the results of a checkpoint to the directory of the run."""
+    rows = directory.metrics.read()
+    summaries = {
+        one.input: tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
+        for one in results
+    }
+    tags = {one.input: tag_metrics(one.metrics) for one in results}
+    write_evaluations(directory, step, tags, summaries)
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ as far as each example's own value does: by float32 rounding, where shapes chang
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from lingo.contract import Experiment
 from lingo.data.input import Input
 from lingo.inspection.trace import trace_metrics
 from lingo.learner.state import WhichWeights, restore_state
-from lingo.learner.task import Task, check_results
+from lingo.learner.task import Task, check_results, check_summaries
+from lingo.metrics.media import Media
 from lingo.metrics.metric import Accumulator, State
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
@@ -27,13 +28,19 @@ from lingo.trainer.evaluation.answers import (
     show_nothing,
 )
 from lingo.trainer.evaluation.generate import Between
+from lingo.trainer.evaluation.summarize import check_examples, summarize
+
+T = TypeVar("T")
+
+_TOTAL = "loss/total"
 
 
-class Evaluated(NamedTuple):
-    """What an evaluation says of one input."""
+class EvaluationResult(NamedTuple):
+    """What an evaluation of one input has found."""
 
     input: str  # its name
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # over all examples, by name
+    summaries: dict[str, Media | float]  # what TensorBoard shows besides them, by name
     answers: list[Answer]  # the first, to be shown
 
 
@@ -49,13 +56,20 @@ def evaluate(
 
     Raises DataError if the input fails, ProgramError if the program does.
     """
+    return read_results(task, sum_metrics(program, input, weights=weights, between=between))
+
+
+def sum_metrics(
+    program: Program, input: Input, *, weights: WhichWeights, between: Between
+) -> dict[str, dict[str, np.ndarray]]:
+    """Returns the states of all metrics, arrays of float64, added up over an input."""
     total = Accumulator()
     for step in between(range(input.num_batches())):
         batch = input.batch(step, rows=program.example_slice(input.num_rows(step)))
         input.check_batch(batch)
         with explain_program_errors(f"evaluation, batch {step}"):
             total.add(program.evaluate(batch, weights=weights))
-    return read_results(task, total.states)
+    return total.states
 
 
 def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
@@ -68,14 +82,15 @@ def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
 
 def evaluate_all(
     experiment: Experiment, program: Program, *, between: Between = iter, work: Work = show_nothing
-) -> Iterator[Evaluated]:
-    """Yields the evaluation of every evaluation input of an experiment, in its order.
+) -> Iterator[EvaluationResult]:
+    """Yields the result of every evaluation input of an experiment, in its order.
 
     With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts.
     """
     task, weights = experiment.task, experiment.p.evaluate.weights
     for name, input in experiment.eval_inputs.items():
-        metrics = evaluate(task, program, input, weights=weights, between=between)
+        states = sum_metrics(program, input, weights=weights, between=between)
+        metrics = read_results(task, states)
         answers: list[Answer] = []
         if experiment.evaluate.answers and input.has_text_pairs:
             with work(f"answering {name}") as progress:
@@ -84,13 +99,14 @@ def evaluate_all(
                 )
             metrics |= score_answers(experiment, answers)
             del answers[experiment.evaluate.answers.p.num_shown :]
-        yield Evaluated(name, metrics, answers)
+        summaries = summarize(experiment, program, input, states, metrics)
+        yield EvaluationResult(name, metrics, summaries, answers)
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
     """Returns metrics of every evaluation input from counts that are made up: for their names.
 
-    Raises ParamError if metrics do not have the form that `Task` documents.
+    Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
     task, traced = experiment.task, dict[str, dict[str, float]]()  # by specs
     specs = {name: input.specs() for name, input in experiment.eval_inputs.items()}
@@ -101,17 +117,43 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
             for name, state in trace_metrics(experiment, one).items()
         }
         traced[key] = read_results(task, states)
+        for name, state in states.items():
+            check_summaries(task.metric_summaries, task.metric_summaries(name, state))
     answers = experiment.evaluate.answers
     scores = dict.fromkeys(answers.p.measures if answers else (), 0.5)
-    return {
-        name: traced[repr(one)] | (scores if experiment.eval_inputs[name].has_text_pairs else {})
-        for name, one in specs.items()
-    }
+    results = {}
+    for name, input in experiment.eval_inputs.items():
+        metrics = traced[repr(specs[name])]
+        results[name] = metrics | scores if input.has_text_pairs else metrics
+        check_examples(experiment, input, metrics=results[name])
+    return results
 
 
-def tag_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns the metrics of an evaluation by TensorBoard tag."""
+def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
+    """Returns the metrics, or summaries, of an evaluation by TensorBoard tag."""
     return {f"eval/{metric}": value for metric, value in metrics.items()}
+
+
+def loss_terms(
+    task: Task, metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """Returns the loss terms among an evaluation's metrics, by the tag of the same in training.
+
+    So TensorBoard draws both in one chart. `rows` are those of metrics.jsonl; the last that reports
+    a training loss names the terms. The total is there if every term is.
+    """
+    row = next((row for row in reversed(rows) if _TOTAL in row), {})
+    terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
+    aliases, found = task.loss_metrics(), dict[str, float]()
+    for term in terms:
+        names = (aliases.get(term), f"loss/{term}", term)
+        if (name := next((name for name in names if name in metrics), None)) is not None:
+            found[term] = metrics[name]
+    tagged = {f"loss/{term}": value for term, value in found.items()}
+    if terms and len(found) == len(terms):
+        coefficients = task.coefficients()
+        tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in found.items())
+    return tagged
 
 
 class Evaluator:
@@ -123,8 +165,8 @@ class Evaluator:
 
     def evaluate_checkpoint(
         self, found: Checkpoint, *, work: Work = show_nothing
-    ) -> list[Evaluated]:
-        """Returns the evaluation of every evaluation input."""
+    ) -> list[EvaluationResult]:
+        """Returns the result of every evaluation input."""
         state = restore_state(self._experiment.learner, found)
         if self._program is None:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)

@@ -18,7 +18,12 @@ from lingo.storage import injection
 from lingo.storage.shards import Shards
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.answers import answer_line, describe_measures
-from lingo.trainer.evaluation.evaluate import Evaluated, evaluate_all, tag_metrics
+from lingo.trainer.evaluation.evaluate import (
+    EvaluationResult,
+    evaluate_all,
+    loss_terms,
+    tag_metrics,
+)
 from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.live_run import LiveRun
 
@@ -54,11 +59,14 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
+            rows = run.directory.metrics.read()
             for one in evaluate_all(
                 experiment, run.program, between=run.signals.iterate, work=run.progress.work
             ):
                 results[one.input] = tag_metrics(one.metrics)
                 run.progress.show_evaluation(one.input, results[one.input], step=step)
+                shown = tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
+                run.summaries.write_summaries(step, one.input, shown)
                 self._show_answers(one, step)
             best.check_metric(experiment, results)
             run.summaries.write_evaluations(step, results)
@@ -78,13 +86,13 @@ class PeriodicEvaluation:
             for prompt, text in texts.items():
                 run.progress.message(f"step {step}  sample {prompt!r:.40} -> {text!r:.60}")
 
-    def _show_answers(self, evaluated: Evaluated, step: int) -> None:
-        if not evaluated.answers:
+    def _show_answers(self, result: EvaluationResult, step: int) -> None:
+        if not result.answers:
             return
-        run, name = self._run, evaluated.input
+        run, name = self._run, result.input
         note = describe_measures(run.experiment)
-        run.summaries.write_answers(step, name, evaluated.answers, note=note)
-        for answer in evaluated.answers:
+        run.summaries.write_answers(step, name, result.answers, note=note)
+        for answer in result.answers:
             run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")
 
     def draw(self, step: int) -> None:

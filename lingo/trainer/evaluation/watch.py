@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from lingo.checkpoints import store
+from lingo.metrics.media import Media
 from lingo.storage.rows import Rows
 from lingo.trainer.directory.run_directory import METRICS, RunDirectory
 from lingo.trainer.summaries.events import Events
+from lingo.trainer.summaries.media_events import media_summary
 
 POLL_SECONDS = 1.0
 
@@ -81,16 +84,22 @@ def _ticks(news: Callable[[], Any], timeout_seconds: float, sleep: Sleep) -> Ite
 
 
 def write_evaluations(
-    run: RunDirectory, step: int, evaluations: Mapping[str, Mapping[str, float]]
+    run: RunDirectory,
+    step: int,
+    evaluations: Mapping[str, Mapping[str, float]],
+    summaries: Mapping[str, Mapping[str, Media | float]] = MappingProxyType({}),
 ) -> None:
     """Adds evaluations of a checkpoint, name -> {tag: value}; a failure to write is a warning.
 
-    It needs no lock, as training writes other files.
+    `summaries`, likewise, are for TensorBoard alone. It needs no lock, as training writes other
+    files.
     """
     events = Events(run.path)
     for name, results in evaluations.items():
         folder = run.evaluation(name)
         events.add_scalars(folder, step, results)
+        if shown := summaries.get(name):
+            events.add(folder, step, media_summary(shown))
         row = {"step": int(step), "time": time.time(), **results}
         rows = Rows(folder / METRICS, root=run.path)
         with events.warn_on_failure(rows.path):

@@ -40,7 +40,7 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
     The key of an override is as it was typed, `FeedForward.dropout_rate`, that of an argument
     `exp.<argument>`.
     """
-    resolved = {line.path: _value(line.value) for line in lines}
+    resolved = parameter_values(lines)
     values = {path: resolved[path] for path in HEADLINES if path in resolved}
     if origin.function:
         values["experiment"] = origin.name or f"{origin.file}:{origin.function}"
@@ -49,6 +49,11 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
         values[key] = resolved.get(key, _value(typed))
     values |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
     return values | {"total_parameters": total_parameters}
+
+
+def parameter_values(lines: Sequence[Line]) -> dict[str, Value]:
+    """Returns all parameters of a resolved text by path, as numbers where they are numbers."""
+    return {line.path: _value(line.value) for line in lines}
 
 
 def _value(text: str) -> Value:

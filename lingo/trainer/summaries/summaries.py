@@ -3,7 +3,8 @@
 the run's folder    HParams: the run is a row
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
                     images, samples
-eval_<name>/        scalars and answers of an evaluation
+eval_<name>/        scalars and answers of an evaluation, and what its task shows besides them
+sinks               start, rows of metrics.jsonl, end
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from typing import Any
 
 import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 
 from lingo.config.lazy import tf
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import Schedule
+from lingo.metrics.media import Media
+from lingo.metrics.sink import ParameterValue, Sink
 from lingo.storage.rows import Rows, State
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 from lingo.trainer.summaries import events, hparams, picture
 from lingo.trainer.summaries.history import History, round_digits
+from lingo.trainer.summaries.media_events import histogram_value, media_summary
+from lingo.trainer.summaries.sinks import Sinks
 
 MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
 
-_BUCKETS = 30
 _CLOCK = (
     "A row a stage, the first above, time to the right. **Blue**: forward. **Orange**: backward;"
     " later micro-batches are darker. **Grey**: idle."
@@ -46,9 +49,10 @@ class Summaries:
     A report that cannot be written (a full disk) is a warning, once until it works again.
     """
 
-    def __init__(self, run: RunDirectory, *, step: int) -> None:
+    def __init__(self, run: RunDirectory, *, step: int, sinks: Sequence[Sink] = ()) -> None:
         """Continues the reports of a run after a step; those of later ones are removed."""
         self._run, self._events = run, events.Events(run.path, enabled=run.enabled)
+        self._sinks = Sinks(sinks if run.enabled else ())
         self._is_started = False
         self.cut(step or -1)
 
@@ -73,16 +77,25 @@ class Summaries:
 
     # ---- hyperparameters
 
-    def start_run(self, values: Mapping[str, hparams.Value]) -> None:
-        """Writes the run's row of the HParams table, in place of an earlier one."""
+    def start_run(
+        self,
+        values: Mapping[str, hparams.Value],
+        parameters: Mapping[str, ParameterValue] = MappingProxyType({}),
+    ) -> None:
+        """Writes the run's row of the HParams table, in place of an earlier one; starts sinks.
+
+        `parameters` are all parameters by path, for the sinks.
+        """
         with self._events.warn_on_failure(self._run.path):
             self._events.cut(self._run.path, -1)  # TensorBoard shows the first that it finds
         self._write_hparams(hparams.start_summary(values))
+        self._sinks.start(self._run.path, parameters)
         self._is_started = True
 
     def end_run(self, state: State) -> None:
         """Writes into the run's row how the run ended; an error that leaves the block does so."""
         self._write_hparams(hparams.end_summary(state))
+        self._sinks.end(state)
 
     def _write_hparams(self, summary: bytes) -> None:
         self._events.add(self._run.path, 0, Summary.FromString(summary))
@@ -101,7 +114,7 @@ class Summaries:
         """
         at: dict[str, Any] = {"step": int(step), "time": time.time()}
         row = at | {tag: float(value) for tag, value in scalars.items()}
-        self._append(self._run.metrics, row)
+        self._report(row)
         self._events.add_scalars(self._run.train, step, scalars)
         if vectors:
             row = at | {name: round_digits(vector) for name, vector in vectors.items()}
@@ -115,7 +128,16 @@ class Summaries:
             for tag, value in results.items():
                 row[row_tag(tag, name, first=not i)] = float(value)
             self._events.add_scalars(self._run.evaluation(name), step, results)
+        self._report(row)
+
+    def write_summaries(self, step: int, name: str, summaries: Mapping[str, Media | float]) -> None:
+        """Writes what an evaluation shows in TensorBoard alone, by tag."""
+        if summaries:
+            self._events.add(self._run.evaluation(name), step, media_summary(summaries))
+
+    def _report(self, row: Mapping[str, Any]) -> None:
         self._append(self._run.metrics, row)
+        self._sinks.write(row)
 
     def _append(self, rows: Rows, row: Mapping[str, Any]) -> None:
         with self._events.warn_on_failure(rows.path):
@@ -194,8 +216,7 @@ class Summaries:
 
     def write_histograms(self, step: int, values: Iterable[tuple[str, np.ndarray]]) -> None:
         """Writes histograms of tensors: (tag, float array of any shape, finite) of each."""
-        metadata = histogram_metadata("", "")
-        histograms = (events.tensor_value(tag, histogram(array), metadata) for tag, array in values)
+        histograms = (histogram_value(tag, array) for tag, array in values)
         self._events.add(self._run.train, step, Summary(value=histograms))
 
     def write_images(self, step: int) -> None:
@@ -223,17 +244,6 @@ class Summaries:
 def _sort_key(name: str) -> list[tuple[int, str]]:
     """Returns a key that sorts layer 2 before layer 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split("/")]
-
-
-def histogram(array: np.ndarray) -> np.ndarray:
-    """Returns how many elements of an array are in each of 30 intervals of equal width.
-
-    The array is float, of any shape, finite, not empty; the result float64 [30, 3]: left edge,
-    right edge, count. (TensorBoard's own function needs 240 bytes of memory per element.)
-    """
-    ends = (np.float64(array.min()), np.float64(array.max()))  # their difference may not be float32
-    counts, edges = np.histogram(array, bins=_BUCKETS, range=ends)
-    return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
 def _code_block(text: str) -> str:

@@ -1,8 +1,10 @@
 """A profile of some steps, where TensorBoard looks for it."""
 
 import logging
+from typing import Any
 
 import pytest
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from lingo.config.lazy import tf
 from lingo.trainer.profile import Profile
@@ -44,6 +46,26 @@ def test_a_range_that_was_never_reached_is_a_warning(tmp_path, log, caplog):
     assert caplog.messages == [
         "profile_steps=20:25: no such step was done, so there is no profile."
     ]
+
+
+def test_each_span_is_a_marked_step_of_the_profile_with_an_event_inside(tmp_path):
+    profile = Profile(tmp_path / "profile", range(2, 5))
+    with profile:
+        for steps in (range(0, 2), range(2, 4), range(4, 5), range(5, 6)):
+            with profile.record(steps):
+                pass
+    (file,) = (tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    events: list[Any] = []
+    for plane in space.planes:
+        names = {key: value.name for key, value in plane.event_metadata.items()}
+        stats = {key: value.name for key, value in plane.stat_metadata.items()}
+        for event in (event for line in plane.lines for event in line.events):
+            values = {stats[stat.metadata_id]: stat.int64_value for stat in event.stats}
+            events.append((names[event.metadata_id], values))
+    steps = [values for name, values in events if name == "train"]
+    assert steps == [{"step_num": 3, "_r": 1}, {"step_num": 5, "_r": 1}]
+    assert [name for name, _ in events].count("span") == 2
 
 
 def test_tensorboard_finds_what_was_recorded(tmp_path):

@@ -11,7 +11,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, initial_state
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
-from lingo.trainer.evaluation.evaluate import evaluate
+from lingo.trainer.evaluation.evaluate import evaluate, loss_terms
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -86,3 +86,32 @@ def test_it_can_be_left_between_two_batches(data):
     with pytest.raises(TimeoutError):
         evaluate(task, program, input, between=first_two)
     assert len(program.asked) == 2
+
+
+class Terms:
+    """A task whose metrics have other names than its terms."""
+
+    def loss_metrics(self):
+        return {"cross_entropy": "loss"}
+
+    def coefficients(self):
+        return {"z": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "terms", "found"),
+    [
+        ({"loss": 2.0}, ["cross_entropy"], {"loss/cross_entropy": 2.0, "loss/total": 2.0}),
+        ({"loss": 2.0}, ["cross_entropy", "aux"], {"loss/cross_entropy": 2.0}),
+        ({"loss": 2.0, "loss/z": 4.0}, ["cross_entropy", "z"], {"loss/total": 2.0 + 0.5 * 4.0}),
+        ({"z": 4.0}, ["z"], {"loss/z": 4.0, "loss/total": 2.0}),
+        ({"accuracy": 1.0}, ["cross_entropy"], {}),
+        ({"loss": 2.0}, [], {}),
+    ],
+)
+def test_loss_terms_have_the_tags_of_training_and_the_total_if_all_are_there(metrics, terms, found):
+    row = {f"loss/{term}": 0.0 for term in [*terms, "total"]} if terms else {}
+    rows = [{"step": 1, "loss/total": 1.0, "loss/old": 1.0}, row, {"step": 2, "eval/loss": 1.0}]
+    given = loss_terms(Terms(), metrics, rows if terms else [])
+    assert found.items() <= given.items()
+    assert ("loss/total" in given) == ("loss/total" in found)

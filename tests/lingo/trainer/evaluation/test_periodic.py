@@ -7,7 +7,7 @@ from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config.params import ParamError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best, periodic
-from lingo.trainer.evaluation.evaluate import Evaluated
+from lingo.trainer.evaluation.evaluate import EvaluationResult
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -32,7 +32,8 @@ def evaluated(monkeypatch, **losses):
 
     def found(experiment, program, *, between, work):
         list(between([0]))
-        yield Evaluated("same", {"loss": losses[f"at_{int(program.state().step)}"]}, [])
+        metrics = {"loss": losses[f"at_{int(program.state().step)}"]}
+        yield EvaluationResult("same", metrics, {}, [])
 
     monkeypatch.setattr(periodic, "evaluate_all", found)
 

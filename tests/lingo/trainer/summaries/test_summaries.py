@@ -16,7 +16,8 @@ from lingo.mesh.pipeline.schedule import fill_drain
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.summaries import summaries as summaries_
-from lingo.trainer.summaries.summaries import Summaries, histogram
+from lingo.trainer.summaries.media_events import histogram
+from lingo.trainer.summaries.summaries import Summaries
 
 
 @pytest.fixture

@@ -1,0 +1,167 @@
+"""What TensorBoard shows besides scalars: images, histograms, texts and tables, as plain values.
+
+Axes: N images, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+MAX_ROWS = 1000
+"""The most rows of a table that are shown: TensorBoard's page holds no more."""
+
+_SMALLEST_SIDE = 64  # pixels; smaller images are enlarged, so that a browser does not blur them
+_GAP = 4  # pixels between two images
+_WHITE = 255
+_DIGITS = 5  # significant, of a number in a table
+
+
+class Image(NamedTuple):
+    """An image, or several side by side.
+
+    `pixels` are [H, W], [H, W, C] or, of several, [N, H, W, C], with 1 or 3 channels: uint8, or
+    floats or bools from 0 (black) to 1. `legend` explains them, in Markdown.
+    """
+
+    pixels: np.ndarray
+    legend: str = ""
+
+    def problem(self) -> str:
+        """Returns why the image cannot be shown, in words; "" if it can."""
+        pixels = np.asarray(self.pixels)
+        is_grey = pixels.ndim == 2
+        if not (is_grey or (pixels.ndim in (3, 4) and pixels.shape[-1] in (1, 3))):
+            return f"the pixels of an Image have shape {list(pixels.shape)}, not [H, W, 3]"
+        if pixels.dtype != np.uint8 and pixels.dtype.kind not in "fb":
+            return f"the pixels of an Image are {pixels.dtype}: take uint8, or floats from 0 to 1"
+        return "" if pixels.size else "an Image has no pixels"
+
+    def to_rgb(self) -> np.ndarray:
+        """Returns the image, uint8 [H, W, 3]; several in a row, small ones enlarged.
+
+        >>> Image(np.array([[0.0, 1.0]])).to_rgb().shape
+        (64, 128, 3)
+        """
+        pixels = np.asarray(self.pixels)
+        if pixels.dtype != np.uint8:
+            floats = np.nan_to_num(pixels.astype(np.float32), nan=0.0)
+            pixels = (255 * np.clip(floats, 0, 1)).round().astype(np.uint8)
+        if pixels.ndim == 2:
+            pixels = pixels[..., None]
+        images = [_enlarge(one) for one in (pixels if pixels.ndim == 4 else pixels[None])]
+        gap = np.full([images[0].shape[0], _GAP, images[0].shape[2]], _WHITE, np.uint8)
+        row = np.concatenate([part for one in images for part in (one, gap)][:-1], axis=1)
+        return np.broadcast_to(row, [*row.shape[:2], 3])
+
+
+class Histogram(NamedTuple):
+    """How often values occur: floats or integers of any shape; those that are not finite do not."""
+
+    values: np.ndarray
+
+    def problem(self) -> str:
+        """Returns why the histogram cannot be shown, in words; "" if it can."""
+        dtype = np.asarray(self.values).dtype
+        return "" if dtype.kind in "fiub" else f"the values of a Histogram are {dtype}, no numbers"
+
+    def finite(self) -> np.ndarray:
+        """Returns the finite values, float64 [number of them]."""
+        values = np.asarray(self.values, np.float64).ravel()
+        return values[np.isfinite(values)]
+
+
+class Text(NamedTuple):
+    """A text in Markdown."""
+
+    markdown: str
+
+    def problem(self) -> str:
+        """Returns why the text cannot be shown, in words; "" if it can."""
+        kind = type(self.markdown).__name__
+        return "" if isinstance(self.markdown, str) else f"a Text holds a {kind}, not a str"
+
+
+class Table(NamedTuple):
+    """A table, such as of examples: title -> the cells of a column, from above.
+
+    Columns are lists or arrays of one length; cells are texts, numbers or bools.
+    """
+
+    columns: Mapping[str, Sequence[Any] | np.ndarray]
+
+    def problem(self) -> str:
+        """Returns why the table cannot be shown, in words; "" if it can."""
+        if not (isinstance(self.columns, Mapping) and self.columns):
+            return "a Table has no columns: it takes {title: [cells]}"
+        for title, column in self.columns.items():
+            if isinstance(column, str) or not hasattr(column, "__len__"):
+                return f"the column {title!r} of a Table is no list of cells"
+        sizes = {title: len(column) for title, column in self.columns.items()}
+        if len(set(sizes.values())) > 1:
+            return f"the columns of a Table have different numbers of cells: {sizes}"
+        return ""
+
+    def to_markdown(self) -> str:
+        """Returns the table in Markdown, its cells as they are; columns of numbers to the right.
+
+        >>> print(Table({"text": ["a|b"], "loss": [0.123456]}).to_markdown())
+        | text | loss |
+        |---|---:|
+        | a&#124;b | 0.12346 |
+        """
+        columns = [list(column)[:MAX_ROWS] for column in self.columns.values()]
+        lines = [
+            [_escape(title) for title in self.columns],
+            *([_cell(value) for value in row] for row in zip(*columns, strict=True)),
+        ]
+        marks = ["---:" if all(map(_is_number, column)) else "---" for column in columns]
+        rows = [f"| {' | '.join(line)} |" for line in lines]
+        rows.insert(1, f"|{'|'.join(marks)}|")
+        left = len(next(iter(self.columns.values()))) - MAX_ROWS
+        return "\n".join(rows) + (f"\n\n{left:,} more rows" if left > 0 else "")
+
+
+Media: TypeAlias = Image | Histogram | Text | Table
+"""What a task may show besides numbers."""
+
+
+def problem(summary: Any) -> str:
+    """Returns why a value is neither Media nor a number that can be shown, in words; "" if it is.
+
+    >>> problem(0.5), problem("a")
+    ('', 'it is a str')
+    """
+    if isinstance(summary, (Image, Histogram, Text, Table)):
+        return summary.problem()
+    return "" if _is_number(summary) else f"it is a {type(summary).__name__}"
+
+
+def _enlarge(pixels: np.ndarray) -> np.ndarray:
+    """Returns [H, W, C] with every pixel as a square, so that the shorter side is not tiny."""
+    times = max(1, _SMALLEST_SIDE // min(pixels.shape[:2]))
+    return pixels.repeat(times, axis=0).repeat(times, axis=1)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    return isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+
+
+def _cell(value: Any) -> str:
+    if not _is_number(value):
+        return _escape(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+    number = float(value)
+    is_whole = isinstance(value, numbers.Integral) or not math.isfinite(number)
+    return str(value) if is_whole else f"{number:.{_DIGITS}g}"
+
+
+def _escape(text: str) -> str:
+    """Returns a text that Markdown shows as it is, in one line: all but words as entities."""
+    line = text.replace("\r", "").replace("\n", "\u23ce ")
+    return "".join(c if c.isalnum() or c in " .,:;'" else f"&#{ord(c)};" for c in line)

@@ -1,0 +1,42 @@
+"""What a task shows besides metrics is checked, and each mistake is one sentence."""
+
+import numpy as np
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.learner.task import Task, check_summaries
+from lingo.metrics import Image, Table
+
+
+class Plain(Task):
+    """A task that shows nothing of its own."""
+
+
+def test_a_confusion_is_shown_by_default_and_no_examples_are():
+    task = Plain.params().build()
+    assert task.metric_summaries("mine", {"confusion": np.eye(2)}).keys() == {"mine/confusion"}
+    assert task.metric_summaries("loss", {"sum": 1.0, "weight": 1.0}) == {}
+    assert task.summaries({}, {}) == {}
+    assert task.loss_metrics() == {}
+
+
+@pytest.mark.parametrize(
+    ("summaries", "message"),
+    [
+        (None, r"test_task.py:\d+: Task.summaries returned None: it returns {name: summary}"),
+        ({1: 0.5}, "the name of a summary is a str, not 1"),
+        ({"": 0.5}, "the name of a summary is a str, not ''"),
+        ({"a": "text"}, "returned a summary 'a' that cannot be shown: it is a str. A summary is"),
+        ({"a": Image(np.zeros(3))}, r"cannot be shown: the pixels of an Image have shape \[3\]"),
+        ({"loss": 0.5}, "'loss' is the name of a metric: rename the summary"),
+    ],
+)
+def test_summaries_of_another_form_are_refused(summaries, message):
+    message = message.replace("test_task.py", "task.py")
+    with pytest.raises(ParamError, match=message):
+        check_summaries(Plain.params().build().summaries, summaries, metrics=["loss"])
+
+
+def test_numbers_and_media_are_taken():
+    good = {"a": 1, "b": np.float32(0.5), "c": Table({"x": [1]})}
+    check_summaries(Plain.params().build().summaries, good, metrics=["loss"])
