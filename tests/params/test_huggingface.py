@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
+from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import lingo
 from lingo.checkpoints.errors import CheckpointMismatch
+from lingo.checkpoints.transfer import Transfer
 from lingo.checkpoints.warm_start import weight_shapes
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -18,7 +22,7 @@ from lingo.data.prompt import Prompt
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
-from lingo.layers import context
+from lingo.layers import MoE, context
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
@@ -29,6 +33,7 @@ from tasks.seq2seq.task import SequenceToSequence
 MODELS = pathlib.Path(__file__).parent / "huggingface"
 DECODERS = ("gemma2", "gpt2", "llama2", "llama31", "mixtral", "qwen2", "qwen3")
 ENCODER_DECODERS = ("switch", "t5", "t5_tied")
+WEIGHTS = "model.safetensors"
 NEVER = 1_000_000  # an end that no beam has
 
 
@@ -52,8 +57,8 @@ LOGITS = {LanguageModeling: DecoderLogits, SequenceToSequence: EncoderDecoderLog
 class Model:
     """A model of transformers in lingo, and what transformers computes."""
 
-    def __init__(self, name: str) -> None:
-        folder = MODELS / name
+    def __init__(self, name: str, folder: pathlib.Path | None = None) -> None:
+        folder = folder or MODELS / name
         read = read_model(folder)
         task = LOGITS[read.task.cls]
         self.task = task.params(model=read.task.model, vocab_size=read.task.vocab_size).build()
@@ -63,7 +68,7 @@ class Model:
         self.transfer = warm.transfer(shapes)
         self.learner = Learner(self.task, Sgd.params(learning_rate=1.0).build())
         self.state = load_arrays(initial_state(self.learner, self.transfer.value))
-        self.expected = dict(np.load(folder / "expected.npz"))
+        self.expected = dict(np.load(MODELS / name / "expected.npz"))
 
     @property
     def has_encoder(self) -> bool:
@@ -189,3 +194,88 @@ def test_weights_of_another_model_are_refused(tmp_path: pathlib.Path) -> None:
     warm = read.warm_start(str(tmp_path)).build()
     with pytest.raises(CheckpointMismatch, match=r"missing model\.layers\.2"):
         warm.transfer(weight_shapes(task))
+
+
+# ---- files as others write them ------------------------------------------------------------------
+
+
+def copy_model(name: str, folder: pathlib.Path, rename: Callable[[str], str], **more) -> None:
+    """Writes a tiny model's folder with other names of its tensors, and more of them."""
+    tensors = load_file(MODELS / name / "model.safetensors")
+    shutil.copy(MODELS / name / "config.json", folder)
+    save_file({rename(key): value for key, value in tensors.items()} | more, folder / WEIGHTS)
+
+
+def read_weights(folder: pathlib.Path) -> tuple[dict[str, np.ndarray], Transfer]:
+    """Returns the weights of the model in a folder, and how they are read."""
+    model = read_model(folder)
+    transfer = model.warm_start(str(folder)).build().transfer(weight_shapes(model.task.build()))
+    return {name: transfer.value(name) for name in transfer.reads}, transfer
+
+
+def assert_same_weights(folder: pathlib.Path, name: str, dtype: type = np.float32) -> None:
+    """Asserts that a folder has the weights of a tiny model, rounded to a type."""
+    weights, _ = read_weights(folder)
+    expected, _ = read_weights(MODELS / name)
+    assert {*weights} == {*expected}
+    for key, value in expected.items():
+        rounded = value.astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(weights[key], rounded, err_msg=key)
+
+
+def test_gpt2_is_read_without_a_prefix_and_without_its_masks(tmp_path: pathlib.Path) -> None:
+    """As in the file that is published, which is of 2019."""
+    masks = {f"h.{i}.attn.bias": np.ones([1, 1, 32, 32], np.float32) for i in range(2)}
+    masks |= {f"h.{i}.attn.masked_bias": np.array(-1e4, np.float32) for i in range(2)}
+    copy_model("gpt2", tmp_path, lambda key: key.removeprefix("transformer."), **masks)
+    assert_same_weights(tmp_path, "gpt2")
+    _, transfer = read_weights(tmp_path)
+    used = {read.name for read in transfer.reads.values()}
+    assert {*transfer.source.tensors} - used == {*masks}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_a_model_is_read_from_several_files(name: str, tmp_path: pathlib.Path) -> None:
+    tensors = load_file(MODELS / name / WEIGHTS)
+    files = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    weight_map = {key: files[i % 2] for i, key in enumerate(tensors)}
+    for file in files:
+        save_file({k: v for k, v in tensors.items() if weight_map[k] == file}, tmp_path / file)
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (tmp_path / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
+    shutil.copy(MODELS / name / "config.json", tmp_path)
+    assert_same_weights(tmp_path, name)
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_smaller_types_are_read(dtype: type, tmp_path: pathlib.Path) -> None:
+    tensors = load_file(MODELS / "t5" / WEIGHTS)
+    shutil.copy(MODELS / "t5" / "config.json", tmp_path)
+    save_file({key: value.astype(dtype) for key, value in tensors.items()}, tmp_path / WEIGHTS)
+    assert_same_weights(tmp_path, "t5", dtype)
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"tie_word_embeddings": False, "scale_decoder_outputs": None}]
+)
+def test_t5_has_a_head_of_its_own_if_the_weights_have(config, tmp_path: pathlib.Path) -> None:
+    """Configurations of transformers 5 call every T5 tied."""
+    shared = load_file(MODELS / "t5" / WEIGHTS)["shared.weight"]
+    copy_model("t5", tmp_path, str, **{"lm_head.weight": 2 * shared})
+    values = read_config(tmp_path) | config
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    weights, _ = read_weights(tmp_path)
+    np.testing.assert_array_equal(weights["model/head/w"], 2 * shared.T)
+    assert Model("t5", tmp_path).logits() == pytest.approx(2 * Model("t5").logits(), abs=1e-4)
+
+
+def test_switch_has_experts_where_transformers_has() -> None:
+    """Layer 1 and every so many after it: transformers' rule."""
+    config = read_config(MODELS / "switch")
+    for num_layers, num_sparse, expected in ((4, 2, [1, 3]), (6, 2, [1, 4]), (2, 2, [0, 1])):
+        changes = {"num_layers": num_layers, "num_sparse_encoder_layers": num_sparse}
+        task = describe_model(config | changes).task.build()
+        layers = task.model.encoder.layers
+        assert [i for i, layer in enumerate(layers) if isinstance(layer.ffn, MoE)] == expected
+    with pytest.raises(ParamError, match="feed_forward_proj='gated-gelu'; lingo's switch_transf"):
+        describe_model(config | {"feed_forward_proj": "gated-gelu"})
