@@ -124,7 +124,7 @@ def test_scores_are_those_of_sacrebleu_and_replace_the_metric_of_the_task(starte
     def work(what):
         yield lambda done, total: seen.append((what, done, total))
 
-    ((name, metrics, shown),) = evaluate_all(built, program, work=work)
+    ((name, metrics, _, shown),) = evaluate_all(built, program, work=work)
     assert seen == [("answering same", 11, 11)]
     assert (name, shown) == ("same", found[:3])
     assert metrics.items() >= expected.items()

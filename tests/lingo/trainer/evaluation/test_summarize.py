@@ -171,6 +171,6 @@ def test_an_evaluation_of_a_checkpoint_shows_the_same(run, directory):
     run(parity(), directory)
     experiment = parity().build()
     found = best.choose(experiment, RunDirectory(directory), None)
-    result = Evaluator(experiment).evaluate_checkpoint(found)["heldout"]
+    (result,) = Evaluator(experiment).evaluate_checkpoint(found)
     assert {"table", "parity/confusion"} <= result.summaries.keys()
     assert result.summaries["number"] == SEEN[-2][1]["logits"].max(), "as at the end of training"
