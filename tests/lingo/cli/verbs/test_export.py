@@ -59,6 +59,7 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
     assert (out / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
     model, before, after = api.load("run"), read_weights(folder), read_weights(out)
     assert {*after} == {*model.weights}
+    assert model.experiment.train_input.tokenizer.start_id == 0  # T5's decoder reads <pad> first
     for name, value in model.weights.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
         assert (after[name] != before[name]).any(), name
