@@ -10,6 +10,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.layers.context import apply
+from lingo.layers.initial import ZEROS
 from lingo.layers.norm import LayerNorm, Norm, RmsNorm
 
 X = 3 + np.random.default_rng(0).normal(size=[2, 3, 4]).astype(np.float32)
@@ -35,6 +36,16 @@ def test_rms_norm_without_scale_has_no_weight_and_brings_features_to_size_one() 
     y, _ = apply(layer, {}, X)
     assert not layer.weights()
     np.testing.assert_allclose(np.mean(np.square(y), axis=-1), 1.0, rtol=1e-5)
+
+
+def test_a_norm_that_adds_one_multiplies_by_one_more_than_its_scale(draw: Callable) -> None:
+    layer = RmsNorm.params(dim=4, adds_one=True).build()
+    weights = draw(layer)
+    more = {"scale": 1 + weights["scale"]}
+    expected, _ = apply(RmsNorm.params(dim=4).build(), more, X)
+    np.testing.assert_allclose(apply(layer, weights, X)[0], expected, rtol=1e-6)
+    (spec,) = layer.weights().values()
+    assert spec.init is ZEROS
 
 
 @pytest.mark.parametrize("cls", [RmsNorm, LayerNorm])

@@ -116,6 +116,13 @@ def test_the_scale_multiplies_the_logits(draw: Callable) -> None:
     close(apply(small(query_scale=1.0), weights, X)[0], apply(small(), twice, X)[0])
 
 
+def test_the_bias_of_the_output_may_be_left_out(with_weights) -> None:
+    layer, weights = with_weights(small(use_bias=True, use_output_bias=False))
+    assert {name for name in weights if "b_" in name} == {"b_query", "b_key", "b_value"}
+    zero = weights | {"b_output": tf.zeros([layer.p.dim])}
+    close(apply(layer, weights, X)[0], apply(small(use_bias=True), zero, X)[0])
+
+
 def test_a_feature_scale_of_zero_is_one_and_scales_features_of_queries(with_weights) -> None:
     layer, weights = with_weights(small(scale_features=True))
     zero = weights | {"feature_scale": tf.zeros([4])}

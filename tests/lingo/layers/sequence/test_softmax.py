@@ -44,6 +44,15 @@ def test_a_bias_adds_to_the_logit_of_each_token(draw: Callable) -> None:
 
 
 @both
+def test_a_scale_multiplies_the_logits_before_the_cap(head: type[Head], draw: Callable) -> None:
+    free = head.params(dim=4, vocab_size=7)
+    weights = draw(free.build())
+    logits = apply(free.build(), weights, X, VECTORS)[0].numpy()
+    scaled, _ = apply(free.copy().set(logit_scale=0.5, logit_cap=2.0).build(), weights, X, VECTORS)
+    np.testing.assert_allclose(scaled, 2.0 * np.tanh(logits / 4.0), rtol=1e-5, atol=1e-6)
+
+
+@both
 def test_a_cap_bends_logits_between_its_bounds(head: type[Head], draw: Callable) -> None:
     free = head.params(dim=4, vocab_size=7)
     weights = draw(free.build())
