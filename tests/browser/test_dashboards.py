@@ -14,7 +14,6 @@ from lingo.layers import Linear
 from lingo.learner.task import Task
 from lingo.metrics import Histogram, Image, Table, confusion, confusion_image, weighted_mean
 from lingo.optim import Adam
-from lingo.runtimes.local import Local
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
@@ -96,7 +95,6 @@ def server(tmp_path_factory, tensorboard):
             eval_inputs={"heldout": heldout},
             optimizer=Adam.params(learning_rate=rate),
             max_steps=20,
-            runtime=Local.params(xla=True),
             summary=Summary.params(every_steps=1, num_examples=8),
             evaluate=Evaluation.params(every_steps=5),
         )
