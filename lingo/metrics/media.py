@@ -107,11 +107,11 @@ class Table(NamedTuple):
         return ""
 
     def to_markdown(self) -> str:
-        """Returns the table in Markdown, its cells as they are; columns of numbers to the right.
+        """Returns the table in Markdown, its cells as they are.
 
         >>> print(Table({"text": ["a|b"], "loss": [0.123456]}).to_markdown())
         | text | loss |
-        |---|---:|
+        |---|---|
         | a&#124;b | 0.12346 |
         """
         columns = [list(column)[:MAX_ROWS] for column in self.columns.values()]
@@ -119,9 +119,8 @@ class Table(NamedTuple):
             [_escape(title) for title in self.columns],
             *([_cell(value) for value in row] for row in zip(*columns, strict=True)),
         ]
-        marks = ["---:" if all(map(_is_number, column)) else "---" for column in columns]
         rows = [f"| {' | '.join(line)} |" for line in lines]
-        rows.insert(1, f"|{'|'.join(marks)}|")
+        rows.insert(1, "|" + "---|" * len(columns))
         left = len(next(iter(self.columns.values()))) - MAX_ROWS
         return "\n".join(rows) + (f"\n\n{left:,} more rows" if left > 0 else "")
 

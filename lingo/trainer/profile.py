@@ -10,8 +10,10 @@ from pathlib import Path
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lingo.config.lazy import tf
-from lingo.storage.files import describe_os_error, make_folder
+from lingo.storage.files import StorageError, describe_os_error, make_folder, write_bytes
 from lingo.trainer.summaries.events import Events
+
+_ITERATION, _RENAMED = b"iter_num", b"loop_num"  # of one length, so that the file stays valid
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +21,8 @@ _log = logging.getLogger(__name__)
 class Profile:
     """Profiles a range of steps, once.
 
-    The range consists of whole spans (`spans`): one must end at each of its ends, `bounds`.
+    The range consists of whole spans (`spans`): one must end at each of its ends, `bounds`. In the
+    profile's overview a span is a step, whatever its size.
     """
 
     def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:
@@ -54,7 +57,7 @@ class Profile:
 
     @contextlib.contextmanager
     def _mark_step(self, steps: range) -> Iterator[None]:
-        """Marks the body, a span of steps, as one step for the profile's overview.
+        """Marks the body, a span of steps, as one step for the overview.
 
         The overview leaves out a step without an event inside, as on a mesh, whose computations
         another profiler records: hence the second event.
@@ -84,5 +87,18 @@ class Profile:
         self._is_running = False
         try:
             tf.profiler.experimental.stop()
-        except tf.errors.OpError as error:
+            for file in (self._folder / "plugins" / "profile").glob("*/*.xplane.pb"):
+                _hide_iterations(file, root=self._folder.parent)
+        except (OSError, StorageError, tf.errors.OpError) as error:
             _log.warning("no profile: %s", describe_os_error(error))
+
+
+def _hide_iterations(file: Path, *, root: Path) -> None:
+    """Renames the number of an iteration of a TensorFlow loop in a profile.
+
+    If TensorBoard's plugin finds such a number, it takes iterations for the steps, also those of a
+    loop inside a step, ignores the marks of steps, and its overview has no times.
+    """
+    content = file.read_bytes()
+    if _ITERATION in content:
+        write_bytes(file, content.replace(_ITERATION, _RENAMED), root=root)

@@ -39,7 +39,7 @@ def test_cells_of_a_table_are_shown_as_they_are():
     text = Table({"text | x": [nasty, b"ok"], "n": np.array([1, 20]), "p": [0.25, np.nan]})
     lines = text.to_markdown().splitlines()
     assert len(lines) == 4
-    assert lines[1] == "|---|---:|---:|"
+    assert lines[1] == "|---|---|---|"
     assert all(line.count("|") == 4 for line in lines)
     assert not set("*<_`") & set("".join(lines))
     assert lines[3] == "| ok | 20 | nan |"

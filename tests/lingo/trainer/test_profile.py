@@ -53,7 +53,7 @@ def test_each_span_is_a_marked_step_of_the_profile_with_an_event_inside(tmp_path
     with profile:
         for steps in (range(0, 2), range(2, 4), range(4, 5), range(5, 6)):
             with profile.record(steps):
-                pass
+                tf.function(lambda: tf.while_loop(lambda i: i < 3, lambda i: i + 1, [0]))()
     (file,) = (tmp_path / "profile").glob("plugins/profile/*/*.xplane.pb")
     space = xplane_pb2.XSpace.FromString(file.read_bytes())
     events: list[Any] = []
@@ -66,6 +66,9 @@ def test_each_span_is_a_marked_step_of_the_profile_with_an_event_inside(tmp_path
     steps = [values for name, values in events if name == "train"]
     assert steps == [{"step_num": 3, "_r": 1}, {"step_num": 5, "_r": 1}]
     assert [name for name, _ in events].count("span") == 2
+    stats = {name for _, values in events for name in values}
+    assert "loop_num" in stats
+    assert "iter_num" not in stats, "TensorBoard would take iterations of loops for steps"
 
 
 def test_tensorboard_finds_what_was_recorded(tmp_path):

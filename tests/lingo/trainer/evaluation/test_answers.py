@@ -130,7 +130,7 @@ def test_scores_are_those_of_sacrebleu_and_replace_the_metric_of_the_task(starte
     assert metrics.items() >= expected.items()
     assert trace_evaluations(built)["same"].keys() == metrics.keys()
     assert answers_of(started, measures=["chrf"], num_shown=0)
-    ((_, metrics, shown),) = evaluate_all(built, program)
+    ((_, metrics, _, shown),) = evaluate_all(built, program)
     assert (shown, "bleu" in metrics, "chrf" in metrics) == ([], False, True)
 
 

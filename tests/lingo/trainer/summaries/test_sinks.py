@@ -2,15 +2,38 @@
 
 import pathlib
 
+import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.contract import Experiment, Summary
+from lingo.data import ArrayInput
+from lingo.layers import Linear
+from lingo.learner.task import Task
 from lingo.metrics.sink import Sink
+from lingo.optim import Sgd
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.summaries.sinks import Sinks
 from lingo.trainer.summaries.summaries import Summaries
 
 CALLS = []
+
+
+class Square(Task):
+    """Half the square of a number that is to become zero."""
+
+    linear: Linear = Linear.params(dim=1, output_dim=1)
+
+    def setup(self):
+        self.linear = self.p.linear.build()
+
+    def loss(self, batch):
+        return {"square": tf.reduce_sum(batch["weights"][:, None] * self.linear(batch["x"]) ** 2)}
+
+
+def ones():
+    return {"x": np.ones([4, 1], np.float32)}
 
 
 class Recorder(Sink):
@@ -65,15 +88,20 @@ def test_an_exception_is_one_warning_until_it_works_again_and_the_next_sink_is_c
     assert caplog.messages == ["Broken lacks reports: RuntimeError: the service is gone"] * 2
 
 
-@pytest.mark.usefixtures("once_compiled")
-def test_a_run_reports_to_its_sinks_what_it_writes_and_again_after_a_resume(
-    small, run, directory, rows
+def test_a_run_reports_to_its_sinks_what_it_writes_and_the_next_steps_after_a_resume(
+    run, directory, rows
 ):
     def reported():
         return [call[1:3] for call in CALLS if isinstance(call[1], int)]
 
-    params = small(max_steps=4).set(eval_inputs={})
-    params.summary.sinks = [Recorder]
+    data = ArrayInput.params(function=ones, batch_size=2)
+    params = Experiment.params(
+        task=Square,
+        train_input=data,
+        optimizer=Sgd.params(learning_rate=0.01),
+        max_steps=4,
+        summary=Summary.params(every_steps=1, histograms=False, sinks=[Recorder]),
+    )
     run(params, directory)
     assert CALLS[0][:3] == ("a", "start", directory)
     assert CALLS[0][3]["optimizer.learning_rate"] == 0.01

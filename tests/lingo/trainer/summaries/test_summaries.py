@@ -13,6 +13,7 @@ from tensorboard.util import tensor_util
 from lingo.config.lazy import tf
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import fill_drain
+from lingo.metrics import Image, Table
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.summaries import summaries as summaries_
@@ -73,6 +74,22 @@ def test_resumed_reports_replace_those_of_steps_done_again(run):
     assert events(run.train, "a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert events(run.evaluation("heldout"), "eval/a") == {1: 1.0, 10: 10.0, 20: -20.0}
     assert [row["a"] for row in run.metrics.read()] == [1.0, 10.0, -20.0]
+
+
+def test_resumed_summaries_replace_those_of_steps_done_again(run, caplog):
+    media = {"eval/table": Table({"a": [1]}), "eval/image": Image(np.zeros([2, 2]))}
+    with Summaries(run, step=0) as summaries:
+        for step in (10, 20):
+            summaries.write_summaries(step, "heldout", media | {"eval/number": float(step)})
+    with Summaries(run, step=10) as summaries:
+        summaries.write_summaries(20, "heldout", media | {"eval/number": -20.0})
+    assert events(run.evaluation("heldout"), "eval/number") == {10: 10.0, 20: -20.0}
+    found = EventAccumulator(str(run.evaluation("heldout"))).Reload()
+    for tag in media:
+        assert [event.step for event in found.Tensors(tag)] == [10, 20]
+    run.evaluation("other").write_text("not a directory")
+    summaries.write_summaries(20, "other", media)
+    assert "cannot write" in caplog.text, "a warning"
 
 
 def test_files_with_nothing_to_remove_are_not_rewritten(run):
