@@ -10,7 +10,7 @@ width, Q and R positions of a block of queries and of keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
@@ -25,7 +25,7 @@ class BlockSize(NamedTuple):
     keys: int
 
 
-_SQUARE = BlockSize(512, 512)
+_SQUARE = BlockSize(512, 512)  # where a band hides some of them, and for XLA
 _ROWS = BlockSize(256, 16384)  # mostly all keys: the softmax of a block is that of its queries
 
 
@@ -84,7 +84,7 @@ def attend_blockwise(
         dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
             multiply each weight by a factor that does not depend on the weights.
         block: the size of blocks of logits; None: that which took the least time on processors.
-        compiled: whether XLA compiles the program, for which another size is best.
+        compiled: whether XLA compiles the program, for which other sizes and products are best.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -97,12 +97,12 @@ def attend_blockwise(
     """
     query, key, value = (tf.convert_to_tensor(x) for x in (query, key, value))
     weights = [tf.convert_to_tensor(w) for w in tf.nest.flatten(logits.weights)]
-    if block is None:  # squares, where a band hides some of them
+    if block is None:
         block = _SQUARE if compiled or logits.band != Band() else _ROWS
 
     @tf.custom_gradient
     def compute(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *weights: tf.Tensor) -> Any:
-        blocks = _Blocks(query, key, value, logits, dropout, block)
+        blocks = _Blocks((query, key, value), logits, dropout, block, compiled)
         result, peaks, totals = blocks.average(weights)
 
         def backward(gradient: tf.Tensor) -> Any:
@@ -158,9 +158,10 @@ class _Blocks:
     """The computation of one call; queries are [B, K, G, T, H]."""
 
     def __init__(
-        self, query: Any, key: Any, value: Any, logits: Logits, dropout: Any, most: BlockSize
+        self, heads: Sequence[Any], logits: Logits, dropout: Any, most: BlockSize, compiled: bool
     ) -> None:
-        self.logits, self.dropout = logits, dropout
+        query, key, value = heads
+        self.logits, self.dropout, self.compiled = logits, dropout, compiled
         self.num_heads, self.num_groups = size_of(query, 1), size_of(key, 1)
         self.share = self.num_heads // self.num_groups
         self.queries = _Grid(query.shape[2], most.queries)
@@ -171,8 +172,6 @@ class _Blocks:
             lambda x: self.queries.pad(x, 1), logits.query_inputs
         )
         self.key_inputs = tf.nest.map_structure(lambda x: self.keys.pad(x, 1), logits.key_inputs)
-
-    # ---- the result ------------------------------------------------------------------------------
 
     def average(self, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the result, [B, N, T, H], and float32 [B, K, G, T, 1] twice.
@@ -185,32 +184,27 @@ class _Blocks:
 
             def add_keys(j: Any, state: Any, *, masked: bool) -> Any:
                 key, value = (self.keys.block(x, j, 2) for x in (self.key, self.value))
-                logits, _ = self._logits(
-                    tf.matmul(query, key, transpose_b=True), i, j, weights, masked
-                )
+                product = tf.matmul(query, key, transpose_b=True)
+                logits, _ = self._logits(product, i, j, weights, masked)
                 share = tf.nn.softmax(logits)  # within the block
                 peak, total = self._sizes(logits, share)
                 if self.dropout is not None:
                     share = share * self._factors(i, j)
-                share = tf.cast(share, value.dtype)
-                average = tf.cast(tf.matmul(share, value), tf.float32)
+                average = tf.cast(tf.matmul(tf.cast(share, value.dtype), value), tf.float32)
                 block = peak, total, average * total
                 return block if self.keys.count == 1 else _merge(state, block)
 
-            width = size_of(self.value, 3)
             empty = tf.zeros_like(query[:, :, :, :1], tf.float32)
-            state = (empty + tf.float32.min, empty, empty * tf.zeros([width]))
+            state = (empty + tf.float32.min, empty, empty * tf.zeros([size_of(self.value, 3)]))
             peak, total, sums = self._over_keys(i, add_keys, state)
             results = (tf.cast(sums / total, self.value.dtype), peak, total)
             return [out.write(i, self._unfold(x)) for out, x in zip(outs, results, strict=True)]
 
-        dtypes = [self.value.dtype, tf.float32, tf.float32]
-        arrays = [_array(d, self.queries.count) for d in dtypes]
+        dtypes = self.value.dtype, tf.float32, tf.float32
+        arrays = [_array(dtype, self.queries.count) for dtype in dtypes]
         outs = _loop(0, self.queries.count, attend_block, arrays)
         result, peaks, totals = (self.queries.join(out, 3) for out in outs)
         return self._join_heads(result), peaks, totals
-
-    # ---- the gradient ----------------------------------------------------------------------------
 
     def gradients(
         self, gradient: tf.Tensor, result: tf.Tensor, peaks: Any, totals: Any, weights: Any
@@ -224,10 +218,9 @@ class _Blocks:
         gradient, result = (tf.cast(x, tf.float32) for x in (gradient, result))
         inner = tf.reduce_sum(gradient * result, axis=-1, keepdims=True)
         gradient, inner = self._split_heads(gradient), self._split_heads(inner)
-        pad = self.queries.pad
-        totals = pad(totals - 1.0, 3) + 1.0  # 1 at padding
+        totals = self.queries.pad(totals - 1.0, 3) + 1.0  # 1 at padding
         gradient, inner = gradient / totals, inner / totals
-        peaks = pad(peaks, 3)
+        peaks = self.queries.pad(peaks, 3)
         exact = dtype != tf.bfloat16 and dtype != tf.float16
         fold_peak = exact and self.logits.logit_cap is None and self.keys.count > 1
         fold_inner = exact and self.dropout is None
@@ -263,8 +256,8 @@ class _Blocks:
                     d_logits *= slope
                 kept, d_logits = tf.cast(kept, dtype), tf.cast(d_logits, dtype)
                 d_query += tf.cast(tf.matmul(d_logits, keys[1]), tf.float32)
-                d_keys = _add(d_keys, j, tf.matmul(d_logits, query_only, transpose_a=True))
-                d_values = _add(d_values, j, tf.matmul(kept, upward, transpose_a=True))
+                d_keys = _add(d_keys, j, self._sum_over_queries(d_logits, query_only))
+                d_values = _add(d_values, j, self._sum_over_queries(kept, upward))
                 return d_query, d_keys, d_values, d_weights
 
             d_queries, *sums = state
@@ -338,9 +331,8 @@ class _Blocks:
         if not terms:
             return logits, slope
         shape, static = tf.shape(logits), logits.shape
-        logits = tf.reshape(
-            logits, [-1, self.num_groups, self.share, self.queries.size, self.keys.size]
-        )
+        heads = [self.num_groups, self.share, self.queries.size, self.keys.size]
+        logits = tf.reshape(logits, [-1, *heads])
         for term in terms:
             logits += term
         return tf.ensure_shape(tf.reshape(logits, shape), static), slope
@@ -356,6 +348,12 @@ class _Blocks:
             return zeros, zeros + 1.0
         peak = tf.reduce_max(logits, axis=-1, keepdims=True)
         return peak, 1.0 / tf.reduce_max(share, axis=-1, keepdims=True)
+
+    def _sum_over_queries(self, block: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        """Multiplies the transpose of [B, K, G Q, R] by [B, K, G Q, H]."""
+        if self.compiled:  # for XLA on processors, transposing the narrow ones takes less time
+            return tf.linalg.matrix_transpose(tf.matmul(x, block, transpose_a=True))
+        return tf.matmul(block, x, transpose_a=True)
 
     def _hide(self, mask: Any, i: Any, j: Any, *, masked: bool) -> tf.Tensor:
         """Returns what hides keys that the mask or band hides, and padding, [B or 1, Q, R]."""

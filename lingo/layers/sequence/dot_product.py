@@ -168,15 +168,18 @@ class DotProductAttention(Layer, interface=True):
         self, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *, logits: Logits
     ) -> tf.Tensor:
         """Returns averages of values, [B, T, N, H]; arguments as in `attend_blockwise`."""
+        key, value = (
+            annotate(x, "batch", self._num_heads("key")[1], None, None) for x in (key, value)
+        )
         averages = attend_blockwise(
-            self._scale_query(query),
+            annotate(self._scale_query(query), "batch", "heads", None, None),
             key,
             value,
             logits=logits._replace(logit_cap=self.p.logit_cap),
             dropout=partial_dropout(self, rate=self.p.dropout_rate, form=self.p.dropout_form),
             compiled=context.current().compiled,
         )
-        return swap_heads(averages)
+        return swap_heads(annotate(averages, "batch", "heads", None, None))
 
     def _dropout(self, num_blocks: int, weights: tf.Tensor) -> tf.Tensor:
         """Drops some of the weights [B * num_blocks, N, T, S], by the example that they are of."""

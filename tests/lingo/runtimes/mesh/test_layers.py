@@ -29,6 +29,8 @@ from lingo.layers.wrap.weight_norm import WeightNorm
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.hlo.module import parse
+from lingo.ops import blockwise_attention
+from lingo.ops.blockwise_attention import BlockSize
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
@@ -87,6 +89,11 @@ def recurrent() -> Params:
     return model(Stack.params(layer=networks, num_layers=2))
 
 
+def blocked() -> Params:
+    """Two heads share keys, which are attended to by blocks, of several documents."""
+    return model(Stack.params(layer=transformer(num_kv_heads=2, dropout_rate=0.1, blockwise=True)))
+
+
 def mixture(router: Params, group_size: int | None = None) -> Params:
     """Two scanned layers, some of eight experts a token, dropout inside and around them."""
     expert = FeedForward.params(gated=True, use_bias=True, hidden_dim=6, dropout_rate=0.3)
@@ -124,6 +131,7 @@ CASES = [
     (reweighted, "model"),
     *((odd, mesh) for mesh in ("2d", "update", "sequence")),
     (recurrent, "whole batch"),
+    (blocked, "sequence"),
     *((experts, mesh) for mesh in ("expert", "split experts", "whole batch of experts")),
     (grouped_experts, "data and expert"),
 ]
@@ -143,6 +151,11 @@ def batch(rows: int = B) -> dict[str, np.ndarray]:
         "weights": (np.arange(rows) < rows - 1).astype(np.float32),
         "rows": np.arange(rows, dtype=np.int32),
     }
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blockwise_attention, "_SQUARE", BlockSize(5, 4))
 
 
 PROMPTS = ([1, 2, 3], [4, 5], [6, 7, 8, 9, 1])
@@ -208,6 +221,16 @@ def test_metrics_and_texts_are_those_of_one_device(made):
     expected, found = one.decode(prompts, sampling), many.decode(prompts, sampling)
     np.testing.assert_array_equal(found["tokens"], expected["tokens"])
     np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-5)
+
+
+def test_attention_by_blocks_gathers_split_positions_once_not_for_each_block():
+    learner = Learner(blocked().build(), Sgd.params(learning_rate=0.5).build())
+    specs = {name: (array.shape, array.dtype.name) for name, array in batch(8).items()}
+    program: Any = MESHES["sequence"].build().compile_program(learner, specs)
+    found = [c for c in collectives(parse(program.text), program.mesh) if len(c.array.shape) > 3]
+    gathered = [c for c in found if c.kind == "all-gather"]
+    assert len(gathered) == 4, "queries, keys, values, and the gradient of the result"
+    assert all(c.axes == ("sequence",) for c in gathered), "never the heads or the batch"
 
 
 def test_tokens_travel_to_experts_and_no_expert_to_tokens():
