@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -83,10 +83,13 @@ def export_hugging_face(
         dtype: of the weights; config.json names it.
 
     Raises:
-        ParamError: if the folder exists, there is no config.json, or it is of another model.
+        ParamError: if the folder exists, there is no config.json or it is of another model, or for
+            another dtype.
         MissingPackage: without `safetensors`.
         StorageError: if the folder cannot be written.
     """
+    if dtype not in (types := get_args(FloatType)):
+        raise ParamError(f"{dtype=} is not one of {', '.join(types)}")
     import_safetensors()
     source = _source(experiment) if config is None else config
     imported: Params = registry.get(PRETRAINED, [f"exp.path={str(source.absolute())!r}"]).params
@@ -94,8 +97,7 @@ def export_hugging_face(
     warm_start = imported.init_from.build()
     tensors = convert_weights(warm_start, weights, experiment.task.weights())
     settings = json.loads((source / CONFIG).read_text())
-    for name in {"dtype", "torch_dtype"} & {*settings}:
-        settings[name] = dtype
+    settings |= dict.fromkeys({"dtype", "torch_dtype"} & {*settings} or {"dtype"}, dtype)
     with _new_folder(folder) as place:
         for file in _tokenizer_files(experiment):
             shutil.copyfile(file, place / file.name)

@@ -86,6 +86,9 @@ def test_parts_scale_and_offset_are_undone() -> None:
     np.testing.assert_array_equal(weights["b"], source[:, 3:] + 1)
     (tensor,) = convert_weights(warm, weights, task.weights()).values()
     np.testing.assert_array_equal(tensor, source)
+    less = WarmStart.params(path="x", skip=("b",)).build()
+    with pytest.raises(ParamError, match="the layout has no tensor for the weight b"):
+        convert_weights(less, weights, task.weights())
 
 
 def test_how_a_model_is_executed_and_trained_may_change(tmp_path: pathlib.Path) -> None:
@@ -144,6 +147,8 @@ def test_a_model_that_was_not_imported_needs_a_config(tmp_path: pathlib.Path) ->
     assert (tmp_path / "out" / "model.safetensors").exists()
     with pytest.raises(ParamError, match="out exists: name another folder"):
         export_hugging_face(experiment, weights, tmp_path / "out", config=MODELS / "llama2")
+    with pytest.raises(ParamError, match="dtype='int8' is not one of float32, bfloat16"):
+        export_hugging_face(experiment, weights, tmp_path / "two", dtype="int8")  # type: ignore
     with pytest.raises(ParamError, match=r"the model is not the one that .*gpt2"):
         export_hugging_face(experiment, weights, tmp_path / "two", config=MODELS / "gpt2")
 
