@@ -34,7 +34,7 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
-from lingo.storage.files import explain_write_errors
+from lingo.storage.files import explain_write_errors, storage_error
 
 PRETRAINED = "huggingface.pretrained_model"
 """The experiment that reads the folder of any model of the hub that lingo knows."""
@@ -102,9 +102,9 @@ def export_hugging_face(
         for file in _tokenizer_files(experiment):
             shutil.copyfile(file, place / file.name)
         (place / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
-        library = importlib.import_module("safetensors.numpy")
         typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
-        library.save_file(typed, place / WEIGHTS, metadata={"format": "pt"})
+        _save(typed, place / WEIGHTS)
+        shutil.copymode(place / CONFIG, place / WEIGHTS)  # the library's files are the owner's only
 
 
 def convert_weights(
@@ -162,6 +162,14 @@ def _tokenizer_files(experiment: Experiment) -> Iterator[Path]:
         folder = Path(os.path.expanduser(tokenizer.file)).parent
         yield from (folder / name for name in _TOKENIZER_FILES if (folder / name).is_file())
         return
+
+
+def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
+    library, writer = import_safetensors(), importlib.import_module("safetensors.numpy")
+    try:
+        writer.save_file(tensors, file, metadata={"format": "pt"})
+    except library.SafetensorError as error:
+        raise storage_error(file, error) from error
 
 
 @contextlib.contextmanager

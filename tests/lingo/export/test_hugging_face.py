@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 import lingo
@@ -55,6 +55,7 @@ def test_an_imported_model_is_exported_bit_for_bit(name: str, tmp_path: pathlib.
     assert configs[0] == configs[1]
     with safe_open(tmp_path / "out" / "model.safetensors", "numpy") as file:
         assert file.metadata() == {"format": "pt"}
+    assert len({file.stat().st_mode for file in (tmp_path / "out").iterdir()}) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,11 +162,18 @@ def test_a_folder_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
         export_hugging_face(params.build(), weights, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ],
+)
 def test_an_error_while_writing_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **keywords: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     experiment = imported("llama2").build()
     weights = weights_of(experiment)
