@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
-from lingo.storage.files import explain_write_errors
+from lingo.storage.files import explain_write_errors, storage_error
 
 PRETRAINED = "huggingface.pretrained_model"
 """The experiment that reads the folder of any model of the hub that lingo knows."""
@@ -83,10 +83,13 @@ def export_hugging_face(
         dtype: of the weights; config.json names it.
 
     Raises:
-        ParamError: if the folder exists, there is no config.json, or it is of another model.
+        ParamError: if the folder exists, there is no config.json or it is of another model, or for
+            another dtype.
         MissingPackage: without `safetensors`.
         StorageError: if the folder cannot be written.
     """
+    if dtype not in (types := get_args(FloatType)):
+        raise ParamError(f"{dtype=} is not one of {', '.join(types)}")
     import_safetensors()
     source = _source(experiment) if config is None else config
     imported: Params = registry.get(PRETRAINED, [f"exp.path={str(source.absolute())!r}"]).params
@@ -94,15 +97,14 @@ def export_hugging_face(
     warm_start = imported.init_from.build()
     tensors = convert_weights(warm_start, weights, experiment.task.weights())
     settings = json.loads((source / CONFIG).read_text())
-    for name in {"dtype", "torch_dtype"} & {*settings}:
-        settings[name] = dtype
+    settings |= dict.fromkeys({"dtype", "torch_dtype"} & {*settings} or {"dtype"}, dtype)
     with _new_folder(folder) as place:
         for file in _tokenizer_files(experiment):
             shutil.copyfile(file, place / file.name)
         (place / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
-        library = importlib.import_module("safetensors.numpy")
         typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
-        library.save_file(typed, place / WEIGHTS, metadata={"format": "pt"})
+        _save(typed, place / WEIGHTS)
+        shutil.copymode(place / CONFIG, place / WEIGHTS)  # the library's files are the owner's only
 
 
 def convert_weights(
@@ -160,6 +162,14 @@ def _tokenizer_files(experiment: Experiment) -> Iterator[Path]:
         folder = Path(os.path.expanduser(tokenizer.file)).parent
         yield from (folder / name for name in _TOKENIZER_FILES if (folder / name).is_file())
         return
+
+
+def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
+    library, writer = import_safetensors(), importlib.import_module("safetensors.numpy")
+    try:
+        writer.save_file(tensors, file, metadata={"format": "pt"})
+    except library.SafetensorError as error:
+        raise storage_error(file, error) from error
 
 
 @contextlib.contextmanager

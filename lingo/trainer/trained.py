@@ -291,7 +291,7 @@ class Trained:
         """
         if format != "huggingface":
             raise ParamError(f"{format=} is not known: there is 'huggingface'")
-        source = None if config is None else Path(config)
+        source = None if config is None else Path(config).expanduser()
         export_hugging_face(self.experiment, self.weights, Path(folder), config=source, dtype=dtype)
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:

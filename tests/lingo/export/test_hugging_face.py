@@ -7,7 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 import lingo
@@ -55,6 +55,7 @@ def test_an_imported_model_is_exported_bit_for_bit(name: str, tmp_path: pathlib.
     assert configs[0] == configs[1]
     with safe_open(tmp_path / "out" / "model.safetensors", "numpy") as file:
         assert file.metadata() == {"format": "pt"}
+    assert len({file.stat().st_mode for file in (tmp_path / "out").iterdir()}) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -86,6 +87,9 @@ def test_parts_scale_and_offset_are_undone() -> None:
     np.testing.assert_array_equal(weights["b"], source[:, 3:] + 1)
     (tensor,) = convert_weights(warm, weights, task.weights()).values()
     np.testing.assert_array_equal(tensor, source)
+    less = WarmStart.params(path="x", skip=("b",)).build()
+    with pytest.raises(ParamError, match="the layout has no tensor for the weight b"):
+        convert_weights(less, weights, task.weights())
 
 
 def test_how_a_model_is_executed_and_trained_may_change(tmp_path: pathlib.Path) -> None:
@@ -144,6 +148,8 @@ def test_a_model_that_was_not_imported_needs_a_config(tmp_path: pathlib.Path) ->
     assert (tmp_path / "out" / "model.safetensors").exists()
     with pytest.raises(ParamError, match="out exists: name another folder"):
         export_hugging_face(experiment, weights, tmp_path / "out", config=MODELS / "llama2")
+    with pytest.raises(ParamError, match="dtype='int8' is not one of float32, bfloat16"):
+        export_hugging_face(experiment, weights, tmp_path / "two", dtype="int8")  # type: ignore
     with pytest.raises(ParamError, match=r"the model is not the one that .*gpt2"):
         export_hugging_face(experiment, weights, tmp_path / "two", config=MODELS / "gpt2")
 
@@ -156,11 +162,18 @@ def test_a_folder_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
         export_hugging_face(params.build(), weights, tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ],
+)
 def test_an_error_while_writing_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **keywords: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     experiment = imported("llama2").build()
     weights = weights_of(experiment)
