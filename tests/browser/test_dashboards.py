@@ -154,7 +154,8 @@ def test_histograms_of_weights_and_of_the_task_are_drawn(server, browser, name):
     browser.open(f"{server.url}#{name}")
     drawn = """
         const areas = all('path').filter(path => (path.getAttribute('d') ?? '').length > 60);
-        const wide = areas.filter(path => path.getBoundingClientRect().width > 100);
+        const wide = areas.filter(path => path.getBoundingClientRect().width > 100
+            && path.checkVisibility({opacityProperty: true, visibilityProperty: true}));
         return all('*').some(e => e.innerText?.includes('eval/surety')) && wide.length >= 8;
     """
     browser.until(drawn, name)
