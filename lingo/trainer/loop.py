@@ -30,7 +30,7 @@ from lingo.trainer.live_run import LiveRun
 from lingo.trainer.profile import Profile
 from lingo.trainer.rewinder import Rewinder
 from lingo.trainer.saver import Saver, intervals
-from lingo.trainer.throughput import Work
+from lingo.trainer.throughput import Work, advise_loop
 
 
 class Outcome(NamedTuple):
@@ -68,6 +68,7 @@ class Loop:
         self._run, self._profile = run, profile
         self._work = Work(run.experiment)
         self._scalars: dict[str, float] = {}
+        self._is_advised = False  # whether the run has printed `advise_loop`
         self._saver = Saver(run, metadata)
         self._rewinder = Rewinder(run, self._saver, restore)
         self._evaluation = PeriodicEvaluation(run, self._saver.state)
@@ -219,6 +220,13 @@ class Loop:
         self._scalars = report.scalars
         self._run.summaries.write_step(step, *report)
         self._run.progress.report(step, report.scalars)
+        p = self._run.experiment.p
+        advice = advise_loop(
+            report.scalars, steps_per_loop=p.steps_per_loop, steps_left=p.max_steps - step
+        )
+        if advice and not self._is_advised:
+            self._run.progress.message(advice)
+            self._is_advised = True
 
 
 def spans(

@@ -6,6 +6,7 @@ Axes: K steps, B batch.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -42,6 +43,28 @@ class Work:
             specs = {k: ((num_rows, *v.shape[2:]), v.dtype.name) for k, v in batches.items()}
             self._flops[shape] = self._experiment.step_flops(specs)
         return self._flops[shape]
+
+
+FAST_STEP_MS = 10.0
+"""The time of a step below which calling the program may take a good part of it."""
+
+LONG_STEPS = 1000
+"""The steps left from which advice on their speed is worth a line."""
+
+
+def advise_loop(rates: Mapping[str, float], *, steps_per_loop: int, steps_left: int) -> str:
+    """Returns a line on how to train faster, "" if there is none; `rates` are of `Throughput.read`.
+
+    The number of steps per call is advised, not chosen, by the time of a step: where a run stops or
+    rewinds after an anomaly depends on it, and would depend on how busy the machine is.
+    """
+    milliseconds = rates.get("perf/step_time_ms", math.inf)
+    if milliseconds >= FAST_STEP_MS or steps_per_loop > 1 or steps_left < LONG_STEPS:
+        return ""
+    return (
+        f"a step takes {milliseconds:.1f} ms, in good part for the call of the program:"
+        " --set=steps_per_loop=10 does ten steps by one call"
+    )
 
 
 class Throughput:

@@ -12,6 +12,7 @@ from lingo.data.sources.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.runtime import ProgramError
+from lingo.trainer import throughput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import spans
 from lingo.trainer.request import Request
@@ -87,6 +88,15 @@ def test_reports_are_those_of_their_steps(small, run, losses, tmp_path):
     run(together, tmp_path / "together")
     expected = losses(tmp_path / "plain")
     assert losses(tmp_path / "together") == {step: expected[step] for step in (1, 10, 20, 21)}
+
+
+def test_a_long_run_of_short_steps_is_advised_once(small, run, directory, monkeypatch, capsys):
+    monkeypatch.setattr(throughput, "FAST_STEP_MS", 1e9)
+    monkeypatch.setattr(throughput, "LONG_STEPS", 1)
+    params = small(max_steps=4).set(eval_inputs={})
+    params.summary.every_steps = 1
+    run(params, directory)
+    assert capsys.readouterr().out.count("--set=steps_per_loop=10") == 1
 
 
 def test_bfloat16_trains_as_well_and_keeps_float32(small, run, losses, weights, tmp_path):

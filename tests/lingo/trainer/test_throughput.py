@@ -1,6 +1,8 @@
 """Throughput: what was done, by the time it took."""
 
-from lingo.trainer.throughput import Throughput
+import pytest
+
+from lingo.trainer.throughput import Throughput, advise_loop
 
 
 def test_pace_is_what_was_done_by_the_time_it_took(clock):
@@ -42,3 +44,16 @@ def test_utilization_is_the_time_at_the_peak_by_the_time_it_took(clock):
 
 def test_no_steps_have_no_pace(clock):
     assert Throughput(clock=clock).read() == {}
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "steps_per_loop", "steps_left", "is_advised"),
+    [(9.9, 1, 1000, True), (10.0, 1, 1000, False), (9.9, 10, 1000, False), (9.9, 1, 999, False)],
+)
+def test_many_short_steps_are_advised_to_share_a_call(
+    milliseconds, steps_per_loop, steps_left, is_advised
+):
+    rates = {"perf/step_time_ms": milliseconds}
+    advice = advise_loop(rates, steps_per_loop=steps_per_loop, steps_left=steps_left)
+    assert ("takes 9.9 ms" in advice and "--set=steps_per_loop=10" in advice) == is_advised
+    assert advise_loop({}, steps_per_loop=1, steps_left=1000) == ""
