@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from lingo.metrics.glyphs import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
+from lingo.metrics.pixel_font import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
 from lingo.metrics.media import Image
 
 LEGEND = (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingo.metrics.confusion_picture import MAX_CLASSES, cell_colours, confusion_image
-from lingo.metrics.glyphs import text_dots
+from lingo.metrics.pixel_font import text_dots
 from lingo.metrics.results import state_summaries
 
 

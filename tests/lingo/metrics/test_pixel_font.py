@@ -1,18 +1,18 @@
-"""Text as pixels: every character has a glyph of its own, and text is legible on any colour."""
+"""A pixel font: every character has dots of its own, and text is legible on any colour."""
 
 import numpy as np
 import pytest
 
-from lingo.metrics.glyphs import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
+from lingo.metrics.pixel_font import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
 
 PRINTABLE = "".join(map(chr, range(33, 127)))
 
 
-def test_every_printable_character_has_its_own_glyph_and_others_share_a_box():
-    glyphs = {text_dots(c).tobytes() for c in PRINTABLE}
-    assert len(glyphs) == len(PRINTABLE)
+def test_every_printable_character_has_its_own_dots_and_others_share_a_box():
+    pictures = {text_dots(c).tobytes() for c in PRINTABLE}
+    assert len(pictures) == len(PRINTABLE)
     assert text_dots("é").tobytes() == text_dots("漢").tobytes()
-    assert text_dots("é").tobytes() not in glyphs
+    assert text_dots("é").tobytes() not in pictures
 
 
 def test_a_line_is_as_wide_as_its_characters_and_an_empty_one_has_no_width():

@@ -1,4 +1,4 @@
-"""Text as pixels: glyphs of 5 x 8 dots for the names and numbers inside images.
+"""A font of 5 x 8 dots for the names and numbers inside images.
 
 Axes: H height, W width.
 """
@@ -13,9 +13,9 @@ LINE_HEIGHT = 8  # dots of a line
 CHARACTER_WIDTH = 6  # dots, with the gap to the next
 
 _FIRST, _PER_ROW = " ", 16
-_UNKNOWN = "\x7f"  # the last glyph, a box
+_UNKNOWN = "\x7f"  # the last character, a box
 
-_GLYPHS = """
+_CHARACTERS = """
 ..... ..#.. .#.#. ..... ..#.. ##..# .#... ..#.. ...#. .#... ..... ..... ..... ..... ..... ....#
 ..... ..#.. .#.#. .#.#. .#### ##..# #.#.. ..#.. ..#.. ..#.. #.#.# ..#.. ..... ..... ..... ....#
 ..... ..#.. ..... ##### #.#.. ...#. #.#.. ..... .#... ...#. .###. ..#.. ..... ..... ..... ...#.
@@ -86,13 +86,13 @@ def text_dots(text: str) -> np.ndarray:
     #...#..###.
     ...........
     """
-    glyphs = _glyphs()
-    unknown = glyphs[ord(_UNKNOWN) - ord(_FIRST)]
+    characters = _characters()
+    unknown = characters[ord(_UNKNOWN) - ord(_FIRST)]
     gap = np.zeros([LINE_HEIGHT, 1], bool)
     columns: list[np.ndarray] = []
     for character in text:
         index = ord(character) - ord(_FIRST)
-        columns += [glyphs[index] if 0 <= index < len(glyphs) else unknown, gap]
+        columns += [characters[index] if 0 <= index < len(characters) else unknown, gap]
     return np.concatenate(columns[:-1], axis=1) if columns else gap[:, :0]
 
 
@@ -108,9 +108,9 @@ def draw_text(pixels: np.ndarray, text: str, *, top: int, left: int, scale: int 
 
 
 @functools.cache
-def _glyphs() -> np.ndarray:
-    """Returns all glyphs, bool [96, 8, 5]."""
-    blocks = [block.split("\n") for block in _GLYPHS.strip().split("\n\n")]
+def _characters() -> np.ndarray:
+    """Returns the dots of all characters, bool [96, 8, 5]."""
+    blocks = [block.split("\n") for block in _CHARACTERS.strip().split("\n\n")]
     rows = np.array([[list(row.replace(" ", "")) for row in block] for block in blocks]) == "#"
     rows = rows.reshape(len(blocks), LINE_HEIGHT, _PER_ROW, CHARACTER_WIDTH - 1)
     return rows.swapaxes(1, 2).reshape(-1, LINE_HEIGHT, CHARACTER_WIDTH - 1)
