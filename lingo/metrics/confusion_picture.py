@@ -10,13 +10,18 @@ they have room.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 import numpy as np
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
 
-from lingo.metrics.pixel_font import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
 from lingo.metrics.media import Image
+
+Font: TypeAlias = "ImageFont.FreeTypeFont | ImageFont.ImageFont"
 
 LEGEND = (
     "A **row** for each label, a **column** for each prediction. **Blue**: right. **Red**: wrong."
@@ -28,7 +33,8 @@ MAX_CLASSES = 1024
 """The most classes that are drawn."""
 
 _SIDE = 640  # pixels of the matrix, about
-_CELLS = (8, 80)  # pixels: the smallest cell with a name beside it; the largest
+_CELLS = (10, 80)  # pixels: the smallest cell with a name beside it; the largest
+_FONT_SIZES = (16, 13, 10, 8)  # pixels, the largest first
 _MAX_NAME = 16  # characters
 _MARGIN = 6  # pixels
 _WHITE, _LINE, _EMPTY = 255, 225, 205
@@ -58,7 +64,8 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
     if num_classes <= 100:
         cell = max(cell, _CELLS[0])
     matrix = _draw_matrix(counts, cell)
-    return Image(_with_names(matrix, [_cut(name) for name in names], cell), LEGEND)
+    page = _add_names(matrix, [_cut(name) for name in names], cell)
+    return Image(np.array(page), LEGEND)
 
 
 def cell_colours(counts: np.ndarray) -> np.ndarray:
@@ -71,58 +78,94 @@ def cell_colours(counts: np.ndarray) -> np.ndarray:
     return np.where(totals[..., None] > 0, colours, _EMPTY).round().astype(np.uint8)
 
 
-def _draw_matrix(counts: np.ndarray, cell: int) -> np.ndarray:
-    """Returns the cells with their counts, uint8 [K * cell, K * cell, 3]."""
-    pixels = cell_colours(counts).repeat(cell, axis=0).repeat(cell, axis=1)
+def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
+    """Returns the cells with their counts, where all counts have room."""
+    colours = cell_colours(counts)
+    pixels = colours.repeat(cell, axis=0).repeat(cell, axis=1)
     if cell >= _CELLS[0]:
         pixels[cell - 1 :: cell] = pixels[:, cell - 1 :: cell] = _LINE
+    matrix = Picture.fromarray(pixels)
     texts = {(i, j): _short(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)}
-    scale = _largest_scale(texts.values(), width=cell - 3, height=cell - 3)
-    for (i, j), text in texts.items() if scale else ():
-        height, width = (size * scale for size in text_dots(text).shape)
-        top, left = i * cell + (cell - height) // 2, j * cell + (cell - width) // 2
-        draw_text(pixels, text, top=top, left=left, scale=scale)
-    return pixels
+    if (font := _largest_font(texts.values(), size=cell - 3)) is None:
+        return matrix
+    for (i, j), text in texts.items():
+        shade = "black" if colours[i, j].mean() >= 128 else "white"
+        where = ((j + 0.5) * cell, (i + 0.5) * cell)
+        ImageDraw.Draw(matrix).text(where, text, fill=shade, font=font, anchor="mm")
+    return matrix
 
 
-def _with_names(matrix: np.ndarray, names: Sequence[str], cell: int) -> np.ndarray:
+def _add_names(matrix: Picture.Image, names: Sequence[str], cell: int) -> Picture.Image:
     """Returns the matrix with names of rows on its left, names of columns and titles above."""
-    side, scale = len(matrix), 2 if cell >= 2 * LINE_HEIGHT else 1
+    side, title = matrix.width, _FONT_SIZES[0] + _MARGIN
     shown = names if cell >= _CELLS[0] else []  # else rows are thinner than text
-    widths = [text_dots(name).shape[1] * scale for name in shown]
-    fits = max(widths, default=0) < cell - 2
-    left = 2 * LINE_HEIGHT + 3 * _MARGIN + max(widths, default=0)
-    top = left if not fits else 2 * LINE_HEIGHT + 3 * _MARGIN + LINE_HEIGHT * scale
-    pixels = np.full([top + side + _MARGIN, left + side + _MARGIN, 3], _WHITE, np.uint8)
-    pixels[top : top + side, left : left + side] = matrix
-    turned = np.rot90(pixels, -1)  # a view: text that is drawn into it reads upwards in `pixels`
-    bottom = side + _MARGIN  # of the matrix, from the left of `turned`
-    centre = (cell - LINE_HEIGHT * scale) // 2
-    for number, (name, width) in enumerate(zip(shown, widths, strict=True)):
-        start = number * cell
-        draw_text(pixels, name, top=top + start + centre, left=left - _MARGIN - width, scale=scale)
-        if fits:
-            above, middle = top - LINE_HEIGHT * scale - 2, left + start + (cell - width) // 2
-            draw_text(pixels, name, top=above, left=middle, scale=scale)
-        else:
-            beside = left + start + centre
-            draw_text(turned, name, top=beside, left=bottom + _MARGIN, scale=scale)
-    _draw_title(pixels, "prediction", start=left, side=side)
-    _draw_title(turned, "label", start=_MARGIN, side=side)
-    return pixels
+    font = _font(max((size for size in _FONT_SIZES if size < cell), default=_FONT_SIZES[-1]))
+    width = math.ceil(max(map(font.getlength, shown), default=0)) + _MARGIN
+    rows = _draw_lines(shown, (width, side), font=font, anchor="rm")
+    columns = _draw_lines(shown, (width, side), font=font, anchor="lm")
+    columns = columns.transpose(Picture.Transpose.ROTATE_90)  # they read upwards
+    if width <= cell:  # short names need not be turned
+        columns = _draw_columns(shown, (side, title), font=font)
+    left, top = title + _MARGIN + rows.width, title + _MARGIN + columns.height
+    page = _blank((left + side + _MARGIN, top + side + _MARGIN))
+    page.paste(matrix, (left, top))
+    page.paste(rows, (left - rows.width, top))
+    page.paste(columns, (left, top - columns.height))
+    page.paste(_draw_title("prediction", (side, title)), (left, _MARGIN))
+    label = _draw_title("label", (side, title)).transpose(Picture.Transpose.ROTATE_90)
+    page.paste(label, (_MARGIN, top))
+    return page
 
 
-def _draw_title(pixels: np.ndarray, text: str, *, start: int, side: int) -> None:
-    """Draws what an axis shows at the top, in the middle of the matrix."""
-    scale = 2 if side > 2 * len(text) * CHARACTER_WIDTH else 1
-    width = text_dots(text).shape[1] * scale
-    draw_text(pixels, text, top=_MARGIN, left=start + max(side - width, 0) // 2, scale=scale)
+def _draw_lines(
+    names: Sequence[str], size: tuple[int, int], *, font: Font, anchor: str
+) -> Picture.Image:
+    """Returns names one below the other, each in the middle of its row of cells.
+
+    `anchor` is "rm", at the right, or "lm", at the left; `size` is (width, height).
+    """
+    picture = _blank(size)
+    x = size[0] - _MARGIN // 2 if anchor == "rm" else _MARGIN // 2
+    for number, name in enumerate(names):
+        where = (x, (number + 0.5) * size[1] / len(names))
+        ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor=anchor)
+    return picture
 
 
-def _largest_scale(texts: Collection[str], *, width: int, height: int) -> int:
-    """Returns the size of a dot, 2, 1 or 0, with which all texts have room."""
-    longest = max((len(text) for text in texts), default=0) * CHARACTER_WIDTH - 1
-    return next((s for s in (2, 1) if s * longest <= width and s * LINE_HEIGHT <= height), 0)
+def _draw_columns(names: Sequence[str], size: tuple[int, int], *, font: Font) -> Picture.Image:
+    """Returns names side by side, each above its column of cells; `size` is (width, height)."""
+    picture = _blank(size)
+    for number, name in enumerate(names):
+        where = ((number + 0.5) * size[0] / len(names), size[1] - _MARGIN)
+        ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor="ms")
+    return picture
+
+
+def _draw_title(text: str, size: tuple[int, int]) -> Picture.Image:
+    """Returns what an axis shows, in the middle of a picture of `size`, (width, height)."""
+    picture, font = _blank(size), _font(_FONT_SIZES[0])
+    where = (size[0] / 2, size[1] / 2)
+    ImageDraw.Draw(picture).text(where, text, fill="black", font=font, anchor="mm")
+    return picture
+
+
+def _blank(size: tuple[int, int]) -> Picture.Image:
+    return Picture.new("RGB", size, "white")
+
+
+def _largest_font(texts: Collection[str], *, size: int) -> Font | None:
+    """Returns the largest font with which each text fits into a square, None if there is none."""
+    for points in _FONT_SIZES:
+        font = _font(points)
+        if points <= size and all(font.getlength(text) <= size for text in texts):
+            return font
+    return None
+
+
+@functools.cache
+def _font(size: int) -> Font:
+    """Returns the font that Pillow brings, in a size in pixels."""
+    return ImageFont.load_default(size)
 
 
 def _cut(name: str) -> str:
