@@ -15,8 +15,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from lingo.metrics.pixel_font import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
 from lingo.metrics.media import Image
+from lingo.metrics.pixel_font import CHARACTER_WIDTH, LINE_HEIGHT, draw_text, text_dots
 
 LEGEND = (
     "A **row** for each label, a **column** for each prediction. **Blue**: right. **Red**: wrong."
@@ -28,7 +28,9 @@ MAX_CLASSES = 1024
 """The most classes that are drawn."""
 
 _SIDE = 640  # pixels of the matrix, about
-_CELLS = (8, 80)  # pixels: the smallest cell with a name beside it; the largest
+_NAMED_CELL = 8  # pixels: the smallest cell that has room for a name beside it
+_LARGEST_CELL = 80  # pixels
+_MAX_NAMED = 100  # classes: with more, cells are too small for names
 _MAX_NAME = 16  # characters
 _MARGIN = 6  # pixels
 _WHITE, _LINE, _EMPTY = 255, 225, 205
@@ -54,11 +56,11 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
             f"class_names has {len(class_names)} names, but there are {num_classes} classes"
         )
     names = [str(i) for i in range(num_classes)] if class_names is None else list(class_names)
-    cell = min(max(_SIDE // num_classes, 1), _CELLS[1])
-    if num_classes <= 100:
-        cell = max(cell, _CELLS[0])
+    cell = min(max(_SIDE // num_classes, 1), _LARGEST_CELL)
+    if num_classes <= _MAX_NAMED:
+        cell = max(cell, _NAMED_CELL)
     matrix = _draw_matrix(counts, cell)
-    return Image(_with_names(matrix, [_cut(name) for name in names], cell), LEGEND)
+    return Image(_add_names(matrix, [_cut_name(name) for name in names], cell), LEGEND)
 
 
 def cell_colours(counts: np.ndarray) -> np.ndarray:
@@ -74,62 +76,66 @@ def cell_colours(counts: np.ndarray) -> np.ndarray:
 def _draw_matrix(counts: np.ndarray, cell: int) -> np.ndarray:
     """Returns the cells with their counts, uint8 [K * cell, K * cell, 3]."""
     pixels = cell_colours(counts).repeat(cell, axis=0).repeat(cell, axis=1)
-    if cell >= _CELLS[0]:
+    if cell >= _NAMED_CELL:
         pixels[cell - 1 :: cell] = pixels[:, cell - 1 :: cell] = _LINE
-    texts = {(i, j): _short(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)}
+    texts = {
+        (i, j): _format_count(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)
+    }
     scale = _largest_scale(texts.values(), width=cell - 3, height=cell - 3)
-    for (i, j), text in texts.items() if scale else ():
+    if not scale:
+        return pixels
+    for (i, j), text in texts.items():
         height, width = (size * scale for size in text_dots(text).shape)
         top, left = i * cell + (cell - height) // 2, j * cell + (cell - width) // 2
         draw_text(pixels, text, top=top, left=left, scale=scale)
     return pixels
 
 
-def _with_names(matrix: np.ndarray, names: Sequence[str], cell: int) -> np.ndarray:
-    """Returns the matrix with names of rows on its left, names of columns and titles above."""
+def _add_names(matrix: np.ndarray, names: Sequence[str], cell: int) -> np.ndarray:
+    """Returns the matrix with names of rows on its left, names of columns above, and titles."""
     side, scale = len(matrix), 2 if cell >= 2 * LINE_HEIGHT else 1
-    shown = names if cell >= _CELLS[0] else []  # else rows are thinner than text
+    shown = names if cell >= _NAMED_CELL else []  # else rows are thinner than text
     widths = [text_dots(name).shape[1] * scale for name in shown]
     fits = max(widths, default=0) < cell - 2
     left = 2 * LINE_HEIGHT + 3 * _MARGIN + max(widths, default=0)
     top = left if not fits else 2 * LINE_HEIGHT + 3 * _MARGIN + LINE_HEIGHT * scale
     pixels = np.full([top + side + _MARGIN, left + side + _MARGIN, 3], _WHITE, np.uint8)
     pixels[top : top + side, left : left + side] = matrix
-    turned = np.rot90(pixels, -1)  # a view: text that is drawn into it reads upwards in `pixels`
-    bottom = side + _MARGIN  # of the matrix, from the left of `turned`
+    rotated = np.rot90(pixels, -1)  # a view: text that is drawn into it reads upwards in `pixels`
+    bottom = side + _MARGIN  # of the matrix, from the left of `rotated`
     centre = (cell - LINE_HEIGHT * scale) // 2
     for number, (name, width) in enumerate(zip(shown, widths, strict=True)):
         start = number * cell
         draw_text(pixels, name, top=top + start + centre, left=left - _MARGIN - width, scale=scale)
         if fits:
-            above, middle = top - LINE_HEIGHT * scale - 2, left + start + (cell - width) // 2
-            draw_text(pixels, name, top=above, left=middle, scale=scale)
+            name_top, name_left = top - LINE_HEIGHT * scale - 2, left + start + (cell - width) // 2
+            draw_text(pixels, name, top=name_top, left=name_left, scale=scale)
         else:
-            beside = left + start + centre
-            draw_text(turned, name, top=beside, left=bottom + _MARGIN, scale=scale)
+            name_top = left + start + centre
+            draw_text(rotated, name, top=name_top, left=bottom + _MARGIN, scale=scale)
     _draw_title(pixels, "prediction", start=left, side=side)
-    _draw_title(turned, "label", start=_MARGIN, side=side)
+    _draw_title(rotated, "label", start=_MARGIN, side=side)
     return pixels
 
 
 def _draw_title(pixels: np.ndarray, text: str, *, start: int, side: int) -> None:
-    """Draws what an axis shows at the top, in the middle of the matrix."""
+    """Draws the title of an axis at the top, over the middle of the matrix."""
     scale = 2 if side > 2 * len(text) * CHARACTER_WIDTH else 1
     width = text_dots(text).shape[1] * scale
     draw_text(pixels, text, top=_MARGIN, left=start + max(side - width, 0) // 2, scale=scale)
 
 
 def _largest_scale(texts: Collection[str], *, width: int, height: int) -> int:
-    """Returns the size of a dot, 2, 1 or 0, with which all texts have room."""
+    """Returns the largest size of a dot, 2 or 1, at which all texts fit; 0 if there is none."""
     longest = max((len(text) for text in texts), default=0) * CHARACTER_WIDTH - 1
     return next((s for s in (2, 1) if s * longest <= width and s * LINE_HEIGHT <= height), 0)
 
 
-def _cut(name: str) -> str:
+def _cut_name(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 2]}.."
 
 
-def _short(count: float) -> str:
+def _format_count(count: float) -> str:
     """Returns a count in at most four or five characters: 999, 12k, 1.2M; 0.5 of weights."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if count >= size:

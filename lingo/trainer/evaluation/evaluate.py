@@ -22,10 +22,10 @@ from lingo.metrics.metric import Accumulator, State
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
     Answer,
-    Work,
+    ShowProgress,
     decode_answers,
+    hide_progress,
     score_answers,
-    show_nothing,
 )
 from lingo.trainer.evaluation.generate import Between
 from lingo.trainer.evaluation.summarize import check_examples, summarize
@@ -36,12 +36,12 @@ _TOTAL = "loss/total"
 
 
 class EvaluationResult(NamedTuple):
-    """What an evaluation of one input has found."""
+    """The results of an evaluation on one input."""
 
     input: str  # its name
     metrics: dict[str, float]  # over all examples, by name
     summaries: dict[str, Media | float]  # what TensorBoard shows besides them, by name
-    answers: list[Answer]  # the first, to be shown
+    answers: list[Answer]  # the first `num_shown`, to be shown
 
 
 def evaluate(
@@ -81,7 +81,11 @@ def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
 
 
 def evaluate_all(
-    experiment: Experiment, program: Program, *, between: Between = iter, work: Work = show_nothing
+    experiment: Experiment,
+    program: Program,
+    *,
+    between: Between = iter,
+    show_progress: ShowProgress = hide_progress,
 ) -> Iterator[EvaluationResult]:
     """Yields the result of every evaluation input of an experiment, in its order.
 
@@ -93,7 +97,7 @@ def evaluate_all(
         metrics = read_results(task, states)
         answers: list[Answer] = []
         if experiment.evaluate.answers and input.has_text_pairs:
-            with work(f"answering {name}") as progress:
+            with show_progress(f"answering {name}") as progress:
                 answers = decode_answers(
                     experiment, program, input, between=between, progress=progress
                 )
@@ -164,7 +168,7 @@ class Evaluator:
         self._program: Program | None = None  # the first checkpoint starts it
 
     def evaluate_checkpoint(
-        self, found: Checkpoint, *, work: Work = show_nothing
+        self, found: Checkpoint, *, show_progress: ShowProgress = hide_progress
     ) -> list[EvaluationResult]:
         """Returns the result of every evaluation input."""
         state = restore_state(self._experiment.learner, found)
@@ -172,4 +176,4 @@ class Evaluator:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)
         else:
             self._program.load(state)
-        return list(evaluate_all(self._experiment, self._program, work=work))
+        return list(evaluate_all(self._experiment, self._program, show_progress=show_progress))
