@@ -108,7 +108,7 @@ def evaluate_all(
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Returns metrics of every evaluation input from counts that are made up: for their names.
+    """Returns made-up metrics of every evaluation input, which have the names of the real ones.
 
     Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
@@ -141,22 +141,24 @@ def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
 def loss_terms(
     task: Task, metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Returns the loss terms among an evaluation's metrics, by the tag of the same in training.
+    """Returns the metrics of an evaluation that are terms of the loss, by their tag in training.
 
-    So TensorBoard draws both in one chart. `rows` are those of metrics.jsonl; the last that reports
-    a training loss names the terms. The total is there if every term is.
+    Under one tag, TensorBoard draws training and evaluation in one chart. `rows` are those of
+    metrics.jsonl; the last that reports a training loss names the terms. The total is added if all
+    terms are known.
     """
     row = next((row for row in reversed(rows) if _TOTAL in row), {})
     terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
-    aliases, found = task.loss_metrics(), dict[str, float]()
+    aliases, values = task.loss_metrics(), dict[str, float]()
     for term in terms:
-        names = (aliases.get(term), f"loss/{term}", term)
-        if (name := next((name for name in names if name in metrics), None)) is not None:
-            found[term] = metrics[name]
-    tagged = {f"loss/{term}": value for term, value in found.items()}
-    if terms and len(found) == len(terms):
+        for name in (aliases.get(term), f"loss/{term}", term):
+            if name in metrics:
+                values[term] = metrics[name]
+                break
+    tagged = {f"loss/{term}": value for term, value in values.items()}
+    if terms and len(values) == len(terms):
         coefficients = task.coefficients()
-        tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in found.items())
+        tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in values.items())
     return tagged
 
 
