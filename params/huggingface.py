@@ -6,7 +6,7 @@ from lingo.config.registry import experiment
 from lingo.contract import Experiment
 from lingo.data import Docstrings, PairInput, Signatures, TextInput
 from lingo.optim import AdamW, Warmup
-from tasks.hugging_face.read import describe_model, read_model, read_tokenizer
+from tasks.hugging_face.read import configure_model, read_model, read_tokenizer
 from tasks.seq2seq.task import SequenceToSequence
 
 GPT2 = {  # the smallest of Radford et al. 2019, table 2
@@ -36,7 +36,7 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
     lingo import --from=gpt2 --run=runs/gpt2
     lingo show --exp=huggingface.pretrained_model --weights
     """
-    model = read_model(path) if path else describe_model(GPT2)
+    model = read_model(path) if path else configure_model(GPT2)
     length = min(length, model.max_length or length)
     if model.task.cls is SequenceToSequence:
         source = Signatures.params(split="train")

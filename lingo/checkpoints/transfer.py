@@ -49,9 +49,9 @@ class TensorRead(NamedTuple):
         return value
 
     def undo(self, weight: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-        """Returns the tensor, or its part, that `change` makes a weight of, float32.
+        """Returns the tensor, or its part, float32, from which `change` makes the weight.
 
-        `shape` is what it has but for `reverse`: that of the weight, with axes merged or split.
+        `shape` is its shape before `reverse`: that of the weight, with axes merged or split.
         """
         if self.scale != 1 or self.offset:
             weight = ((weight.astype(np.float64) - self.offset) / self.scale).astype(np.float32)

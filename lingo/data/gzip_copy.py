@@ -18,15 +18,12 @@ from pathlib import Path
 
 from lingo.data.document_source import CorruptRecord, DocumentSource
 from lingo.data.index_cache import cache_folder, clear_unused
-from lingo.data.sources.files import Copy, DataError, File
+from lingo.data.sources.files import GZIP_MAGIC, Copy, DataError, File
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
 
-MAGIC = b"\x1f\x8b\x08"
-"""The first bytes of a gzip file (RFC 1952, sec. 2.3.1)."""
-
 _BLOCK_BYTES = 1 << 20
-_MAX_RATIO = 200  # text shrinks to a tenth or so; to a thousandth, the most that gzip can: zeros
-_ALWAYS_BYTES = 1 << 30  # contents up to this size may have any ratio
+_MAX_RATIO = 200  # of content to file: about 10 for text, and at most 1,000, for zeros alone
+_UNCHECKED_BYTES = 1 << 30  # contents up to this size may have any ratio
 
 
 def is_gzip(file: File, source: DocumentSource) -> bool:
@@ -35,7 +32,7 @@ def is_gzip(file: File, source: DocumentSource) -> bool:
     Raises DataError if its name ends in .gz and it is not, or if it cannot be read.
     """
     with file.open() as read:
-        if read(0, min(file.size, len(MAGIC))) == MAGIC:
+        if read(0, min(file.size, len(GZIP_MAGIC))) == GZIP_MAGIC:
             return not (source.checksums and _starts_with_record(file, source))
     if file.path.endswith(".gz"):
         raise DataError(
@@ -129,8 +126,8 @@ def _reason(error: Exception) -> str:
 
 
 def _check_ratio(file: File, size: int, read_bytes: int) -> None:
-    if size > max(_ALWAYS_BYTES, _MAX_RATIO * read_bytes):
+    if size > max(_UNCHECKED_BYTES, _MAX_RATIO * read_bytes):
         raise DataError(
-            f"{file.path}: the first {read_bytes:,} bytes unpack to more than {size:,}, too many"
-            " for data: unpack it yourself if it is what you want."
+            f"{file.path}: the first {read_bytes:,} bytes unpack to more than {size:,}, more"
+            " than is plausible for text. If it is sound, unpack it by gunzip, then read that."
         )

@@ -23,7 +23,7 @@ from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
-from lingo.metrics.media import Media, problem
+from lingo.metrics.media import Media, media_problem
 from lingo.metrics.results import is_known, read_state, state_summaries
 
 Batch = Mapping[str, Any]
@@ -281,7 +281,7 @@ def check_summaries(
     for name, value in summaries.items():
         if not (isinstance(name, str) and name):
             raise ParamError(f"{where}: the name of a summary is a str, not {name!r:.80}")
-        if why := problem(value):
+        if why := media_problem(value):
             raise ParamError(
                 f"{where} returned a summary {name!r} that cannot be shown: {why}. A summary is an"
                 " Image, Histogram, Text or Table of lingo.metrics, or a number"

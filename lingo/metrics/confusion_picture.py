@@ -33,7 +33,9 @@ MAX_CLASSES = 1024
 """The most classes that are drawn."""
 
 _SIDE = 640  # pixels of the matrix, about
-_CELLS = (10, 80)  # pixels: the smallest cell with a name beside it; the largest
+_NAMED_CELL = 10  # pixels: the smallest cell that has room for a name beside it
+_LARGEST_CELL = 80  # pixels
+_MAX_NAMED = 100  # classes: with more, cells are too small for names
 _FONT_SIZES = (16, 13, 10, 8)  # pixels, the largest first
 _MAX_NAME = 16  # characters
 _MARGIN = 6  # pixels
@@ -60,11 +62,11 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
             f"class_names has {len(class_names)} names, but there are {num_classes} classes"
         )
     names = [str(i) for i in range(num_classes)] if class_names is None else list(class_names)
-    cell = min(max(_SIDE // num_classes, 1), _CELLS[1])
-    if num_classes <= 100:
-        cell = max(cell, _CELLS[0])
+    cell = min(max(_SIDE // num_classes, 1), _LARGEST_CELL)
+    if num_classes <= _MAX_NAMED:
+        cell = max(cell, _NAMED_CELL)
     matrix = _draw_matrix(counts, cell)
-    page = _add_names(matrix, [_cut(name) for name in names], cell)
+    page = _add_names(matrix, [_cut_name(name) for name in names], cell)
     return Image(np.array(page), LEGEND)
 
 
@@ -82,10 +84,10 @@ def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
     """Returns the cells with their counts, where all counts have room."""
     colours = cell_colours(counts)
     pixels = colours.repeat(cell, axis=0).repeat(cell, axis=1)
-    if cell >= _CELLS[0]:
+    if cell >= _NAMED_CELL:
         pixels[cell - 1 :: cell] = pixels[:, cell - 1 :: cell] = _LINE
     matrix = Picture.fromarray(pixels)
-    texts = {(i, j): _short(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)}
+    texts = {(i, j): _short_count(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)}
     if (font := _largest_font(texts.values(), size=cell - 3)) is None:
         return matrix
     for (i, j), text in texts.items():
@@ -98,7 +100,7 @@ def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
 def _add_names(matrix: Picture.Image, names: Sequence[str], cell: int) -> Picture.Image:
     """Returns the matrix with names of rows on its left, names of columns and titles above."""
     side, title = matrix.width, _FONT_SIZES[0] + _MARGIN
-    shown = names if cell >= _CELLS[0] else []  # else rows are thinner than text
+    shown = names if cell >= _NAMED_CELL else []  # else rows are thinner than text
     font = _font(max((size for size in _FONT_SIZES if size < cell), default=_FONT_SIZES[-1]))
     width = math.ceil(max(map(font.getlength, shown), default=0)) + _MARGIN
     rows = _draw_lines(shown, (width, side), font=font, anchor="rm")
@@ -168,11 +170,11 @@ def _font(size: int) -> Font:
     return ImageFont.load_default(size)
 
 
-def _cut(name: str) -> str:
+def _cut_name(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 2]}.."
 
 
-def _short(count: float) -> str:
+def _short_count(count: float) -> str:
     """Returns a count in at most four or five characters: 999, 12k, 1.2M; 0.5 of weights."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if count >= size:

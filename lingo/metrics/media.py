@@ -5,7 +5,6 @@ Axes: N images, H height, W width, C channels.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -60,14 +59,14 @@ class Image(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """How often values occur: floats or integers of any shape; those that are not finite do not."""
+    """A histogram of floats or integers of any shape; values that are not finite are left out."""
 
     values: np.ndarray
 
     def problem(self) -> str:
         """Returns why the histogram cannot be shown, in words; "" if it can."""
         dtype = np.asarray(self.values).dtype
-        return "" if dtype.kind in "fiub" else f"the values of a Histogram are {dtype}, no numbers"
+        return "" if dtype.kind in "fiub" else f"the values of a Histogram are {dtype}, not numbers"
 
     def finite(self) -> np.ndarray:
         """Returns the finite values, float64 [number of them]."""
@@ -87,7 +86,7 @@ class Text(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table, such as of examples: title -> the cells of a column, from above.
+    """A table, such as of examples: title -> the cells of a column, from top to bottom.
 
     Columns are lists or arrays of one length; cells are texts, numbers or bools.
     """
@@ -100,14 +99,14 @@ class Table(NamedTuple):
             return "a Table has no columns: it takes {title: [cells]}"
         for title, column in self.columns.items():
             if isinstance(column, str) or not hasattr(column, "__len__"):
-                return f"the column {title!r} of a Table is no list of cells"
+                return f"the column {title!r} of a Table is not a list of cells"
         sizes = {title: len(column) for title, column in self.columns.items()}
         if len(set(sizes.values())) > 1:
             return f"the columns of a Table have different numbers of cells: {sizes}"
         return ""
 
     def to_markdown(self) -> str:
-        """Returns the table in Markdown, its cells as they are.
+        """Returns the table in Markdown, with cells escaped, so that they are shown as they are.
 
         >>> print(Table({"text": ["a|b"], "loss": [0.123456]}).to_markdown())
         | text | loss |
@@ -121,18 +120,18 @@ class Table(NamedTuple):
         ]
         rows = [f"| {' | '.join(line)} |" for line in lines]
         rows.insert(1, "|" + "---|" * len(columns))
-        left = len(next(iter(self.columns.values()))) - MAX_ROWS
-        return "\n".join(rows) + (f"\n\n{left:,} more rows" if left > 0 else "")
+        num_hidden = len(next(iter(self.columns.values()))) - MAX_ROWS
+        return "\n".join(rows) + (f"\n\n{num_hidden:,} more rows" if num_hidden > 0 else "")
 
 
 Media: TypeAlias = Image | Histogram | Text | Table
 """What a task may show besides numbers."""
 
 
-def problem(summary: Any) -> str:
-    """Returns why a value is neither Media nor a number that can be shown, in words; "" if it is.
+def media_problem(summary: Any) -> str:
+    """Returns why a value cannot be shown as Media or a number, in words; "" if it can.
 
-    >>> problem(0.5), problem("a")
+    >>> media_problem(0.5), media_problem("a")
     ('', 'it is a str')
     """
     if isinstance(summary, (Image, Histogram, Text, Table)):
@@ -141,7 +140,7 @@ def problem(summary: Any) -> str:
 
 
 def _enlarge(pixels: np.ndarray) -> np.ndarray:
-    """Returns [H, W, C] with every pixel as a square, so that the shorter side is not tiny."""
+    """Returns [H, W, C] with every pixel as a square, so that the shorter side can be seen."""
     times = max(1, _SMALLEST_SIDE // min(pixels.shape[:2]))
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
@@ -155,12 +154,10 @@ def _is_number(value: Any) -> bool:
 def _cell(value: Any) -> str:
     if not _is_number(value):
         return _escape(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
-    number = float(value)
-    is_whole = isinstance(value, numbers.Integral) or not math.isfinite(number)
-    return str(value) if is_whole else f"{number:.{_DIGITS}g}"
+    return str(value) if isinstance(value, numbers.Integral) else f"{float(value):.{_DIGITS}g}"
 
 
 def _escape(text: str) -> str:
-    """Returns a text that Markdown shows as it is, in one line: all but words as entities."""
+    """Returns a text, in one line, with entities for all that Markdown might not show as it is."""
     line = text.replace("\r", "").replace("\n", "\u23ce ")
     return "".join(c if c.isalnum() or c in " .,:;'" else f"&#{ord(c)};" for c in line)

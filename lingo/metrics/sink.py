@@ -15,9 +15,9 @@ class Sink(Configurable, interface=True):
     """Receives the reports of a run: an item of `summary.sinks`.
 
     Only the process that writes the run's directory calls it, from one thread, and waits for it. An
-    exception of a sink is a warning, once until it works again; training continues. A run that
-    resumes from a checkpoint starts the sink again, and reports the steps after the checkpoint
-    again; so does a rewind.
+    exception of a sink does not end the run: it is logged as a warning, and those that follow are
+    not, until a call succeeds. A run that resumes from a checkpoint starts the sink again, and
+    reports the steps after the checkpoint again; so does a rewind.
     """
 
     def start(self, directory: Path, parameters: Mapping[str, ParameterValue]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from lingo.config.errors import MissingPackage
 
 Measure = Literal["bleu", "chrf", "exact_match"]
-"""BLEU (Papineni et al. 2002), chrF (Popovic 2015), and the share of texts equal to theirs."""
+"""BLEU (Papineni et al. 2002), chrF (Popovic 2015), and the share of exact matches."""
 
 
 def text_scores(
@@ -23,7 +23,7 @@ def text_scores(
     """Returns the scores of N texts, given a reference for each; none if there are no texts.
 
     `bleu` and `chrf` are those that the command `sacrebleu` prints with its default settings, in
-    0..100; `exact_match` is in 0..1. Raises MissingPackage as `package` does.
+    0..100; `exact_match` is in 0..1. Raises MissingPackage as `import_sacrebleu` does.
     """
     return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
 
@@ -33,7 +33,7 @@ def signatures(measures: Iterable[Measure]) -> list[str]:
     return [text for _, text in _scores(["a"], ["a"], measures).values() if text]
 
 
-def package() -> ModuleType:
+def import_sacrebleu() -> ModuleType:
     """Imports `sacrebleu.metrics`; raises MissingPackage if it is not installed."""
     try:
         return importlib.import_module("sacrebleu.metrics")
@@ -56,7 +56,7 @@ def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) ->
     if measure == "exact_match":
         pairs = zip(texts, references, strict=True)
         return sum(text == reference for text, reference in pairs) / len(texts), ""
-    metrics = package()
+    metrics = import_sacrebleu()
     # force: without the advice to detokenize where many texts end in " ."
     metric: Any = metrics.BLEU(force=True) if measure == "bleu" else metrics.CHRF()
     score = metric.corpus_score(list(texts), [list(references)]).score

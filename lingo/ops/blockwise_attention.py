@@ -10,7 +10,7 @@ width, Q and R positions of a block of queries and of keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
@@ -19,14 +19,14 @@ from lingo.ops.shape import size_of
 
 
 class BlockSize(NamedTuple):
-    """The most positions of a block of logits."""
+    """The largest numbers of positions that a block of logits has."""
 
     queries: int
     keys: int
 
 
-_SQUARE = BlockSize(512, 512)  # where a band hides some of them, and for XLA
-_ROWS = BlockSize(256, 16384)  # mostly all keys: the softmax of a block is that of its queries
+_SQUARE = BlockSize(512, 512)  # for XLA, and where a band hides some blocks
+_ROWS = BlockSize(256, 16384)  # mostly all keys: one softmax, and no blocks to merge
 
 
 class Band(NamedTuple):
@@ -83,7 +83,7 @@ def attend_blockwise(
             other tensors of its functions.
         dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
             multiply each weight by a factor that does not depend on the weights.
-        block: the size of blocks of logits; None: that which took the least time on processors.
+        block: the size of blocks of logits; None: the one that took the least time on CPUs.
         compiled: whether XLA compiles the program, for which other sizes and products are best.
 
     Returns:
@@ -102,7 +102,9 @@ def attend_blockwise(
 
     @tf.custom_gradient
     def compute(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *weights: tf.Tensor) -> Any:
-        blocks = _Blocks((query, key, value), logits, dropout, block, compiled)
+        blocks = _Blocks(
+            query, key, value, logits=logits, dropout=dropout, most=block, compiled=compiled
+        )
         result, peaks, totals = blocks.average(weights)
 
         def backward(gradient: tf.Tensor) -> Any:
@@ -158,12 +160,19 @@ class _Blocks:
     """The computation of one call; queries are [B, K, G, T, H]."""
 
     def __init__(
-        self, heads: Sequence[Any], logits: Logits, dropout: Any, most: BlockSize, compiled: bool
+        self,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        *,
+        logits: Logits,
+        dropout: Any,
+        most: BlockSize,
+        compiled: bool,
     ) -> None:
-        query, key, value = heads
         self.logits, self.dropout, self.compiled = logits, dropout, compiled
         self.num_heads, self.num_groups = size_of(query, 1), size_of(key, 1)
-        self.share = self.num_heads // self.num_groups
+        self.heads_per_group = self.num_heads // self.num_groups
         self.queries = _Grid(query.shape[2], most.queries)
         self.keys = _Grid(key.shape[2], most.keys)
         self.query = self._split_heads(query)
@@ -187,7 +196,7 @@ class _Blocks:
                 product = tf.matmul(query, key, transpose_b=True)
                 logits, _ = self._logits(product, i, j, weights, masked)
                 share = tf.nn.softmax(logits)  # within the block
-                peak, total = self._sizes(logits, share)
+                peak, total = self._peaks_and_totals(logits, share)
                 if self.dropout is not None:
                     share = share * self._factors(i, j)
                 average = tf.cast(tf.matmul(tf.cast(share, value.dtype), value), tf.float32)
@@ -211,8 +220,8 @@ class _Blocks:
     ) -> list[tf.Tensor]:
         """Returns the gradients of queries, keys, values and weights.
 
-        What is subtracted from each row of a product is subtracted by the product itself: queries
-        get one more feature, and keys a 1.
+        A number is subtracted from a row of a product by the product itself, which saves a pass
+        over the block: one factor has the negative number as one more feature, the other a 1.
         """
         dtype = self.query.dtype
         gradient, result = (tf.cast(x, tf.float32) for x in (gradient, result))
@@ -319,29 +328,32 @@ class _Blocks:
         """Returns the logits of a product, float32 [B, K, G Q, R], and their slope if capped."""
         logits, slope, cap = tf.cast(product, tf.float32), None, self.logits.logit_cap
         if cap is not None:
-            bent = tf.tanh(logits / cap)
-            logits, slope = cap * bent, 1.0 - tf.square(bent)
+            tanh = tf.tanh(logits / cap)
+            logits, slope = cap * tanh, 1.0 - tf.square(tanh)
         terms = []
         bias = self._bias(i, j, weights)
         if bias is not None:
-            terms.append(tf.reshape(bias, [-1, self.num_groups, self.share, *bias.shape[2:]]))
+            terms.append(
+                tf.reshape(bias, [-1, self.num_groups, self.heads_per_group, *bias.shape[2:]])
+            )
         mask = None if self.logits.mask is None else self.logits.mask(*self._inputs(i, j))
         if masked or mask is not None:
             terms.append(self._hide(mask, i, j, masked=masked)[:, None, None])
         if not terms:
             return logits, slope
         shape, static = tf.shape(logits), logits.shape
-        heads = [self.num_groups, self.share, self.queries.size, self.keys.size]
-        logits = tf.reshape(logits, [-1, *heads])
+        split = [self.num_groups, self.heads_per_group, self.queries.size, self.keys.size]
+        logits = tf.reshape(logits, [-1, *split])
         for term in terms:
             logits += term
         return tf.ensure_shape(tf.reshape(logits, shape), static), slope
 
-    def _sizes(self, logits: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _peaks_and_totals(self, logits: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the greatest logit of each query, and the sum of exp(logit - greatest).
 
-        Two maxima beside a fused softmax take less time than maximum, exp and sum. Where a block
-        has all keys nothing needs them: then they are 0 and 1.
+        `share` is the softmax of the logits, so that its maximum is 1 / sum: two maxima take less
+        time than a maximum, exp and a sum. Where a block has all keys, nothing needs them: they
+        are 0 and 1.
         """
         if self.keys.count == 1:
             zeros = tf.zeros_like(share[:, :, :, :1])
@@ -351,7 +363,7 @@ class _Blocks:
 
     def _sum_over_queries(self, block: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
         """Multiplies the transpose of [B, K, G Q, R] by [B, K, G Q, H]."""
-        if self.compiled:  # for XLA on processors, transposing the narrow ones takes less time
+        if self.compiled:  # XLA on CPUs transposes x and the result in less time than the block
             return tf.linalg.matrix_transpose(tf.matmul(x, block, transpose_a=True))
         return tf.matmul(block, x, transpose_a=True)
 
@@ -387,11 +399,13 @@ class _Blocks:
         q, r = self.queries.size, self.keys.size
         part = Part((i * q, j * r), (self.queries.length, self.keys.length))
         ones = tf.ones([size_of(self.query, 0), self.num_heads, q, r])
-        return tf.reshape(self.dropout(ones, part), [-1, self.num_groups, self.share * q, r])
+        return tf.reshape(
+            self.dropout(ones, part), [-1, self.num_groups, self.heads_per_group * q, r]
+        )
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """Reshapes and pads [B, N, T, ...] to [B, K, G, padded T, ...]."""
-        x = tf.reshape(x, [-1, self.num_groups, self.share, x.shape[2], x.shape[3]])
+        x = tf.reshape(x, [-1, self.num_groups, self.heads_per_group, x.shape[2], x.shape[3]])
         return self.queries.pad(x, 3)
 
     def _join_heads(self, x: tf.Tensor) -> tf.Tensor:
@@ -399,10 +413,10 @@ class _Blocks:
 
     def _fold(self, x: tf.Tensor) -> tf.Tensor:
         """Reshapes [B, K, G, Q, ...] to [B, K, G Q, ...]."""
-        return tf.reshape(x, [-1, self.num_groups, self.share * x.shape[3], x.shape[4]])
+        return tf.reshape(x, [-1, self.num_groups, self.heads_per_group * x.shape[3], x.shape[4]])
 
     def _unfold(self, x: tf.Tensor) -> tf.Tensor:
-        shape = [-1, self.num_groups, self.share, self.queries.size, x.shape[3]]
+        shape = [-1, self.num_groups, self.heads_per_group, self.queries.size, x.shape[3]]
         return tf.reshape(x, shape)
 
 

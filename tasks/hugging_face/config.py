@@ -1,4 +1,4 @@
-"""What all models of Hugging Face's hub share: `config.json`, the names of weights, the result.
+"""What all models of Hugging Face's hub share: a `config.json`, and two names for each weight.
 
 The weights of a layer of lingo have two names, ours and theirs; `rename` maps patterns of ours:
 `model/stack/layers/3/ffn/w_out` is `model.layers.3.mlp.down_proj.weight`.
@@ -36,13 +36,14 @@ class HubModel(NamedTuple):
 
 
 class Config:
-    """A configuration whose entries have to be there, and the names of the tensors beside it."""
+    """The content of a config.json, and the names of the tensors in its folder."""
 
     def __init__(self, values: Mapping[str, Any], tensors: Collection[str] = ()) -> None:
-        """Without `tensors`, the weights have the names that transformers gives them."""
+        """Without `tensors`, weights are taken to have the names that transformers gives them."""
         self._values, self._tensors = values, tensors
 
     def __getitem__(self, name: str) -> Any:
+        """Returns an entry; raises ParamError if it is absent."""
         if name not in self._values:
             raise ParamError(f"{CONFIG} of {self.get('model_type')} has no {name!r}")
         return self._values[name]
@@ -61,14 +62,14 @@ class Config:
         return _ACTIVATIONS[name]
 
     def has_tensor(self, name: str) -> bool:
-        """Returns whether the weights have a tensor of a name: yes, if there are no weights."""
+        """Returns whether the folder has a tensor of a name; True if its tensors are not known."""
         return not self._tensors or name in self._tensors
 
-    def refuse(self, **expected: Any) -> None:
-        """Raises ParamError if an entry is there and has another value than expected."""
+    def expect(self, **expected: Any) -> None:
+        """Raises ParamError if an entry is there with another value than the one expected."""
         for name, value in expected.items():
             if self.get(name, value) != value:
                 raise ParamError(
-                    f"{CONFIG} has {name}={self.get(name)!r}; lingo's {self.get('model_type')} has"
-                    f" {value!r} only"
+                    f"{CONFIG} has {name}={self.get(name)!r}; lingo's {self.get('model_type')}"
+                    f" supports only {value!r}"
                 )

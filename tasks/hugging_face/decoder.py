@@ -37,19 +37,19 @@ _LAYER = r"model/stack/layers/(\d+)/"
 
 
 def _llama(config: Config) -> HubModel:
-    config.refuse(attention_bias=False, mlp_bias=False)
+    config.expect(attention_bias=False, mlp_bias=False)
     return _build(config, [_layer(config)], _names(_QKVO, _GATED))
 
 
 def _qwen2(config: Config) -> HubModel:
-    config.refuse(use_sliding_window=False)
+    config.expect(use_sliding_window=False)
     layer = _layer(config)
     layer.attention.set(use_bias=True, use_output_bias=False)
     return _build(config, [layer], _names(_QKVO, _BIASES, _GATED))
 
 
 def _qwen3(config: Config) -> HubModel:
-    config.refuse(use_sliding_window=False, attention_bias=False)
+    config.expect(use_sliding_window=False, attention_bias=False)
     layer = _layer(config)
     layer.attention.qk_norm = RmsNorm.params(epsilon=config["rms_norm_eps"])
     norms = {
@@ -60,7 +60,7 @@ def _qwen3(config: Config) -> HubModel:
 
 
 def _gemma2(config: Config) -> HubModel:
-    config.refuse(attention_bias=False)
+    config.expect(attention_bias=False)
     wide = _layer(config).set(norm_placement="sandwich")
     wide.attention.set(
         query_scale=config["query_pre_attn_scalar"] ** -0.5,
@@ -88,7 +88,7 @@ def _gemma2(config: Config) -> HubModel:
 
 
 def _mixtral(config: Config) -> HubModel:
-    config.refuse(attention_bias=False)
+    config.expect(attention_bias=False)
     layer, num = _layer(config), config["num_local_experts"]
     router = TopNRouter.params(num_choices=config["num_experts_per_tok"], threshold=1e-9)
     layer.ffn = MoE.params(
@@ -158,7 +158,9 @@ def _build(
         stack=stack,
         norm=RmsNorm.params(epsilon=config["rms_norm_eps"]),
     )
-    rename, transpose = {**names, **{k: v for k, v in _REST.items() if k not in names}}, [".*/w_.*"]
+    rename, transpose = dict(names), [".*/w_.*"]
+    for ours, theirs in _REST.items():
+        rename.setdefault(ours, theirs)
     if not config.get("tie_word_embeddings", config.get("model_type") == "gemma2"):
         model.head = SoftmaxHead
         rename["model/head/w"] = "lm_head.weight"
@@ -199,7 +201,7 @@ def _rotary(config: Config) -> Params:
 
 
 def _gpt2(config: Config) -> HubModel:
-    config.refuse(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
+    config.expect(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
     norm = LayerNorm.params(epsilon=config["layer_norm_epsilon"])
     layer = TransformerLayer.params(norm=norm)
     layer.attention = Attention.params(num_heads=config["n_head"], use_bias=True)

@@ -32,7 +32,7 @@ _LAYER = r"layers/(\d+)/"
 
 
 def _t5(config: Config) -> HubModel:
-    # transformers 5 says for each T5 that it is tied, and only the weights tell whether that is so
+    # transformers 5 writes tie_word_embeddings for every T5: only the weights tell if it is true
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     has_head = not scaled and config.has_tensor("lm_head.weight")
     gated, activation = _activation(config)
@@ -49,7 +49,7 @@ def _t5(config: Config) -> HubModel:
 
 
 def _switch(config: Config) -> HubModel:
-    config.refuse(router_bias=False, router_dtype="float32")
+    config.expect(router_bias=False, router_dtype="float32")
     tied = config.get("tie_word_embeddings", True)
     _, activation = _activation(config)
     dense = FeedForward.params(hidden_dim=config["d_ff"], activation=activation)
@@ -90,7 +90,7 @@ def _build(
     scaled: bool,
     has_head: bool,
 ) -> HubModel:
-    """Returns the model of two stacks, for which `networks` has the names of their networks."""
+    """Returns the model of two stacks; `networks` renames the weights of their networks."""
     encoder, decoder = stacks
     encoder.all(Attention).set(mask=Bidirectional)
     decoder.all(TransformerLayer).set(cross_attention=_attention(config, CrossAttention))
@@ -146,7 +146,7 @@ def _activation(config: Config) -> tuple[bool, str]:
     words = config.get("feed_forward_proj", "relu").split("-")
     gated = words[0] == "gated"
     if config["model_type"] == "switch_transformers":
-        config.refuse(feed_forward_proj=words[-1])  # its gated networks never existed
+        config.expect(feed_forward_proj=words[-1])  # transformers has no gated networks for it
     name = "gelu_new" if words == ["gated", "gelu"] else words[-1]
     return gated, config.activation(name)
 

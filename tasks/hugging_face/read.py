@@ -27,15 +27,15 @@ KINDS = DECODERS | ENCODER_DECODERS
 
 
 def read_model(folder: str | os.PathLike[str]) -> HubModel:
-    """Returns the model in a folder; raises ParamError if lingo does not have it."""
-    return describe_model(read_config(folder), tensors=_tensor_names(folder))
+    """Returns the model in a folder; raises ParamError if lingo has no such model."""
+    return configure_model(read_config(folder), tensors=_tensor_names(folder))
 
 
-def describe_model(config: Mapping[str, Any], *, tensors: Collection[str] = ()) -> HubModel:
-    """Returns the model that a configuration describes; raises ParamError if lingo has it not.
+def configure_model(config: Mapping[str, Any], *, tensors: Collection[str] = ()) -> HubModel:
+    """Returns the model that a configuration describes; raises ParamError if lingo has none.
 
-    `tensors` are the names of its weights in files, which differ between versions of a
-    configuration; without any, those that transformers gives them.
+    `tensors` are the names of the weights in its files: models with equal configurations may name
+    them differently. Without any, they are those that transformers gives them.
     """
     kind = config.get("model_type", "")
     if kind not in KINDS:
@@ -45,7 +45,7 @@ def describe_model(config: Mapping[str, Any], *, tensors: Collection[str] = ()) 
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """Returns the content of `config.json` in a folder; raises ParamError if it is not readable."""
+    """Returns the content of `config.json` in a folder; raises ParamError if it cannot be read."""
     return _read_object(_path(folder) / CONFIG)
 
 
@@ -82,5 +82,5 @@ def _read_object(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ParamError(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ParamError(f"{file} holds no JSON object")
+        raise ParamError(f"{file} does not hold a JSON object")
     return content

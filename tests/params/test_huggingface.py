@@ -26,7 +26,7 @@ from lingo.layers import MoE, context
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
-from tasks.hugging_face.read import describe_model, read_config, read_model
+from tasks.hugging_face.read import configure_model, read_config, read_model
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence
 
@@ -146,7 +146,7 @@ def test_beams_are_those_of_transformers(model: Model) -> None:
 @pytest.mark.parametrize("name", [n for n in DECODERS if (MODELS / n / "config_4.json").exists()])
 def test_configurations_of_transformers_4_say_the_same(name: str) -> None:
     new, old = (
-        describe_model(json.loads((MODELS / name / file).read_text()))
+        configure_model(json.loads((MODELS / name / file).read_text()))
         for file in ("config.json", "config_4.json")
     )
     assert lingo.diff(new.task, old.task) == []
@@ -163,7 +163,7 @@ def test_every_tensor_of_a_model_is_read(model: Model) -> None:
     [
         ({"model_type": "lama"}, "model_type='lama' is not one of .*Did you mean 'llama'"),
         ({"hidden_act": "swiglu"}, "the activation 'swiglu', not one of silu"),
-        ({"attention_bias": True}, "attention_bias=True; lingo's llama has False only"),
+        ({"attention_bias": True}, "attention_bias=True; lingo's llama supports only False"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "positions of the type 'longrope'"),
         ({"hidden_size": "absent"}, "config.json of llama has no 'hidden_size'"),
     ],
@@ -172,7 +172,7 @@ def test_what_lingo_does_not_have_is_told(changes: dict, words: str) -> None:
     config = read_config(MODELS / "llama2") | changes
     config = {name: value for name, value in config.items() if value != "absent"}
     with pytest.raises(ParamError, match=words):
-        describe_model(config)
+        configure_model(config)
 
 
 def test_a_folder_without_a_readable_configuration_is_told(tmp_path: pathlib.Path) -> None:
@@ -182,14 +182,14 @@ def test_a_folder_without_a_readable_configuration_is_told(tmp_path: pathlib.Pat
     with pytest.raises(ParamError, match=r"config\.json is not JSON"):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ParamError, match="holds no JSON object"):
+    with pytest.raises(ParamError, match="does not hold a JSON object"):
         read_config(tmp_path)
 
 
 def test_weights_of_another_model_are_refused(tmp_path: pathlib.Path) -> None:
     shutil.copy(MODELS / "llama2" / "model.safetensors", tmp_path)
     config = read_config(MODELS / "llama2") | {"num_hidden_layers": 3}
-    read = describe_model(config)
+    read = configure_model(config)
     task = read.task.build()
     warm = read.warm_start(str(tmp_path)).build()
     with pytest.raises(CheckpointMismatch, match=r"missing model\.layers\.2"):
@@ -274,8 +274,8 @@ def test_switch_has_experts_where_transformers_has() -> None:
     config = read_config(MODELS / "switch")
     for num_layers, num_sparse, expected in ((4, 2, [1, 3]), (6, 2, [1, 4]), (2, 2, [0, 1])):
         changes = {"num_layers": num_layers, "num_sparse_encoder_layers": num_sparse}
-        task = describe_model(config | changes).task.build()
+        task = configure_model(config | changes).task.build()
         layers = task.model.encoder.layers
         assert [i for i, layer in enumerate(layers) if isinstance(layer.ffn, MoE)] == expected
     with pytest.raises(ParamError, match="feed_forward_proj='gated-gelu'; lingo's switch_transf"):
-        describe_model(config | {"feed_forward_proj": "gated-gelu"})
+        configure_model(config | {"feed_forward_proj": "gated-gelu"})

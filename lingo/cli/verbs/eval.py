@@ -32,7 +32,7 @@ from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation.answers import answer_line, describe_measures, show_nothing
+from lingo.trainer.evaluation.answers import answer_line, describe_measures, hide_progress
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import (
     EvaluationResult,
@@ -88,14 +88,14 @@ def run(values: flags.FlagValues, word: str) -> int:
             for line in describe_measures(experiment).splitlines():
                 experiment_flags.print_note(f"answers: {line}")
         evaluator = Evaluator(experiment)
-        work = _print_progress if processes.is_leader else show_nothing
+        show_progress = _print_progress if processes.is_leader else hide_progress
         unreadable: list[DamagedCheckpoint] = []
         checkpoints = _checkpoints(
             values, experiment, directory, is_same=is_same, unreadable=unreadable
         )
         for found in share_checkpoints(processes, directory.checkpoints, checkpoints):
             try:
-                results = evaluator.evaluate_checkpoint(found, work=work)
+                results = evaluator.evaluate_checkpoint(found, show_progress=show_progress)
             except (DamagedCheckpoint, DeletedCheckpoint) as error:
                 if processes.count > 1 and not values.watch:
                     raise  # the others are still computing
@@ -195,7 +195,7 @@ def _write(
 
 @contextlib.contextmanager
 def _print_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yields a function that prints a note after each batch of prompts but the last."""
+    """Yields a function that prints how many prompts are done, but not when all are."""
 
     def show(done: int, total: int) -> None:
         if done < total:

@@ -26,8 +26,11 @@ from lingo.config.errors import LingoError
 Read = Callable[[int, int], bytes]
 """Reads bytes start, ..., stop - 1 of a file, or of a document."""
 
+GZIP_MAGIC = b"\x1f\x8b\x08"
+"""The first bytes of a gzip file (RFC 1952, sec. 2.3.1)."""
+
 _COMPRESSED = {  # first bytes -> format, and the command that unpacks it
-    b"\x1f\x8b\x08": ("gzip", "gunzip"),
+    GZIP_MAGIC: ("gzip", "gunzip"),
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
     b"\xfd7zXZ\x00": ("xz", "unxz"),
     b"BZh91AY&SY": ("bzip2", "bunzip2"),
@@ -52,13 +55,13 @@ class Copy(NamedTuple):
 
 
 class File(NamedTuple):
-    """A file of a source, as it was when listed; it is read without compression."""
+    """A file of a source, as it was when listed; a compressed one is read unpacked."""
 
     name: str  # path from the source's root, with "/", without ".gz": the same on every machine
     path: str  # path on this machine
     size: int  # of the content, in bytes
     modification_time: int  # in nanoseconds
-    copy: Copy | None = None  # of a compressed file: it is read there
+    copy: Copy | None = None  # of a compressed file: what is read in its place
 
     def read(self, start: int, stop: int) -> bytes:
         """Returns bytes start, ..., stop - 1; raises DataError if the file is not as listed."""
@@ -113,7 +116,8 @@ class File(NamedTuple):
             yield copy
 
     def _check(self, file: BufferedReader) -> None:
-        now, size = os.fstat(file.fileno()), self.copy.compressed_size if self.copy else self.size
+        size = self.size if self.copy is None else self.copy.compressed_size
+        now = os.fstat(file.fileno())
         if (now.st_size, now.st_mtime_ns) != (size, self.modification_time):
             raise DataError(f"{self.path} has changed since this run listed its documents.")
 

@@ -18,16 +18,16 @@ from lingo.metrics.text import signatures, text_scores
 from lingo.runtimes.runtime import Program
 from lingo.trainer.evaluation.generate import Between, continue_prompts
 
-Work = Callable[[str], contextlib.AbstractContextManager[Callable[[int, int], None]]]
-"""Shows long work of a name: yields what to call with the amount done and the total amount."""
+ShowProgress = Callable[[str], contextlib.AbstractContextManager[Callable[[int, int], None]]]
+"""Given a name of long work, yields a function to call with the amount done and the total."""
 
 
 class Answer(NamedTuple):
-    """An answer of the model to a source, and the target, which it should equal."""
+    """A pair of texts, and what the model answers to its source."""
 
     source: str
-    target: str
-    text: str
+    target: str  # the right answer
+    text: str  # the model's answer
 
 
 def decode_answers(
@@ -41,7 +41,7 @@ def decode_answers(
     """Returns the answers to an input that `has_text_pairs`, as `evaluate.answers` asks for them.
 
     An answer does not depend on what is decoded together with it. All processes call this together,
-    and get all answers. `progress` is called with the number of answers and that of all.
+    and get all answers. `progress` is called with the number of answers decoded and the total.
 
     Raises DataError if the input fails, ProgramError if the program does, MissingPackage if there
     is none for a measure.
@@ -105,8 +105,8 @@ def answer_line(answer: Answer) -> str:
 
 
 @contextlib.contextmanager
-def show_nothing(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows no progress: the `Work` of what runs in silence."""
+def hide_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows no progress: the `ShowProgress` of work that prints nothing."""
     del what
     yield lambda done, total: None
 

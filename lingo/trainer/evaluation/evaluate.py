@@ -22,10 +22,10 @@ from lingo.metrics.metric import Accumulator, State
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
     Answer,
-    Work,
+    ShowProgress,
     decode_answers,
+    hide_progress,
     score_answers,
-    show_nothing,
 )
 from lingo.trainer.evaluation.generate import Between
 from lingo.trainer.evaluation.summarize import check_examples, summarize
@@ -36,12 +36,12 @@ _TOTAL = "loss/total"
 
 
 class EvaluationResult(NamedTuple):
-    """What an evaluation of one input has found."""
+    """The results of an evaluation on one input."""
 
     input: str  # its name
     metrics: dict[str, float]  # over all examples, by name
     summaries: dict[str, Media | float]  # what TensorBoard shows besides them, by name
-    answers: list[Answer]  # the first, to be shown
+    answers: list[Answer]  # the first `num_shown`, to be shown
 
 
 def evaluate(
@@ -81,7 +81,11 @@ def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
 
 
 def evaluate_all(
-    experiment: Experiment, program: Program, *, between: Between = iter, work: Work = show_nothing
+    experiment: Experiment,
+    program: Program,
+    *,
+    between: Between = iter,
+    show_progress: ShowProgress = hide_progress,
 ) -> Iterator[EvaluationResult]:
     """Yields the result of every evaluation input of an experiment, in its order.
 
@@ -93,7 +97,7 @@ def evaluate_all(
         metrics = read_results(task, states)
         answers: list[Answer] = []
         if experiment.evaluate.answers and input.has_text_pairs:
-            with work(f"answering {name}") as progress:
+            with show_progress(f"answering {name}") as progress:
                 answers = decode_answers(
                     experiment, program, input, between=between, progress=progress
                 )
@@ -104,7 +108,7 @@ def evaluate_all(
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Returns metrics of every evaluation input from counts that are made up: for their names.
+    """Returns made-up metrics of every evaluation input, which have the names of the real ones.
 
     Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
@@ -137,22 +141,24 @@ def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
 def loss_terms(
     task: Task, metrics: Mapping[str, float], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Returns the loss terms among an evaluation's metrics, by the tag of the same in training.
+    """Returns the metrics of an evaluation that are terms of the loss, by their tag in training.
 
-    So TensorBoard draws both in one chart. `rows` are those of metrics.jsonl; the last that reports
-    a training loss names the terms. The total is there if every term is.
+    Under one tag, TensorBoard draws training and evaluation in one chart. `rows` are those of
+    metrics.jsonl; the last that reports a training loss names the terms. The total is added if all
+    terms are known.
     """
     row = next((row for row in reversed(rows) if _TOTAL in row), {})
     terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
-    aliases, found = task.loss_metrics(), dict[str, float]()
+    aliases, values = task.loss_metrics(), dict[str, float]()
     for term in terms:
-        names = (aliases.get(term), f"loss/{term}", term)
-        if (name := next((name for name in names if name in metrics), None)) is not None:
-            found[term] = metrics[name]
-    tagged = {f"loss/{term}": value for term, value in found.items()}
-    if terms and len(found) == len(terms):
+        for name in (aliases.get(term), f"loss/{term}", term):
+            if name in metrics:
+                values[term] = metrics[name]
+                break
+    tagged = {f"loss/{term}": value for term, value in values.items()}
+    if terms and len(values) == len(terms):
         coefficients = task.coefficients()
-        tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in found.items())
+        tagged[_TOTAL] = sum(coefficients.get(term, 1.0) * v for term, v in values.items())
     return tagged
 
 
@@ -164,7 +170,7 @@ class Evaluator:
         self._program: Program | None = None  # the first checkpoint starts it
 
     def evaluate_checkpoint(
-        self, found: Checkpoint, *, work: Work = show_nothing
+        self, found: Checkpoint, *, show_progress: ShowProgress = hide_progress
     ) -> list[EvaluationResult]:
         """Returns the result of every evaluation input."""
         state = restore_state(self._experiment.learner, found)
@@ -172,4 +178,4 @@ class Evaluator:
             self._program = self._experiment.runtime.start(self._experiment.learner, state)
         else:
             self._program.load(state)
-        return list(evaluate_all(self._experiment, self._program, work=work))
+        return list(evaluate_all(self._experiment, self._program, show_progress=show_progress))

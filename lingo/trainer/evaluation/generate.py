@@ -65,14 +65,14 @@ def continue_prompts(
     results: dict[int, list[Continuation]] = {}
     for i in between(range(len(batches))):
         rows = batches[i]
-        together = [prompts[row] for row in rows]
-        length = _padded_source_length(together, prompts)
-        batch = prompt_batch(together, rows=rows, end_id=tokenizer.end_id, source_length=length)
+        group = [prompts[row] for row in rows]
+        length = _padded_source_length(group, prompts)
+        batch = prompt_batch(group, rows=rows, end_id=tokenizer.end_id, source_length=length)
         own = {name: array[program.example_slice(len(rows))] for name, array in batch.items()}
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
         _check_causal(decoded)
-        texts = continuations(tokenizer, together, decoded, decoding)
+        texts = continuations(tokenizer, group, decoded, decoding)
         results |= dict(zip(rows, texts, strict=True))
         if progress is not None:
             progress(len(results), len(prompts))
@@ -160,14 +160,16 @@ def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
             yield rows[start : start + size]
 
 
-def _padded_source_length(together: Sequence[Prompt], prompts: Sequence[Prompt]) -> int:
-    """Returns to which length the sources of a batch are padded; 0 without sources.
+def _padded_source_length(group: Sequence[Prompt], prompts: Sequence[Prompt]) -> int:
+    """Returns the length that the sources of a group of prompts are padded to; 0 without sources.
 
-    It is a multiple of `SOURCE_MULTIPLE`, or the length of the longest source of all prompts, for
-    which there is room.
+    It is a multiple of `SOURCE_MULTIPLE`, but at most the length of the longest source of all
+    prompts: the model may have no positions beyond that.
     """
-    own, most = (max(prompt.size - len(prompt.tokens) for prompt in p) for p in (together, prompts))
-    return min(-(-own // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, most)
+    longest, limit = (
+        max(prompt.size - len(prompt.tokens) for prompt in p) for p in (group, prompts)
+    )
+    return min(-(-longest // SOURCE_MULTIPLE) * SOURCE_MULTIPLE, limit)
 
 
 def _shorten(text: str) -> str:

@@ -61,7 +61,10 @@ class PeriodicEvaluation:
             injection.at("evaluate", step)
             rows = run.directory.metrics.read()
             for one in evaluate_all(
-                experiment, run.program, between=run.signals.iterate, work=run.progress.work
+                experiment,
+                run.program,
+                between=run.signals.iterate,
+                show_progress=run.progress.work,
             ):
                 results[one.input] = tag_metrics(one.metrics)
                 run.progress.show_evaluation(one.input, results[one.input], step=step)

@@ -59,7 +59,8 @@ def summarize(
 def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[str]) -> None:
     """Calls `Task.summaries` for an input, with predictions of zeros, before the first step.
 
-    Raises ParamError if they do not have the form that `Task` documents, and whatever they raise.
+    Raises ParamError if what it returns has another form than `Task` documents, and whatever it
+    raises itself.
     """
     task = experiment.task
     if not (_shows_examples(task) and input.num_batches()):
@@ -72,9 +73,8 @@ def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[
         )
         for name, one in shapes.items()
     }
-    predictions["weights"] = batch["weights"]
-    given = _first_examples(experiment, batch, predictions)
-    check_summaries(task.summaries, task.summaries(*given), metrics=metrics)
+    examples = _first_examples(experiment, batch, predictions)
+    check_summaries(task.summaries, task.summaries(*examples), metrics=metrics)
 
 
 def _shows_examples(task: Task) -> bool:
@@ -82,7 +82,7 @@ def _shows_examples(task: Task) -> bool:
 
 
 def _predict(experiment: Experiment, program: Program, batch: Mapping[str, np.ndarray]) -> Arrays:
-    """Returns the predictions and the weights of a whole batch, {name: [B, ...]}."""
+    """Returns the predictions for a whole batch, and its weights, {name: [B, ...]}."""
     own = program.example_slice(len(batch["rows"]))
     with explain_program_errors("prediction for summaries"):
         return program.predict(
@@ -94,21 +94,22 @@ def _predict(experiment: Experiment, program: Program, batch: Mapping[str, np.nd
 def _first_examples(
     experiment: Experiment, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
 ) -> tuple[Arrays, Arrays]:
-    """Returns batch and predictions of its first examples, {name: [B, ...]}, without padding."""
+    """Returns the first examples of a batch, without padding, and their predictions."""
     is_example = np.asarray(batch["weights"]) > 0
     first = np.flatnonzero(is_example)[: experiment.p.summary.num_examples]
     outputs = {name: array for name, array in predictions.items() if name != "weights"}
-    batch, outputs = (
-        {name: np.asarray(array)[first] for name, array in arrays.items()}
-        for arrays in (batch, outputs)
-    )
-    return batch, outputs
+
+    def select(arrays: Mapping[str, np.ndarray]) -> Arrays:
+        return {name: np.asarray(array)[first] for name, array in arrays.items()}
+
+    return select(batch), select(outputs)
 
 
 @contextlib.contextmanager
 def _warn_on_exception(method: Callable[..., Any]) -> Iterator[None]:
+    """Turns an exception inside, of a user's method, into a warning."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # whatever the user's method raises
         name, kind = method.__qualname__, type(error).__name__
-        _log.warning("%s: no summaries of this evaluation: %s: %s", name, kind, error)
+        _log.warning("%s: %s: %s; this evaluation shows nothing of it", name, kind, error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
@@ -19,9 +19,8 @@ from lingo.config.ast_lock import AST_LOCK
 from lingo.config.overrides import reader
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
+from lingo.metrics.sink import ParameterValue
 from lingo.storage.rows import State
-
-Value: TypeAlias = "bool | int | float | str"
 
 HEADLINES = ("optimizer.learning_rate", "train_input.batch_size", "max_steps", "seed")
 
@@ -34,7 +33,9 @@ _STATUS: dict[State, Any] = {
 }
 
 
-def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> dict[str, Value]:
+def hparams(
+    lines: Sequence[Line], origin: Origin, *, total_parameters: int
+) -> dict[str, ParameterValue]:
     """Returns the keys and values of the row of a run with this resolved text.
 
     The key of an override is as it was typed, `FeedForward.dropout_rate`, that of an argument
@@ -51,12 +52,12 @@ def hparams(lines: Sequence[Line], origin: Origin, *, total_parameters: int) -> 
     return values | {"total_parameters": total_parameters}
 
 
-def parameter_values(lines: Sequence[Line]) -> dict[str, Value]:
+def parameter_values(lines: Sequence[Line]) -> dict[str, ParameterValue]:
     """Returns all parameters of a resolved text by path, as numbers where they are numbers."""
     return {line.path: _value(line.value) for line in lines}
 
 
-def _value(text: str) -> Value:
+def _value(text: str) -> ParameterValue:
     """Returns the number, bool or string of which a text is the literal; else the text."""
     try:
         with AST_LOCK:
@@ -65,14 +66,14 @@ def _value(text: str) -> Value:
         return text
 
 
-def _simple(value: Any) -> Value:
+def _simple(value: Any) -> ParameterValue:
     return value if isinstance(value, (bool, int, float, str)) else repr(value)
 
 
 # ---- as summaries ------------------------------------------------------------------------------
 
 
-def start_summary(values: Mapping[str, Value]) -> bytes:
+def start_summary(values: Mapping[str, ParameterValue]) -> bytes:
     """Returns the serialized summary that starts a row."""
     # A trial without a name is named after its folder; a hash would join runs of equal values.
     return summary_v2.hparams_pb(dict(values), trial_id="").SerializeToString()

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sinks:
-    """Calls all sinks; an exception of one is a warning, once until it works again."""
+    """Calls all sinks; the first exception of one in a row is logged as a warning."""
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         """Calls nothing yet."""

@@ -79,7 +79,7 @@ class Summaries:
 
     def start_run(
         self,
-        values: Mapping[str, hparams.Value],
+        values: Mapping[str, ParameterValue],
         parameters: Mapping[str, ParameterValue] = MappingProxyType({}),
     ) -> None:
         """Writes the run's row of the HParams table, in place of an earlier one; starts sinks.

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingo.metrics.media import MAX_ROWS, Histogram, Image, Table, Text, problem
+from lingo.metrics.media import MAX_ROWS, Histogram, Image, Table, Text, media_problem
 
 
 @pytest.mark.parametrize("shape", [(64, 80), (64, 80, 1), (64, 80, 3)])
@@ -58,10 +58,10 @@ def test_a_long_table_says_how_many_rows_it_leaves_out():
         (Image(np.zeros([3])), r"shape \[3\]"),
         (Image(np.zeros([3, 4], np.int64)), "are int64: take uint8"),
         (Image(np.zeros([0, 4])), "no pixels"),
-        (Histogram(np.array(["a"])), "are <U1, no numbers"),
+        (Histogram(np.array(["a"])), "are <U1, not numbers"),
         (Text(3), "a Text holds a int, not a str"),
         (Table({}), "no columns"),
-        (Table({"a": "text"}), "column 'a' of a Table is no list"),
+        (Table({"a": "text"}), "column 'a' of a Table is not a list"),
         (Table({"a": [1], "b": [1, 2]}), r"different numbers of cells: {'a': 1, 'b': 2}"),
         ("text", "it is a str"),
         (True, "it is a bool"),
@@ -70,7 +70,7 @@ def test_a_long_table_says_how_many_rows_it_leaves_out():
 )
 def test_what_cannot_be_shown_is_told(value, why):
     with pytest.raises(AssertionError, match=why):
-        raise AssertionError(problem(value))
+        raise AssertionError(media_problem(value))
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_what_cannot_be_shown_is_told(value, why):
     ],
 )
 def test_what_can_be_shown_has_no_problem(value):
-    assert problem(value) == ""
+    assert media_problem(value) == ""

@@ -193,7 +193,7 @@ def test_another_checkpoint_is_evaluated_if_one_cannot_be_read(
     path = run / "checkpoints/step_00000002"
     failures = [error(path, "a", "b") if error is DamagedCheckpoint else error(path)]
 
-    def evaluate(self, found, *, work):
+    def evaluate(self, found, *, show_progress):
         assert found.path == path
         if failures:
             raise failures.pop()

@@ -124,7 +124,7 @@ def test_scores_are_those_of_sacrebleu_and_replace_the_metric_of_the_task(starte
     def work(what):
         yield lambda done, total: seen.append((what, done, total))
 
-    ((name, metrics, _, shown),) = evaluate_all(built, program, work=work)
+    ((name, metrics, _, shown),) = evaluate_all(built, program, show_progress=work)
     assert seen == [("answering same", 11, 11)]
     assert (name, shown) == ("same", found[:3])
     assert metrics.items() >= expected.items()
@@ -269,7 +269,7 @@ def test_without_sacrebleu_no_run_begins(file, tmp_path, monkeypatch):
     def missing():
         raise MissingPackage("pip install 'lingo-tf[text]'")
 
-    monkeypatch.setattr(text_module, "package", missing)
+    monkeypatch.setattr(text_module, "import_sacrebleu", missing)
     with pytest.raises(MissingPackage):
         lingo.train(experiment(file, max_steps=1), tmp_path / "run")
     assert not (tmp_path / "run/config.json").exists()

@@ -30,7 +30,7 @@ def compared(params, **evaluate):
 def evaluated(monkeypatch, **losses):
     """Lets the evaluation of step n find the loss `at_n`."""
 
-    def found(experiment, program, *, between, work):
+    def found(experiment, program, *, between, show_progress):
         list(between([0]))
         metrics = {"loss": losses[f"at_{int(program.state().step)}"]}
         yield EvaluationResult("same", metrics, {}, [])
