@@ -87,7 +87,9 @@ def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
     if cell >= _NAMED_CELL:
         pixels[cell - 1 :: cell] = pixels[:, cell - 1 :: cell] = _LINE
     matrix = Picture.fromarray(pixels)
-    texts = {(i, j): _short_count(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)}
+    texts = {
+        (i, j): _short_count(float(counts[i, j])) for i, j in zip(*np.nonzero(counts), strict=True)
+    }
     if (font := _largest_font(texts.values(), size=cell - 3)) is None:
         return matrix
     for (i, j), text in texts.items():
