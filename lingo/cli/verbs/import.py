@@ -51,12 +51,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     places = command.find_roots(values)
     path = os.path.abspath(os.path.expanduser(folder))
     overrides = [f"exp.path={path!r}", *values.set]
-    resolved = registry.get(values.exp or PRETRAINED, overrides, places)
+    exp = values.exp or PRETRAINED
+    resolved = registry.get(exp, overrides, places)
     if build_experiment(resolved).init_from is None:
-        raise UsageError(f"{values.exp} sets no init_from: nothing of {folder} would be read")
+        raise UsageError(f"{exp} sets no init_from: nothing of {folder} would be read")
     directory = RunDirectory(values.run)
     config = experiment_flags.config_json(resolved, places)
-    exp = values.exp or PRETRAINED
     given = flags_text(directory.path.resolve(), config, exp=exp, overrides=overrides)
     source = find_user_files(resolved.params, resolved.origin.file)
     create(Request(resolved.params, config, given, resolved.origin, source=source), directory)
