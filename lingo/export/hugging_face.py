@@ -1,8 +1,8 @@
 """Writes a trained model as the folder of a model of Hugging Face's hub.
 
-It is an import backwards: `config.json` of the folder that the model came from, or of another one
-of the same shape, gives the experiment that reads such a folder. If that experiment's model is the
-trained one, its WarmStart says which tensor each weight is read from, and so which one it becomes.
+An export reverses an import. The `config.json` of the folder that the model came from, or of
+another of the same shape, gives an experiment that reads such a folder. If its model equals the
+trained one, its WarmStart says which tensor each weight is read from, and so where it is written.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ FloatType = Literal["float32", "bfloat16"]
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _MAX_LINES = 10  # differences in an error
-_EXECUTION = (Stack, Repeat, Pipeline, Remat)  # they compute what their layers compute
-_OF_TRAINING = {  # fields that do not change what a trained model computes
+_EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # they compute what their layers compute
+_TRAINING_FIELDS = {  # fields that do not change what a trained model computes
     "balance_loss",
     "balance_scale",
     "blockwise",
@@ -78,7 +78,7 @@ def export_hugging_face(
         experiment: that of the trained model.
         weights: path of a single layer's weight -> float32 array.
         folder: it must not exist, its parent must.
-        config: a folder whose config.json says the shape of the model. None: the one that the
+        config: a folder whose config.json describes the model. None: the one that the
             experiment's weights were imported from.
         dtype: of the weights; config.json names it.
 
@@ -91,34 +91,36 @@ def export_hugging_face(
     if dtype not in (types := get_args(FloatType)):
         raise ParamError(f"{dtype=} is not one of {', '.join(types)}")
     import_safetensors()
-    source = _source(experiment) if config is None else config
+    source = _import_folder(experiment) if config is None else config
     imported: Params = registry.get(PRETRAINED, [f"exp.path={str(source.absolute())!r}"]).params
     _check_model(experiment.task, imported.task.build(), source / CONFIG)
     warm_start = imported.init_from.build()
     tensors = convert_weights(warm_start, weights, experiment.task.weights())
     settings = json.loads((source / CONFIG).read_text())
-    settings |= dict.fromkeys({"dtype", "torch_dtype"} & {*settings} or {"dtype"}, dtype)
-    with _new_folder(folder) as place:
+    names = {"dtype", "torch_dtype"} & {*settings} or {"dtype"}
+    settings |= dict.fromkeys(names, dtype)
+    with _new_folder(folder) as partial:
         for file in _tokenizer_files(experiment):
-            shutil.copyfile(file, place / file.name)
-        (place / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
+            shutil.copyfile(file, partial / file.name)
+        (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
         typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
-        _save(typed, place / WEIGHTS)
-        shutil.copymode(place / CONFIG, place / WEIGHTS)  # the library's files are the owner's only
+        _save(typed, partial / WEIGHTS)
+        # the library lets only the owner read what it writes
+        shutil.copymode(partial / CONFIG, partial / WEIGHTS)
 
 
 def convert_weights(
     warm_start: WarmStart, weights: Mapping[str, np.ndarray], specs: Mapping[str, ParamSpec]
 ) -> dict[str, np.ndarray]:
-    """Returns the tensors, float32, that a WarmStart would read weights from: its inverse.
+    """Returns the tensors, float32, from which a WarmStart would read the weights.
 
-    `specs` describe the weights, by program path. A tensor has the heads of a weight as one axis.
+    `specs` describe the weights, by program path. A tensor has one axis for heads and features.
     """
     by_name = {name: spec for where, spec in specs.items() for name in path.names(where)}
     reads = warm_start.reads({name: spec.shape for name, spec in by_name.items()})
     if lost := [name for name in weights if name not in reads]:
-        raise ParamError(f"the layout has no tensor for the weight {lost[0]}")
-    parts: dict[str, dict[int, np.ndarray]] = {}
+        raise ParamError(f"a model of Hugging Face's hub has no tensor for the weight {lost[0]}")
+    parts: dict[str, dict[int, np.ndarray]] = {}  # of tensors, by name
     for name, read in reads.items():
         shape = _merge_heads(by_name[name])
         parts.setdefault(read.name, {})[read.part[0]] = read.undo(weights[name], shape)
@@ -139,25 +141,25 @@ def _merge_heads(spec: ParamSpec) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _source(experiment: Experiment) -> Path:
+def _import_folder(experiment: Experiment) -> Path:
     """Returns the folder that the weights of an experiment were imported from."""
     if experiment.init_from is None:
         raise ParamError(
-            f"the run was not imported from a model of the hub: give --config, a folder with a"
-            f" {CONFIG} that says the shape of its model"
+            f"the run was not imported from a model of the hub: name by `config` a folder whose"
+            f" {CONFIG} describes its model"
         )
     place = Path(os.path.expanduser(experiment.init_from.p.path))
     source = place if place.is_dir() else place.parent
     if not (source / CONFIG).is_file():
         raise ParamError(
-            f"the run was imported from {source}, which has no {CONFIG} now: give --config, a"
-            " folder that has it"
+            f"the run was imported from {source}, which has no {CONFIG} now: name by"
+            " `config` a folder that has it"
         )
     return source
 
 
 def _tokenizer_files(experiment: Experiment) -> Iterator[Path]:
-    """Yields the files of the tokenizer of the training data, if it is of this layout."""
+    """Yields the files of the training data's tokenizer, if it is a HuggingFaceTokenizer."""
     for tokenizer in experiment.p.train_input.all(HuggingFaceTokenizer):
         folder = Path(os.path.expanduser(tokenizer.file)).parent
         yield from (folder / name for name in _TOKENIZER_FILES if (folder / name).is_file())
@@ -174,17 +176,17 @@ def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
 
 @contextlib.contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a folder to write into, which then gets its name; after an error there is none."""
+    """Yields a new folder, which gets its name when it is complete; an error leaves nothing."""
     if os.path.lexists(folder):
         raise ParamError(f"{folder} exists: name another folder, or remove it")
-    place = folder.with_name(f".{folder.name}.{os.getpid()}")
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
     with explain_write_errors(folder):
-        place.mkdir()
+        partial.mkdir()
         try:
-            yield place
-            place.rename(folder)
+            yield partial
+            partial.rename(folder)
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 # ---- whether config.json describes the model -----------------------------------------------------
@@ -194,7 +196,7 @@ def _check_model(trained: Layer, described: Layer, file: Path) -> None:
     """Raises ParamError unless two tasks have models that compute the same."""
     ours, theirs = _settings(trained), _settings(described)
     lines = [
-        f"{where}: {ours.get(where, 'absent')}, and {theirs.get(where, 'absent')} there"
+        f"{where}: {ours.get(where, 'absent')}, but {theirs.get(where, 'absent')} in {CONFIG}"
         for where in sorted({*ours, *theirs})
         if ours.get(where) != theirs.get(where)
     ]
@@ -208,12 +210,12 @@ def _settings(task: Layer) -> dict[str, str]:
     """Returns the class and settings of each layer below a task, and the shapes of weights."""
     settings: dict[str, str] = {}
     for layer in itertools.islice(task.tree(), 1, None):
-        if isinstance(layer, _EXECUTION):
+        if isinstance(layer, _EXECUTION_LAYERS):
             continue
         values = {"": type(layer).__name__} | {
             f".{name}": _text(getattr(layer.p, name))
             for name in fields(type(layer))
-            if name not in _OF_TRAINING
+            if name not in _TRAINING_FIELDS
         }
         for where in path.names(layer.path):
             settings |= {where + name: text for name, text in values.items() if text}

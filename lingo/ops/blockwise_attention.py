@@ -10,7 +10,7 @@ width, Q and R positions of a block of queries and of keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
@@ -102,9 +102,7 @@ def attend_blockwise(
 
     @tf.custom_gradient
     def compute(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, *weights: tf.Tensor) -> Any:
-        blocks = _Blocks(
-            query, key, value, logits=logits, dropout=dropout, most=block, compiled=compiled
-        )
+        blocks = _Blocks((query, key, value), logits, dropout, block, compiled)
         result, peaks, totals = blocks.average(weights)
 
         def backward(gradient: tf.Tensor) -> Any:
@@ -160,19 +158,12 @@ class _Blocks:
     """The computation of one call; queries are [B, K, G, T, H]."""
 
     def __init__(
-        self,
-        query: tf.Tensor,
-        key: tf.Tensor,
-        value: tf.Tensor,
-        *,
-        logits: Logits,
-        dropout: Any,
-        most: BlockSize,
-        compiled: bool,
+        self, qkv: Sequence[Any], logits: Logits, dropout: Any, most: BlockSize, compiled: bool
     ) -> None:
+        query, key, value = qkv
         self.logits, self.dropout, self.compiled = logits, dropout, compiled
         self.num_heads, self.num_groups = size_of(query, 1), size_of(key, 1)
-        self.heads_per_group = self.num_heads // self.num_groups
+        self.group_size = self.num_heads // self.num_groups
         self.queries = _Grid(query.shape[2], most.queries)
         self.keys = _Grid(key.shape[2], most.keys)
         self.query = self._split_heads(query)
@@ -333,16 +324,14 @@ class _Blocks:
         terms = []
         bias = self._bias(i, j, weights)
         if bias is not None:
-            terms.append(
-                tf.reshape(bias, [-1, self.num_groups, self.heads_per_group, *bias.shape[2:]])
-            )
+            terms.append(tf.reshape(bias, [-1, self.num_groups, self.group_size, *bias.shape[2:]]))
         mask = None if self.logits.mask is None else self.logits.mask(*self._inputs(i, j))
         if masked or mask is not None:
             terms.append(self._hide(mask, i, j, masked=masked)[:, None, None])
         if not terms:
             return logits, slope
         shape, static = tf.shape(logits), logits.shape
-        split = [self.num_groups, self.heads_per_group, self.queries.size, self.keys.size]
+        split = [self.num_groups, self.group_size, self.queries.size, self.keys.size]
         logits = tf.reshape(logits, [-1, *split])
         for term in terms:
             logits += term
@@ -351,9 +340,8 @@ class _Blocks:
     def _peaks_and_totals(self, logits: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the greatest logit of each query, and the sum of exp(logit - greatest).
 
-        `share` is the softmax of the logits, so that its maximum is 1 / sum: two maxima take less
-        time than a maximum, exp and a sum. Where a block has all keys, nothing needs them: they
-        are 0 and 1.
+        The maximum of `share`, the softmax, is 1 / sum, and takes less time than exp and a sum.
+        Where a block has all keys, nothing needs the two: they are 0 and 1.
         """
         if self.keys.count == 1:
             zeros = tf.zeros_like(share[:, :, :, :1])
@@ -399,13 +387,11 @@ class _Blocks:
         q, r = self.queries.size, self.keys.size
         part = Part((i * q, j * r), (self.queries.length, self.keys.length))
         ones = tf.ones([size_of(self.query, 0), self.num_heads, q, r])
-        return tf.reshape(
-            self.dropout(ones, part), [-1, self.num_groups, self.heads_per_group * q, r]
-        )
+        return tf.reshape(self.dropout(ones, part), [-1, self.num_groups, self.group_size * q, r])
 
     def _split_heads(self, x: tf.Tensor) -> tf.Tensor:
         """Reshapes and pads [B, N, T, ...] to [B, K, G, padded T, ...]."""
-        x = tf.reshape(x, [-1, self.num_groups, self.heads_per_group, x.shape[2], x.shape[3]])
+        x = tf.reshape(x, [-1, self.num_groups, self.group_size, x.shape[2], x.shape[3]])
         return self.queries.pad(x, 3)
 
     def _join_heads(self, x: tf.Tensor) -> tf.Tensor:
@@ -413,10 +399,10 @@ class _Blocks:
 
     def _fold(self, x: tf.Tensor) -> tf.Tensor:
         """Reshapes [B, K, G, Q, ...] to [B, K, G Q, ...]."""
-        return tf.reshape(x, [-1, self.num_groups, self.heads_per_group * x.shape[3], x.shape[4]])
+        return tf.reshape(x, [-1, self.num_groups, self.group_size * x.shape[3], x.shape[4]])
 
     def _unfold(self, x: tf.Tensor) -> tf.Tensor:
-        shape = [-1, self.num_groups, self.heads_per_group, self.queries.size, x.shape[3]]
+        shape = [-1, self.num_groups, self.group_size, self.queries.size, x.shape[3]]
         return tf.reshape(x, shape)
 
 

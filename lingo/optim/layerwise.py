@@ -31,13 +31,13 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns
 
 
 class LayerwiseOptimizer(Optimizer, interface=True):
-    """An optimizer that scales the step of each weight by a ratio of norms. Subclasses: `move`.
+    """An optimizer that scales a weight's step by a ratio of norms; subclasses define `move`.
 
-    Weight decay is not decoupled: it is a part of the step whose size the ratio determines.
+    Weight decay is not decoupled: it is a part of the step, and is scaled with it.
     """
 
     min_ratio_rank: int = 2  # weights with fewer axes, such as scales and biases, have ratio 1
-    no_ratio: tuple[str, ...] = ()  # regular expressions: weights of these whole names have ratio 1
+    no_ratio: tuple[str, ...] = ()  # regular expressions of whole names: these weights have ratio 1
 
     def check(self) -> None:
         super().check()
@@ -55,7 +55,7 @@ class LayerwiseOptimizer(Optimizer, interface=True):
         return UpdatedWeight(update.value - move.decrement, move.slots)
 
     def decay(self, weight: Weight) -> np.ndarray:
-        """Returns the decay of each weight in a tensor, 0 for those without: a `per_weight`."""
+        """Returns the decay of each weight, 0 for some, in the shape of `per_weight`."""
         return per_weight(
             weight, [self.p.weight_decay * self._decays(weight, name) for name in weight.names]
         )
@@ -84,7 +84,7 @@ class Lars(LayerwiseOptimizer):
     """
 
     momentum: float = 0.9  # decay of the sum of past gradients or updates
-    trust_coefficient: float = 0.001  # eta: of the norm of a weight, how much one step may change
+    trust_coefficient: float = 0.001  # eta: the share of a weight's norm that a step has at rate 1
     epsilon: float = 0.0  # added to the norms that divide
     accumulate: Literal["gradients", "updates"] = "updates"  # what is summed; update: rate * grad
 

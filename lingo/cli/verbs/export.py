@@ -5,10 +5,10 @@
     lingo export --run=runs/gpt2 --format=huggingface --output=tuned --set=evaluate.weights=ema
     lingo export --run=runs/mine --format=huggingface --output=mine --config=llama
 
-huggingface: config.json, model.safetensors, and tokenizer.json if the run has one, as models of
-Hugging Face's hub have them. The model must be of the shape that config.json says: that of the
-folder which the run was imported from, or which --config names. The folder is there only when it is
-complete, and none is overwritten.
+--format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
+as models of Hugging Face's hub have them. Its config.json is that of the folder from which the run
+was imported, or of the folder that --config names, and must describe the model. The new folder
+appears only when it is complete, and no folder is overwritten.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ def define(values: flags.FlagValues) -> None:
     experiment_flags.define_devices(values)
     experiment_flags.define_step(values)
     command.choice("format", ["huggingface"], "The layout of the folder.", values)
-    command.string("output", "The new folder.", values)
-    command.string("config", "Folder with the config.json of a model of this shape.", values)
+    command.string("output", "The folder to write; it must not exist.", values)
+    command.string(
+        "config",
+        "Folder whose config.json describes the model; the one imported, if not given.",
+        values,
+    )
     command.choice("dtype", ["float32", "bfloat16"], "The type of the weights.", values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
-    """Writes the folder."""
+    """Writes the folder, and prints its size."""
     del word
     output = _check(values)
     step = experiment_flags.read_step(values.step)

@@ -7,8 +7,8 @@
     lingo train --run=runs/gpt2
 
 --from is a folder with config.json, model.safetensors (or the index of several) and, for texts,
-tokenizer.json, as `git clone` of a model has it. An experiment of one's own that --exp names has an
-argument `path`, which gets the folder, and an `init_from`.
+tokenizer.json: what `git clone` of a model makes. --exp names an experiment of your own, which must
+have an argument `path`, the folder, and read its weights by `init_from`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORD = ""  # it takes no word beside its flags
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
     command.string("from", "Folder of the model: config.json and model.safetensors.", values)
-    command.string("run", "Directory of the run that is made.", values)
+    command.string("run", "Directory of the new run.", values)
     command.string("exp", f"Experiment with an argument `path`; {PRETRAINED} if not given.", values)
     command.strings("set", "Override path=value, applied in order; may be repeated.", values)
     command.define_params_dir(values)
@@ -51,12 +51,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     places = command.find_roots(values)
     path = os.path.abspath(os.path.expanduser(folder))
     overrides = [f"exp.path={path!r}", *values.set]
-    resolved = registry.get(values.exp or PRETRAINED, overrides, places)
+    exp = values.exp or PRETRAINED
+    resolved = registry.get(exp, overrides, places)
     if build_experiment(resolved).init_from is None:
-        raise UsageError(f"{values.exp} sets no init_from: nothing of {folder} would be read")
+        raise UsageError(f"{exp} sets no init_from: nothing of {folder} would be read")
     directory = RunDirectory(values.run)
     config = experiment_flags.config_json(resolved, places)
-    exp = values.exp or PRETRAINED
     given = flags_text(directory.path.resolve(), config, exp=exp, overrides=overrides)
     source = find_user_files(resolved.params, resolved.origin.file)
     create(Request(resolved.params, config, given, resolved.origin, source=source), directory)

@@ -151,7 +151,8 @@ def loss_terms(
     terms = [tag.removeprefix("loss/") for tag in row if tag.startswith("loss/") and tag != _TOTAL]
     aliases, values = task.loss_metrics(), dict[str, float]()
     for term in terms:
-        for name in (aliases.get(term), f"loss/{term}", term):
+        named = [aliases[term]] if term in aliases else []
+        for name in (*named, f"loss/{term}", term):
             if name in metrics:
                 values[term] = metrics[name]
                 break

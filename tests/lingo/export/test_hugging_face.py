@@ -123,9 +123,9 @@ def lora(params: Params) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: p.task.all(Attention).set(logit_cap=5.0), r"attention.logit_cap: 5.0, and None"),
-        (lambda p: p.task.all(Stack).set(num_layers=1), r"layers/1/attention: absent, and Attent"),
-        (lora, r"lora_a: shape \[32, 2\], and absent there"),
+        (lambda p: p.task.all(Attention).set(logit_cap=5.0), r"attention.logit_cap: 5.0, but None"),
+        (lambda p: p.task.all(Stack).set(num_layers=1), r"layers/1/attention: absent, but Attent"),
+        (lora, r"lora_a: shape \[32, 2\], but absent in config"),
     ],
 )
 def test_a_model_of_another_shape_is_refused(change, words, tmp_path: pathlib.Path) -> None:
@@ -142,7 +142,9 @@ def test_a_model_that_was_not_imported_needs_a_config(tmp_path: pathlib.Path) ->
     weights = weights_of(params.build())
     params.init_from = None
     experiment = params.build()
-    with pytest.raises(ParamError, match="was not imported from a model of the hub: give --config"):
+    with pytest.raises(
+        ParamError, match="was not imported from a model of the hub: name by `config` a folder"
+    ):
         export_hugging_face(experiment, weights, tmp_path / "out")
     export_hugging_face(experiment, weights, tmp_path / "out", config=MODELS / "llama2")
     assert (tmp_path / "out" / "model.safetensors").exists()

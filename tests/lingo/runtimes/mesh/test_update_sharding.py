@@ -105,7 +105,7 @@ def test_every_optimizer_class_is_among_the_cases():
     def classes(cls: type = Optimizer) -> set[str]:
         return {cls.__name__}.union(*(classes(sub) for sub in cls.__subclasses__()))
 
-    assert classes() - {"Optimizer"} <= set(CASES)
+    assert classes() - {"Optimizer", "LayerwiseOptimizer"} <= set(CASES)
 
 
 def learner(optimizer: Params) -> Learner:
