@@ -88,7 +88,7 @@ def test_parts_scale_and_offset_are_undone() -> None:
     (tensor,) = convert_weights(warm, weights, task.weights()).values()
     np.testing.assert_array_equal(tensor, source)
     less = WarmStart.params(path="x", skip=("b",)).build()
-    with pytest.raises(ParamError, match="the layout has no tensor for the weight b"):
+    with pytest.raises(ParamError, match="hub has no tensor for the weight b"):
         convert_weights(less, weights, task.weights())
 
 
