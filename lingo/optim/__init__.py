@@ -10,10 +10,12 @@ from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.rmsprop import RmsProp
+from lingo.optim.scaling import epochs_to_steps, scale_by_root, scale_linearly
 from lingo.optim.schedule import (
     ConstantRate,
     Cosine,
     Cyclic,
+    EpochWarmup,
     Exponential,
     InverseSqrt,
     LinearRate,
@@ -37,6 +39,7 @@ __all__ = [
     "ConstantRate",
     "Cosine",
     "Cyclic",
+    "EpochWarmup",
     "Exponential",
     "Frozen",
     "InverseSqrt",
@@ -56,4 +59,7 @@ __all__ = [
     "Transformer",
     "Warmup",
     "WarmupStableDecay",
+    "epochs_to_steps",
+    "scale_by_root",
+    "scale_linearly",
 ]

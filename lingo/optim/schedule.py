@@ -279,6 +279,36 @@ class Warmup(Schedule):
         return xp.where(step < self.p.num_steps, rise * later, later)
 
 
+class EpochWarmup(Schedule):
+    """Rises linearly to the first factor of another schedule in some epochs, then follows it.
+
+    The rise may end between two steps. As in MLPerf's reference of ResNet-50 with LARS (training
+    0.6), the other schedule's step 0 is the last step of the rise, and has the height of the rise.
+
+    >>> then = Polynomial.params(num_steps=10)
+    >>> params = EpochWarmup.params(epochs=2.5, examples_per_epoch=10, batch_size=10, then=then)
+    >>> params.build()(np.array([0, 1, 2, 7]))
+    array([0.  , 0.4 , 0.8 , 0.25], dtype=float32)
+    """
+
+    epochs: float  # length of the rise
+    examples_per_epoch: int  # of the training data
+    batch_size: int  # examples of a step
+    then: Schedule = ConstantRate  # what follows
+
+    POSITIVE = ("epochs", "examples_per_epoch", "batch_size")
+
+    def setup(self) -> None:
+        self.then = self.p.then.build()
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        p = self.p
+        length = p.epochs * p.examples_per_epoch / p.batch_size  # steps, not a whole number
+        rise = xp.minimum(step / length, 1.0)
+        later = self.then.factor(xp.maximum(step - math.floor(length), 0.0), xp)
+        return xp.where(step <= math.floor(length), rise * later, later)
+
+
 # ---- made of other schedules ---------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from lingo.optim.schedule import (
     ConstantRate,
     Cosine,
     Cyclic,
+    EpochWarmup,
     Exponential,
     InverseSqrt,
     LinearRate,
@@ -38,6 +39,7 @@ SCHEDULES = [
     Piecewise.params(boundaries=[3, 5], values=[1.0, 0.5, 0.25]),
     Piecewise.params(boundaries=[], values=[0.5]),
     Cyclic.params(half_cycle_steps=3, low=0.2),
+    EpochWarmup.params(epochs=2.5, examples_per_epoch=10, batch_size=7, then=InverseSqrt),
     Cyclic.params(half_cycle_steps=3, mode="triangular2"),
     Cyclic.params(half_cycle_steps=3, mode="exp_range", gamma=0.9),
     Warmup.params(num_steps=4, then=Cosine.params(num_steps=10, end=0.1)),
@@ -67,6 +69,17 @@ def test_the_transformer_schedule_has_the_published_values():
     np.testing.assert_allclose(
         values, [1.74693e-07, 1.7644e-05, 6.98684e-04, 4.4192e-04], rtol=1e-5
     )
+
+
+def test_large_batches_of_mlperf_warm_up_by_epochs():
+    """MLPerf training 0.6, ResNet-50 with LARS: 32,768 images a step, 31.2, 25 epochs."""
+    rate, train_steps, warmup_steps = 31.2, 2983, 977
+    fall = Polynomial.params(num_steps=train_steps - warmup_steps + 1, end=1e-4 / rate)
+    schedule = EpochWarmup.params(
+        epochs=25.0, examples_per_epoch=1_281_167, batch_size=32_768, then=fall
+    ).build()
+    found = rate * schedule(np.array([100, 977, 1500, 2983])).astype(np.float64)
+    np.testing.assert_allclose(found, [3.19197, 31.185545, 17.058027, 1.077457e-4], rtol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["triangular", "triangular2", "exp_range"])
@@ -179,6 +192,10 @@ def test_parts_are_set_from_the_command_line():
         (Piecewise.params(boundaries=[1], values=[1.0, 0.5]), {"values": [1.0, -1.0]}),
         (Piecewise.params(boundaries=[1], values=[1.0, 0.5]), {"boundaries": [-1]}),
         (Cyclic.params(half_cycle_steps=1), {"half_cycle_steps": 0, "low": -1.0}),
+        (
+            EpochWarmup.params(epochs=1.0, examples_per_epoch=1, batch_size=1),
+            {"epochs": 0.0, "examples_per_epoch": 0, "batch_size": -1},
+        ),
         (Warmup.params(num_steps=1), {"num_steps": -1, "start": -1.0}),
         (
             WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=1),
