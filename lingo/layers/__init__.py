@@ -44,8 +44,11 @@ from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv1d import Conv1D
+from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.transposed_conv import TransposedConv2D
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
@@ -64,8 +67,10 @@ __all__ = [
     "Causal",
     "Chain",
     "Constant",
+    "Conv1D",
     "Conv2D",
     "CrossAttention",
+    "DepthwiseConv2D",
     "Dropout",
     "Embedding",
     "ExpertChoiceRouter",
@@ -106,6 +111,7 @@ __all__ = [
     "Rotary",
     "RotaryScaling",
     "Router",
+    "SeparableConv2D",
     "SinusoidPositions",
     "SoftmaxHead",
     "Stack",
@@ -113,6 +119,7 @@ __all__ = [
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
+    "TransposedConv2D",
     "TruncatedNormal",
     "Uniform",
     "WeightNorm",

@@ -138,9 +138,15 @@ CASES: dict[type[Layer], Case] = {
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
+    nn.Conv1D: Case(
+        nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
+    ),
     nn.CrossAttention: Case(
         nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
+    ),
+    nn.DepthwiseConv2D: Case(
+        nn.DepthwiseConv2D.params(dim=D, multiplier=2, stride=2, use_bias=True), IMAGES
     ),
     nn.Dropout: stacked(nn.Dropout.params(rate=0.5)),
     nn.Embedding: Case(nn.Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
@@ -218,6 +224,9 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS | SOURCE},
         method="loss",
     ),
+    nn.SeparableConv2D: Case(
+        nn.SeparableConv2D.params(dim=D, output_dim=4, dilation=2, use_bias=True), IMAGES
+    ),
     nn.SinusoidPositions: Case(nn.SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
     nn.SoftmaxHead: Case(
         nn.SoftmaxHead.params(dim=D, vocab_size=7, use_bias=True, logit_cap=2.0), HEAD_INPUTS
@@ -231,6 +240,9 @@ CASES: dict[type[Layer], Case] = {
     nn.TiedHead: Case(nn.TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     nn.TopNRouter: routed(nn.TopNRouter, num_choices=3),
     nn.TransformerLayer: stacked(TRANSFORMER),
+    nn.TransposedConv2D: Case(
+        nn.TransposedConv2D.params(dim=D, output_dim=4, use_bias=True), IMAGES
+    ),
     nn.WeightNorm: stacked(nn.WeightNorm.params(layer=EXPERT.copy().set(dim=D))),
 }
 GROUPED = nn.Attention.params(
@@ -251,6 +263,7 @@ DECODER = nn.TransformerLayer.params(
 )
 # further forms of a class, whose computations are others
 FORMS: dict[str, Case] = {
+    "Conv2D, dilated": Case(nn.Conv2D.params(dim=D, output_dim=4, dilation=2), IMAGES),
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
     "Attention, blockwise": stacked(GROUPED.copy().set(dim=D, blockwise=True)),
     "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),

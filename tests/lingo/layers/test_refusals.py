@@ -34,6 +34,10 @@ REFUSED = [
     (BIAS, {"num_buckets": 9, "bidirectional": True}, "=9 .*even"),
     (CONV, {"stride": 0}, "is not positive"),
     (CONV, {"kernel": (3, 0)}, "is not positive"),
+    (CONV, {"dilation": 0}, "dilation=0 is not positive"),
+    (CONV, {"stride": 2, "dilation": 3}, "stride=2 with dilation=3: one of the two has to be 1"),
+    (nn.Conv1D.params(dim=3, output_dim=5), {"kernel": 0}, "kernel=0 is not positive"),
+    (nn.DepthwiseConv2D.params(dim=3), {"multiplier": 0}, "multiplier=0 is not positive"),
     (LORA, {"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
     (LORA, {"pattern": "("}, "is not a regular expression"),
     (LORA, {"rank": 0}, "rank=0 is not positive"),
@@ -68,6 +72,7 @@ REFUSED = [
     (nn.RmsNorm.params(dim=4), {"epsilon": -1.0}, r"epsilon=-1\.0 is negative"),
     (nn.SinusoidPositions.params(), {"dim": 5}, "dim=5 is odd"),
     (nn.SinusoidPositions.params(dim=4), {"max_wavelength": -1.0}, "=-1.0 is not positive"),
+    (nn.TransposedConv2D.params(dim=3, output_dim=5), {"stride": 0}, "stride=0 is not positive"),
     (nn.TruncatedNormal.params(), {"stddev": -0.1}, r"=-0\.1 is negative"),
 ]
 REFUSED += [

@@ -21,11 +21,15 @@ from tests.lingo.layers.test_conformance import CASES, PICTURES
 WITH_MATRICES = (
     nn.AmoebaNetHead,
     nn.AmoebaNetStem,
+    nn.Conv1D,
     nn.Conv2D,
+    nn.DepthwiseConv2D,
     nn.FactorizedReduction,
     nn.NormalCell,
     nn.ReductionCell,
     nn.ReluConvNorm,
+    nn.SeparableConv2D,
+    nn.TransposedConv2D,
 )
 WITHOUT_MATRICES = (nn.AveragePool, nn.BatchNorm, nn.MaxPool)
 WRAPPERS = (Remat, Lora, WeightNorm)
