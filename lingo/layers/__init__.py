@@ -46,8 +46,11 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
+from lingo.layers.vision.group_norm import GroupNorm
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.squeeze_excite import SqueezeExcite
+from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.transposed_conv import TransposedConv2D
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
@@ -78,6 +81,7 @@ __all__ = [
     "FanIn",
     "FeedForward",
     "GShardRouter",
+    "GroupNorm",
     "Gru",
     "HashRouter",
     "Initializer",
@@ -114,7 +118,9 @@ __all__ = [
     "SeparableConv2D",
     "SinusoidPositions",
     "SoftmaxHead",
+    "SqueezeExcite",
     "Stack",
+    "StochasticDepth",
     "SwitchRouter",
     "TiedHead",
     "TopNRouter",

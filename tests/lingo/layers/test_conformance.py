@@ -157,6 +157,7 @@ CASES: dict[type[Layer], Case] = {
     nn.FactorizedReduction: Case(nn.FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
     nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
     nn.GShardRouter: routed(nn.GShardRouter),
+    nn.GroupNorm: Case(nn.GroupNorm.params(dim=D, num_groups=2), IMAGES),
     nn.Gru: stacked(nn.Gru.params(dim=D)),
     nn.HashRouter: routed(nn.HashRouter),
     ImageClassification: Case(
@@ -231,11 +232,13 @@ CASES: dict[type[Layer], Case] = {
     nn.SoftmaxHead: Case(
         nn.SoftmaxHead.params(dim=D, vocab_size=7, use_bias=True, logit_cap=2.0), HEAD_INPUTS
     ),
+    nn.SqueezeExcite: Case(nn.SqueezeExcite.params(dim=D), IMAGES),
     Stack: stacked(
         Stack.params(
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2
         )
     ),
+    nn.StochasticDepth: Case(nn.StochasticDepth.params(rate=0.5), {"branch": floats(B, T, D)}),
     nn.SwitchRouter: routed(nn.SwitchRouter, jitter=0.1, priority="gate"),
     nn.TiedHead: Case(nn.TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     nn.TopNRouter: routed(nn.TopNRouter, num_choices=3),

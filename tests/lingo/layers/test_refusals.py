@@ -62,6 +62,8 @@ REFUSED = [
     (nn.Dropout.params(), {"rate": -0.1}, r"rate=-0\.1 is not in \[0, 1\)"),
     (nn.FanIn.params(), {"scale": -0.1}, r"=-0\.1 is negative"),
     (nn.FeedForward.params(dim=4), {"dropout_rate": 1.5}, r"dropout_rate=1\.5 is not in \[0, 1\)"),
+    (nn.GroupNorm.params(dim=6), {"num_groups": 4}, "dim=6 is not a multiple of num_groups=4"),
+    (nn.GroupNorm.params(dim=6), {"num_groups": 0}, "num_groups=0 is not positive"),
     (nn.LocalWindow.params(), {"window": 0}, "window=0: it has to hold"),
     (nn.LocalWindow.params(), {"window": 1, "ahead": -1}, "ahead=-1 is neg"),
     (nn.Lstm.params(dim=3), {"hidden_dim": 0}, "hidden_dim=0 is not positive"),
@@ -72,6 +74,9 @@ REFUSED = [
     (nn.RmsNorm.params(dim=4), {"epsilon": -1.0}, r"epsilon=-1\.0 is negative"),
     (nn.SinusoidPositions.params(), {"dim": 5}, "dim=5 is odd"),
     (nn.SinusoidPositions.params(dim=4), {"max_wavelength": -1.0}, "=-1.0 is not positive"),
+    (nn.SqueezeExcite.params(dim=4), {"ratio": 0.0}, r"ratio=0\.0 is not positive"),
+    (nn.SqueezeExcite.params(dim=4), {"block_dim": 0}, "block_dim=0 is not positive"),
+    (nn.StochasticDepth.params(), {"rate": 1.0}, r"rate=1\.0 is not in \[0, 1\)"),
     (nn.TransposedConv2D.params(dim=3, output_dim=5), {"stride": 0}, "stride=0 is not positive"),
     (nn.TruncatedNormal.params(), {"stddev": -0.1}, r"=-0\.1 is negative"),
 ]

@@ -29,9 +29,10 @@ WITH_MATRICES = (
     nn.ReductionCell,
     nn.ReluConvNorm,
     nn.SeparableConv2D,
+    nn.SqueezeExcite,
     nn.TransposedConv2D,
 )
-WITHOUT_MATRICES = (nn.AveragePool, nn.BatchNorm, nn.MaxPool)
+WITHOUT_MATRICES = (nn.AveragePool, nn.BatchNorm, nn.GroupNorm, nn.MaxPool)
 WRAPPERS = (Remat, Lora, WeightNorm)
 Draw = Callable[..., dict[str, Any]]
 
