@@ -45,10 +45,13 @@ from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
+from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.group_norm import GroupNorm
+from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.transposed_conv import TransposedConv2D
@@ -64,14 +67,17 @@ __all__ = [
     "AmoebaNetStem",
     "Attention",
     "AveragePool",
+    "BasicBlock",
     "BatchNorm",
     "Bidirectional",
+    "BottleneckBlock",
     "CallInputs",
     "Causal",
     "Chain",
     "Constant",
     "Conv1D",
     "Conv2D",
+    "ConvNorm",
     "CrossAttention",
     "DepthwiseConv2D",
     "Dropout",
@@ -84,6 +90,7 @@ __all__ = [
     "GroupNorm",
     "Gru",
     "HashRouter",
+    "ImageHead",
     "Initializer",
     "Keras",
     "Layer",

@@ -135,12 +135,15 @@ CASES: dict[type[Layer], Case] = {
     nn.AmoebaNetStem: Case(nn.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
     nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
+    nn.BasicBlock: Case(nn.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
+    nn.BottleneckBlock: Case(nn.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),
+    nn.ConvNorm: Case(nn.ConvNorm.params(dim=D, output_dim=4), IMAGES),
     nn.CrossAttention: Case(
         nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
@@ -160,6 +163,7 @@ CASES: dict[type[Layer], Case] = {
     nn.GroupNorm: Case(nn.GroupNorm.params(dim=D, num_groups=2), IMAGES),
     nn.Gru: stacked(nn.Gru.params(dim=D)),
     nn.HashRouter: routed(nn.HashRouter),
+    nn.ImageHead: Case(nn.ImageHead.params(dim=D, num_classes=3, dropout_rate=0.2), IMAGES),
     ImageClassification: Case(
         ImageClassification.params(
             model=smooth(Chain.params(layers=NETWORK)),

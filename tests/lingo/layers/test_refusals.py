@@ -38,6 +38,13 @@ REFUSED = [
     (CONV, {"stride": 2, "dilation": 3}, "stride=2 with dilation=3: one of the two has to be 1"),
     (nn.Conv1D.params(dim=3, output_dim=5), {"kernel": 0}, "kernel=0 is not positive"),
     (nn.DepthwiseConv2D.params(dim=3), {"multiplier": 0}, "multiplier=0 is not positive"),
+    (nn.BottleneckBlock.params(dim=4), {"output_dim": 6}, "output_dim=6 is not a multiple of 4"),
+    (
+        nn.ConvNorm.params(dim=3, output_dim=5, norm=nn.LayerNorm),
+        {"zero_init": True},
+        "no weight of LayerNorm can start at zero: take BatchNorm or GroupNorm",
+    ),
+    (nn.ImageHead.params(dim=3, num_classes=2), {"dropout_rate": 1.0}, r"dropout_rate=1\.0"),
     (LORA, {"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
     (LORA, {"pattern": "("}, "is not a regular expression"),
     (LORA, {"rank": 0}, "rank=0 is not positive"),
