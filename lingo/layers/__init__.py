@@ -47,6 +47,7 @@ from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
+from lingo.layers.vision.efficientnet import MBConv
 from lingo.layers.vision.group_norm import GroupNorm
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
@@ -103,6 +104,7 @@ __all__ = [
     "LocalWindow",
     "Lora",
     "Lstm",
+    "MBConv",
     "Mask",
     "MaxPool",
     "MoE",

@@ -55,7 +55,8 @@ class TransposedConv2D(Layer):
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         p = self.p
         x, w = tf.cast(x, p.dtype), tf.transpose(self.w, [0, 1, 3, 2])
-        y = tf.nn.conv2d_transpose(x, w, self.output_shape(sizes_of(x)), p.stride, p.padding)
+        shape = tf.stack(self.output_shape(sizes_of(x)))
+        y = tf.nn.conv2d_transpose(x, w, shape, p.stride, p.padding)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
 

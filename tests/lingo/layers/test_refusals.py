@@ -75,6 +75,8 @@ REFUSED = [
     (nn.LocalWindow.params(), {"window": 1, "ahead": -1}, "ahead=-1 is neg"),
     (nn.Lstm.params(dim=3), {"hidden_dim": 0}, "hidden_dim=0 is not positive"),
     (nn.Lstm.params(dim=3), {"cell_cap": 0.0}, r"cell_cap=0\.0 is not positive"),
+    (nn.MBConv.params(dim=3, output_dim=3), {"expansion": 0}, "expansion=0 is not positive"),
+    (nn.MBConv.params(dim=3, output_dim=3), {"drop_path_rate": 1.0}, r"drop_path_rate=1\.0"),
     (nn.MaxPool.params(), {"stride": 0}, "stride=0 is not positive"),
     (nn.NormalCell.params(dim=4, before_dim=4), {"num_filters": 10}, "output_dim=10 is not a mult"),
     (nn.RecurrentLayer.params(dim=3), {"dropout_rate": 1.5}, r"dropout_rate=1\.5"),

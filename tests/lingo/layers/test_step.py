@@ -79,6 +79,7 @@ NEITHER = {
     nn.ImageHead,
     nn.Keras,
     nn.LingvoRouter,
+    nn.MBConv,
     nn.MaxPool,
     nn.NormalCell,
     nn.ReductionCell,

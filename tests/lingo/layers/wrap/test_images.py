@@ -29,6 +29,7 @@ WITH_MATRICES = (
     nn.DepthwiseConv2D,
     nn.FactorizedReduction,
     nn.ImageHead,
+    nn.MBConv,
     nn.NormalCell,
     nn.ReductionCell,
     nn.ReluConvNorm,
