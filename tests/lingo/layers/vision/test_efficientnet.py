@@ -29,8 +29,9 @@ NUM_WEIGHTS = {
 X = np.random.default_rng(1).normal(size=[8, 5, 6, 8]).astype(np.float32)
 
 
-def model(scaling: Scaling, **fields: Any) -> Layer:
-    return Chain.params(layers=efficientnet(scaling, **{"num_classes": 1000} | fields)).build()
+def model(scaling: Scaling, *, num_classes: int = 1000, **fields: Any) -> Layer:
+    layers = efficientnet(scaling, num_classes=num_classes, **fields)
+    return Chain.params(layers=layers).build()
 
 
 def states(layer: Layer) -> dict[str, Any]:
@@ -144,14 +145,13 @@ def copied(oracle: keras.Model) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_b0_computes_what_that_of_keras_does_with_its_weights() -> None:
     images = np.random.default_rng(0).normal(size=[2, 64, 45, 3]).astype(np.float32)
-    oracle = keras.applications.EfficientNetB0(
-        weights=None, input_shape=(64, 45, 3), classes=7, classifier_activation=None
-    )
+    fields: Any = {"weights": None, "classes": 7, "classifier_activation": None}
+    oracle = keras.applications.EfficientNetB0(input_shape=(64, 45, 3), **fields)
     rng = np.random.default_rng(1)
     for norm in oracle.layers:
         if isinstance(norm, keras.layers.BatchNormalization):
             low, high = [0.5, -0.1, -0.1, 0.5], [1.5, 0.1, 0.1, 1.5]
-            size = norm.gamma.shape
+            size = norm.moving_mean.shape
             norm.set_weights([rng.uniform(a, b, size) for a, b in zip(low, high, strict=True)])
     layer = model(SCALINGS["b0"], num_classes=7)
     weights, state = copied(oracle)

@@ -27,8 +27,8 @@ PUBLISHED_MULTIPLY_ADDS = {(34, "v1"): 3.664e9, (50, "v1"): 3.858e9, (50, "v1.5"
 EPSILON = 1e-5
 
 
-def model(**fields: Any) -> Layer:
-    return Chain.params(layers=resnet(**{"num_classes": 1000} | fields)).build()
+def model(*, num_classes: int = 1000, **fields: Any) -> Layer:
+    return Chain.params(layers=resnet(num_classes=num_classes, **fields)).build()
 
 
 def states(layer: Layer) -> dict[str, Any]:
@@ -164,14 +164,13 @@ def copied(oracle: keras.Model) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_resnet_50_computes_what_that_of_keras_does_with_its_weights() -> None:
     # at this size all images but the last have an odd height, for which padding is that of Keras
     images = np.random.default_rng(0).normal(size=[2, 33, 33, 3]).astype(np.float32)
-    oracle = keras.applications.ResNet50(
-        weights=None, input_shape=(33, 33, 3), classes=7, classifier_activation=None
-    )
+    fields: Any = {"weights": None, "classes": 7, "classifier_activation": None}
+    oracle = keras.applications.ResNet50(input_shape=(33, 33, 3), **fields)
     rng = np.random.default_rng(1)
     for norm in oracle.layers:
         if isinstance(norm, keras.layers.BatchNormalization):
             low, high = [0.5, -0.1, -0.1, 0.5], [1.5, 0.1, 0.1, 1.5]
-            size = norm.gamma.shape
+            size = norm.moving_mean.shape
             norm.set_weights([rng.uniform(a, b, size) for a, b in zip(low, high, strict=True)])
     params = Chain.params(layers=resnet(num_layers=50, num_classes=7, version="v1"))
     params.all(BatchNorm).set(epsilon=1.001e-5)
