@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.layers.context import annotate
+from lingo.layers.context import annotate, current
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.window import Padding, check_kernel, count_windows
+from lingo.layers.vision.window import Padding, check_kernel, count_windows, padding_sizes
+from lingo.ops.shape import sizes_of
 
 
 class DepthwiseConv2D(Layer):
@@ -53,10 +54,9 @@ class DepthwiseConv2D(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', C * M], in the layer's dtype, for images x [B, H, W, C]."""
-        p = self.p
-        strides, dilations = [1, p.stride, p.stride, 1], [p.dilation] * 2
-        x = tf.cast(x, p.dtype)
-        y = tf.nn.depthwise_conv2d(x, self.w, strides, p.padding, dilations=dilations)
+        p, x = self.p, tf.cast(x, self.p.dtype)
+        convolve = _convolve if current().rules is None else _sum_products
+        y = convolve(x, self.w, stride=p.stride, padding=p.padding, dilation=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "height", "width", p.axis or "channels")
 
@@ -114,3 +114,33 @@ class SeparableConv2D(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         inside = self.depthwise.output_shape(shape)
         return self.depthwise.flops(shape) + self.pointwise.flops(inside)
+
+
+def _convolve(
+    x: tf.Tensor, w: tf.Tensor, *, stride: int, padding: Padding, dilation: int
+) -> tf.Tensor:
+    """Returns images [B, H', W', C * M], of the type of the images x [B, H, W, C]."""
+    strides = [1, stride, stride, 1]
+    return tf.nn.depthwise_conv2d(x, w, strides, padding, dilations=[dilation, dilation])
+
+
+def _sum_products(
+    x: tf.Tensor, w: tf.Tensor, *, stride: int, padding: Padding, dilation: int
+) -> tf.Tensor:
+    """Returns what `_convolve` does, as the sum of a product for each position of the kernel.
+
+    It is for meshes: XLA's partitioner computes wrong gradients of the kernel of a depthwise
+    convolution where several devices have the same part of a batch. The sum is in float32.
+    """
+    image, window = x.shape[1:3], w.shape[:2]
+    height, width = count_windows(image, window, stride, padding, dilation)
+    if padding == "SAME":
+        around = [padding_sizes(n, k, stride, dilation) for n, k in zip(image, window, strict=True)]
+        x = tf.pad(x, [[0, 0], *around, [0, 0]])
+    y, images = tf.zeros([], tf.float32), tf.cast(x, tf.float32)[..., None]
+    for i in range(window[0]):
+        for j in range(window[1]):
+            rows = slice(i * dilation, i * dilation + (height - 1) * stride + 1, stride)
+            columns = slice(j * dilation, j * dilation + (width - 1) * stride + 1, stride)
+            y += images[:, rows, columns] * tf.cast(w[i, j], tf.float32)
+    return tf.cast(tf.reshape(y, [*sizes_of(y)[:3], w.shape[2] * w.shape[3]]), x.dtype)

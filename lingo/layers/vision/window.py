@@ -37,3 +37,10 @@ def count_windows(
             " a smaller window, or padding=SAME"
         )
     return tuple(-(-start // stride) for start in starts)
+
+
+def padding_sizes(size: int, length: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Returns how many zeros SAME puts before and after an axis, for windows of a length."""
+    num_windows = -(-size // stride)
+    total = max((num_windows - 1) * stride + (length - 1) * dilation + 1 - size, 0)
+    return total // 2, total - total // 2

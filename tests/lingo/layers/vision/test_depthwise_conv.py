@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -18,11 +20,22 @@ OVER_WINDOWS = pytest.mark.parametrize(
 )
 
 
+class OnMesh:
+    """The rules of a mesh that splits nothing."""
+
+    def activation(self, x: Any, axes: Any) -> Any:
+        del axes
+        return x
+
+    weight = activation
+
+
 @OVER_PADDING
 @OVER_WINDOWS
+@pytest.mark.parametrize("rules", [None, OnMesh()], ids=["device", "mesh"])
 @pytest.mark.parametrize(("multiplier", "use_bias"), [(1, False), (2, True)])
 def test_a_depthwise_one_equals_that_of_keras(
-    kernel, stride, dilation, padding, multiplier, use_bias, draw
+    kernel, stride, dilation, padding, rules, multiplier, use_bias, draw
 ):
     layer = DepthwiseConv2D.params(
         dim=3,
@@ -39,7 +52,7 @@ def test_a_depthwise_one_equals_that_of_keras(
     )
     oracle.build(X.shape)
     oracle.set_weights([weights[name] for name in ("w", "b") if name in weights])
-    y = apply(layer, weights, X)[0]
+    y = apply(layer, weights, X, call={"rules": rules})[0]
     np.testing.assert_allclose(y, oracle(X), rtol=1e-5, atol=1e-5)
     assert layer.output_shape(X.shape) == tuple(y.shape)
 
