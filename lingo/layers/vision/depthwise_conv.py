@@ -132,15 +132,16 @@ def _sum_products(
     It is for meshes: XLA's partitioner computes wrong gradients of the kernel of a depthwise
     convolution where several devices have the same part of a batch. The sum is in float32.
     """
-    image, window = x.shape[1:3], w.shape[:2]
+    batch, *image, _ = sizes_of(x)
+    *window, dim, multiplier = sizes_of(w)
     height, width = count_windows(image, window, stride, padding, dilation)
     if padding == "SAME":
         around = [padding_sizes(n, k, stride, dilation) for n, k in zip(image, window, strict=True)]
         x = tf.pad(x, [[0, 0], *around, [0, 0]])
-    y, images = tf.zeros([], tf.float32), tf.cast(x, tf.float32)[..., None]
+    y, images = tf.zeros([], tf.float32), tf.expand_dims(tf.cast(x, tf.float32), -1)
     for i in range(window[0]):
         for j in range(window[1]):
             rows = slice(i * dilation, i * dilation + (height - 1) * stride + 1, stride)
             columns = slice(j * dilation, j * dilation + (width - 1) * stride + 1, stride)
             y += images[:, rows, columns] * tf.cast(w[i, j], tf.float32)
-    return tf.cast(tf.reshape(y, [*sizes_of(y)[:3], w.shape[2] * w.shape[3]]), x.dtype)
+    return tf.cast(tf.reshape(y, [batch, height, width, dim * multiplier]), x.dtype)
