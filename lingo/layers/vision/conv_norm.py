@@ -15,6 +15,8 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.ops.activations import Activation, activate
 
+_LARGE_IMAGE = (1024, 1024)  # height and width that any window fits into
+
 
 class ConvNorm(Layer):
     """A convolution, a normalization of its channels, and an activation function."""
@@ -34,11 +36,7 @@ class ConvNorm(Layer):
             dim=p.dim, output_dim=p.output_dim, kernel=p.kernel, stride=p.stride
         )
         self.norm = p.norm.build(dim=p.output_dim, zero_init=p.zero_init)
-        if p.zero_init and not any("zero_init" in fields(type(n)) for n in self.norm.tree()):
-            raise ParamError(
-                f"zero_init=True, but no weight of {type(self.norm).__name__} can start at zero:"
-                " take BatchNorm or GroupNorm"
-            )
+        self._check_parts()
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
@@ -50,3 +48,18 @@ class ConvNorm(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.conv.flops(shape)
+
+    def _check_parts(self) -> None:
+        """Raises ParamError if convolution or normalization cannot be what the fields say."""
+        p = self.p
+        *_, channels = self.conv.output_shape([1, *_LARGE_IMAGE, p.dim])
+        if channels != p.output_dim:
+            raise ParamError(
+                f"{type(self.conv).__name__} makes {channels} channels of dim={p.dim}, not"
+                f" output_dim={p.output_dim}"
+            )
+        if p.zero_init and not any("zero_init" in fields(type(n)) for n in self.norm.tree()):
+            raise ParamError(
+                f"zero_init=True, but no weight of {type(self.norm).__name__} can start at zero:"
+                " take BatchNorm or GroupNorm"
+            )

@@ -44,6 +44,11 @@ REFUSED = [
         {"zero_init": True},
         "no weight of LayerNorm can start at zero: take BatchNorm or GroupNorm",
     ),
+    (
+        nn.ConvNorm.params(dim=3, output_dim=3, conv=nn.DepthwiseConv2D),
+        {"output_dim": 5},
+        "DepthwiseConv2D makes 3 channels of dim=3, not output_dim=5",
+    ),
     (nn.ImageHead.params(dim=3, num_classes=2), {"dropout_rate": 1.0}, r"dropout_rate=1\.0"),
     (LORA, {"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
     (LORA, {"pattern": "("}, "is not a regular expression"),
