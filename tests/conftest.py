@@ -118,6 +118,11 @@ def multiply_adds(op: Any) -> int:
         transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
         contracted = op.inputs[0].shape[-2 if transposed else -1]
         return math.prod(op.outputs[0].shape) * contracted
-    if op.type == "Conv2D":
-        return math.prod(op.outputs[0].shape) * math.prod(op.inputs[1].shape[:3])
+    match op.type:
+        case "Conv2D":
+            return math.prod(op.outputs[0].shape) * math.prod(op.inputs[1].shape[:3])
+        case "Conv2DBackpropInput":  # a transposed convolution
+            return math.prod(op.inputs[2].shape) * math.prod(op.inputs[1].shape[:3])
+        case "DepthwiseConv2dNative":
+            return math.prod(op.outputs[0].shape) * math.prod(op.inputs[1].shape[:2])
     return 0

@@ -44,8 +44,18 @@ from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv1d import Conv1D
+from lingo.layers.vision.conv_norm import ConvNorm
+from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
+from lingo.layers.vision.efficientnet import MBConv
+from lingo.layers.vision.group_norm import GroupNorm
+from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
+from lingo.layers.vision.squeeze_excite import SqueezeExcite
+from lingo.layers.vision.stochastic_depth import StochasticDepth
+from lingo.layers.vision.transposed_conv import TransposedConv2D
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
@@ -58,14 +68,19 @@ __all__ = [
     "AmoebaNetStem",
     "Attention",
     "AveragePool",
+    "BasicBlock",
     "BatchNorm",
     "Bidirectional",
+    "BottleneckBlock",
     "CallInputs",
     "Causal",
     "Chain",
     "Constant",
+    "Conv1D",
     "Conv2D",
+    "ConvNorm",
     "CrossAttention",
+    "DepthwiseConv2D",
     "Dropout",
     "Embedding",
     "ExpertChoiceRouter",
@@ -73,8 +88,10 @@ __all__ = [
     "FanIn",
     "FeedForward",
     "GShardRouter",
+    "GroupNorm",
     "Gru",
     "HashRouter",
+    "ImageHead",
     "Initializer",
     "Keras",
     "Layer",
@@ -87,6 +104,7 @@ __all__ = [
     "LocalWindow",
     "Lora",
     "Lstm",
+    "MBConv",
     "Mask",
     "MaxPool",
     "MoE",
@@ -106,13 +124,17 @@ __all__ = [
     "Rotary",
     "RotaryScaling",
     "Router",
+    "SeparableConv2D",
     "SinusoidPositions",
     "SoftmaxHead",
+    "SqueezeExcite",
     "Stack",
+    "StochasticDepth",
     "SwitchRouter",
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
+    "TransposedConv2D",
     "TruncatedNormal",
     "Uniform",
     "WeightNorm",

@@ -40,7 +40,7 @@ class BatchNorm(Norm):
     elsewhere, is not, and leaves out the variance of the means of steps.
 
     Weights:
-        gamma: [C], initially ones.
+        gamma: [C], initially ones, or zeros with `zero_init`.
         beta: [C], initially zeros.
 
     States:
@@ -51,6 +51,7 @@ class BatchNorm(Norm):
     epsilon: float = 1e-5  # added to the variance
     decay: float = 0.9  # of the moving averages, once a step
     statistics_over: int | None = None  # examples in a group; None: all of the call
+    zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
 
     positionwise = True
 
@@ -61,7 +62,8 @@ class BatchNorm(Norm):
 
     def setup(self) -> None:
         shape, decay = [self.p.dim], self.p.decay
-        self.gamma = self.weight("gamma", shape, axes=(None,), init=ONES, dtype="float32")
+        init = ZEROS if self.p.zero_init else ONES
+        self.gamma = self.weight("gamma", shape, axes=(None,), init=init, dtype="float32")
         self.beta = self.weight("beta", shape, axes=(None,), init=ZEROS, dtype="float32")
         self.moving_mean = self.state("moving_mean", shape, decay=decay)
         self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)

@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.layers.vision.window import Padding, count_windows
+from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
 
 class Conv2D(Layer):
@@ -32,13 +31,14 @@ class Conv2D(Layer):
     output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 1  # from one window to the next, in both directions
+    dilation: int = 1  # from one position of a window to the next (Yu and Koltun 2016)
     padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
     use_bias: bool = False  # whether b is added
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "kernel", "stride")
+        check_kernel(self.p)
 
     def setup(self) -> None:
         p = self.p
@@ -50,15 +50,17 @@ class Conv2D(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
-        y = tf.nn.conv2d(tf.cast(x, self.p.dtype), self.w, self.p.stride, self.p.padding)
-        y = y + self.b if self.p.use_bias else y
-        return annotate(y, "batch", None, None, self.p.axes[1])
+        p = self.p
+        y = tf.nn.conv2d(tf.cast(x, p.dtype), self.w, p.stride, p.padding, dilations=p.dilation)
+        y = y + self.b if p.use_bias else y
+        return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""
         batch, *image, _ = shape
         p = self.p
-        return (batch, *count_windows(image, p.kernel, p.stride, p.padding), p.output_dim)
+        windows = count_windows(image, p.kernel, p.stride, p.padding, p.dilation)
+        return (batch, *windows, p.output_dim)
 
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for images of shape [B, H, W, C], including those on padding."""

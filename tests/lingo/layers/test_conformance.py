@@ -135,12 +135,21 @@ CASES: dict[type[Layer], Case] = {
     nn.AmoebaNetStem: Case(nn.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
     nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
+    nn.BasicBlock: Case(nn.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
+    nn.BottleneckBlock: Case(nn.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
+    nn.Conv1D: Case(
+        nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
+    ),
+    nn.ConvNorm: Case(nn.ConvNorm.params(dim=D, output_dim=4), IMAGES),
     nn.CrossAttention: Case(
         nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
+    ),
+    nn.DepthwiseConv2D: Case(
+        nn.DepthwiseConv2D.params(dim=D, multiplier=2, stride=2, use_bias=True), IMAGES
     ),
     nn.Dropout: stacked(nn.Dropout.params(rate=0.5)),
     nn.Embedding: Case(nn.Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
@@ -151,8 +160,10 @@ CASES: dict[type[Layer], Case] = {
     nn.FactorizedReduction: Case(nn.FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
     nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
     nn.GShardRouter: routed(nn.GShardRouter),
+    nn.GroupNorm: Case(nn.GroupNorm.params(dim=D, num_groups=2), IMAGES),
     nn.Gru: stacked(nn.Gru.params(dim=D)),
     nn.HashRouter: routed(nn.HashRouter),
+    nn.ImageHead: Case(nn.ImageHead.params(dim=D, num_classes=3, dropout_rate=0.2), IMAGES),
     ImageClassification: Case(
         ImageClassification.params(
             model=smooth(Chain.params(layers=NETWORK)),
@@ -179,6 +190,9 @@ CASES: dict[type[Layer], Case] = {
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=EXPERT.copy().set(dim=D), rank=1)),
     nn.Lstm: stacked(nn.Lstm.params(dim=D)),
+    nn.MBConv: Case(
+        smooth(nn.MBConv.params(dim=D, output_dim=D, expansion=2, drop_path_rate=0.5)), IMAGES
+    ),
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
@@ -218,19 +232,27 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS | SOURCE},
         method="loss",
     ),
+    nn.SeparableConv2D: Case(
+        nn.SeparableConv2D.params(dim=D, output_dim=4, dilation=2, use_bias=True), IMAGES
+    ),
     nn.SinusoidPositions: Case(nn.SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
     nn.SoftmaxHead: Case(
         nn.SoftmaxHead.params(dim=D, vocab_size=7, use_bias=True, logit_cap=2.0), HEAD_INPUTS
     ),
+    nn.SqueezeExcite: Case(nn.SqueezeExcite.params(dim=D), IMAGES),
     Stack: stacked(
         Stack.params(
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2
         )
     ),
+    nn.StochasticDepth: Case(nn.StochasticDepth.params(rate=0.5), {"branch": floats(B, T, D)}),
     nn.SwitchRouter: routed(nn.SwitchRouter, jitter=0.1, priority="gate"),
     nn.TiedHead: Case(nn.TiedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     nn.TopNRouter: routed(nn.TopNRouter, num_choices=3),
     nn.TransformerLayer: stacked(TRANSFORMER),
+    nn.TransposedConv2D: Case(
+        nn.TransposedConv2D.params(dim=D, output_dim=4, use_bias=True), IMAGES
+    ),
     nn.WeightNorm: stacked(nn.WeightNorm.params(layer=EXPERT.copy().set(dim=D))),
 }
 GROUPED = nn.Attention.params(
@@ -251,6 +273,7 @@ DECODER = nn.TransformerLayer.params(
 )
 # further forms of a class, whose computations are others
 FORMS: dict[str, Case] = {
+    "Conv2D, dilated": Case(nn.Conv2D.params(dim=D, output_dim=4, dilation=2), IMAGES),
     "Attention, grouped": stacked(GROUPED.copy().set(dim=D)),
     "Attention, blockwise": stacked(GROUPED.copy().set(dim=D, blockwise=True)),
     "Attention, in blocks": Case(WINDOW, {"x": floats(B, 5, D)}, stackable=True),

@@ -116,6 +116,12 @@ def test_a_constant_channel_stays_finite_when_squares_round(draw: Callable) -> N
     assert np.isfinite(apply(layer, draw(layer), X, call={"state": state})[0]).all()
 
 
+def test_gamma_can_start_at_zero_so_that_a_branch_first_adds_nothing() -> None:
+    spec = batch_norm(zero_init=True).weights()["gamma"]
+    np.testing.assert_array_equal(initial_value(spec, 0), np.zeros(3))
+    np.testing.assert_array_equal(initial_value(batch_norm().weights()["gamma"], 0), np.ones(3))
+
+
 def test_statistics_are_float32_while_the_result_is_bfloat16(draw: Callable) -> None:
     layer = batch_norm(dtype="bfloat16")
     x = tf.cast(1e3 + X, tf.bfloat16)

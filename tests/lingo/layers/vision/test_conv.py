@@ -37,6 +37,18 @@ def test_equals_that_of_keras(kernel, stride, padding, use_bias, draw):
 
 
 @OVER_PADDING
+def test_a_dilated_one_equals_that_of_keras(padding, draw):
+    layer = conv(kernel=(3, 2), dilation=2, padding=padding)
+    weights = draw(layer)
+    oracle = keras.layers.Conv2D(5, (3, 2), 1, padding.lower(), dilation_rate=2, use_bias=False)
+    oracle.build(X.shape)
+    oracle.set_weights([weights["w"]])
+    y = apply(layer, weights, X)[0]
+    np.testing.assert_allclose(y, oracle(X), rtol=1e-5, atol=1e-5)
+    assert layer.output_shape(X.shape) == tuple(y.shape)
+
+
+@OVER_PADDING
 @OVER_WINDOWS
 def test_output_shape_and_flops_are_those_of_the_call(kernel, stride, padding, draw, traced_flops):
     layer = conv(kernel=kernel, stride=stride, padding=padding)

@@ -21,13 +21,23 @@ from tests.lingo.layers.test_conformance import CASES, PICTURES
 WITH_MATRICES = (
     nn.AmoebaNetHead,
     nn.AmoebaNetStem,
+    nn.BasicBlock,
+    nn.BottleneckBlock,
+    nn.Conv1D,
     nn.Conv2D,
+    nn.ConvNorm,
+    nn.DepthwiseConv2D,
     nn.FactorizedReduction,
+    nn.ImageHead,
+    nn.MBConv,
     nn.NormalCell,
     nn.ReductionCell,
     nn.ReluConvNorm,
+    nn.SeparableConv2D,
+    nn.SqueezeExcite,
+    nn.TransposedConv2D,
 )
-WITHOUT_MATRICES = (nn.AveragePool, nn.BatchNorm, nn.MaxPool)
+WITHOUT_MATRICES = (nn.AveragePool, nn.BatchNorm, nn.GroupNorm, nn.MaxPool)
 WRAPPERS = (Remat, Lora, WeightNorm)
 Draw = Callable[..., dict[str, Any]]
 

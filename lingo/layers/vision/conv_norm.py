@@ -1,0 +1,65 @@
+"""Convolution, normalization, activation: the units of which networks of images are made.
+
+Axes: B batch, H height, W width, C input channels, F output channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, fields
+from lingo.layers.layer import Layer
+from lingo.layers.norm import Norm
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.ops.activations import Activation, activate
+
+_LARGE_IMAGE = (1024, 1024)  # height and width that any window fits into
+
+
+class ConvNorm(Layer):
+    """A convolution, a normalization of its channels, and an activation function."""
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    kernel: tuple[int, int] = (3, 3)  # height and width of the window
+    stride: int = 1  # how many times smaller the result is
+    activation: Activation = "relu"  # after the normalization
+    zero_init: bool = False  # whether gamma of the normalization starts at zero
+    conv: Layer = Conv2D  # or `DepthwiseConv2D`, with C output channels
+    norm: Norm = BatchNorm
+
+    def setup(self) -> None:
+        p = self.p
+        self.conv = p.conv.build(
+            dim=p.dim, output_dim=p.output_dim, kernel=p.kernel, stride=p.stride
+        )
+        self.norm = p.norm.build(dim=p.output_dim, zero_init=p.zero_init)
+        self._check_parts()
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
+        return activate(self.norm(self.conv(x)), self.p.activation)
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        return self.conv.output_shape(shape)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return self.conv.flops(shape)
+
+    def _check_parts(self) -> None:
+        """Raises ParamError if convolution or normalization cannot be what the fields say."""
+        p = self.p
+        *_, channels = self.conv.output_shape([1, *_LARGE_IMAGE, p.dim])
+        if channels != p.output_dim:
+            raise ParamError(
+                f"{type(self.conv).__name__} makes {channels} channels of dim={p.dim}, not"
+                f" output_dim={p.output_dim}"
+            )
+        if p.zero_init and not any("zero_init" in fields(type(n)) for n in self.norm.tree()):
+            raise ParamError(
+                f"zero_init=True, but no weight of {type(self.norm).__name__} can start at zero:"
+                " take BatchNorm or GroupNorm"
+            )

@@ -1,0 +1,41 @@
+"""The head of an image classifier.
+
+Axes: B batch, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.config.lazy import tf
+from lingo.layers.dropout import check_rate, dropout
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+
+
+class ImageHead(Layer):
+    """Computes logits: a linear map of the mean over all positions."""
+
+    dim: int  # channels of the last image
+    num_classes: int  # number of labels
+    dropout_rate: float = 0.0  # of the mean
+    linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    def check(self) -> None:
+        check_rate("dropout_rate", self.p.dropout_rate)
+
+    def setup(self) -> None:
+        self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns logits [B, num_classes], in the layer's dtype, for images x [B, H, W, C]."""
+        mean = tf.reduce_mean(tf.cast(x, self.p.dtype), axis=[1, 2])
+        return self.linear(dropout(self, mean, rate=self.p.dropout_rate))
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the logits for images of shape [B, H, W, C]."""
+        return (shape[0], self.p.num_classes)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        batch, *_, channels = shape
+        return self.linear.flops([batch, channels])

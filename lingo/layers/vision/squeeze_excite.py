@@ -1,0 +1,53 @@
+"""Squeeze-and-excitation: scales the channels of an image by what is in the whole image.
+
+Axes: B batch, H height, W width, C channels, R reduced channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+from lingo.ops.activations import Activation, activate
+
+
+class SqueezeExcite(Layer):
+    """x * sigmoid(f(mean(x) w_reduce + b_reduce) w_expand + b_expand) (Hu et al. 2018, sec. 3).
+
+    The mean is over all positions. EfficientNet, whose f is silu, counts R from the channels of the
+    block's input, which are fewer than those of x: `block_dim` times `ratio`, rounded down, at
+    least 1.
+    """
+
+    dim: int  # C, channels of x
+    block_dim: int | None = None  # channels that R is a part of; None: `dim`
+    ratio: float = 0.25  # R over `block_dim`
+    activation: Activation = "silu"  # f
+    linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "block_dim", "ratio")
+
+    def setup(self) -> None:
+        p = self.p
+        block_dim = p.dim if p.block_dim is None else p.block_dim
+        self.reduced_dim = max(1, int(block_dim * p.ratio))
+        self.reduce = p.linear.build(dim=p.dim, output_dim=self.reduced_dim)
+        self.expand = p.linear.build(dim=self.reduced_dim, output_dim=p.dim)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H, W, C], in the layer's dtype, for images x [B, H, W, C]."""
+        x = tf.cast(x, self.p.dtype)
+        mean = tf.reduce_mean(x, axis=[1, 2], keepdims=True)
+        return x * tf.sigmoid(self.expand(activate(self.reduce(mean), self.p.activation)))
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result."""
+        return tuple(shape)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        batch, *_, channels = shape
+        return self.reduce.flops([batch, channels]) + self.expand.flops([batch, self.reduced_dim])

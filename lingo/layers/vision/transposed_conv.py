@@ -1,0 +1,73 @@
+"""Transposed convolution of images, which enlarges them.
+
+Axes: B batch, H height, W width, C input channels, F output channels; kernels are [kh, kw].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.layers.context import annotate
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.vision.window import Padding
+from lingo.ops.shape import sizes_of
+
+
+class TransposedConv2D(Layer):
+    """The transpose of a 2D convolution: each position of the input adds to a window of the output.
+
+    With padding SAME the result has height H * stride, as if windows that reach over the border
+    were cut off; with VALID it holds all windows: (H - 1) * stride + kh, or H * stride if the
+    stride is larger than kh. An output sums kh kw C / stride^2 inputs on average, so the variance
+    of activations after a ReLU stays if initial weights have variance 2 stride^2 / (kh kw C). The
+    default has this for a stride of 2; for others set `init=FanIn(scale=...)` to 2 stride^2.
+
+    Weights:
+        w: [kh, kw, C, F].
+        b: [F], with `use_bias`.
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    kernel: tuple[int, int] = (3, 3)  # height and width of the window
+    stride: int = 2  # from one window to the next, in both directions
+    padding: Padding = "SAME"  # whether windows are cut off at the border
+    use_bias: bool = False  # whether b is added
+    init: Initializer = FanIn.params(scale=8.0)  # of w; b starts at zero
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "kernel", "stride")
+
+    def setup(self) -> None:
+        p = self.p
+        fan_in = math.prod(p.kernel) * p.dim
+        shape, axes = [*p.kernel, p.dim, p.output_dim], (None, None, *p.axes)
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
+        if p.use_bias:
+            self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
+        p = self.p
+        x, w = tf.cast(x, p.dtype), tf.transpose(self.w, [0, 1, 3, 2])
+        shape = tf.stack(self.output_shape(sizes_of(x)))
+        y = tf.nn.conv2d_transpose(x, w, shape, p.stride, p.padding)
+        y = y + self.b if p.use_bias else y
+        return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        batch, *image, _ = shape
+        p = self.p
+        more = [max(k - p.stride, 0) if p.padding == "VALID" else 0 for k in p.kernel]
+        sizes = [size * p.stride + n for size, n in zip(image, more, strict=True)]
+        return (batch, *sizes, p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations for images of shape [B, H, W, C], including those cut off."""
+        return 2 * math.prod(self.p.kernel) * math.prod(shape) * self.p.output_dim
