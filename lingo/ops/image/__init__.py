@@ -7,20 +7,49 @@ from lingo.ops.image.color import (
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
+    adjust_sharpness,
     color_jitter,
 )
 from lingo.ops.image.crop import center_crop, flip, inception_crop
+from lingo.ops.image.erasure import cutout, random_erasing
+from lingo.ops.image.level import (
+    autocontrast,
+    equalize,
+    invert,
+    posterize,
+    solarize,
+    solarize_add,
+)
+from lingo.ops.image.policy import EFFICIENTNET_OPS, PAPER_OPS, rand_augment
 from lingo.ops.image.scale import resize, resize_short_side
+from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translate_y
 
 __all__ = [
+    "EFFICIENTNET_OPS",
+    "PAPER_OPS",
     "adjust_brightness",
     "adjust_contrast",
     "adjust_hue",
     "adjust_saturation",
+    "adjust_sharpness",
+    "autocontrast",
     "center_crop",
     "color_jitter",
+    "cutout",
+    "equalize",
     "flip",
     "inception_crop",
+    "invert",
+    "posterize",
+    "rand_augment",
+    "random_erasing",
     "resize",
     "resize_short_side",
+    "rotate",
+    "shear_x",
+    "shear_y",
+    "solarize",
+    "solarize_add",
+    "translate_x",
+    "translate_y",
 ]

@@ -1,8 +1,8 @@
-"""Brightness, contrast, saturation and hue of images.
+"""Brightness, contrast, saturation, sharpness and hue of images.
 
-Three of them blend an image with one that lacks what is changed: black, grey, or without colors. A
-factor of 1 is the image, 0 the other one, and above 1 the image moves away from it. All are a few
-operations for each pixel: NumPy, of uint8 with the roundings of Pillow's `ImageEnhance`.
+The first four blend an image with one that lacks what is changed: black, grey, without colors, or
+smooth. A factor of 1 is the image, 0 the other one, and above 1 the image moves away from it. All
+are a few operations for each pixel: NumPy, of uint8 with the roundings of Pillow's `ImageEnhance`.
 
 Axes: H height, W width, C channels, 1 or 3.
 """
@@ -81,6 +81,37 @@ def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
     return blend(np.broadcast_to(gray(image), image.shape), image, factor)
 
 
+def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
+    """Blends an image with a smooth one: of 3 x 3 pixels, the mean, in which the middle counts 5.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        factor: at least 0; 1: no change.
+
+    Returns:
+        The shape and type of `image`; pixels at the edges stay.
+
+    Raises:
+        ValueError: if it is not an image, or the factor is negative.
+
+    >>> image = np.zeros([3, 3, 1], np.uint8)
+    >>> image[1, 1] = 130
+    >>> adjust_sharpness(image, 0)[..., 0]
+    array([[ 0,  0,  0],
+           [ 0, 50,  0],
+           [ 0,  0,  0]], dtype=uint8)
+    """
+    check_image(image)
+    height, width = image.shape[:2]
+    total = 4 * image[1:-1, 1:-1].astype(np.float32)
+    for i in range(3):
+        for j in range(3):
+            total += image[i : i + height - 2, j : j + width - 2]
+    smooth = image.copy()
+    smooth[1:-1, 1:-1] = np.rint(total / 13) if image.dtype == np.uint8 else total / 13
+    return blend(smooth, image, factor)
+
+
 def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
     """Turns the colors of an image by a part of the color circle.
 
@@ -105,7 +136,7 @@ def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
     position = _hue(planes, high, high - low) + np.float32(6 * (shift % 1))
     position -= 6 * (position >= 6)
     # a channel is highest within 1 of its own place on the circle of 6, and lowest beyond 2
-    distance = np.abs(position - np.float32([[[0]], [[2]], [[4]]]))
+    distance = np.abs(position - np.array([[[0]], [[2]], [[4]]], np.float32))
     distance = np.minimum(distance, 6 - distance)
     turned = np.moveaxis(low + (high - low) * np.clip(2 - distance, 0, 1), 0, 2)
     return clip(turned + 0.5 if image.dtype == np.uint8 else turned, image)

@@ -7,25 +7,12 @@ Axes: H height, W width, C channels.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 
 from lingo.ops import random
+from lingo.ops.image.box import Box, center_box, random_box
 from lingo.ops.image.pixel import check_image, check_size, draw
 from lingo.ops.image.scale import Method, resize
-
-_TRIES = 10
-
-
-class Box(NamedTuple):
-    """A rectangle of an image, in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
 
 
 def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray:
@@ -74,7 +61,7 @@ def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
             f"{size=} is larger than the image, {list(image.shape)}: resize it first"
             " (resize_short_side)"
         )
-    return _cut(image, _center_box(image.shape[0], image.shape[1], *size))
+    return image[center_box((image.shape[0], image.shape[1]), size).slices].copy()
 
 
 def inception_crop(
@@ -114,7 +101,7 @@ def inception_crop(
     box = inception_box(
         (height, width), key, min_area=min_area, max_area=max_area, max_aspect=max_aspect
     )
-    return resize(_cut(image, box), size, method=method)
+    return resize(image[box.slices], size, method=method)
 
 
 def inception_box(
@@ -127,9 +114,8 @@ def inception_box(
 ) -> Box:
     """Returns the rectangle that `inception_crop` cuts out of an image of some size.
 
-    Its area is uniform in a range, the logarithm of the ratio of its sides, too. The first of ten
-    draws counts that fits into the image. If none does, it is the largest rectangle in the middle
-    of the image whose ratio is allowed.
+    It is a `random_box`, or, if none of ten draws fits, the largest rectangle in the middle of the
+    image whose ratio is allowed.
 
     Args:
         size: (height, width) of the image.
@@ -142,26 +128,16 @@ def inception_box(
     >>> inception_box((300, 400), random.root_key(0))
     Box(top=112, left=76, height=158, width=146)
     """
-    if not 0 < min_area <= max_area <= 1:
-        raise ValueError(f"{min_area=} and {max_area=} are not 0 < min_area <= max_area <= 1")
-    if not 1 <= max_aspect < math.inf:
-        raise ValueError(f"{max_aspect=} is below 1: it is the longer side by the shorter one")
+    box = random_box(
+        size,
+        key,
+        name="inception_crop",
+        min_area=min_area,
+        max_area=max_area,
+        max_aspect=max_aspect,
+    )
+    if box is not None:
+        return box
     height, width = size
-    for area, aspect, down, right in draw(key, "inception_crop", _TRIES, 4).tolist():
-        pixels = height * width * (min_area + (max_area - min_area) * area)
-        ratio = max_aspect ** (2 * aspect - 1)  # of width to height
-        rows, columns = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
-        if 1 <= rows <= height and 1 <= columns <= width:
-            top, left = int(down * (height - rows + 1)), int(right * (width - columns + 1))
-            return Box(top, left, rows, columns)
-    rows, columns = min(height, round(width * max_aspect)), min(width, round(height * max_aspect))
-    return _center_box(height, width, rows, columns)
-
-
-def _center_box(height: int, width: int, rows: int, columns: int) -> Box:
-    return Box((height - rows) // 2, (width - columns) // 2, rows, columns)
-
-
-def _cut(image: np.ndarray, box: Box) -> np.ndarray:
-    top, left, height, width = box
-    return image[top : top + height, left : left + width].copy()
+    part = min(height, round(width * max_aspect)), min(width, round(height * max_aspect))
+    return center_box(size, part)

@@ -100,7 +100,7 @@ def draw(key: random.Key, name: str, *sizes: int) -> np.ndarray:
 
 
 def _is_length(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and value > 0
+    return isinstance(value, int | np.integer) and bool(value > 0)
 
 
 def _shape(image: np.ndarray) -> list[int]:

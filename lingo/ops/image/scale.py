@@ -1,7 +1,4 @@
-"""Images of another size.
-
-Pillow computes them: its loops are fast, and those of uint8 count in integers, so that the result
-is the same on every machine.
+"""Images of another size, which Pillow computes.
 
 Axes: H height, W width, C channels.
 """
@@ -13,6 +10,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
+from lingo.ops.image.picture import map_pictures
 from lingo.ops.image.pixel import check_image, check_size, clip
 
 Method = Literal["bilinear", "bicubic"]
@@ -32,7 +30,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: Method = "biline
         method: how pixels are interpolated.
 
     Returns:
-        [*size, C] of the type of `image`. `bicubic` is clipped to the range of the type.
+        [*size, C] of the type of `image`. `bicubic` is clipped to the range of the type; of uint8,
+        Pillow rounds and clips it after each of the two directions.
 
     Raises:
         ValueError: if it is not an image, or for another size or method.
@@ -48,9 +47,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: Method = "biline
     if image.shape[:2] == tuple(size):
         return image.copy()
     height, width = size
-    parts = [image] if _is_rgb(image) else np.split(image, image.shape[2], axis=2)
-    resized = [_picture(part).resize((width, height), _FILTERS[method]) for part in parts]
-    return clip(np.dstack([np.asarray(picture) for picture in resized]), image)
+    resized = map_pictures(image, lambda p: p.resize((width, height), _FILTERS[method]))
+    return clip(resized, image)
 
 
 def resize_short_side(image: np.ndarray, side: int, *, method: Method = "bilinear") -> np.ndarray:
@@ -75,13 +73,3 @@ def resize_short_side(image: np.ndarray, side: int, *, method: Method = "bilinea
     height, width = image.shape[:2]
     factor = side / min(height, width)
     return resize(image, (round(height * factor), round(width * factor)), method=method)
-
-
-def _is_rgb(image: np.ndarray) -> bool:
-    """Returns whether Pillow has pictures of this type and number of channels."""
-    return image.dtype == np.uint8 and image.shape[2] == 3
-
-
-def _picture(part: np.ndarray) -> Image.Image:
-    """Returns an image of red, green and blue, or of one channel, as a picture of Pillow's."""
-    return Image.fromarray(np.ascontiguousarray(part.squeeze(2) if part.shape[2] == 1 else part))

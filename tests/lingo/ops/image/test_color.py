@@ -16,6 +16,7 @@ from lingo.ops.image import (
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
+    adjust_sharpness,
     color_jitter,
 )
 from tests.lingo.ops.image.images import as_float, distance_to_uniform, noise, scene
@@ -26,11 +27,14 @@ CHANGES = [
     (adjust_brightness, ImageEnhance.Brightness),
     (adjust_contrast, ImageEnhance.Contrast),
     (adjust_saturation, ImageEnhance.Color),
+    (adjust_sharpness, ImageEnhance.Sharpness),
 ]
 
 
 @pytest.mark.parametrize(("change", "enhancer"), CHANGES)
-@pytest.mark.parametrize("image", [noise(20, 30, 3), scene(20, 30, 3), scene(20, 30, 1)])
+@pytest.mark.parametrize(
+    "image", [noise(20, 30, 3), scene(20, 30, 3), scene(20, 30, 1), noise(2, 5, 3)]
+)
 def test_pixels_are_those_of_pillow(
     change: Callable, enhancer: Callable, image: np.ndarray
 ) -> None:
@@ -39,7 +43,7 @@ def test_pixels_are_those_of_pillow(
         expected = np.asarray(enhancer(picture).enhance(factor)).reshape(image.shape)
         np.testing.assert_array_equal(change(image, factor), expected)
         floats = change(as_float(image), factor)
-        # Pillow cuts fractions once or twice, of grey and of the blend
+        # Pillow rounds twice: the other image, and the blend
         np.testing.assert_allclose(255 * floats, expected, atol=1 + max(1, abs(1 - factor)))
 
 

@@ -13,11 +13,20 @@ from tests.lingo.ops.image.images import as_float, noise, scene
 
 KEY = random.root_key(8)
 WITH_KEY = {
+    "cutout": lambda image, key: functions.cutout(image, key, side=4),
+    "rand_augment": lambda image, key: functions.rand_augment(image, key),
+    "random_erasing": lambda image, key: functions.random_erasing(image, key, rate=1),
     "color_jitter": lambda image, key: functions.color_jitter(image, key),
     "flip": lambda image, key: functions.flip(image, key),
     "inception_crop": lambda image, key: functions.inception_crop(image, key, size=(9, 12)),
 }
 WITHOUT_KEY = {
+    "adjust_sharpness": lambda image: functions.adjust_sharpness(image, 1.3),
+    "rotate": lambda image: functions.rotate(image, 30),
+    "shear_x": lambda image: functions.shear_x(image, 0.3),
+    "shear_y": lambda image: functions.shear_y(image, 0.3),
+    "translate_x": lambda image: functions.translate_x(image, 3),
+    "translate_y": lambda image: functions.translate_y(image, -3),
     "adjust_brightness": lambda image: functions.adjust_brightness(image, 1.3),
     "adjust_contrast": lambda image: functions.adjust_contrast(image, 1.3),
     "adjust_hue": lambda image: functions.adjust_hue(image, 0.3),
@@ -26,18 +35,28 @@ WITHOUT_KEY = {
     "resize": lambda image: functions.resize(image, (9, 12)),
     "resize_short_side": lambda image: functions.resize_short_side(image, 9),
 }
-ALL: dict[str, Callable[[np.ndarray], np.ndarray]] = WITHOUT_KEY | {
+OF_BYTES = {
+    "autocontrast": functions.autocontrast,
+    "equalize": functions.equalize,
+    "invert": functions.invert,
+    "posterize": lambda image: functions.posterize(image, 4),
+    "solarize": lambda image: functions.solarize(image, 100),
+    "solarize_add": lambda image: functions.solarize_add(image, 60),
+}
+OF_FLOATS: dict[str, Callable[[np.ndarray], np.ndarray]] = WITHOUT_KEY | {
     name: lambda image, change=change: change(image, KEY) for name, change in WITH_KEY.items()
 }
+ALL = OF_BYTES | OF_FLOATS
 
 
 def test_these_are_all_functions() -> None:
-    assert set(ALL) == set(functions.__all__)
+    assert set(ALL) == {name for name in functions.__all__ if name.islower()}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_images_keep_their_type_and_arguments_their_content(name: str) -> None:
-    for image in (scene(9, 12, 1), scene(9, 12, 3), as_float(scene(9, 12, 3))):
+    images = [scene(9, 12, 1), scene(9, 12, 3), as_float(scene(9, 12, 3))]
+    for image in images[:2] if name in OF_BYTES else images:
         before = image.copy()
         result = ALL[name](image)
         assert (result.shape, result.dtype) == (image.shape, image.dtype)
@@ -45,7 +64,7 @@ def test_images_keep_their_type_and_arguments_their_content(name: str) -> None:
         np.testing.assert_array_equal(image, before)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", sorted(set(OF_FLOATS) - {"random_erasing"}))
 def test_floats_become_what_their_bytes_become(name: str) -> None:
     """To three fractions that are cut from bytes, which the next change amplifies up to 1.4."""
     image = scene(9, 12, 3)
@@ -61,7 +80,7 @@ def test_a_result_depends_on_the_key_alone(name: str) -> None:
     first = [WITH_KEY[name](image, key).tobytes() for key in keys]
     again = [WITH_KEY[name](image, key).tobytes() for key in reversed(keys)]
     assert first == again[::-1]
-    assert len(set(first)) == (2 if name == "flip" else 12)
+    assert len(set(first)) == 2 if name == "flip" else len(set(first)) > 9  # some change nothing
 
 
 def test_functions_draw_different_numbers_from_one_key() -> None:
