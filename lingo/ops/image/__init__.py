@@ -20,6 +20,7 @@ from lingo.ops.image.level import (
     solarize,
     solarize_add,
 )
+from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
 from lingo.ops.image.policy import EFFICIENTNET_OPS, PAPER_OPS, rand_augment
 from lingo.ops.image.scale import resize, resize_short_side
 from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translate_y
@@ -27,6 +28,7 @@ from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translat
 __all__ = [
     "EFFICIENTNET_OPS",
     "PAPER_OPS",
+    "LabelledBatch",
     "adjust_brightness",
     "adjust_contrast",
     "adjust_hue",
@@ -35,11 +37,13 @@ __all__ = [
     "autocontrast",
     "center_crop",
     "color_jitter",
+    "cutmix",
     "cutout",
     "equalize",
     "flip",
     "inception_crop",
     "invert",
+    "mixup",
     "posterize",
     "rand_augment",
     "random_erasing",

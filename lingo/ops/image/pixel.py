@@ -38,23 +38,36 @@ def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
         ...
     ValueError: an image is uint8, or float32 in 0..1; this one is float64: convert it
     """
-    if not isinstance(image, np.ndarray):
-        raise ValueError(f"an image is a NumPy array [H, W, C], not a {type(image).__name__}")
-    if image.ndim != 3 or not image.size:
-        raise ValueError(f"an image is [H, W, C], without empty axes; this one is {_shape(image)}")
-    if image.dtype not in (np.uint8, np.float32):
-        raise ValueError(
-            f"an image is uint8, or float32 in 0..1; this one is {image.dtype}: convert it"
-        )
-    if image.dtype == np.float32 and not (image.min() >= 0 and image.max() <= 1):  # nan fails, too
-        raise ValueError(
-            f"a float32 image is in 0..1; this one is in {image.min():g}..{image.max():g}: scale it"
-            " to 0..1, and normalize it last"
-        )
+    check_values(image, "[H, W, C]")
     if channels is not None and image.shape[2] not in channels:
         allowed = " or ".join(map(str, channels))
         raise ValueError(
             f"an image with colors has {allowed} channels; this one is {_shape(image)}"
+        )
+
+
+def check_values(images: Any, form: str) -> None:
+    """Checks that a value is an image, or a batch of images, of the form "[H, W, C]" or so.
+
+    Raises ValueError if it has another number of axes, another type or values out of range.
+
+    >>> check_values(np.zeros([8, 8, 1], np.uint8), "[B, H, W, C]")
+    Traceback (most recent call last):
+        ...
+    ValueError: an image is [B, H, W, C], without empty axes; this one is [8, 8, 1]
+    """
+    if not isinstance(images, np.ndarray):
+        raise ValueError(f"an image is a NumPy array {form}, not a {type(images).__name__}")
+    if images.ndim != form.count(",") + 1 or not images.size:
+        raise ValueError(f"an image is {form}, without empty axes; this one is {_shape(images)}")
+    if images.dtype not in (np.uint8, np.float32):
+        raise ValueError(
+            f"an image is uint8, or float32 in 0..1; this one is {images.dtype}: convert it"
+        )
+    if images.dtype == np.float32 and not (images.min() >= 0 and images.max() <= 1):  # or nan
+        raise ValueError(
+            f"a float32 image is in 0..1; this one is in {images.min():g}..{images.max():g}: scale"
+            " it to 0..1, and normalize it last"
         )
 
 
