@@ -14,16 +14,16 @@ _TRIES = 10
 class Box(NamedTuple):
     """A rectangle of an image, in pixels."""
 
-    top: int
-    left: int
+    row: int  # the first
+    column: int  # the first
     height: int
     width: int
 
     @property
     def slices(self) -> tuple[slice, slice]:
         """The rows and columns of an image [H, W, C] that it covers."""
-        rows = slice(self.top, self.top + self.height)
-        return rows, slice(self.left, self.left + self.width)
+        rows = slice(self.row, self.row + self.height)
+        return rows, slice(self.column, self.column + self.width)
 
 
 def random_box(
@@ -53,7 +53,7 @@ def random_box(
 
     >>> key = random.root_key(0)
     >>> random_box((300, 400), key, name="crop", min_area=0.1, max_area=0.5, max_aspect=2)
-    Box(top=76, left=94, height=147, width=274)
+    Box(row=76, column=94, height=147, width=274)
     """
     if not 0 < min_area <= max_area <= 1:
         raise ValueError(f"{min_area=} and {max_area=} are not 0 < min_area <= max_area <= 1")
@@ -65,8 +65,8 @@ def random_box(
         ratio = max_aspect ** (2 * aspect - 1)  # of width to height
         rows, columns = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
         if 1 <= rows <= height and 1 <= columns <= width:
-            top, left = int(down * (height - rows + 1)), int(right * (width - columns + 1))
-            return Box(top, left, rows, columns)
+            row, column = int(down * (height - rows + 1)), int(right * (width - columns + 1))
+            return Box(row, column, rows, columns)
     return None
 
 
@@ -74,6 +74,6 @@ def center_box(size: tuple[int, int], part: tuple[int, int]) -> Box:
     """Returns the rectangle of size `part` in the middle of an image of a size, (height, width).
 
     >>> center_box((5, 6), (2, 2))
-    Box(top=1, left=2, height=2, width=2)
+    Box(row=1, column=2, height=2, width=2)
     """
     return Box((size[0] - part[0]) // 2, (size[1] - part[1]) // 2, *part)

@@ -9,6 +9,8 @@ Axes: H height, W width, C channels, 1 or 3.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from lingo.ops import random
@@ -153,7 +155,7 @@ def color_jitter(
 ) -> np.ndarray:
     """Changes brightness, contrast, saturation and hue by random amounts, in random order.
 
-    The defaults are usual for ImageNet (Howard 2013, sec. 2.2, changed the first three).
+    The defaults are usual for ImageNet (Howard 2013 changed the first three).
 
     Args:
         image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3.
@@ -173,17 +175,23 @@ def color_jitter(
     array([[[ 63,  68, 103]]], dtype=uint8)
     """
     check_image(image, channels=COLORS)
-    amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+    amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
     for name, amount in amounts.items():
-        if not 0 <= amount <= (most := 0.5 if name == "hue" else 1):
-            raise ValueError(f"{name}={amount} is not in 0..{most}")
-    changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-    centers = (1, 1, 1, 0)
+        if not 0 <= amount <= 1:
+            raise ValueError(f"{name}={amount} is not in 0..1")
+    if not 0 <= hue <= 0.5:
+        raise ValueError(f"{hue=} is not in 0..0.5")
+    changes = (  # function, value that changes nothing, amount
+        (adjust_brightness, 1, brightness),
+        (adjust_contrast, 1, contrast),
+        (adjust_saturation, 1, saturation),
+        (adjust_hue, 0, hue),
+    )
     ranks, steps = draw(key, "color_jitter", 2, len(changes))
     for i in np.argsort(ranks, kind="stable"):
-        amount = list(amounts.values())[i]
+        change, neutral, amount = changes[i]
         if amount:
-            image = changes[i](image, centers[i] + amount * (2 * steps[i] - 1))
+            image = change(image, neutral + amount * (2 * steps[i] - 1))
     return image.copy()
 
 
@@ -209,14 +217,14 @@ def blend(other: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
         factor: at least 0; above 1, the image moves away from the other.
 
     Raises:
-        ValueError: if the factor is negative.
+        ValueError: if the factor is negative, or not a number.
 
     >>> white = np.full([1, 1, 1], 255, np.uint8)
     >>> blend(np.zeros_like(white), white, 0.25)
     array([[[63]]], dtype=uint8)
     """
-    if not factor >= 0:
-        raise ValueError(f"{factor=} is negative: 0 is the other image, 1 this one")
+    if not 0 <= factor < math.inf:
+        raise ValueError(f"{factor=} is not a number from 0 on; 1 changes nothing")
     start = other.astype(np.float32)
     return clip(start + np.float32(factor) * (image - start), image)
 

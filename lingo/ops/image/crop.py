@@ -1,6 +1,6 @@
 """Parts of images, and mirrored images.
 
-They are views of arrays and a few random numbers: NumPy.
+They copy parts of arrays: NumPy.
 
 Axes: H height, W width, C channels.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from lingo.ops import random
 from lingo.ops.image.box import Box, center_box, random_box
-from lingo.ops.image.pixel import check_image, check_size, draw
+from lingo.ops.image.pixel import check_image, check_rate, check_size, draw
 from lingo.ops.image.scale import Method, resize
 
 
@@ -27,13 +27,14 @@ def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray
         The shape and type of `image`.
 
     Raises:
-        ValueError: if it is not an image.
+        ValueError: if it is not an image, or the rate is out of range.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
     >>> flip(image, random.root_key(0), rate=1)[..., 0]
     array([[3, 2, 1]], dtype=uint8)
     """
     check_image(image)
+    check_rate(rate)
     return image[:, ::-1].copy() if draw(key, "flip") < rate else image.copy()
 
 
@@ -42,8 +43,8 @@ def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
     Args:
         image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
-        size: (height, width) of the result, in pixels, at most those of the image. An odd row or
-            column too many is left out below or on the right.
+        size: (height, width) of the result, in pixels, at most those of the image. Of an odd number
+            of rows or columns around it, one more is below or on the right.
 
     Returns:
         [*size, C] of the type of `image`.
@@ -126,7 +127,7 @@ def inception_box(
         ValueError: for areas or a ratio out of range.
 
     >>> inception_box((300, 400), random.root_key(0))
-    Box(top=112, left=76, height=158, width=146)
+    Box(row=112, column=76, height=158, width=146)
     """
     box = random_box(
         size,

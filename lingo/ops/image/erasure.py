@@ -9,7 +9,7 @@ import numpy as np
 
 from lingo.ops import random
 from lingo.ops.image.box import random_box
-from lingo.ops.image.pixel import check_image, draw
+from lingo.ops.image.pixel import check_image, check_rate, draw
 from lingo.ops.image.warp import GRAY
 
 
@@ -70,7 +70,7 @@ def random_erasing(
         The shape and type of `image`; each value of the noise is equally likely.
 
     Raises:
-        ValueError: if it is not an image, or for areas or a ratio out of range.
+        ValueError: if it is not an image, or for a rate, areas or a ratio out of range.
 
     >>> random_erasing(np.zeros([3, 4, 1], np.uint8), random.root_key(0), rate=1)[..., 0]
     array([[  0,   0,   0,   0],
@@ -78,6 +78,7 @@ def random_erasing(
            [ 30, 210,   0,   0]], dtype=uint8)
     """
     check_image(image)
+    check_rate(rate)
     height, width, channels = image.shape
     box = random_box(
         (height, width),

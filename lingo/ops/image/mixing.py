@@ -109,7 +109,7 @@ def cutmix(
     sides = np.sqrt(1 - symmetric_beta(keys, alpha, name="cutmix"))
     places = draw(keys, "cutmix.place", 2)
     rows, columns = (
-        _covered(size, sides, places[:, i]) for i, size in enumerate(batch.images.shape[1:3])
+        _coverage(size, sides, places[:, i]) for i, size in enumerate(batch.images.shape[1:3])
     )
     is_replaced = rows[:, :, None] & columns[:, None, :]
     weights = 1 - is_replaced.mean(axis=(1, 2), dtype=np.float64)
@@ -146,7 +146,7 @@ def symmetric_beta(keys: random.Key, alpha: float, *, name: str) -> np.ndarray:
     return (1 + np.sign(cosine) * np.sqrt(square / (square + tail))) / 2
 
 
-def _covered(size: int, sides: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _coverage(size: int, sides: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Returns which of `size` pixels a part of relative length `sides` covers, bool [B, size].
 
     Its middle is the pixel at the relative place `places`, both [B].

@@ -5,7 +5,7 @@ image of the type that it was given, and never changes its argument. It computes
 example by example, where `augment` of an input calls it.
 
 What is random depends only on the key. Each function draws by its own name, so that one key serves
-all of them; who calls a function twice folds the key.
+all of them. Where one is called twice, `random.fold(key, 1)` is a second key.
 
 Axes: H height, W width, C channels.
 """
@@ -83,13 +83,16 @@ def check_size(size: tuple[int, int]) -> None:
         raise ValueError(f"{size=} is not (height, width) in pixels, at least 1")
 
 
-def largest_value(image: np.ndarray) -> int:
-    """Returns the value of white in images of this type: 255 or 1.
+def check_rate(rate: float) -> None:
+    """Checks a probability; raises ValueError if it is not in 0..1.
 
-    >>> largest_value(np.zeros([2, 2, 1], np.uint8))
-    255
+    >>> check_rate(1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: rate=1.5 is not in 0..1
     """
-    return 255 if image.dtype == np.uint8 else 1
+    if not 0 <= rate <= 1:
+        raise ValueError(f"{rate=} is not in 0..1")
 
 
 def clip(values: np.ndarray, image: np.ndarray) -> np.ndarray:
@@ -100,7 +103,8 @@ def clip(values: np.ndarray, image: np.ndarray) -> np.ndarray:
     >>> clip(np.array([[[-0.5, 0.7, 300]]]), np.zeros([1, 1, 3], np.uint8))
     array([[[  0,   0, 255]]], dtype=uint8)
     """
-    return np.clip(values, 0, largest_value(image)).astype(image.dtype)
+    white = 255 if image.dtype == np.uint8 else 1
+    return np.clip(values, 0, white).astype(image.dtype)
 
 
 def draw(key: random.Key, name: str, *sizes: int) -> np.ndarray:

@@ -97,9 +97,9 @@ def rand_augment(
 
     >>> image = np.arange(0, 180, 20, dtype=np.uint8).reshape(3, 3, 1)
     >>> rand_augment(image, random.root_key(0))[..., 0]
-    array([[255, 235, 215],
-           [195, 175, 155],
-           [135, 115,  95]], dtype=uint8)
+    array([[  0,  20, 100],
+           [ 60,  80, 160],
+           [120, 140, 128]], dtype=uint8)
     """
     check_image(image, channels=COLORS)
     if num_ops < 0 or not 0 <= magnitude < math.inf:
@@ -111,11 +111,11 @@ def rand_augment(
         levels = np.rint(255 * image).astype(np.uint8)
         changed = rand_augment(levels, key, num_ops=num_ops, magnitude=magnitude, ops=ops)
         return changed.astype(np.float32) / 255
+    root, m = random.fold(key, random.text_hash("rand_augment")), magnitude / 10
     image = image.copy()
     for i in range(num_ops):
-        own = random.fold(key, i)
-        choice, sign = draw(own, "rand_augment", 2).tolist()
-        m = magnitude / 10
+        own = random.fold(root, i)
+        choice, sign = draw(own, "operation", 2).tolist()
         image = _apply(ops[int(choice * len(ops))], image, own, m, m if sign < 0.5 else -m)
     return image
 

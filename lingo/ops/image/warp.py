@@ -64,7 +64,15 @@ def shear_x(image: np.ndarray, slope: float) -> np.ndarray:
 def shear_y(image: np.ndarray, slope: float) -> np.ndarray:
     """Moves each column up by `slope` times its distance from the left edge.
 
-    Arguments, result and errors are those of `shear_x`.
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        slope: any number; below 0, columns move down.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not an image.
 
     >>> shear_y(np.array([[[1], [2]], [[3], [4]]], np.uint8), 1 / 2)[..., 0]
     array([[  1,   4],
@@ -93,7 +101,17 @@ def translate_x(image: np.ndarray, pixels: float) -> np.ndarray:
 
 
 def translate_y(image: np.ndarray, pixels: float) -> np.ndarray:
-    """Moves an image down; arguments, result and errors are those of `translate_x`.
+    """Moves an image down.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        pixels: any number, which is rounded; below 0, the image moves up.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not an image.
 
     >>> translate_y(np.array([[[1]], [[2]], [[3]]], np.uint8), -1)[..., 0, 0]
     array([  2,   3, 128], dtype=uint8)

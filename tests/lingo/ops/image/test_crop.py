@@ -72,8 +72,8 @@ def test_after_ten_draws_that_do_not_fit_the_box_is_in_the_middle() -> None:
 
 def test_the_crop_is_the_box_resized() -> None:
     image = noise(20, 30, 3)
-    top, left, height, width = inception_box((20, 30), KEY)
-    part = image[top : top + height, left : left + width]
+    row, column, height, width = inception_box((20, 30), KEY)
+    part = image[row : row + height, column : column + width]
     for method in ("bilinear", "bicubic"):
         np.testing.assert_array_equal(
             inception_crop(image, KEY, size=(7, 9), method=method),
@@ -105,6 +105,9 @@ def test_crops_out_of_range_are_refused() -> None:
     image = noise(9, 10, 3)
     with pytest.raises(ValueError, match=r"size=\(9, 11\) is larger than the image, \[9, 10, 3\]"):
         center_crop(image, (9, 11))
+    for rate in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=rf"rate={rate} is not in 0..1"):
+            flip(image, KEY, rate=rate)
     for low, high in [(0, 1), (0.5, 0.4), (0.5, 1.5)]:
         with pytest.raises(ValueError, match=f"min_area={low} and max_area={high} are not 0 <"):
             inception_crop(image, KEY, size=(2, 2), min_area=low, max_area=high)

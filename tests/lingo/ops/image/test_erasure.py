@@ -77,3 +77,5 @@ def test_what_is_out_of_range_is_refused() -> None:
         cutout(noise(2, 2, 3), KEY, side=-1)
     with pytest.raises(ValueError, match=r"min_area=0.5 and max_area=0.4 are not 0 < min_area"):
         random_erasing(noise(2, 2, 3), KEY, min_area=0.5)
+    with pytest.raises(ValueError, match=r"rate=2 is not in 0..1"):
+        random_erasing(noise(2, 2, 3), KEY, rate=2)

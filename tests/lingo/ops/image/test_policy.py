@@ -61,7 +61,7 @@ def test_factors_grow_with_the_magnitude(magnitude: float, factor: float) -> Non
 
 
 def test_squares_and_levels_keep_within_their_range_at_any_magnitude() -> None:
-    key = random.fold(KEY, 0)  # of the first operation
+    key = random.fold(random.fold(KEY, random.text_hash("rand_augment")), 0)  # of the first one
     np.testing.assert_array_equal(
         rand_augment(IMAGE, KEY, num_ops=1, magnitude=5, ops=["cutout"]),
         cutout(IMAGE, key, side=10),  # 80/224 of 56, halved
