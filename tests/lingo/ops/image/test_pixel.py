@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from lingo.config.params import ParamError
+from lingo.data import ArrayInput
 from lingo.ops import image as functions
 from lingo.ops import random
 from tests.lingo.ops.image.images import as_float, noise, scene
@@ -82,6 +84,33 @@ def test_a_result_depends_on_the_key_alone(name: str) -> None:
     again = [WITH_KEY[name](image, key).tobytes() for key in reversed(keys)]
     assert first == again[::-1]
     assert len(set(first)) == 2 if name == "flip" else len(set(first)) > 9  # some change nothing
+
+
+def load() -> dict[str, np.ndarray]:
+    return {"image": np.stack([scene(9, 12, 3)] * 6)}
+
+
+def change(example: dict[str, np.ndarray], key: random.Key) -> dict[str, np.ndarray]:
+    image = functions.color_jitter(example["image"], key)
+    return {"image": functions.inception_crop(image, key, size=(4, 5))}
+
+
+def change_wrongly(example: dict[str, np.ndarray], key: random.Key) -> dict[str, np.ndarray]:
+    return {"image": functions.flip(example["image"] / 255, key)}
+
+
+def test_each_example_that_an_input_augments_has_draws_of_its_own() -> None:
+    data = ArrayInput.params(function=load, augment=change, batch_size=4)
+    images = np.concatenate([data.build().batch(step)["image"] for step in range(4)])
+    assert len({image.tobytes() for image in images}) == 16  # of two epochs and a half
+    resumed = data.build().batch(3, rows=slice(1, 3))["image"]  # by another process
+    np.testing.assert_array_equal(resumed, images[13:15])
+
+
+def test_an_error_names_the_line_that_gave_what_is_not_an_image() -> None:
+    data = ArrayInput.params(function=load, augment=change_wrongly, batch_size=4).build()
+    with pytest.raises(ParamError, match=r"test_pixel.py:\d+: ValueError: an image .* is float64"):
+        data.batch(0)
 
 
 def test_functions_draw_different_numbers_from_one_key() -> None:
