@@ -64,6 +64,11 @@ def test_boxes_lie_within_small_images_with_areas_and_ratios_as_near_as_pixels_a
     assert ((width - 0.5) / (height + 0.5) < 4 / 3).all()
 
 
+def test_boxes_touch_each_edge() -> None:
+    found = boxes((3, 4), min_area=0.5, max_area=0.5, max_aspect=1)  # 2 x 2
+    assert {tuple(box) for box in found} == {(i, j, 2, 2) for i in range(2) for j in range(3)}
+
+
 def test_after_ten_draws_that_do_not_fit_the_box_is_in_the_middle() -> None:
     assert inception_box((10, 1000), KEY, min_area=0.5) == Box(0, 493, 10, 13)
     assert inception_box((1000, 10), KEY, min_area=0.5) == Box(493, 0, 13, 10)

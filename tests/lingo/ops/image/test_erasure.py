@@ -61,6 +61,7 @@ def test_the_noise_of_bytes_has_all_levels() -> None:
     )
     counts = np.bincount(result[result.any(axis=2)].ravel(), minlength=256)
     expected = counts.sum() / 256
+    assert counts.all()
     assert (
         (counts - expected) ** 2 / expected
     ).sum() < 330  # chi-squared of 255, one of a thousand
