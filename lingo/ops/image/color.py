@@ -1,6 +1,6 @@
 """Brightness, contrast, saturation, sharpness and hue of images.
 
-The first four blend an image with one that lacks what is changed: black, grey, without colors, or
+The first four blend an image with one that lacks what is changed: black, grey, without colours, or
 smooth. A factor of 1 is the image, 0 the other one, and above 1 the image moves away from it. All
 are a few operations for each pixel: NumPy, of uint8 with the roundings of Pillow's `ImageEnhance`.
 
@@ -115,7 +115,7 @@ def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
-    """Turns the colors of an image by a part of the color circle.
+    """Turns the colours of an image by a part of the colour circle.
 
     Args:
         image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3. With one channel nothing changes.
@@ -163,7 +163,7 @@ def color_jitter(
         brightness: in 0..1; the factor is uniform in 1 - brightness..1 + brightness.
         contrast: likewise.
         saturation: likewise.
-        hue: in 0..0.5; the shift is uniform in -hue..hue of the color circle.
+        hue: in 0..0.5; the shift is uniform in -hue..hue of the colour circle.
 
     Returns:
         The shape and type of `image`.
@@ -230,7 +230,7 @@ def blend(other: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _hue(planes: np.ndarray, high: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Returns the places of pixels on the color circle, [H, W]: red is 0, green 2, blue 4 of 6.
+    """Returns the places of pixels on the colour circle, [H, W]: red is 0, green 2, blue 4 of 6.
 
     `planes` are [3, H, W]; `high` is their largest value, and `spread` what it is above the least.
     """

@@ -20,7 +20,7 @@ import numpy as np
 from lingo.ops import random
 
 COLORS = (1, 3)
-"""Numbers of channels of images that have colors: grey, and red, green and blue."""
+"""Numbers of channels of images that have colours: grey, and red, green and blue."""
 
 
 def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
@@ -42,7 +42,7 @@ def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
     if channels is not None and image.shape[2] not in channels:
         allowed = " or ".join(map(str, channels))
         raise ValueError(
-            f"an image with colors has {allowed} channels; this one is {_shape(image)}"
+            f"an image with colours has {allowed} channels; this one is {_shape(image)}"
         )
 
 

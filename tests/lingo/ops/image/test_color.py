@@ -1,4 +1,4 @@
-"""Colors change as those of Pillow's enhancers, hues as in Python's `colorsys`."""
+"""Colours change as those of Pillow's enhancers, hues as in Python's `colorsys`."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def test_changes_out_of_range_are_refused() -> None:
         color_jitter(image, KEY, hue=0.6)
     for change in (adjust_contrast, adjust_saturation, adjust_hue):
         with pytest.raises(
-            ValueError, match=r"colors has 1 or 3 channels; this one is \[2, 2, 4\]"
+            ValueError, match=r"colours has 1 or 3 channels; this one is \[2, 2, 4\]"
         ):
             change(noise(2, 2, 4), 0.5)
-    with pytest.raises(ValueError, match="colors has 1 or 3 channels"):
+    with pytest.raises(ValueError, match="colours has 1 or 3 channels"):
         color_jitter(noise(2, 2, 4), KEY)

@@ -116,5 +116,5 @@ def test_what_is_out_of_range_is_refused() -> None:
     for ops in ([], ["Rotate"]):
         with pytest.raises(ValueError, match=r"are not one or more of autocontrast, brightness,"):
             rand_augment(IMAGE, KEY, ops=ops)
-    with pytest.raises(ValueError, match=r"an image with colors has 1 or 3 channels"):
+    with pytest.raises(ValueError, match=r"an image with colours has 1 or 3 channels"):
         rand_augment(scene(4, 4, 2), KEY)
