@@ -10,7 +10,10 @@ import pathlib
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-OPS = sorted(f"lingo.ops.{path.stem}" for path in (ROOT / "lingo/ops").glob("[a-z]*.py"))
+OPS = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "lingo/ops").rglob("[a-z]*.py")
+)
 METRICS = [f"lingo.metrics.{name}" for name in ("classification", "metric", "results")]
 MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
 OTHERS = ["lingo.trainer.progress", "tools.website"]  # some of their functions have examples

@@ -60,6 +60,7 @@ REFERENCE = {
     "layers": "Reference of layers",
     "optim": "Reference of optimizers and schedules",
     "data": "Reference of inputs and sources",
+    "ops.image": "Reference of changes of images",
     "metrics": "Reference of metrics",
     "runtimes": "Reference of runtimes",
 }

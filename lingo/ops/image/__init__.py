@@ -1,0 +1,59 @@
+"""Changes of images in training and evaluation: functions of (image, key), on the host."""
+
+from __future__ import annotations
+
+from lingo.ops.image.color import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    adjust_sharpness,
+    color_jitter,
+)
+from lingo.ops.image.crop import center_crop, flip, inception_crop
+from lingo.ops.image.erasure import cutout, random_erasing
+from lingo.ops.image.level import (
+    autocontrast,
+    equalize,
+    invert,
+    posterize,
+    solarize,
+    solarize_add,
+)
+from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
+from lingo.ops.image.policy import EFFICIENTNET_OPS, PAPER_OPS, rand_augment
+from lingo.ops.image.scale import resize, resize_short_side
+from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translate_y
+
+__all__ = [
+    "EFFICIENTNET_OPS",
+    "PAPER_OPS",
+    "LabelledBatch",
+    "adjust_brightness",
+    "adjust_contrast",
+    "adjust_hue",
+    "adjust_saturation",
+    "adjust_sharpness",
+    "autocontrast",
+    "center_crop",
+    "color_jitter",
+    "cutmix",
+    "cutout",
+    "equalize",
+    "flip",
+    "inception_crop",
+    "invert",
+    "mixup",
+    "posterize",
+    "rand_augment",
+    "random_erasing",
+    "resize",
+    "resize_short_side",
+    "rotate",
+    "shear_x",
+    "shear_y",
+    "solarize",
+    "solarize_add",
+    "translate_x",
+    "translate_y",
+]

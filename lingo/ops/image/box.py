@@ -1,0 +1,79 @@
+"""Rectangles of images: random ones, and those in the middle."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from lingo.ops import random
+from lingo.ops.image.pixel import draw
+
+_TRIES = 10
+
+
+class Box(NamedTuple):
+    """A rectangle of an image, in pixels."""
+
+    row: int  # the first
+    column: int  # the first
+    height: int
+    width: int
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """The rows and columns of an image [H, W, C] that it covers."""
+        rows = slice(self.row, self.row + self.height)
+        return rows, slice(self.column, self.column + self.width)
+
+
+def random_box(
+    size: tuple[int, int],
+    key: random.Key,
+    *,
+    name: str,
+    min_area: float,
+    max_area: float,
+    max_aspect: float,
+) -> Box | None:
+    """Returns the first of ten random rectangles that fits into an image; None if none does.
+
+    The area is uniform in a range, and so is the logarithm of the ratio of the sides; each place is
+    equally likely.
+
+    Args:
+        size: (height, width) of the image.
+        key: of this image.
+        name: of the function that draws.
+        min_area: least part of the image's area.
+        max_area: largest part of it.
+        max_aspect: largest ratio of the longer to the shorter side.
+
+    Raises:
+        ValueError: for areas or a ratio out of range.
+
+    >>> key = random.root_key(0)
+    >>> random_box((300, 400), key, name="crop", min_area=0.1, max_area=0.5, max_aspect=2)
+    Box(row=76, column=94, height=147, width=274)
+    """
+    if not 0 < min_area <= max_area <= 1:
+        raise ValueError(f"{min_area=} and {max_area=} are not 0 < min_area <= max_area <= 1")
+    if not 1 <= max_aspect < math.inf:
+        raise ValueError(f"{max_aspect=} is below 1: it is the longer side by the shorter one")
+    height, width = size
+    for area, aspect, down, right in draw(key, name, _TRIES, 4).tolist():
+        pixels = height * width * (min_area + (max_area - min_area) * area)
+        ratio = max_aspect ** (2 * aspect - 1)  # of width to height
+        rows, columns = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
+        if 1 <= rows <= height and 1 <= columns <= width:
+            row, column = int(down * (height - rows + 1)), int(right * (width - columns + 1))
+            return Box(row, column, rows, columns)
+    return None
+
+
+def center_box(size: tuple[int, int], part: tuple[int, int]) -> Box:
+    """Returns the rectangle of size `part` in the middle of an image of a size, (height, width).
+
+    >>> center_box((5, 6), (2, 2))
+    Box(row=1, column=2, height=2, width=2)
+    """
+    return Box((size[0] - part[0]) // 2, (size[1] - part[1]) // 2, *part)

@@ -1,0 +1,243 @@
+"""Brightness, contrast, saturation, sharpness and hue of images.
+
+The first four blend an image with one that lacks what is changed: black, grey, without colours, or
+smooth. A factor of 1 is the image, 0 the other one, and above 1 the image moves away from it. All
+are a few operations for each pixel: NumPy, of uint8 with the roundings of Pillow's `ImageEnhance`.
+
+Axes: H height, W width, C channels, 1 or 3.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lingo.ops import random
+from lingo.ops.image.pixel import COLORS, check_image, clip, draw
+
+_LUMA = np.array([19595, 38470, 7471])
+"""Brightness of red, green and blue: 0.299, 0.587 and 0.114 (ITU-R BT.601) of 2**16."""
+
+
+def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
+    """Blends an image with black.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        factor: at least 0; 1: no change.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not an image, or the factor is negative.
+
+    >>> adjust_brightness(np.array([[[10, 100, 200]]], np.uint8), 1.5)
+    array([[[ 15, 150, 255]]], dtype=uint8)
+    """
+    check_image(image)
+    return blend(np.zeros_like(image), image, factor)
+
+
+def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
+    """Blends an image with the mean of its brightness.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3.
+        factor: at least 0; 1: no change.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not such an image, or the factor is negative.
+
+    >>> adjust_contrast(np.array([[[100], [200]]], np.uint8), 0.5)[..., 0]
+    array([[125, 175]], dtype=uint8)
+    """
+    check_image(image, channels=COLORS)
+    mean = gray(image).mean(dtype=np.float64)
+    if image.dtype == np.uint8:
+        mean = int(mean + 0.5)
+    return blend(np.full_like(image, mean), image, factor)
+
+
+def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
+    """Blends an image with its grey image.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3. With one channel nothing changes.
+        factor: at least 0; 1: no change.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not such an image, or the factor is negative.
+
+    >>> adjust_saturation(np.array([[[100, 50, 0]]], np.uint8), 0)
+    array([[[59, 59, 59]]], dtype=uint8)
+    """
+    check_image(image, channels=COLORS)
+    return blend(np.broadcast_to(gray(image), image.shape), image, factor)
+
+
+def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
+    """Blends an image with a smooth one: of 3 x 3 pixels, the mean, in which the middle counts 5.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        factor: at least 0; 1: no change.
+
+    Returns:
+        The shape and type of `image`; pixels at the edges stay.
+
+    Raises:
+        ValueError: if it is not an image, or the factor is negative.
+
+    >>> image = np.zeros([3, 3, 1], np.uint8)
+    >>> image[1, 1] = 130
+    >>> adjust_sharpness(image, 0)[..., 0]
+    array([[ 0,  0,  0],
+           [ 0, 50,  0],
+           [ 0,  0,  0]], dtype=uint8)
+    """
+    check_image(image)
+    height, width = image.shape[:2]
+    total = 4 * image[1:-1, 1:-1].astype(np.float32)
+    for i in range(3):
+        for j in range(3):
+            total += image[i : i + height - 2, j : j + width - 2]
+    smooth = image.copy()
+    smooth[1:-1, 1:-1] = np.rint(total / 13) if image.dtype == np.uint8 else total / 13
+    return blend(smooth, image, factor)
+
+
+def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
+    """Turns the colours of an image by a part of the colour circle.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3. With one channel nothing changes.
+        shift: a part of the circle: 1/3 turns red into green, 1 changes nothing.
+
+    Returns:
+        The shape and type of `image`; largest and smallest channel of a pixel keep their values.
+
+    Raises:
+        ValueError: if it is not such an image.
+
+    >>> adjust_hue(np.array([[[200, 0, 50]]], np.uint8), 1 / 3)
+    array([[[ 50, 200,   0]]], dtype=uint8)
+    """
+    check_image(image, channels=COLORS)
+    if image.shape[2] == 1:
+        return image.copy()
+    planes = np.moveaxis(image, 2, 0).astype(np.float32, order="C")
+    high, low = planes.max(0), planes.min(0)
+    position = _hue(planes, high, high - low) + np.float32(6 * (shift % 1))
+    position -= 6 * (position >= 6)
+    # a channel is highest within 1 of its own place on the circle of 6, and lowest beyond 2
+    distance = np.abs(position - np.array([[[0]], [[2]], [[4]]], np.float32))
+    distance = np.minimum(distance, 6 - distance)
+    turned = np.moveaxis(low + (high - low) * np.clip(2 - distance, 0, 1), 0, 2)
+    return clip(turned + 0.5 if image.dtype == np.uint8 else turned, image)
+
+
+def color_jitter(
+    image: np.ndarray,
+    key: random.Key,
+    *,
+    brightness: float = 0.4,
+    contrast: float = 0.4,
+    saturation: float = 0.4,
+    hue: float = 0.1,
+) -> np.ndarray:
+    """Changes brightness, contrast, saturation and hue by random amounts, in random order.
+
+    The defaults are usual for ImageNet (Howard 2013 changed the first three).
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3.
+        key: of this image.
+        brightness: in 0..1; the factor is uniform in 1 - brightness..1 + brightness.
+        contrast: likewise.
+        saturation: likewise.
+        hue: in 0..0.5; the shift is uniform in -hue..hue of the colour circle.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not such an image, or for an amount out of range.
+
+    >>> color_jitter(np.array([[[100, 150, 200]]], np.uint8), random.root_key(0))
+    array([[[ 63,  68, 103]]], dtype=uint8)
+    """
+    check_image(image, channels=COLORS)
+    amounts = {"brightness": brightness, "contrast": contrast, "saturation": saturation}
+    for name, amount in amounts.items():
+        if not 0 <= amount <= 1:
+            raise ValueError(f"{name}={amount} is not in 0..1")
+    if not 0 <= hue <= 0.5:
+        raise ValueError(f"{hue=} is not in 0..0.5")
+    changes = (  # function, value that changes nothing, amount
+        (adjust_brightness, 1, brightness),
+        (adjust_contrast, 1, contrast),
+        (adjust_saturation, 1, saturation),
+        (adjust_hue, 0, hue),
+    )
+    ranks, steps = draw(key, "color_jitter", 2, len(changes))
+    for i in np.argsort(ranks, kind="stable"):
+        change, neutral, amount = changes[i]
+        if amount:
+            image = change(image, neutral + amount * (2 * steps[i] - 1))
+    return image.copy()
+
+
+def gray(image: np.ndarray) -> np.ndarray:
+    """Returns the brightness of an image of 1 or 3 channels, [H, W, 1] of its type.
+
+    >>> gray(np.array([[[100, 50, 0]]], np.uint8))
+    array([[[59]]], dtype=uint8)
+    """
+    if image.shape[2] == 1:
+        return image
+    if image.dtype == np.uint8:
+        return ((image @ _LUMA + 2**15) >> 16).astype(np.uint8)[..., None]
+    return (image @ (_LUMA / 2**16).astype(np.float32))[..., None]
+
+
+def blend(other: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
+    """Returns other + factor * (image - other), clipped to the range of the type.
+
+    Args:
+        other: [H, W, C].
+        image: the same shape and type.
+        factor: at least 0; above 1, the image moves away from the other.
+
+    Raises:
+        ValueError: if the factor is negative, or not a number.
+
+    >>> white = np.full([1, 1, 1], 255, np.uint8)
+    >>> blend(np.zeros_like(white), white, 0.25)
+    array([[[63]]], dtype=uint8)
+    """
+    if not 0 <= factor < math.inf:
+        raise ValueError(f"{factor=} is not a number from 0 on; 1 changes nothing")
+    start = other.astype(np.float32)
+    return clip(start + np.float32(factor) * (image - start), image)
+
+
+def _hue(planes: np.ndarray, high: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Returns the places of pixels on the colour circle, [H, W]: red is 0, green 2, blue 4 of 6.
+
+    `planes` are [3, H, W]; `high` is their largest value, and `spread` what it is above the least.
+    """
+    red, green, blue = planes
+    unit = np.where(spread > 0, spread, 1)
+    return np.where(
+        high == red,
+        (green - blue) / unit,
+        np.where(high == green, 2 + (blue - red) / unit, 4 + (red - green) / unit),
+    )

@@ -1,0 +1,144 @@
+"""Parts of images, and mirrored images.
+
+They copy parts of arrays: NumPy.
+
+Axes: H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.ops import random
+from lingo.ops.image.box import Box, center_box, random_box
+from lingo.ops.image.pixel import check_image, check_rate, check_size, draw
+from lingo.ops.image.scale import Method, resize
+
+
+def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray:
+    """Mirrors an image left to right, with probability `rate`.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        key: of this image.
+        rate: in 0..1.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not an image, or the rate is out of range.
+
+    >>> image = np.array([[[1], [2], [3]]], np.uint8)
+    >>> flip(image, random.root_key(0), rate=1)[..., 0]
+    array([[3, 2, 1]], dtype=uint8)
+    """
+    check_image(image)
+    check_rate(rate)
+    return image[:, ::-1].copy() if draw(key, "flip") < rate else image.copy()
+
+
+def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Crops the middle of an image.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        size: (height, width) of the result, in pixels, at most those of the image. Of an odd number
+            of rows or columns around it, one more is below or on the right.
+
+    Returns:
+        [*size, C] of the type of `image`.
+
+    Raises:
+        ValueError: if it is not an image, or is smaller than the result.
+
+    >>> center_crop(np.arange(5, dtype=np.uint8)[None, :, None], (1, 2))[..., 0]
+    array([[1, 2]], dtype=uint8)
+    """
+    check_image(image)
+    check_size(size)
+    if size[0] > image.shape[0] or size[1] > image.shape[1]:
+        raise ValueError(
+            f"{size=} is larger than the image, {list(image.shape)}: resize it first"
+            " (resize_short_side)"
+        )
+    return image[center_box((image.shape[0], image.shape[1]), size).slices].copy()
+
+
+def inception_crop(
+    image: np.ndarray,
+    key: random.Key,
+    *,
+    size: tuple[int, int],
+    min_area: float = 0.08,
+    max_area: float = 1.0,
+    max_aspect: float = 4 / 3,
+    method: Method = "bilinear",
+) -> np.ndarray:
+    """Crops a random rectangle and resizes it (Szegedy et al. 2015, sec. 6).
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        key: of this image.
+        size: (height, width) of the result, in pixels.
+        min_area: least part of the image's area.
+        max_area: largest part of it.
+        max_aspect: the longer side of the rectangle has at most this ratio to the shorter one.
+        method: how pixels are interpolated.
+
+    Returns:
+        [*size, C] of the type of `image`.
+
+    Raises:
+        ValueError: if it is not an image, or for areas, a ratio, a size or a method out of range.
+
+    >>> image = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
+    >>> inception_crop(image, random.root_key(2), size=(2, 2))[..., 0]
+    array([[28, 30],
+           [48, 50]], dtype=uint8)
+    """
+    check_image(image)
+    height, width = image.shape[:2]
+    box = inception_box(
+        (height, width), key, min_area=min_area, max_area=max_area, max_aspect=max_aspect
+    )
+    return resize(image[box.slices], size, method=method)
+
+
+def inception_box(
+    size: tuple[int, int],
+    key: random.Key,
+    *,
+    min_area: float = 0.08,
+    max_area: float = 1.0,
+    max_aspect: float = 4 / 3,
+) -> Box:
+    """Returns the rectangle that `inception_crop` cuts out of an image of some size.
+
+    It is a `random_box`, or, if none of ten draws fits, the largest rectangle in the middle of the
+    image whose ratio is allowed.
+
+    Args:
+        size: (height, width) of the image.
+        key: of this image.
+        min_area: as of `inception_crop`, likewise the others.
+
+    Raises:
+        ValueError: for areas or a ratio out of range.
+
+    >>> inception_box((300, 400), random.root_key(0))
+    Box(row=112, column=76, height=158, width=146)
+    """
+    box = random_box(
+        size,
+        key,
+        name="inception_crop",
+        min_area=min_area,
+        max_area=max_area,
+        max_aspect=max_aspect,
+    )
+    if box is not None:
+        return box
+    height, width = size
+    part = min(height, round(width * max_aspect)), min(width, round(height * max_aspect))
+    return center_box(size, part)

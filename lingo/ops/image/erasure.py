@@ -1,0 +1,95 @@
+"""Rectangles that are erased from images. NumPy.
+
+Axes: H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lingo.ops import random
+from lingo.ops.image.box import random_box
+from lingo.ops.image.pixel import check_image, check_rate, draw
+from lingo.ops.image.warp import GRAY
+
+
+def cutout(image: np.ndarray, key: random.Key, *, side: int) -> np.ndarray:
+    """Makes a square of an image grey (DeVries and Taylor 2017).
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        key: of this image.
+        side: of the square, in pixels. Its middle is any pixel of the image; what lies outside is
+            cut off.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not an image, or the side is negative.
+
+    >>> cutout(np.zeros([3, 4, 1], np.uint8), random.root_key(0), side=2)[..., 0]
+    array([[  0,   0,   0,   0],
+           [  0,   0, 128, 128],
+           [  0,   0, 128, 128]], dtype=uint8)
+    """
+    check_image(image)
+    if side < 0:
+        raise ValueError(f"{side=} of a square is negative")
+    sizes = np.array(image.shape[:2])
+    first = (draw(key, "cutout", 2) * sizes).astype(np.int64) - side // 2
+    (top, left), (bottom, right) = np.maximum(first, 0), first + side
+    result = image.copy()
+    result[top:bottom, left:right] = GRAY if image.dtype == np.uint8 else GRAY / 255
+    return result
+
+
+def random_erasing(
+    image: np.ndarray,
+    key: random.Key,
+    *,
+    rate: float = 0.5,
+    min_area: float = 0.02,
+    max_area: float = 0.4,
+    max_aspect: float = 10 / 3,
+) -> np.ndarray:
+    """Replaces a random rectangle by noise, with probability `rate` (Zhong et al. 2020, sec. 3).
+
+    Unlike there, the logarithm of the ratio of the sides is uniform, not the ratio, so that high
+    and wide rectangles are equally likely. If none of ten draws fits, the image stays.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        key: of this image.
+        rate: in 0..1.
+        min_area: least part of the image's area.
+        max_area: largest part of it.
+        max_aspect: largest ratio of the longer to the shorter side.
+
+    Returns:
+        The shape and type of `image`; each value of the noise is equally likely.
+
+    Raises:
+        ValueError: if it is not an image, or for a rate, areas or a ratio out of range.
+
+    >>> random_erasing(np.zeros([3, 4, 1], np.uint8), random.root_key(0), rate=1)[..., 0]
+    array([[  0,   0,   0,   0],
+           [ 63, 179,   0,   0],
+           [ 30, 210,   0,   0]], dtype=uint8)
+    """
+    check_image(image)
+    check_rate(rate)
+    height, width, channels = image.shape
+    box = random_box(
+        (height, width),
+        key,
+        name="random_erasing",
+        min_area=min_area,
+        max_area=max_area,
+        max_aspect=max_aspect,
+    )
+    result = image.copy()
+    if box is not None and draw(key, "random_erasing.rate") < rate:
+        noise = draw(key, "random_erasing.noise", box.height, box.width, channels)
+        result[box.slices] = noise * (256 if image.dtype == np.uint8 else 1)
+    return result
