@@ -1,12 +1,15 @@
-"""Evaluates one task with all metrics on 1, 4 and 8 devices; prints the results as JSON.
+"""Evaluates one task with all metrics on 1 and N devices; prints the results as JSON.
 
-A process of its own, because TensorFlow and JAX choose their devices once a process.
+    python tests/lingo/metrics/on_devices.py N
+
+A process of its own, because TensorFlow and JAX choose their devices once a process, and replicas
+of one process all reduce in one group.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import sys
 
 import numpy as np
 from sklearn import metrics as sklearn
@@ -94,22 +97,24 @@ def expected():
     return {name: float(value) for name, value in values.items()}
 
 
-def main():
-    runtimes: dict[str, Any] = {"local": Local.params()}
-    for num in (4, 8):
-        runtimes[f"replicated {num}"] = Replicated.params(devices=[f"CPU:{i}" for i in range(num)])
-        runtimes[f"mesh {num}"] = Mesh.params(data=num)
-    experiments = {name: build(runtime) for name, runtime in runtimes.items()}
-    experiments["mesh 8"].runtime.make_devices(8)
-    experiments["replicated 8"].runtime.make_devices(8)
+def main(num_devices):
+    devices = [f"CPU:{i}" for i in range(num_devices)]
+    runtimes = [
+        Local.params(),
+        Replicated.params(devices=devices),
+        Mesh.params(data=num_devices),
+    ]
+    experiments = [build(runtime) for runtime in runtimes]
+    for experiment in experiments[1:]:
+        experiment.runtime.make_devices(num_devices)
     found = {"expected": expected()}
-    for name, experiment in experiments.items():
+    for experiment in experiments:
         program = experiment.runtime.start(experiment.learner, initial_state(experiment.learner))
         results = evaluate(experiment.task, program, experiment.eval_inputs["all"])
-        found[name] = results
+        found[type(experiment.runtime).__name__] = results
         assert trace_evaluations(experiment)["all"].keys() == results.keys()
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))
