@@ -50,6 +50,13 @@ from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.efficientnet import MBConv
 from lingo.layers.vision.group_norm import GroupNorm
 from lingo.layers.vision.image_head import ImageHead
+from lingo.layers.vision.image_positions import (
+    ImagePositions,
+    LearnedImagePositions,
+    SinusoidImagePositions,
+)
+from lingo.layers.vision.patch_embedding import PatchEmbedding
+from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
@@ -75,6 +82,7 @@ __all__ = [
     "CallInputs",
     "Causal",
     "Chain",
+    "ClassToken",
     "Constant",
     "Conv1D",
     "Conv2D",
@@ -92,10 +100,12 @@ __all__ = [
     "Gru",
     "HashRouter",
     "ImageHead",
+    "ImagePositions",
     "Initializer",
     "Keras",
     "Layer",
     "LayerNorm",
+    "LearnedImagePositions",
     "LearnedPositions",
     "Linear",
     "LinearScaling",
@@ -111,6 +121,8 @@ __all__ = [
     "Norm",
     "NormalCell",
     "NtkScaling",
+    "PatchEmbedding",
+    "PatchHead",
     "Pipeline",
     "PipelinedChain",
     "Prefix",
@@ -125,6 +137,7 @@ __all__ = [
     "RotaryScaling",
     "Router",
     "SeparableConv2D",
+    "SinusoidImagePositions",
     "SinusoidPositions",
     "SoftmaxHead",
     "SqueezeExcite",

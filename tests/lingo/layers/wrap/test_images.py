@@ -31,6 +31,8 @@ WITH_MATRICES = (
     nn.ImageHead,
     nn.MBConv,
     nn.NormalCell,
+    nn.PatchEmbedding,
+    nn.PatchHead,
     nn.ReductionCell,
     nn.ReluConvNorm,
     nn.SeparableConv2D,
