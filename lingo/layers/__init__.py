@@ -43,12 +43,14 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.botnet import AttentionBlock, AttentionNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.efficientnet import MBConv
 from lingo.layers.vision.group_norm import GroupNorm
+from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.image_positions import (
     ImagePositions,
@@ -74,6 +76,8 @@ __all__ = [
     "AmoebaNetHead",
     "AmoebaNetStem",
     "Attention",
+    "AttentionBlock",
+    "AttentionNorm",
     "AveragePool",
     "BasicBlock",
     "BatchNorm",
@@ -99,6 +103,7 @@ __all__ = [
     "GroupNorm",
     "Gru",
     "HashRouter",
+    "ImageAttention",
     "ImageHead",
     "ImagePositions",
     "Initializer",

@@ -134,6 +134,12 @@ CASES: dict[type[Layer], Case] = {
     nn.AmoebaNetHead: Case(nn.AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
     nn.AmoebaNetStem: Case(nn.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
     nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
+    nn.AttentionBlock: Case(
+        smooth(nn.AttentionBlock.params(dim=D, output_dim=16, stride=2, image=(6, 5))), IMAGES
+    ),
+    nn.AttentionNorm: Case(
+        smooth(nn.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
+    ),
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
     nn.BasicBlock: Case(nn.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
@@ -164,6 +170,9 @@ CASES: dict[type[Layer], Case] = {
     nn.GroupNorm: Case(nn.GroupNorm.params(dim=D, num_groups=2), IMAGES),
     nn.Gru: stacked(nn.Gru.params(dim=D)),
     nn.HashRouter: routed(nn.HashRouter),
+    nn.ImageAttention: Case(
+        nn.ImageAttention.params(dim=D, output_dim=6, num_heads=2, image=(6, 5)), IMAGES
+    ),
     nn.ImageHead: Case(nn.ImageHead.params(dim=D, num_classes=3, dropout_rate=0.2), IMAGES),
     ImageClassification: Case(
         ImageClassification.params(

@@ -50,6 +50,21 @@ REFUSED = [
         "DepthwiseConv2D makes 3 channels of dim=3, not output_dim=5",
     ),
     (nn.ImageHead.params(dim=3, num_classes=2), {"dropout_rate": 1.0}, r"dropout_rate=1\.0"),
+    (
+        nn.ImageAttention.params(dim=3, output_dim=8, image=(2, 2)),
+        {"num_heads": 3},
+        "output_dim=8 is not a multiple of num_heads=3",
+    ),
+    (
+        nn.ImageAttention.params(dim=3, output_dim=8),
+        {"image": (2, 0)},
+        r"image=\(2, 0\) is not positive",
+    ),
+    (
+        nn.AttentionNorm.params(dim=3, output_dim=8, image=(2, 2)),
+        {"stride": 0},
+        "stride=0 is not positive",
+    ),
     (LORA, {"pattern": "w_out"}, "'w_out' matches no matrix of the Linear inside; it has w"),
     (LORA, {"pattern": "("}, "is not a regular expression"),
     (LORA, {"rank": 0}, "rank=0 is not positive"),

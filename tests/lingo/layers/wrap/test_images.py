@@ -21,6 +21,8 @@ from tests.lingo.layers.test_conformance import CASES, PICTURES
 WITH_MATRICES = (
     nn.AmoebaNetHead,
     nn.AmoebaNetStem,
+    nn.AttentionBlock,
+    nn.AttentionNorm,
     nn.BasicBlock,
     nn.BottleneckBlock,
     nn.Conv1D,
@@ -28,6 +30,7 @@ WITH_MATRICES = (
     nn.ConvNorm,
     nn.DepthwiseConv2D,
     nn.FactorizedReduction,
+    nn.ImageAttention,
     nn.ImageHead,
     nn.MBConv,
     nn.NormalCell,
