@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,8 @@ class ImageAttention(Layer):
 
         Raises ParamError if H and W are not those of `image`.
         """
-        _, *result_shape = self.output_shape(x.shape)
+        shape: Any = x.shape
+        _, *result_shape = self.output_shape(shape)
         x = tf.cast(tf.reshape(x, [-1, math.prod(self.p.image), self.p.dim]), self.p.dtype)
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
         scale = np.full(self._head_dim, self._head_dim**-0.5, np.float32)

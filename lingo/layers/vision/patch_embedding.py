@@ -6,6 +6,7 @@ Axes: B batch, H height, W width, C channels, T patches, D model width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -56,7 +57,8 @@ class PatchEmbedding(Layer):
 
         Raises ParamError if H or W is not a multiple of `patch`.
         """
-        _, length, dim = self.output_shape(x.shape)
+        shape: Any = x.shape
+        _, length, dim = self.output_shape(shape)
         return annotate(tf.reshape(self.conv(x), [-1, length, dim]), "batch", "length", "embed")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

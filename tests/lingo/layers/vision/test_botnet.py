@@ -9,7 +9,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import AttentionBlock, Chain, ImageAttention, Layer
+from lingo.layers import AttentionBlock, Chain, ImageAttention
 from lingo.layers.context import apply
 from lingo.layers.vision.botnet import botnet
 from tests.conftest import graph_flops
@@ -18,7 +18,7 @@ from tests.lingo.layers.vision.test_resnet import EPSILON, states, unit
 X = np.random.default_rng(1).normal(size=[2, 6, 5, 8]).astype(np.float32)
 
 
-def model(*, num_classes: int = 1000, **fields: Any) -> Layer:
+def model(*, num_classes: int = 1000, **fields: Any) -> Chain:
     return Chain.params(layers=botnet(num_layers=50, num_classes=num_classes, **fields)).build()
 
 
@@ -31,7 +31,7 @@ def test_the_last_stage_sees_the_whole_image(stride: int, image: tuple[int, int]
     built = model(stride=stride)
     seen = [layer.p.image for layer in built.tree() if isinstance(layer, ImageAttention)]
     assert seen == [(14, 14), image, image]
-    assert Chain.output_shape(built, [2, 224, 224, 3]) == (2, 1000)
+    assert built.output_shape([2, 224, 224, 3]) == (2, 1000)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
