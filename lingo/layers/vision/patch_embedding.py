@@ -20,13 +20,13 @@ from lingo.layers.vision.conv import Conv2D
 def patch_grid(image: Sequence[int], patch: int) -> tuple[int, int]:
     """Returns how many patches fit into the height and the width of an image (H, W).
 
-    Raises ParamError if they leave pixels over.
+    Raises ParamError if they do not fill the image.
     """
     height, width = image
-    if height % patch or width % patch:
+    if patch < 1 or height % patch or width % patch:
         raise ParamError(
-            f"images of {height} x {width} are not cut into patches of {patch} x {patch} without a"
-            " rest: take another patch, or enlarge or crop the images"
+            f"images of {height} x {width} cannot be cut into patches of {patch} x {patch}: take"
+            " another patch, or enlarge or crop the images"
         )
     return height // patch, width // patch
 

@@ -62,13 +62,13 @@ def vit(
         size: Ti, S, B or L.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
-        patch: height and width of a patch, in pixels, a divisor of H and W.
+        patch: height and width of a patch, in pixels; it divides H and W.
         positions: computed from sines and cosines, or trained.
         pooling: whether the head takes the mean of all patches, or a class token.
         hidden_dim: width of a hidden layer of the head; None: it is linear.
 
     Raises:
-        ParamError: if there is no such size, or images are not cut into patches without a rest.
+        ParamError: if there is no such size, or patches do not fill the images.
     """
     if size not in SIZES:
         raise ParamError(f"{size=} is not one of {', '.join(SIZES)}")

@@ -53,6 +53,13 @@ def test_a_block_computes_its_formula(stride: int, draw) -> None:
     assert layer.output_shape(X.shape) == tuple(found.shape)
 
 
+def test_with_version_v1_the_attention_sees_the_smaller_image() -> None:
+    params = AttentionBlock.params(dim=8, output_dim=16, stride=2, version="v1", image=(3, 3))
+    assert params.build().output_shape(X.shape) == (2, 3, 3, 16)
+    with pytest.raises(ParamError, match=r"images of \(3, 3\), but the layer has image=\(6, 5\)"):
+        params.set(image=(6, 5)).build().output_shape(X.shape)
+
+
 def test_blocks_first_add_nothing() -> None:
     gammas = [
         spec.init.p.value

@@ -32,7 +32,7 @@ def test_it_is_a_convolution_of_keras_and_a_product_with_flat_patches(draw, trac
 
 def test_images_that_patches_do_not_fill_are_refused(draw) -> None:
     layer = PatchEmbedding.params(dim=4, output_dim=5, patch=2).build()
-    with pytest.raises(ParamError, match="images of 6 x 9 are not cut into patches of 2 x 2"):
+    with pytest.raises(ParamError, match="images of 6 x 9 cannot be cut into patches of 2 x 2"):
         layer.output_shape(X.shape)
     with pytest.raises(ParamError, match="images of 6 x 9"):
         apply(layer, draw(layer), X)

@@ -92,7 +92,8 @@ def test_it_computes_its_formula(draw, traced_flops, monkeypatch) -> None:
             {"size": "S", "positions": "rotary"},
             "positions='rotary' is not one of sinusoid, learned",
         ),
-        ({"size": "S", "patch": 15}, "images of 224 x 224 are not cut into patches of 15 x 15"),
+        ({"size": "S", "patch": 15}, "images of 224 x 224 cannot be cut into patches of 15 x 15"),
+        ({"size": "S", "patch": 0}, "images of 224 x 224 cannot be cut into patches of 0 x 0"),
     ],
 )
 def test_what_makes_no_network_is_refused(fields: dict[str, Any], message: str) -> None:
