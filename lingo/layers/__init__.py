@@ -43,13 +43,22 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
 from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.botnet import AttentionBlock, AttentionNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.efficientnet import MBConv
 from lingo.layers.vision.group_norm import GroupNorm
+from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.image_head import ImageHead
+from lingo.layers.vision.image_positions import (
+    ImagePositions,
+    LearnedImagePositions,
+    SinusoidImagePositions,
+)
+from lingo.layers.vision.patch_embedding import PatchEmbedding
+from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
@@ -67,6 +76,8 @@ __all__ = [
     "AmoebaNetHead",
     "AmoebaNetStem",
     "Attention",
+    "AttentionBlock",
+    "AttentionNorm",
     "AveragePool",
     "BasicBlock",
     "BatchNorm",
@@ -75,6 +86,7 @@ __all__ = [
     "CallInputs",
     "Causal",
     "Chain",
+    "ClassToken",
     "Constant",
     "Conv1D",
     "Conv2D",
@@ -91,11 +103,14 @@ __all__ = [
     "GroupNorm",
     "Gru",
     "HashRouter",
+    "ImageAttention",
     "ImageHead",
+    "ImagePositions",
     "Initializer",
     "Keras",
     "Layer",
     "LayerNorm",
+    "LearnedImagePositions",
     "LearnedPositions",
     "Linear",
     "LinearScaling",
@@ -111,6 +126,8 @@ __all__ = [
     "Norm",
     "NormalCell",
     "NtkScaling",
+    "PatchEmbedding",
+    "PatchHead",
     "Pipeline",
     "PipelinedChain",
     "Prefix",
@@ -125,6 +142,7 @@ __all__ = [
     "RotaryScaling",
     "Router",
     "SeparableConv2D",
+    "SinusoidImagePositions",
     "SinusoidPositions",
     "SoftmaxHead",
     "SqueezeExcite",

@@ -5,6 +5,8 @@ Axes: D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.initial import ONES, ZEROS
@@ -19,6 +21,10 @@ class Norm(Layer, interface=True):
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "epsilon")
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result."""
+        return tuple(shape)
 
 
 class RmsNorm(Norm):

@@ -55,5 +55,9 @@ class Stack(Layer):
             x = layer.step(x, index, inputs=inputs)
         return x
 
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result."""
+        return tuple(shape)
+
     def flops(self, shape: Sequence[int]) -> int:
         return sum(layer.flops(shape) for layer in self.layers)

@@ -85,10 +85,6 @@ class BatchNorm(Norm):
             y = (x - mean) * (tf.math.rsqrt(variance + self.p.epsilon) * self.gamma) + self.beta
         return tf.cast(y, self.p.dtype)
 
-    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the result."""
-        return tuple(shape)
-
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         size = self.p.statistics_over
         return BatchRequirements(examples_together=size or 1, examples_counted=size or 0)

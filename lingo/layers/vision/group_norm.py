@@ -5,8 +5,6 @@ Axes: B batch, C channels, G groups of neighbouring channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -53,7 +51,3 @@ class GroupNorm(Norm):
         variance = tf.reduce_mean(tf.square(groups), axes, keepdims=True)
         y = tf.reshape(groups * tf.math.rsqrt(variance + self.p.epsilon), [*front, channels])
         return tf.cast(y * self.gamma + self.beta, self.p.dtype)
-
-    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the result."""
-        return tuple(shape)

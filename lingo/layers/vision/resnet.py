@@ -49,20 +49,23 @@ class ResNetBlock(Layer, interface=True):
         """Returns the convolutions of the branch, in order."""
         raise NotImplementedError(f"{type(self).__name__} has no steps")
 
+    def build_step(self, dim: int, step: Step, *, is_last: bool) -> Layer:
+        """Returns the layer of one of the steps, for an input of `dim` channels."""
+        return self.p.unit.build(
+            dim=dim,
+            output_dim=step.output_dim,
+            kernel=(step.window, step.window),
+            stride=step.stride,
+            activation="identity" if is_last else "relu",
+            zero_init=self.p.zero_init and is_last,
+        )
+
     def setup(self) -> None:
         p, steps = self.p, self.steps()
         dims = [p.dim, *[step.output_dim for step in steps]]
         last = len(steps) - 1
         self.branch = [
-            p.unit.build(
-                dim=dims[i],
-                output_dim=step.output_dim,
-                kernel=(step.window, step.window),
-                stride=step.stride,
-                activation="identity" if i == last else "relu",
-                zero_init=p.zero_init and i == last,
-            )
-            for i, step in enumerate(steps)
+            self.build_step(dims[i], step, is_last=i == last) for i, step in enumerate(steps)
         ]
         self.shortcut = None
         if p.stride > 1 or p.dim != p.output_dim:

@@ -134,11 +134,18 @@ CASES: dict[type[Layer], Case] = {
     nn.AmoebaNetHead: Case(nn.AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
     nn.AmoebaNetStem: Case(nn.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
     nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
+    nn.AttentionBlock: Case(
+        smooth(nn.AttentionBlock.params(dim=D, output_dim=16, stride=2, image=(6, 5))), IMAGES
+    ),
+    nn.AttentionNorm: Case(
+        smooth(nn.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
+    ),
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
     nn.BasicBlock: Case(nn.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
     nn.BottleneckBlock: Case(nn.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
+    nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
@@ -163,6 +170,9 @@ CASES: dict[type[Layer], Case] = {
     nn.GroupNorm: Case(nn.GroupNorm.params(dim=D, num_groups=2), IMAGES),
     nn.Gru: stacked(nn.Gru.params(dim=D)),
     nn.HashRouter: routed(nn.HashRouter),
+    nn.ImageAttention: Case(
+        nn.ImageAttention.params(dim=D, output_dim=6, num_heads=2, image=(6, 5)), IMAGES
+    ),
     nn.ImageHead: Case(nn.ImageHead.params(dim=D, num_classes=3, dropout_rate=0.2), IMAGES),
     ImageClassification: Case(
         ImageClassification.params(
@@ -182,6 +192,9 @@ CASES: dict[type[Layer], Case] = {
         num_terms=B * T * D * DEPTH,
     ),
     nn.LayerNorm: stacked(nn.LayerNorm.params(dim=D)),
+    nn.LearnedImagePositions: Case(
+        nn.LearnedImagePositions.params(dim=D, grid=(1, T)), {"x": floats(B, T, D)}
+    ),
     nn.LearnedPositions: Case(
         nn.LearnedPositions.params(max_length=T, dim=D), {"position_ids": POSITIONS}
     ),
@@ -196,6 +209,12 @@ CASES: dict[type[Layer], Case] = {
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
+    nn.PatchEmbedding: Case(
+        nn.PatchEmbedding.params(dim=1, output_dim=D, patch=2), {"x": floats(B, 4, 6, 1)}
+    ),
+    nn.PatchHead: Case(
+        nn.PatchHead.params(dim=D, num_classes=3, hidden_dim=5), {"x": floats(B, T, D)}
+    ),
     nn.Pipeline: Case(
         nn.Pipeline.params(
             layer=Linear.params(dim=D, output_dim=D, use_bias=True),
@@ -234,6 +253,9 @@ CASES: dict[type[Layer], Case] = {
     ),
     nn.SeparableConv2D: Case(
         nn.SeparableConv2D.params(dim=D, output_dim=4, dilation=2, use_bias=True), IMAGES
+    ),
+    nn.SinusoidImagePositions: Case(
+        nn.SinusoidImagePositions.params(dim=D, grid=(1, T)), {"x": floats(B, T, D)}
     ),
     nn.SinusoidPositions: Case(nn.SinusoidPositions.params(dim=D), {"position_ids": POSITIONS}),
     nn.SoftmaxHead: Case(

@@ -36,6 +36,12 @@ def test_layers_are_called_one_after_the_other(draw: Callable) -> None:
 
 
 @both
+def test_the_result_has_the_shape_of_the_input(stack: type[Stack]) -> None:
+    layer = stack.params(layer=LINEAR.copy(), num_layers=2).build()
+    assert layer.output_shape([3, 5, 2]) == (3, 5, 2)
+
+
+@both
 def test_flops_are_those_of_all_layers(stack: type[Stack]) -> None:
     layer = stack.params(layer=[LINEAR.copy(), RmsNorm.params()], num_layers=6).build(dim=2)
     assert layer.flops([3, 5, 2]) == 3 * LINEAR.build().flops([3, 5, 2]) > 0

@@ -22,21 +22,42 @@ MESHES = {
 }
 
 
-def network() -> Params:
-    """Convolutions of every kind, one after the other."""
-    layers = [
+def convolutions() -> list[Params]:
+    """Returns convolutions of every kind, one after the other."""
+    return [
         nn.ConvNorm.params(dim=1, output_dim=4),
         nn.DepthwiseConv2D.params(dim=4, stride=2),
         nn.TransposedConv2D.params(dim=4, output_dim=4),
         nn.SeparableConv2D.params(dim=4, output_dim=4, dilation=2),
         nn.ImageHead.params(dim=4, num_classes=3, dropout_rate=0.1),
     ]
-    return nn.Chain.params(layers=layers)
 
 
-def train(runtime: Params) -> dict[str, np.ndarray]:
+def attention() -> list[Params]:
+    """Returns a block of BoTNet, then the parts of a Vision Transformer."""
+    layer = nn.TransformerLayer.params(dim=8, norm=nn.LayerNorm)
+    layer.attention.set(num_heads=2, mask=nn.Bidirectional, use_bias=True)
+    block = nn.AttentionBlock.params(dim=1, output_dim=8, image=(H, W))
+    block.all(nn.BatchNorm).set(statistics_over=1)
+    block.all(nn.ImageAttention).set(num_heads=2)
+    return [
+        block,
+        nn.PatchEmbedding.params(dim=8, output_dim=8, patch=1),
+        nn.LearnedImagePositions.params(dim=8, grid=(H, W)),
+        nn.ClassToken.params(dim=8),
+        nn.Stack.params(layer=layer),
+        nn.LayerNorm.params(dim=8),
+        nn.PatchHead.params(dim=8, num_classes=3, hidden_dim=4),
+    ]
+
+
+NETWORKS = {"convolutions": convolutions, "attention": attention}
+
+
+def train(network: str, runtime: Params) -> dict[str, np.ndarray]:
     """Returns the weights after a few steps."""
-    task = ImageClassification.params(model=network(), num_classes=3, image_shape=(H, W, 1))
+    model = nn.Chain.params(layers=NETWORKS[network]())
+    task = ImageClassification.params(model=model, num_classes=3, image_shape=(H, W, 1))
     learner = Learner(task.build(), Sgd.params(learning_rate=0.3).build())
     draw = np.random.default_rng(0)
     batches = {
@@ -51,13 +72,14 @@ def train(runtime: Params) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def on_one_device() -> dict[str, np.ndarray]:
-    return train(Local.params())
+def on_one_device(network: str) -> dict[str, np.ndarray]:
+    return train(network, Local.params())
 
 
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("mesh", MESHES)
-def test_weights_after_some_steps_are_those_of_one_device(mesh: str) -> None:
-    expected, found = on_one_device(), train(MESHES[mesh])
+def test_weights_after_some_steps_are_those_of_one_device(mesh: str, network: str) -> None:
+    expected, found = on_one_device(network), train(network, MESHES[mesh])
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)

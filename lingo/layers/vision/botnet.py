@@ -1,0 +1,123 @@
+"""BoTNet: a ResNet whose last blocks see the whole image (Srinivas et al. 2021).
+
+    Chain.params(layers=botnet(num_layers=50, num_classes=1000))
+
+Axes: B batch, H height, W width, C input channels, F output channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, Params
+from lingo.layers.layer import Layer
+from lingo.layers.norm import Norm
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.image_attention import ImageAttention
+from lingo.layers.vision.pool import AveragePool, Pool
+from lingo.layers.vision.resnet import STAGES, BottleneckBlock, Step, resnet
+
+
+class AttentionNorm(Layer):
+    """Attention over an image, with a stride means of windows, a normalization, and a ReLU."""
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    image: tuple[int, int]  # height and width of the input
+    stride: int = 1  # how many times smaller the result is
+    attention: ImageAttention = ImageAttention
+    pool: Pool = AveragePool  # built with a stride of 2 or more
+    norm: Norm = BatchNorm
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "stride")
+
+    def setup(self) -> None:
+        p = self.p
+        self.attention = p.attention.build(dim=p.dim, output_dim=p.output_dim, image=p.image)
+        self.pool = None
+        if p.stride > 1:
+            self.pool = p.pool.build(window=(p.stride, p.stride), stride=p.stride)
+        self.norm = p.norm.build(dim=p.output_dim)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
+        y = self.attention(x)
+        return tf.nn.relu(self.norm(self.pool(y) if self.pool else y))
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        shape = self.attention.output_shape(shape)
+        return self.pool.output_shape(shape) if self.pool else shape
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return self.attention.flops(shape)
+
+
+class AttentionBlock(BottleneckBlock):
+    """A bottleneck block with attention in place of its 3x3 convolution (Srinivas et al., fig. 1).
+
+    If it makes the image smaller, it does so after the attention, or before with `version="v1"`.
+    """
+
+    image: tuple[int, int]  # height and width of what the attention sees
+    attention: AttentionNorm = AttentionNorm
+
+    def build_step(self, dim: int, step: Step, *, is_last: bool) -> Layer:
+        if step.window == 1:
+            return super().build_step(dim, step, is_last=is_last)
+        return self.p.attention.build(
+            dim=dim, output_dim=step.output_dim, image=self.p.image, stride=step.stride
+        )
+
+
+def botnet(
+    *,
+    num_layers: int,
+    num_classes: int,
+    image_shape: tuple[int, int, int] = (224, 224, 3),
+    stride: int = 2,
+    zero_init: bool = True,
+    small_images: bool = False,
+) -> list[Params]:
+    """Returns the layers of a BoTNet, in order: from images [B, H, W, C] to logits.
+
+    They are those of a ResNet, with attention in the blocks of the last stage. BoTNet-50 with 1000
+    classes has 20,852,008 weights for images of 224 x 224.
+
+    Args:
+        num_layers: 50, 101 or 152, as of the ResNet.
+        num_classes: number of labels.
+        image_shape: (H, W, C) of the images.
+        stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
+        zero_init: whether the last gamma of each block starts at zero.
+        small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
+
+    Raises:
+        ParamError: if there is no such ResNet, or its blocks have no bottlenecks.
+    """
+    *layers, head = resnet(
+        num_layers=num_layers,
+        num_classes=num_classes,
+        channels=image_shape[2],
+        zero_init=zero_init,
+        small_images=small_images,
+    )
+    block, stages = STAGES[num_layers]
+    if block is not BottleneckBlock:
+        raise ParamError(f"{num_layers=} has no bottlenecks: take 50, 101 or 152")
+    first = len(layers) - stages[-1]
+    shape = (1, *image_shape)
+    for i, layer in enumerate(layers):
+        if i >= first:
+            layers[i] = layer = AttentionBlock.params(
+                dim=layer.dim,
+                output_dim=layer.output_dim,
+                stride=stride if i == first else 1,
+                zero_init=zero_init,
+                image=shape[1:3],
+            )
+        shape = layer.build().output_shape(shape)
+    return [*layers, head]

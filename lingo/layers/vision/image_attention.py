@@ -1,0 +1,121 @@
+"""Self-attention over an image: every place sees every other, and how far away it is.
+
+Axes: B batch, H height, W width, C input channels, F output channels, T = H W places, N heads, D
+head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.layers.context import annotate
+from lingo.layers.initial import FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.ops.attention import attend
+from lingo.ops.lookup import lookup
+
+
+class ImageAttention(Layer):
+    """Attention with relative positions in both directions (Srinivas et al. 2021, fig. 4).
+
+    With q = x w_query / sqrt(D), the logit of place (h, w) for place (g, v) is
+
+        q . (k + r_height[g - h + H - 1] + r_width[v - w + W - 1])
+
+    The result is the averages of all heads, side by side: there is no projection after them.
+
+    Weights:
+        w_query, w_key, w_value: [C, N, D].
+        r_height: [2 H - 1, D], of distances from top to bottom, for all heads.
+        r_width: [2 W - 1, D], of distances from left to right, for all heads.
+    """
+
+    dim: int  # C, channels of the input
+    output_dim: int  # F = N * D, channels of the output
+    image: tuple[int, int]  # H and W
+    num_heads: int = 4  # N, a divisor of F
+    init: Initializer = FanIn  # of all weights; the variance of r_height and r_width is 1/D
+
+    def check(self) -> None:
+        p = self.p
+        ranges.check_positive(p, "image", "num_heads")
+        if p.output_dim % p.num_heads:
+            raise ParamError(
+                f"output_dim={p.output_dim} is not a multiple of num_heads={p.num_heads}"
+            )
+
+    def setup(self) -> None:
+        p, init, head_dim = self.p, self.p.init.build(), self._head_dim
+        for name in ("query", "key", "value"):
+            shape, axes = [p.dim, p.num_heads, head_dim], (None, "heads", "head_dim")
+            self.weight(f"w_{name}", shape, axes=axes, init=init)
+        for name, size in zip(("height", "width"), p.image, strict=True):
+            shape, axes = [2 * size - 1, head_dim], (None, "head_dim")
+            self.weight(f"r_{name}", shape, axes=axes, init=init, fan_in=head_dim)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H, W, F], in the layer's dtype, for images x [B, H, W, C].
+
+        Raises ParamError if H and W are not those of `image`.
+        """
+        shape: Any = x.shape
+        _, *result_shape = self.output_shape(shape)
+        x = tf.cast(tf.reshape(x, [-1, math.prod(self.p.image), self.p.dim]), self.p.dtype)
+        query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
+        scale = np.full(self._head_dim, self._head_dim**-0.5, np.float32)
+        query *= tf.cast(scale, query.dtype)
+        y = attend(query, key, value, bias=self._position_logits(query))
+        y = tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, *result_shape])
+        return annotate(y, "batch", "height", "width", "channels")
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        batch, *image, _ = shape
+        if tuple(image) != self.p.image:
+            raise ParamError(f"images of {tuple(image)}, but the layer has image={self.p.image}")
+        return (batch, *image, self.p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        batch, height, width, dim = shape
+        places = height * width
+        features = 3 * dim + 2 * places + height + width  # with each, a query has a product
+        return 2 * batch * places * self.p.output_dim * features
+
+    @property
+    def _head_dim(self) -> int:
+        return self.p.output_dim // self.p.num_heads
+
+    def _heads(self, name: str, x: tf.Tensor) -> tf.Tensor:
+        """Projects x [B, T, C] to queries, keys or values, [B, N, T, D]."""
+        y = tf.einsum("btc,cnd->btnd", x, getattr(self, f"w_{name}"))
+        y = annotate(y, "batch", "length", "heads", "head_dim")
+        return tf.transpose(y, [0, 2, 1, 3])
+
+    def _position_logits(self, query: tf.Tensor) -> tf.Tensor:
+        """Returns what positions add to the logits, float32 [B, N, T, T], of queries [B, N, T, D].
+
+        A distance in one direction has the same logit whatever that in the other is.
+        """
+        height, width = self.p.image
+        query = tf.reshape(query, [-1, self.p.num_heads, height, width, self._head_dim])
+        rows = lookup(self.r_height, tf.constant(distance_ids(height)))
+        columns = lookup(self.r_width, tf.constant(distance_ids(width)))
+        vertical = tf.einsum("bnhwd,hgd->bnhwg", query, rows)
+        horizontal = tf.einsum("bnhwd,wvd->bnhwv", query, columns)
+        logits = tf.cast(vertical, tf.float32)[..., None]
+        logits += tf.cast(horizontal, tf.float32)[..., None, :]
+        places = height * width
+        return tf.reshape(logits, [-1, self.p.num_heads, places, places])
+
+
+def distance_ids(size: int) -> np.ndarray:
+    """Returns j - i + size - 1 for places i and j of a row or column, int32 [size, size]."""
+    places = np.arange(size, dtype=np.int32)
+    return places - places[:, None] + np.int32(size - 1)

@@ -1,0 +1,96 @@
+"""Vision Transformers (Dosovitskiy et al. 2021), by default the plain ones of Beyer et al. (2022).
+
+    Chain.params(layers=vit(size="S", num_classes=1000))
+
+Axes: B batch, H height, W width, C channels, T patches, D model width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from lingo.config.params import ParamError, Params
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.norm import LayerNorm
+from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.mask import Bidirectional
+from lingo.layers.sequence.transformer import TransformerLayer
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.vision.image_positions import LearnedImagePositions, SinusoidImagePositions
+from lingo.layers.vision.patch_embedding import PatchEmbedding, patch_grid
+from lingo.layers.vision.patch_head import ClassToken, PatchHead, Pooling
+
+POSITIONS = {"sinusoid": SinusoidImagePositions, "learned": LearnedImagePositions}
+
+
+class Encoder(NamedTuple):
+    """The sizes of an encoder. The hidden width of its feed-forward networks is 4 * dim."""
+
+    dim: int  # D
+    num_layers: int
+    num_heads: int
+
+
+SIZES = {
+    "Ti": Encoder(192, 12, 3),
+    "S": Encoder(384, 12, 6),
+    "B": Encoder(768, 12, 12),
+    "L": Encoder(1024, 24, 16),
+}
+"""Name -> sizes (Dosovitskiy et al. 2021, table 1; of Ti and S, Touvron et al. 2021, table 1)."""
+
+
+def vit(
+    *,
+    size: str,
+    num_classes: int,
+    image_shape: tuple[int, int, int] = (224, 224, 3),
+    patch: int = 16,
+    positions: Literal["sinusoid", "learned"] = "sinusoid",
+    pooling: Pooling = "mean",
+    hidden_dim: int | None = None,
+) -> list[Params]:
+    """Returns the layers of a Vision Transformer, in order: from images [B, H, W, C] to logits.
+
+    They are the embedding of patches, their positions, an encoder that normalizes the input of each
+    part, a last normalization, and the head. The defaults are those of Beyer et al. (2022);
+    `positions="learned", pooling="first"` is close to the first ViT, whose class token also had a
+    position. With 1000 classes and images of 224 x 224, ViT-S/16 has 21,974,632 weights, and
+    22,122,472 with `hidden_dim=384`.
+
+    Args:
+        size: Ti, S, B or L.
+        num_classes: number of labels.
+        image_shape: (H, W, C) of the images.
+        patch: height and width of a patch, in pixels; it divides H and W.
+        positions: computed from sines and cosines, or trained.
+        pooling: whether the head takes the mean of all patches, or a class token.
+        hidden_dim: width of a hidden layer of the head; None: it is linear.
+
+    Raises:
+        ParamError: if there is no such size, or patches do not fill the images.
+    """
+    if size not in SIZES:
+        raise ParamError(f"{size=} is not one of {', '.join(SIZES)}")
+    if positions not in POSITIONS:
+        raise ParamError(f"{positions=} is not one of {', '.join(POSITIONS)}")
+    dim, *image = SIZES[size].dim, *image_shape[:2]
+    return [
+        PatchEmbedding.params(dim=image_shape[2], output_dim=dim, patch=patch),
+        POSITIONS[positions].params(dim=dim, grid=patch_grid(image, patch)),
+        *([ClassToken.params(dim=dim)] if pooling == "first" else []),
+        encoder_stack(SIZES[size]),
+        LayerNorm.params(dim=dim),
+        PatchHead.params(dim=dim, num_classes=num_classes, pooling=pooling, hidden_dim=hidden_dim),
+    ]
+
+
+def encoder_stack(encoder: Encoder) -> Params:
+    """Returns the layers of an encoder, all biases included, in which every patch sees all."""
+    layer = TransformerLayer.params(
+        dim=encoder.dim,
+        attention=Attention.params(num_heads=encoder.num_heads, mask=Bidirectional, use_bias=True),
+        ffn=FeedForward.params(activation="gelu", use_bias=True),
+        norm=LayerNorm,
+    )
+    return Stack.params(layer=layer, num_layers=encoder.num_layers)
