@@ -1,0 +1,59 @@
+"""Drawings of single characters of a font.
+
+Axes: H height, W width.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+_EM = 0.68  # size of the font, as a part of the image's: all letters fit, with all changes
+_BASELINE = 0.68  # its distance from the top, as a part of the image's height
+_OVERSAMPLING = 2  # dots that are drawn per pixel, along each side
+
+
+class Change(NamedTuple):
+    """How a drawing differs from the plain one. Scale and slant leave the baseline where it is."""
+
+    right: float = 0.0  # shift, as a part of the image's width
+    down: float = 0.0  # shift, as a part of the image's height
+    scale: float = 1.0  # factor of the size
+    slant: float = 0.0  # tangent of the angle by which upright strokes lean to the right
+
+
+def font_size(size: int) -> float:
+    """Returns the size of the font for images of H = W = size pixels, in dots of a drawing."""
+    return _EM * _OVERSAMPLING * size
+
+
+def draw_glyph(
+    font: ImageFont.FreeTypeFont, character: str, *, size: int, change: Change
+) -> np.ndarray:
+    """Returns a character in white on black, uint8 [size, size].
+
+    The baseline is at the same height for all characters; the ink is centred from left to right.
+
+    Args:
+        font: of `font_size(size)`.
+        character: one that the font has.
+        size: H and W, in pixels.
+        change: shift, scale and slant.
+    """
+    side = _OVERSAMPLING * size
+    middle, baseline = side / 2, round(_BASELINE * side)
+    plain = Image.new("L", (side + side // 2, side))
+    ImageDraw.Draw(plain).text((middle, baseline), character, fill=255, font=font, anchor="ls")
+    left, _, right, _ = cast("tuple[int, ...]", plain.getbbox())  # None without ink
+    zoom = 1 / change.scale
+    shear = zoom * change.slant
+    x, y = middle + change.right * side, baseline + change.down * side
+    # Pillow wants the way back: from a dot of the result to one of the plain drawing.
+    to_x = (zoom, shear, (left + right) / 2 - zoom * x - shear * y)
+    to_y = (0.0, zoom, baseline - zoom * y)
+    changed = plain.transform(
+        (side, side), Image.Transform.AFFINE, to_x + to_y, Image.Resampling.BILINEAR
+    )
+    return np.asarray(changed.reduce(_OVERSAMPLING))
