@@ -10,17 +10,19 @@ from typing import NamedTuple, cast
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-_EM = 0.68  # size of the font, as a part of the image's: all letters fit, with all changes
-_BASELINE = 0.68  # its distance from the top, as a part of the image's height
+# Parts of an image's height:
+_EM = 0.6  # size of the font; the widest letter has 1.1 times this width
+_BASELINE = 0.68  # from the top; "i" and "j" are about as far from the rims
+_WAIST = 0.22  # half the height of capitals, where a slant moves nothing
 _OVERSAMPLING = 2  # dots that are drawn per pixel, along each side
 
 
 class Change(NamedTuple):
-    """How a drawing differs from the plain one. Scale and slant leave the baseline where it is."""
+    """How a drawing differs from the plain one."""
 
     right: float = 0.0  # shift, as a part of the image's width
     down: float = 0.0  # shift, as a part of the image's height
-    scale: float = 1.0  # factor of the size
+    scale: float = 1.0  # factor of the size; the baseline stays where it is
     slant: float = 0.0  # tangent of the angle by which upright strokes lean to the right
 
 
@@ -43,15 +45,16 @@ def draw_glyph(
         change: shift, scale and slant.
     """
     side = _OVERSAMPLING * size
-    middle, baseline = side / 2, round(_BASELINE * side)
+    middle, baseline = side / 2, round(_BASELINE * size) * _OVERSAMPLING
     plain = Image.new("L", (side + side // 2, side))
     ImageDraw.Draw(plain).text((middle, baseline), character, fill=255, font=font, anchor="ls")
     left, _, right, _ = cast("tuple[int, ...]", plain.getbbox())  # None without ink
     zoom = 1 / change.scale
     shear = zoom * change.slant
     x, y = middle + change.right * side, baseline + change.down * side
+    waist = y - change.scale * _WAIST * side
     # Pillow wants the way back: from a dot of the result to one of the plain drawing.
-    to_x = (zoom, shear, (left + right) / 2 - zoom * x - shear * y)
+    to_x = (zoom, shear, (left + right) / 2 - zoom * x - shear * waist)
     to_y = (0.0, zoom, baseline - zoom * y)
     changed = plain.transform(
         (side, side), Image.Transform.AFFINE, to_x + to_y, Image.Resampling.BILINEAR

@@ -25,7 +25,7 @@ from lingo.data.sources.files import DataError
 from lingo.ops import random
 
 _SMALLEST, _LARGEST = 32, 224  # pixels
-_SHIFT, _SCALE, _SLANT = 0.05, 0.1, 0.15  # largest changes
+_SHIFT, _SCALE, _SLANT = 0.04, 0.1, 0.15  # largest changes: no ink leaves the image
 _PROBED = 16  # examples whose content identifies how they are drawn
 
 
@@ -131,7 +131,7 @@ class GlyphInput(IndexedInput):
         ]
 
     def _open_font(self, face: str) -> ImageFont.FreeTypeFont:
-        """Returns a face as a font of Pillow; raises DataError if its file cannot be read as one."""
+        """Returns a face as a font of Pillow; raises DataError if its file is not a font."""
         content = io.BytesIO(read_font(face))
         basic = ImageFont.Layout.BASIC  # it is the same on every machine
         try:
