@@ -51,7 +51,7 @@ class GlyphInput(IndexedInput):
 
     split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no family
     size: int = 32  # H and W, 32 to 224 pixels
-    images_per_class: int = 480  # a multiple of 96 has all letters of all faces equally often
+    images_per_class: int = 480  # multiples of 96 balance faces and cases of a split, too
     variation: float = 1.0  # of shift, scale and slant, 0 to 1; 0: none
 
     def check(self) -> None:
@@ -121,8 +121,8 @@ class GlyphInput(IndexedInput):
         }
 
     def _changes(self, indices: np.ndarray) -> list[Change]:
-        """Returns how images differ from plain ones, a function of their indices, int64 [B]."""
-        key = random.fold(random.root_key(0), random.text_hash("glyphs"))
+        """Returns how images differ from plain ones, by split and indices, int64 [B]."""
+        key = random.fold(random.root_key(0), random.text_hash(f"glyphs {self.p.split}"))
         drawn = random.uniform(random.fold(key, indices.astype(np.uint32)), 4)
         right, down, scale, slant = (self.p.variation * (2.0 * drawn - 1)).T.tolist()
         return [

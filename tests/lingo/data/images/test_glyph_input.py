@@ -138,6 +138,12 @@ def test_changes_are_within_their_limits_and_use_them():
     assert (abs(np.corrcoef(parts.T) - np.eye(4)) < 0.1).all()
 
 
+def test_splits_change_their_images_differently():
+    numbers = np.arange(50)
+    train, heldout = (set(glyphs(split=s)._changes(numbers)) for s in ("train", "heldout"))
+    assert not train & heldout
+
+
 def test_images_of_a_character_differ_by_their_number_alone():
     data = glyphs(split="heldout", images_per_class=96)
     indices = 47 * 12 * np.arange(8)  # all show the same
