@@ -20,8 +20,8 @@ _OVERSAMPLING = 2  # dots that are drawn per pixel, along each side
 class Change(NamedTuple):
     """How a drawing differs from the plain one."""
 
-    right: float = 0.0  # shift, as a part of the image's width
-    down: float = 0.0  # shift, as a part of the image's height
+    x: float = 0.0  # shift to the right, as a part of the image's width
+    y: float = 0.0  # shift downwards, as a part of the image's height
     scale: float = 1.0  # factor of the size; the baseline stays where it is
     slant: float = 0.0  # tangent of the angle by which upright strokes lean to the right
 
@@ -51,7 +51,7 @@ def draw_glyph(
     left, _, right, _ = cast("tuple[int, ...]", plain.getbbox())  # None without ink
     zoom = 1 / change.scale
     shear = zoom * change.slant
-    x, y = middle + change.right * side, baseline + change.down * side
+    x, y = middle + change.x * side, baseline + change.y * side
     waist = y - change.scale * _WAIST * side
     # Pillow wants the way back: from a dot of the result to one of the plain drawing.
     to_x = (zoom, shear, (left + right) / 2 - zoom * x - shear * waist)

@@ -94,17 +94,16 @@ class GlyphInput(IndexedInput):
 
     def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         glyphs = [self.glyph(index) for index in indices.tolist()]
-        images = [
-            draw_glyph(self._font(face), character, size=self.p.size, change=change)
-            for (face, character, _), change in zip(glyphs, self._changes(indices), strict=True)
-        ]
-        labels = np.array([glyph.label for glyph in glyphs], np.int32)
-        return {"images": np.stack(images)[..., None], "labels": labels}
+        images = np.zeros([len(glyphs), self.p.size, self.p.size, 1], np.uint8)
+        for i, (glyph, change) in enumerate(zip(glyphs, self._changes(indices), strict=True)):
+            font = self._font(glyph.face)
+            images[i, ..., 0] = draw_glyph(font, glyph.character, size=self.p.size, change=change)
+        return {"images": images, "labels": np.array([g.label for g in glyphs], np.int32)}
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns faces and size, the number of images, the bytes of the fonts, and a digest.
 
-        The digest is of the fonts and of a few images: another Pillow may draw them differently.
+        The digest is of the fonts and a few examples: another Pillow may draw them differently.
         """
         digest, num_bytes, size = hashlib.sha256(), 0, self.num_examples()
         for face in self.faces:
@@ -112,7 +111,8 @@ class GlyphInput(IndexedInput):
             digest.update(content)
             num_bytes += len(content)
         probed = np.unique(np.linspace(0, size - 1, _PROBED).astype(int))
-        digest.update(self.read_indices(probed)["images"].tobytes())
+        for array in self.read_indices(probed).values():
+            digest.update(array.tobytes())
         return {
             "source": f"glyphs of {len(self.faces)} faces, {self.p.size} pixels",
             "examples": size,
@@ -124,10 +124,10 @@ class GlyphInput(IndexedInput):
         """Returns how images differ from plain ones, by split and indices, int64 [B]."""
         key = random.fold(random.root_key(0), random.text_hash(f"glyphs {self.p.split}"))
         drawn = random.uniform(random.fold(key, indices.astype(np.uint32)), 4)
-        right, down, scale, slant = (self.p.variation * (2.0 * drawn - 1)).T.tolist()
+        drawn = self.p.variation * (2.0 * drawn - 1)
         return [
-            Change(_SHIFT * r, _SHIFT * d, 1 + _SCALE * f, _SLANT * s)
-            for r, d, f, s in zip(right, down, scale, slant, strict=True)
+            Change(_SHIFT * dx, _SHIFT * dy, 1 + _SCALE * growth, _SLANT * lean)
+            for dx, dy, growth, lean in drawn.tolist()
         ]
 
     def _open_font(self, face: str) -> ImageFont.FreeTypeFont:

@@ -99,8 +99,8 @@ def test_letters_share_a_baseline_and_are_centred(face):
 def test_the_largest_changes_leave_the_rims_black():
     data = glyphs(size=32)
     extremes = [
-        Change(0.04 * right, 0.04 * down, 1.1, 0.15 * slant)
-        for right, down, slant in itertools.product((-1, 1), repeat=3)
+        Change(0.04 * x, 0.04 * y, 1.1, 0.15 * slant)
+        for x, y, slant in itertools.product((-1, 1), repeat=3)
     ]
     for face, character, change in itertools.product(FACES, "WMmQgjif", extremes):
         image = draw_glyph(data._font(face), character, size=32, change=change)
@@ -113,8 +113,8 @@ def test_changes_move_scale_and_slant():
         name: draw("DejaVuSans", "l", size=128, change=change).astype(float)
         for name, change in {
             "plain": Change(),
-            "right": Change(right=0.0625),
-            "down": Change(down=0.0625),
+            "right": Change(x=0.0625),
+            "down": Change(y=0.0625),
             "large": Change(scale=1.1),
             "slanted": Change(slant=0.15),
         }.items()
