@@ -9,6 +9,7 @@ from lingo.data.document_source import DocumentSource, InstalledSource, TextFile
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.digits import Digits
+from lingo.data.images.glyph_input import GlyphInput
 from lingo.data.images.image_input import ImageInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
@@ -39,6 +40,7 @@ __all__ = [
     "Doctests",
     "DocumentSource",
     "ExampleInput",
+    "GlyphInput",
     "HuggingFaceTokenizer",
     "ImageInput",
     "Input",

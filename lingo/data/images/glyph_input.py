@@ -1,0 +1,140 @@
+"""Printed letters and digits, drawn from font files: image data of any size, without a download.
+
+    GlyphInput.params(split="train", size=64, batch_size=32)
+
+Axes: B examples of a batch, H height, W width.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from PIL import ImageFont
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.data.example_input import IndexedInput
+from lingo.data.images.glyph import Change, draw_glyph, font_size
+from lingo.data.images.typeface import CLASSES, FAMILIES, HELDOUT_FAMILIES, read_font
+from lingo.data.index import Progress
+from lingo.data.sources.files import DataError
+from lingo.ops import random
+
+_SMALLEST, _LARGEST = 32, 224  # pixels
+_SHIFT, _SCALE, _SLANT = 0.04, 0.1, 0.15  # largest changes: no ink leaves the image
+_PROBED = 16  # examples whose content identifies how they are drawn
+
+
+class Glyph(NamedTuple):
+    """What an image shows."""
+
+    face: str  # the name of its font file, without .ttf
+    character: str
+    label: int
+
+
+class GlyphInput(IndexedInput):
+    """Letters and digits of 22 typefaces, white on black. `pip install 'lingo-tf[data]'`.
+
+    The fonts come with matplotlib. Held-out images are of the family Computer Modern, the others of
+    DejaVu and STIX. There are 47 classes, each with equally many images: 10 digits, 26 capitals,
+    with the small letters that look like them, and 11 other small letters. Letters of a face share
+    a baseline and are centred by their ink. Each image has a shift, scale and slant of its own,
+    which are the same for all seeds.
+
+    Batches: `images`, uint8 [B, H, W, 1]; `labels`, int32 [B].
+    """
+
+    split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no family
+    size: int = 32  # H and W, 32 to 224 pixels
+    images_per_class: int = 480  # multiples of 96 balance faces and cases of a split, too
+    variation: float = 1.0  # of shift, scale and slant, 0 to 1; 0: none
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "images_per_class")
+        if not _SMALLEST <= self.p.size <= _LARGEST:
+            raise ParamError(f"size={self.p.size} is not from {_SMALLEST} to {_LARGEST} pixels")
+        if not 0 <= self.p.variation <= 1:
+            raise ParamError(f"variation={self.p.variation} is not from 0 to 1")
+
+    def setup(self) -> None:
+        super().setup()
+        self.faces = [
+            face
+            for family, faces in FAMILIES.items()
+            for face in faces
+            if self.p.split in ("all", "heldout" if family in HELDOUT_FAMILIES else "train")
+        ]
+        self._font = functools.cache(self._open_font)
+
+    def offers(self) -> dict[str, Any]:
+        """Returns the number of classes, and the shape of images that `augment` does not resize."""
+        return {"num_classes": len(CLASSES), "image_shape": (self.p.size, self.p.size, 1)}
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        """Opens the fonts; raises MissingPackage without matplotlib, DataError without a font."""
+        del progress
+        for face in self.faces:
+            self._font(face)
+
+    def num_examples(self) -> int:
+        return len(CLASSES) * self.p.images_per_class
+
+    def glyph(self, index: int) -> Glyph:
+        """Returns what the image of an index shows: classes take turns, then faces, then cases."""
+        round_, label = divmod(index, len(CLASSES))
+        cycle, face = divmod(round_, len(self.faces))
+        characters = CLASSES[label]
+        return Glyph(self.faces[face], characters[cycle % len(characters)], label)
+
+    def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        glyphs = [self.glyph(index) for index in indices.tolist()]
+        images = np.zeros([len(glyphs), self.p.size, self.p.size, 1], np.uint8)
+        for i, (glyph, change) in enumerate(zip(glyphs, self._changes(indices), strict=True)):
+            font = self._font(glyph.face)
+            images[i, ..., 0] = draw_glyph(font, glyph.character, size=self.p.size, change=change)
+        return {"images": images, "labels": np.array([g.label for g in glyphs], np.int32)}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns faces and size, the number of images, the bytes of the fonts, and a digest.
+
+        The digest is of the fonts and a few examples: another Pillow may draw them differently.
+        """
+        digest, num_bytes, size = hashlib.sha256(), 0, self.num_examples()
+        for face in self.faces:
+            content = read_font(face)
+            digest.update(content)
+            num_bytes += len(content)
+        probed = np.unique(np.linspace(0, size - 1, _PROBED).astype(int))
+        for array in self.read_indices(probed).values():
+            digest.update(array.tobytes())
+        return {
+            "source": f"glyphs of {len(self.faces)} faces, {self.p.size} pixels",
+            "examples": size,
+            "bytes": num_bytes,
+            "digest": digest.hexdigest(),
+        }
+
+    def _changes(self, indices: np.ndarray) -> list[Change]:
+        """Returns how images differ from plain ones, by split and indices, int64 [B]."""
+        key = random.fold(random.root_key(0), random.text_hash(f"glyphs {self.p.split}"))
+        drawn = random.uniform(random.fold(key, indices.astype(np.uint32)), 4)
+        drawn = self.p.variation * (2.0 * drawn - 1)
+        return [
+            Change(_SHIFT * dx, _SHIFT * dy, 1 + _SCALE * growth, _SLANT * lean)
+            for dx, dy, growth, lean in drawn.tolist()
+        ]
+
+    def _open_font(self, face: str) -> ImageFont.FreeTypeFont:
+        """Returns a face as a font of Pillow; raises DataError if its file is not a font."""
+        content = io.BytesIO(read_font(face))
+        basic = ImageFont.Layout.BASIC  # it is the same on every machine
+        try:
+            return ImageFont.truetype(content, font_size(self.p.size), layout_engine=basic)
+        except OSError as error:
+            raise DataError(f"{face}.ttf of matplotlib is not a font: {error}.") from error

@@ -1,0 +1,62 @@
+"""The typefaces that matplotlib installs, and the classes of their letters and digits."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from lingo.config.errors import MissingPackage
+from lingo.data.sources.files import open_file
+
+FAMILIES = {
+    "DejaVu": (
+        "DejaVuSans",
+        "DejaVuSans-Bold",
+        "DejaVuSans-BoldOblique",
+        "DejaVuSans-Oblique",
+        "DejaVuSansMono",
+        "DejaVuSansMono-Bold",
+        "DejaVuSansMono-BoldOblique",
+        "DejaVuSansMono-Oblique",
+        "DejaVuSerif",
+        "DejaVuSerif-Bold",
+        "DejaVuSerif-BoldItalic",
+        "DejaVuSerif-Italic",
+    ),
+    "STIX": ("STIXGeneral", "STIXGeneralBol", "STIXGeneralBolIta", "STIXGeneralItalic"),
+    "Computer Modern": ("cmb10", "cmmi10", "cmr10", "cmss10", "cmti10", "cmtt10"),
+}
+"""Faces by family: those that one project drew together, in all widths, weights and slants.
+
+They are the 22 of matplotlib's 40 that have all letters and digits. Of the others, `cmsy10`,
+`cmex10` and the STIX faces of sizes have symbols, and `LastResortHE` has boxes. `cmmi10` has
+old-style digits, some of which hang below the baseline.
+"""
+
+HELDOUT_FAMILIES = ("Computer Modern",)
+
+_CLASS_NAMES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
+CLASSES = tuple(
+    name + name.lower() if name.lower() not in _CLASS_NAMES else name for name in _CLASS_NAMES
+)
+"""The characters of each class: "0", "A", "Cc", "a".
+
+They are the 47 classes of EMNIST Balanced (Cohen et al. 2017, sec. II): 15 small letters that look
+like their capitals are of the same class.
+"""
+
+
+def read_font(face: str) -> bytes:
+    """Returns the content of a face's file.
+
+    Raises MissingPackage if matplotlib is not installed, DataError if the file cannot be read.
+    """
+    spec = importlib.util.find_spec("matplotlib")  # to import it would take long
+    if spec is None or spec.origin is None:
+        raise MissingPackage(
+            "GlyphInput needs the fonts of matplotlib, which is not installed:"
+            " pip install 'lingo-tf[data]'"
+        )
+    folder = os.path.join(os.path.dirname(spec.origin), "mpl-data", "fonts", "ttf")
+    with open_file(os.path.join(folder, f"{face}.ttf")) as file:
+        return file.read()
