@@ -69,6 +69,7 @@ class ImageAttention(Layer):
         _, *result_shape = self.output_shape(shape)
         x = tf.cast(tf.reshape(x, [-1, math.prod(self.p.image), self.p.dim]), self.p.dtype)
         query, key, value = (self._heads(name, x) for name in ("query", "key", "value"))
+        # not a scalar: see `DotProductAttention`
         scale = np.full(self._head_dim, self._head_dim**-0.5, np.float32)
         query *= tf.cast(scale, query.dtype)
         y = attend(query, key, value, bias=self._position_logits(query))
