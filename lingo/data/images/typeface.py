@@ -28,9 +28,9 @@ FAMILIES = {
 }
 """Faces by family: those that one project drew together, in all widths, weights and slants.
 
-They are the 22 of matplotlib's 40 that have all letters and digits. Of the others, `cmsy10`,
-`cmex10` and the STIX faces of sizes have symbols, and `LastResortHE` has boxes. `cmmi10` has
-old-style digits, some of which hang below the baseline.
+They are those 22 of the 40 in matplotlib 3.11 that have all letters and digits. Of the others,
+`cmsy10` and `cmex10` have symbols in the places of letters, `LastResortHE-Regular` has boxes, and
+the rest have nothing there. `cmmi10` has old-style digits, some of which hang below the baseline.
 """
 
 HELDOUT_FAMILIES = ("Computer Modern",)
@@ -41,8 +41,8 @@ CLASSES = tuple(
 )
 """The characters of each class: "0", "A", "Cc", "a".
 
-They are the 47 classes of EMNIST Balanced (Cohen et al. 2017, sec. II): 15 small letters that look
-like their capitals are of the same class.
+They are the 47 classes of EMNIST Balanced (Cohen et al. 2017): 15 small letters that look like
+their capitals are of the same class.
 """
 
 
