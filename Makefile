@@ -56,8 +56,8 @@ lint: .venv/installed
 types: .venv/installed
 	$(BIN)/pyright
 
-docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/
-	$(PYTEST) --dist=worksteal -m docs tests/test_docs.py
+docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/, builds the site
+	$(PYTEST) --dist=worksteal -m docs tests/test_docs.py tests/test_notebooks.py tests/test_site.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write
