@@ -70,7 +70,7 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
     return Image(np.array(page), LEGEND)
 
 
-def cell_colours(counts: np.ndarray) -> np.ndarray:
+def confusion_colours(counts: np.ndarray) -> np.ndarray:
     """Returns the colour of each cell, uint8 [K, K, 3], for counts, float [K, K]."""
     totals = counts.sum(axis=1, keepdims=True)
     share = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
@@ -82,7 +82,7 @@ def cell_colours(counts: np.ndarray) -> np.ndarray:
 
 def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
     """Returns the cells with their counts, where all counts have room."""
-    colours = cell_colours(counts)
+    colours = confusion_colours(counts)
     pixels = colours.repeat(cell, axis=0).repeat(cell, axis=1)
     if cell >= _NAMED_CELL:
         pixels[cell - 1 :: cell] = pixels[:, cell - 1 :: cell] = _LINE

@@ -220,11 +220,16 @@ class Loop:
         self._scalars = report.scalars
         self._run.summaries.write_step(step, *report)
         self._run.progress.report(step, report.scalars)
+        if not self._is_advised:
+            self._advise(step)
+
+    def _advise(self, step: int) -> None:
+        """Prints how a long run of short steps may be faster, once."""
         p = self._run.experiment.p
         advice = advise_loop(
-            report.scalars, steps_per_loop=p.steps_per_loop, steps_left=p.max_steps - step
+            self._scalars, steps_per_loop=p.steps_per_loop, steps_left=p.max_steps - step
         )
-        if advice and not self._is_advised:
+        if advice:
             self._run.progress.message(advice)
             self._is_advised = True
 

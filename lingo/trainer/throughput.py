@@ -62,8 +62,8 @@ def advise_loop(rates: Mapping[str, float], *, steps_per_loop: int, steps_left: 
     if milliseconds >= FAST_STEP_MS or steps_per_loop > 1 or steps_left < LONG_STEPS:
         return ""
     return (
-        f"a step takes {milliseconds:.1f} ms, in good part for the call of the program:"
-        " --set=steps_per_loop=10 does ten steps by one call"
+        f"a step takes {milliseconds:.1f} ms: --set=steps_per_loop=10 does ten by one call of the"
+        " program, which may be faster"
     )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lingo.metrics.confusion_picture import MAX_CLASSES, cell_colours, confusion_image
+from lingo.metrics.confusion_picture import MAX_CLASSES, confusion_colours, confusion_image
 from lingo.metrics.results import state_summaries
 
 MARGIN = 6  # pixels at the right and below the matrix
@@ -15,7 +15,7 @@ def ink(one, other):
 
 
 def test_right_is_blue_wrong_is_red_and_a_label_without_examples_is_grey():
-    colours = cell_colours(np.array([[9.0, 1, 0], [50, 50, 0], [0, 0, 0]])).astype(int)
+    colours = confusion_colours(np.array([[9.0, 1, 0], [50, 50, 0], [0, 0, 0]])).astype(int)
     red, blue = colours[..., 0], colours[..., 2]
     assert blue[0, 0] > red[0, 0]
     assert red[0, 1] > blue[0, 1]
@@ -26,7 +26,7 @@ def test_right_is_blue_wrong_is_red_and_a_label_without_examples_is_grey():
 
 def test_colours_depend_on_the_shares_of_a_row_alone():
     counts = np.array([[3.0, 1], [10, 30]])
-    assert (cell_colours(counts) == cell_colours(counts * [[7], [0.5]])).all()
+    assert (confusion_colours(counts) == confusion_colours(counts * [[7], [0.5]])).all()
 
 
 @pytest.mark.parametrize(("num_classes", "cell"), [(2, 80), (10, 64), (30, 21), (100, 10)])
