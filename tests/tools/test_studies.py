@@ -1,0 +1,138 @@
+"""Studies: which trials run, what is kept of them, and the tables of a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lingo.config.errors import NumericFailure
+from lingo.config.params import ParamError
+from tools.studies import run as runner
+from tools.studies.page import fill_tables, percent_over_seeds
+from tools.studies.run import FailedTrial, run
+from tools.studies.trial import PRETRAINED, Result, Results, Trial, configuration_digest
+
+EXPERIMENT = "image.amoebanet.digits"
+
+TRAINER = """
+import json, pathlib, sys
+settings = dict(a.removeprefix("--set=").split("=", 1) for a in sys.argv if a.startswith("--set="))
+path = pathlib.Path(next(a for a in sys.argv if a.startswith("--logdir=")).split("=")[1])
+start = settings.get("init_from.path")
+before = json.loads((pathlib.Path(start) / "metrics.jsonl").read_text()) if start else {}
+accuracy = int(settings["seed"]) / 10 + before.get("eval/accuracy", 0)
+row = {"step": 5, "loss/total": 1.0, "eval/accuracy": accuracy}
+(path / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
+print("trained")
+sys.exit(int(settings.get("max_steps", 0)))
+"""
+"""Stands in for lingo: its accuracy is a tenth of the seed, its exit code is max_steps."""
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Results:
+    monkeypatch.setattr(runner, "PROGRAM", (sys.executable, "-c", TRAINER))
+    return Results(tmp_path / "results" / "study.jsonl")
+
+
+def run_all(trials: list[Trial], results: Results, path: Path, seconds: float = 60.0) -> bool:
+    return run(lambda _: trials, results, folder=path / "runs", num_workers=2, seconds=seconds)
+
+
+def reread(path: Path) -> Results:
+    return Results(path / "results" / "study.jsonl")
+
+
+def test_each_trial_runs_once_and_leaves_a_line(results: Results, tmp_path: Path) -> None:
+    trials = [Trial(EXPERIMENT, seed) for seed in (1, 2, 3)]
+    assert run_all([*trials, trials[0]], results, tmp_path)
+    assert [results.metric(trial, "accuracy") for trial in trials] == [0.1, 0.2, 0.3]
+    logs = sorted((tmp_path / "runs").glob("*/log.txt"))
+    assert run_all(trials, reread(tmp_path), tmp_path)  # reads the lines, and starts nothing
+    assert [log.read_text() for log in logs] == ["trained\n"] * 3
+    assert {result.trial for result in reread(tmp_path)} == set(trials)
+
+
+def test_no_trial_starts_when_the_time_is_over(results: Results, tmp_path: Path) -> None:
+    assert not run_all([Trial(EXPERIMENT)], results, tmp_path, seconds=0.0)
+    assert not list(results)
+
+
+def test_results_decide_which_trials_follow(results: Results, tmp_path: Path) -> None:
+    tried = [Trial(EXPERIMENT, seed) for seed in (3, 1)]
+
+    def trials(results: Results) -> Iterator[Trial]:
+        yield from tried
+        accuracies = [results.metric(trial, "accuracy") for trial in tried]
+        if None not in accuracies:
+            best = tried[accuracies.index(max(accuracies))]
+            yield best._replace(overrides=("batch=2",))
+
+    with pytest.raises(ParamError, match="batch"):  # its configuration has no such field
+        run(trials, results, folder=tmp_path / "runs", num_workers=1, seconds=60.0)
+    assert {result.trial for result in results} == set(tried)
+
+
+def test_a_trial_begins_with_the_weights_of_another(results: Results, tmp_path: Path) -> None:
+    first = Trial(EXPERIMENT, 4)
+    setting = f"init_from=WarmStart(path={PRETRAINED})"
+    second = Trial(EXPERIMENT, 1, (setting, f"init_from.path={PRETRAINED}"), start=first)
+    assert run_all([second], results, tmp_path)
+    assert results.metric(second, "accuracy") == pytest.approx(0.5)
+    assert results.metric(first, "accuracy") == pytest.approx(0.4)
+
+
+def test_a_diverged_trial_is_a_result_without_a_metric(results: Results, tmp_path: Path) -> None:
+    trial = Trial(EXPERIMENT, 1, (f"max_steps={NumericFailure.exit_code}",))
+    assert run_all([trial], results, tmp_path)
+    result = reread(tmp_path).get(trial)
+    assert result is not None
+    assert (result.state, result.step) == ("diverged", 5)
+    assert results.metric(trial, "accuracy") is None
+    assert percent_over_seeds(results, [trial]) == "diverged"
+
+
+def test_a_failed_trial_is_an_error_with_its_last_line(results: Results, tmp_path: Path) -> None:
+    with pytest.raises(FailedTrial, match="ended with code 3: trained"):
+        run_all([Trial(EXPERIMENT, 1, ("max_steps=3",))], results, tmp_path)
+    assert not list(reread(tmp_path))
+
+
+def test_a_line_counts_only_for_its_configuration(results: Results, tmp_path: Path) -> None:
+    trial = Trial(EXPERIMENT, 1)
+    results.add(Result(trial, "another", "done", 5, {"accuracy": 0.5}, 1.0, "abc"))
+    again = reread(tmp_path)
+    assert again.get(trial) is None
+    assert [result.trial for result in again.stale] == [trial]
+
+
+def test_the_digest_is_of_what_changes_a_result() -> None:
+    trial = Trial(EXPERIMENT)
+    same = trial._replace(overrides=("checkpoint.every_steps=7",))
+    longer = trial._replace(overrides=("max_steps=7",))
+    assert configuration_digest(trial) == configuration_digest(same)
+    assert configuration_digest(trial) != configuration_digest(longer)
+    assert configuration_digest(trial) != configuration_digest(Trial(EXPERIMENT, 1))
+
+
+def test_a_page_keeps_its_text_around_new_tables() -> None:
+    page = "# A\n<!-- table: one -->\nold\n<!-- end -->\ntext\n<!-- table: two -->\n<!-- end -->\n"
+    filled = fill_tables(page, {"one": ["| x |"], "two": ["| y |", "| z |"]})
+    assert filled == (
+        "# A\n<!-- table: one -->\n| x |\n<!-- end -->\ntext\n"
+        "<!-- table: two -->\n| y |\n| z |\n<!-- end -->\n"
+    )
+    assert fill_tables(filled, {"one": ["| x |"], "two": ["| y |", "| z |"]}) == filled
+
+
+def test_a_metric_over_seeds_has_mean_and_range(tmp_path: Path) -> None:
+    results, trials = Results(tmp_path / "x.jsonl"), [Trial(EXPERIMENT, seed) for seed in (0, 1)]
+    assert percent_over_seeds(results, trials) == "-"
+    for trial, accuracy in zip(trials, (0.5, 0.7), strict=True):
+        digest = configuration_digest(trial)
+        results.add(Result(trial, digest, "done", 5, {"accuracy": accuracy}, 1.0, "abc"))
+    assert percent_over_seeds(results, trials) == "60.0 (50.0 to 70.0)"
+    assert percent_over_seeds(results, trials[:1]) == "50.0"

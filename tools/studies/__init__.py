@@ -1,0 +1,1 @@
+"""Studies: many trainings that answer a question, and the page that shows what came of them."""

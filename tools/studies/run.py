@@ -1,0 +1,126 @@
+"""Runs the trials of a study that have no result yet.
+
+Each is a `lingo train` of its own on its share of the processor's cores: two small networks on a
+core each train more images a second than one on two cores.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from lingo.config.errors import NumericFailure
+from lingo.study import trial as sweep
+from lingo.study.plan import LOG
+from lingo.study.run import launch_locally
+from lingo.trainer.directory.environment import git
+from lingo.trainer.directory.run_directory import RunDirectory
+from tools.studies.trial import Result, Results, State, Trial, configuration_digest
+
+PROGRAM = (sys.executable, "-P", "-m", "lingo.cli.main")
+POLL_SECONDS = 0.2
+
+Trials = Callable[[Results], Iterable[Trial]]
+"""Yields the trials of a study, the most wanted first, as far as the results at hand tell them: the
+seeds of the best learning rate are known when all learning rates have been tried."""
+
+
+class FailedTrial(Exception):
+    """A trial ended by an error, which tells nothing of the question."""
+
+
+class _Running(NamedTuple):
+    trial: Trial
+    process: subprocess.Popen[bytes]
+    digest: str  # of its configuration
+    start: float  # by time.monotonic()
+
+
+def run(
+    trials: Trials, results: Results, *, folder: Path, num_workers: int, seconds: float
+) -> bool:
+    """Runs trials, and adds their results; returns whether none is left.
+
+    It starts no trial after so many seconds. Directories of runs stay in `folder`, so that a trial
+    that was interrupted is resumed by the next call. Raises FailedTrial for a trial that failed.
+    """
+    deadline = time.monotonic() + seconds
+    folder.mkdir(parents=True, exist_ok=True)
+    running: dict[int, _Running] = {}
+    try:
+        while True:
+            while time.monotonic() < deadline and len(running) < num_workers:
+                trial = next(_pending(trials, results, folder, _trials_of(running)), None)
+                if trial is None:
+                    break
+                slot = min(set(range(num_workers)) - set(running))
+                running[slot] = _start(trial, folder, slot, num_workers)
+            if not running:
+                return next(_pending(trials, results, folder, ()), None) is None
+            for slot in [slot for slot, one in running.items() if one.process.poll() is not None]:
+                result = _result(running.pop(slot), folder)
+                results.add(result)
+                print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
+            time.sleep(POLL_SECONDS)
+    finally:
+        for one in running.values():  # they save, and are resumed by the next call
+            one.process.terminate()
+            one.process.wait()
+
+
+def _trials_of(running: Mapping[int, _Running]) -> list[Trial]:
+    return [one.trial for one in running.values()]
+
+
+def _pending(
+    trials: Trials, results: Results, folder: Path, running: Collection[Trial]
+) -> Iterator[Trial]:
+    """Yields the trials that can start now, each once."""
+    seen = set(running)
+    for trial in trials(results):
+        if results.get(trial):
+            continue
+        start = trial.start
+        if start and not (results.get(start) and (folder / start.name).exists()):
+            trial = start  # its weights are needed first
+        if trial not in seen:
+            seen.add(trial)
+            yield trial
+
+
+def _start(trial: Trial, folder: Path, slot: int, num_workers: int) -> _Running:
+    digest = configuration_digest(trial)  # it finds mistakes before anything starts
+    arguments = tuple(trial.arguments(folder))
+    print(f"{trial.name}: lingo {shlex.join(arguments)}", flush=True)
+    process = launch_locally(
+        sweep.Trial(0, {}, folder / trial.name, arguments),
+        slot,
+        program=PROGRAM,
+        num_workers=num_workers,
+    )
+    return _Running(trial, process, digest, time.monotonic())
+
+
+def _result(one: _Running, folder: Path) -> Result:
+    """Returns the result of a trial that has ended."""
+    states: dict[int, State] = {0: "done", NumericFailure.exit_code: "diverged"}
+    path, code = folder / one.trial.name, one.process.returncode
+    if code not in states:
+        log = (path / LOG).read_text().strip().splitlines()
+        raise FailedTrial(f"{path} ended with code {code}: {log[-1] if log else 'no output'}")
+    rows = [row for row in RunDirectory(path).metrics.read() if any("eval/" in k for k in row)]
+    last = rows[-1] if rows else {"step": 0}
+    return Result(
+        trial=one.trial,
+        digest=one.digest,
+        state=states[code],
+        step=last["step"],
+        metrics={k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")},
+        seconds=round(time.monotonic() - one.start, 1),
+        commit=(git(Path(__file__)) or {}).get("commit", "unknown"),
+    )

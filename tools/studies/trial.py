@@ -1,0 +1,134 @@
+"""A trial of a study, its result, and the file that keeps results.
+
+A study takes hours, so each result becomes a line of `docs/results/<study>.jsonl` as soon as there
+is one. A line has the digest of the configuration that was trained: if its experiment changes, the
+line no longer counts, and the trial is run again.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from lingo.config import registry, text
+from lingo.contract import build_experiment
+
+PRETRAINED = "PRETRAINED"
+"""Stands in an override for the directory of the run of `Trial.start`."""
+
+State = Literal["done", "diverged"]
+
+_NAME_CHARACTERS = 12
+
+
+class Trial(NamedTuple):
+    """A training."""
+
+    experiment: str  # as `--exp` takes it
+    seed: int = 0
+    overrides: tuple[str, ...] = ()  # as `--set` takes them
+    start: Trial | None = None  # whose weights it begins with, in overrides with `PRETRAINED`
+
+    @property
+    def settings(self) -> list[str]:
+        """All of its overrides."""
+        return [*self.overrides, f"seed={self.seed}"]
+
+    @property
+    def name(self) -> str:
+        """The name of its run's directory."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:_NAME_CHARACTERS]
+
+    def arguments(self, folder: Path) -> list[str]:
+        """Returns the arguments of `lingo` that train it, in its own directory in a folder."""
+        start = "" if self.start is None else str(folder / self.start.name)
+        settings = [setting.replace(PRETRAINED, start) for setting in self.settings]
+        return [
+            "train",
+            f"--exp={self.experiment}",
+            *(f"--set={setting}" for setting in settings),
+            f"--logdir={folder / self.name}",
+        ]
+
+
+@functools.cache
+def configuration_digest(trial: Trial) -> str:
+    """Returns the digest of what determines a trial's result, but for code and data.
+
+    Raises ParamError if there is no such experiment.
+    """
+    resolved = registry.get(trial.experiment, trial.settings)
+    build_experiment(resolved)
+    lines = text.resolve(resolved.params)
+    return text.digest(x for x in lines if not x.operational or x.path == "max_steps")
+
+
+class Result(NamedTuple):
+    """What came of a trial."""
+
+    trial: Trial
+    digest: str  # of its configuration
+    state: State  # "diverged": it stopped, since its loss or gradient was not finite
+    step: int  # of the last evaluation; 0: there was none
+    metrics: dict[str, float]  # of that evaluation, by TensorBoard tag
+    seconds: float  # from the start of its process to its end
+    commit: str  # of lingo
+
+    def line(self) -> str:
+        """Returns it as a line of a file of results."""
+        return json.dumps(self._asdict() | {"trial": _trial_fields(self.trial)}) + "\n"
+
+
+class Results:
+    """The results of a study, and their file."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the results whose configuration is still the same, from a file if there is one."""
+        self._path = path
+        self._by_trial: dict[Trial, Result] = {}
+        self.stale: list[Result] = []  # whose configuration has changed
+        for result in _read(path):
+            if result.digest == configuration_digest(result.trial):
+                self._by_trial[result.trial] = result
+            else:
+                self.stale.append(result)
+
+    def get(self, trial: Trial) -> Result | None:
+        """Returns the result of a trial, if there is one."""
+        return self._by_trial.get(trial)
+
+    def metric(self, trial: Trial, tag: str) -> float | None:
+        """Returns a metric of a trial, or None if it is not done, or diverged."""
+        result = self.get(trial)
+        return result.metrics.get(tag) if result and result.state == "done" else None
+
+    def add(self, result: Result) -> None:
+        """Adds a result, also to the file, without the lines that no longer count."""
+        self._by_trial[result.trial] = result
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text("".join(r.line() for r in self._by_trial.values()))
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self._by_trial.values())
+
+
+def _read(path: Path) -> Iterable[Result]:
+    if not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        yield Result(**fields | {"trial": _read_trial(fields["trial"])})
+
+
+def _trial_fields(trial: Trial) -> dict[str, Any]:
+    start = trial.start and _trial_fields(trial.start)
+    return trial._asdict() | {"start": start}
+
+
+def _read_trial(fields: dict[str, Any]) -> Trial:
+    start = fields["start"] and _read_trial(fields["start"])
+    return Trial(**fields | {"overrides": tuple(fields["overrides"]), "start": start})
