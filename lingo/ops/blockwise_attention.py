@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
+from lingo.ops.block_grid import BlockGrid, add_block, block_array, loop, zero_blocks
 from lingo.ops.random import Part
 from lingo.ops.shape import size_of
 
@@ -113,47 +114,6 @@ def attend_blockwise(
     return compute(query, key, value, *weights)
 
 
-class _Grid:
-    """How an axis is cut into blocks of equal size; the last one may be padded."""
-
-    def __init__(self, length: int, most: int) -> None:
-        self.length = length
-        self.count = -(-length // most)
-        self.size = -(-length // self.count)
-        self.padding = self.count * self.size - length
-
-    def pad(self, x: tf.Tensor, axis: int) -> tf.Tensor:
-        """Returns x with zeros after its end."""
-        if not self.padding:
-            return x
-        paddings = [[0, 0]] * len(x.shape)
-        paddings[axis] = [0, self.padding]
-        return tf.pad(x, paddings)
-
-    def block(self, x: tf.Tensor, index: Any, axis: int) -> tf.Tensor:
-        """Returns one block of a padded tensor."""
-        if self.count == 1:
-            return x
-        sizes = [size_of(x, i) for i in range(len(x.shape))]
-        begin = [0] * len(sizes)
-        sizes[axis], begin[axis] = self.size, index * self.size
-        shape = x.shape.as_list()
-        shape[axis] = self.size
-        return tf.ensure_shape(tf.slice(x, begin, sizes), shape)
-
-    def join(self, blocks: tf.TensorArray, axis: int) -> tf.Tensor:
-        """Returns one tensor of all blocks, without the padding."""
-        if self.count == 1:
-            return blocks.read(0)
-        x = blocks.stack()  # [count, ...]
-        order = list(range(1, len(x.shape)))
-        x = tf.transpose(x, [*order[:axis], 0, *order[axis:]])
-        shape = [size_of(x, i) for i in range(len(x.shape))]
-        shape[axis : axis + 2] = [self.count * self.size]
-        x = tf.reshape(x, shape)
-        return tf.split(x, [self.length, self.padding], axis)[0] if self.padding else x
-
-
 class _Blocks:
     """The computation of one call; queries are [B, K, G, T, H]."""
 
@@ -164,8 +124,8 @@ class _Blocks:
         self.logits, self.dropout, self.compiled = logits, dropout, compiled
         self.num_heads, self.num_groups = size_of(query, 1), size_of(key, 1)
         self.group_size = self.num_heads // self.num_groups
-        self.queries = _Grid(query.shape[2], most.queries)
-        self.keys = _Grid(key.shape[2], most.keys)
+        self.queries = BlockGrid(query.shape[2], most.queries)
+        self.keys = BlockGrid(key.shape[2], most.keys)
         self.query = self._split_heads(query)
         self.key, self.value = self.keys.pad(key, 2), self.keys.pad(value, 2)
         self.query_inputs = tf.nest.map_structure(
@@ -201,8 +161,8 @@ class _Blocks:
             return [out.write(i, self._unfold(x)) for out, x in zip(outs, results, strict=True)]
 
         dtypes = self.value.dtype, tf.float32, tf.float32
-        arrays = [_array(dtype, self.queries.count) for dtype in dtypes]
-        outs = _loop(0, self.queries.count, attend_block, arrays)
+        arrays = [block_array(dtype, self.queries.count) for dtype in dtypes]
+        outs = loop(0, self.queries.count, attend_block, arrays)
         result, peaks, totals = (self.queries.join(out, 3) for out in outs)
         return self._join_heads(result), peaks, totals
 
@@ -256,8 +216,8 @@ class _Blocks:
                     d_logits *= slope
                 kept, d_logits = tf.cast(kept, dtype), tf.cast(d_logits, dtype)
                 d_query += tf.cast(tf.matmul(d_logits, keys[1]), tf.float32)
-                d_keys = _add(d_keys, j, self._sum_over_queries(d_logits, query_only))
-                d_values = _add(d_values, j, self._sum_over_queries(kept, upward))
+                d_keys = add_block(d_keys, j, self._sum_over_queries(d_logits, query_only))
+                d_values = add_block(d_values, j, self._sum_over_queries(kept, upward))
                 return d_query, d_keys, d_values, d_weights
 
             d_queries, *sums = state
@@ -265,10 +225,12 @@ class _Blocks:
             d_query, *sums = self._over_keys(i, add_keys, first)
             return [d_queries.write(i, self._unfold(tf.cast(d_query, dtype))), *sums]
 
-        sums = [_zeros(self.keys.count, self.keys.block(x, 0, 2)) for x in (self.key, self.value)]
+        sums = [
+            zero_blocks(self.keys.count, self.keys.block(x, 0, 2)) for x in (self.key, self.value)
+        ]
         d_weights = [tf.zeros_like(w) for w in weights]
-        state = [_array(dtype, self.queries.count), *sums, d_weights]
-        state = _loop(0, self.queries.count, differentiate_block, state)
+        state = [block_array(dtype, self.queries.count), *sums, d_weights]
+        state = loop(0, self.queries.count, differentiate_block, state)
         d_query, d_key, d_value, d_weights = state
         d_query = self._join_heads(self.queries.join(d_query, 3))
         d_key, d_value = (tf.cast(self.keys.join(x, 2), dtype) for x in (d_key, d_value))
@@ -308,10 +270,10 @@ class _Blocks:
             stop = tf.maximum(stop, start + 1)
             free = tf.maximum(start, tf.minimum(free, (begin + after + 1) // size))
         if isinstance(free, int) and free == count:
-            return _loop(start, count, lambda j, s: body(j, s, masked=False), state)
+            return loop(start, count, lambda j, s: body(j, s, masked=False), state)
         if before is None:
-            state = _loop(start, free, lambda j, s: body(j, s, masked=False), state)
-        return _loop(free, stop, lambda j, s: body(j, s, masked=True), state)
+            state = loop(start, free, lambda j, s: body(j, s, masked=False), state)
+        return loop(free, stop, lambda j, s: body(j, s, masked=True), state)
 
     def _logits(
         self, product: tf.Tensor, i: Any, j: Any, weights: Any, masked: bool
@@ -415,35 +377,3 @@ def _merge(one: Any, other: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 def _append_ones(x: tf.Tensor) -> tf.Tensor:
     return tf.concat([x, tf.ones_like(x[:, :, :, :1])], axis=-1)
-
-
-def _array(dtype: Any, count: int) -> tf.TensorArray:
-    return tf.TensorArray(dtype, count, clear_after_read=False)
-
-
-def _zeros(count: int, block: tf.Tensor) -> tf.TensorArray:
-    """Returns an array of zeros, each of the shape of a block, in float32."""
-    array, zeros = _array(tf.float32, count), tf.zeros_like(block, tf.float32)
-    for i in range(count):
-        array = array.write(i, zeros)
-    return array
-
-
-def _add(array: tf.TensorArray, index: Any, x: tf.Tensor) -> tf.TensorArray:
-    return array.write(index, array.read(index) + tf.cast(x, tf.float32))
-
-
-def _loop(start: Any, stop: Any, body: Callable[..., Any], state: Any) -> Any:
-    """Calls the body on start, ..., stop - 1 and the state, one iteration after the other."""
-    if isinstance(start, int) and isinstance(stop, int) and stop - start == 1:
-        return body(start, state)
-    if tf.executing_eagerly():
-        for index in range(int(start), int(stop)):
-            state = body(index, state)
-        return state
-    return tf.while_loop(
-        lambda i, _: i < stop,
-        lambda i, s: (i + 1, body(i, s)),
-        (tf.constant(start) if isinstance(start, int) else start, state),
-        parallel_iterations=1,
-    )[1]

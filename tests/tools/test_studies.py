@@ -66,9 +66,8 @@ def test_results_decide_which_trials_follow(results: Results, tmp_path: Path) ->
 
     def trials(results: Results) -> Iterator[Trial]:
         yield from tried
-        accuracies = [results.metric(trial, "accuracy") for trial in tried]
-        if None not in accuracies:
-            best = tried[accuracies.index(max(accuracies))]
+        if all(results.get(trial) for trial in tried):
+            best = max(tried, key=lambda trial: results.metric(trial, "accuracy") or 0.0)
             yield best._replace(overrides=("batch=2",))
 
     with pytest.raises(ParamError, match="batch"):  # its configuration has no such field
