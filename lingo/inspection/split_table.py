@@ -6,10 +6,11 @@ stages, a device has only the weights of its stages; the totals below the table 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from lingo.inspection import weight_table
-from lingo.inspection.weight_table import Columns
+from lingo.inspection.weight_table import Columns, Row
 from lingo.layers import path
 from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.split import Split
@@ -38,9 +39,12 @@ def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
     return found
 
 
-def render(learner: Learner, layout: Layout) -> str:
-    """Returns the table as text, and below it the bytes per device."""
-    table = weight_table.brief(learner.task)
+def render(learner: Learner, layout: Layout, table: Iterable[Row] | None = None) -> str:
+    """Returns a table as text, and below it the bytes per device of all weights.
+
+    The table is `weight_table.brief` of the task, or some of its rows in any order.
+    """
+    table = weight_table.brief(learner.task) if table is None else list(table)
     words, numbers = weight_table.columns(table)
     known = shards(learner, layout)
     row_shards = [known[path.names(row.path)[0]] for row in table]
@@ -58,10 +62,14 @@ def render(learner: Learner, layout: Layout) -> str:
     )
 
 
-def as_json(learner: Learner, layout: Layout) -> dict[str, Any]:
-    """Returns the table as JSON values: those of `weight_table.as_json`, with shards and bytes."""
-    rows, frozen = weight_table.rows(learner.task), weight_table.find_frozen(learner)
-    table = weight_table.as_json(rows, frozen)
+def as_json(learner: Learner, layout: Layout, rows: Iterable[Row] | None = None) -> dict[str, Any]:
+    """Returns a table as JSON values: those of `weight_table.as_json`, with shards and bytes.
+
+    The table is `weight_table.rows` of the task, or some of its rows in any order; the bytes per
+    device are those of all.
+    """
+    rows = weight_table.rows(learner.task) if rows is None else rows
+    table = weight_table.as_json(rows, weight_table.find_frozen(learner))
     known = shards(learner, layout)
     for row in table["weights"]:
         shard = known[row["path"]]

@@ -141,26 +141,21 @@ def _print_source(run: str | None) -> None:
 
 
 def _print_weights(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
-    task, layout = experiment.task, experiment.runtime.layout(experiment.learner)
-    is_chosen = values.only is not None or values.depth is not None or values.sort == "size"
-    if layout is not None and not is_chosen:
-        if as_json:
-            print(json.dumps(split_table.as_json(experiment.learner, layout)))
-        else:
-            print(split_table.render(experiment.learner, layout), end="")
-        return
-    table = weight_table.rows(task) if as_json else weight_table.brief(task)
+    learner = experiment.learner
+    table = weight_table.rows(learner.task) if as_json else weight_table.brief(learner.task)
     if values.only is not None and not (table := weight_table.select(table, values.only)):
         raise UsageError(f"--only={values.only}: no weight has such a path; --weights lists them")
     if values.sort == "size":
         table = sorted(table, key=lambda row: -row.parameters)
-    frozen = weight_table.find_frozen(experiment.learner)
-    if as_json:
-        print(json.dumps(weight_table.as_json(table, frozen)))
-    elif values.depth is not None:
+    layout, frozen = experiment.runtime.layout(learner), weight_table.find_frozen(learner)
+    if values.depth is not None:
         print(weight_table.sums_text(table, values.depth), end="")
+    elif as_json:
+        found = split_table.as_json(learner, layout, table) if layout else None
+        print(json.dumps(found or weight_table.as_json(table, frozen)))
     else:
-        print(weight_table.text(table, frozen), end="")
+        found = split_table.render(learner, layout, table) if layout else None
+        print(found or weight_table.text(table, frozen), end="")
 
 
 def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:

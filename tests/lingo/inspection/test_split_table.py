@@ -98,3 +98,15 @@ def test_json_adds_to_the_table_without_a_mesh():
         {"weights": 144, "slots": 288, "gradients": 144, "statistics": 0}
     )
     assert table["padding_bytes"]["weights"] == 192
+
+
+def test_some_rows_have_the_shards_of_the_whole_table():
+    learner, laid = on_a_mesh()
+    whole = split_table.render(learner, laid).splitlines()
+    last = weight_table.brief(learner.task)[-1:]
+    table, below = split_table.render(learner, laid, last).split("\n\n")
+    assert table.splitlines()[1].split() == whole[3].split()
+    assert below.splitlines() == whole[whole.index("") + 1 :]
+    assert split_table.as_json(learner, laid, last)["weights"] == (
+        split_table.as_json(learner, laid)["weights"][-1:]
+    )
