@@ -10,18 +10,22 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lingo.config import registry, text
-from lingo.contract import build_experiment
+from lingo.config import registry
+from lingo.config.params import fields
+from lingo.config.serial import serial
+from lingo.contract import Experiment, build_experiment
 
 PRETRAINED = "PRETRAINED"
 """Stands in an override for the directory of the run of `Trial.start`."""
 
 State = Literal["done", "diverged"]
 
+_MODULE = re.compile(r'(?<="@": ")[\w.]+:')
 _NAME_CHARACTERS = 12
 
 
@@ -57,14 +61,18 @@ class Trial(NamedTuple):
 
 @functools.cache
 def configuration_digest(trial: Trial) -> str:
-    """Returns the digest of what determines a trial's result, but for code and data.
+    """Returns the digest of the parameters that a trial sets, but for those of how it is run.
 
-    Raises ParamError if there is no such experiment.
+    Parameters that keep their default do not count, so that a new one changes nothing; nor does the
+    file that a class is in. Raises ParamError if there is no such experiment.
     """
     resolved = registry.get(trial.experiment, trial.settings)
     build_experiment(resolved)
-    lines = text.resolve(resolved.params)
-    return text.digest(x for x in lines if not x.operational or x.path == "max_steps")
+    saved = json.loads(serial.dump(resolved.params, resolved.origin, ""))["params"]
+    of_run = {name for name, field in fields(Experiment).items() if field.operational}
+    of_result = {k: v for k, v in saved.items() if k not in of_run - {"max_steps"}}
+    content = _MODULE.sub("", json.dumps(of_result, sort_keys=True))
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 class Result(NamedTuple):
