@@ -6,6 +6,9 @@ from lingo.config.registry import experiment
 from lingo.layers import BatchNorm
 from lingo.layers.vision.botnet import botnet
 from lingo.optim import Cosine, Momentum, Warmup, scale_linearly
+from params.image import resnet
+from params.image.glyphs import IMAGE_SHAPE
+from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS
 from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_steps
 
 
@@ -34,6 +37,29 @@ def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2):
         ),
         max_steps=num_steps,
         label_smoothing=0.1,
+    )
+    cfg.all(BatchNorm).set(statistics_over=32)
+    return cfg
+
+
+@experiment
+def glyphs(batch_size: int = 64, learning_rate: float | None = None, epochs: float = 5.0):
+    """As image.resnet.glyphs, with attention in the last two blocks; 158,815 weights.
+
+    The attention sees 8 x 8 places, then 4 x 4.
+
+    lingo train --exp=image.botnet.glyphs --logdir=runs/bot
+    lingo diff --exp=image.resnet.glyphs --exp=image.botnet.glyphs
+    """
+    cfg = resnet.glyphs(batch_size=batch_size, learning_rate=learning_rate, epochs=epochs)
+    cfg.task.model.layers = botnet(
+        num_layers=14,
+        num_classes=NUM_GLYPHS,
+        image_shape=IMAGE_SHAPE,
+        small_images=True,
+        zero_init=False,
+        stem_stride=2,
+        width=16,
     )
     cfg.all(BatchNorm).set(statistics_over=32)
     return cfg

@@ -15,8 +15,10 @@ from typing import Literal
 
 from lingo.config.registry import experiment
 from lingo.layers import BatchNorm
-from lingo.layers.vision.efficientnet import SCALINGS, efficientnet
-from lingo.optim import Exponential, Lars, Polynomial, RmsProp, Warmup, scale_linearly
+from lingo.layers.vision.efficientnet import SCALINGS, Scaling, efficientnet
+from lingo.optim import Cosine, Exponential, Lars, Polynomial, RmsProp, Warmup, scale_linearly
+from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps
+from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS
 from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_steps
 
 Recipe = Literal["rmsprop", "lars"]
@@ -136,3 +138,37 @@ def _lars(batch_size: int):
     return Lars.params(
         learning_rate=rate, schedule=Warmup.params(num_steps=warmup_steps, then=fall)
     )
+
+
+SMALL = Scaling(width=0.25, depth=0.3, image_size=32, dropout_rate=0.1)
+
+
+@experiment
+def glyphs(
+    optimizer: Recipe = "rmsprop",
+    batch_size: int = 64,
+    learning_rate: float = 2e-3,
+    epochs: float = 5.0,
+    statistics_over: int = 32,
+):
+    """An EfficientNet of a quarter of B0's width and a third of its depth, on drawn letters.
+
+    It has 181,863 weights. Warm-up is a tenth of the steps, then half a cosine.
+
+    lingo train --exp=image.efficientnet.glyphs --logdir=runs/efficient
+    """
+    num_steps = glyph_steps(epochs, batch_size=batch_size)
+    layers = efficientnet(
+        SMALL, num_classes=NUM_GLYPHS, channels=IMAGE_SHAPE[2], drop_path_rate=0.0
+    )
+    rule = RmsProp.params(momentum=0.9, epsilon=1e-3) if optimizer == "rmsprop" else Lars.params()
+    fall = Cosine.params(num_steps=num_steps - num_steps // 10)
+    schedule = Warmup.params(num_steps=num_steps // 10, then=fall)
+    cfg = glyph_experiment(
+        layers,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        optimizer=rule.set(learning_rate=learning_rate, schedule=schedule, weight_decay=1e-5),
+    )
+    cfg.all(BatchNorm).set(statistics_over=statistics_over, decay=0.9)
+    return cfg

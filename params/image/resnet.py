@@ -15,6 +15,8 @@ from lingo.config.registry import experiment
 from lingo.layers import BatchNorm
 from lingo.layers.vision.resnet import resnet
 from lingo.optim import (
+    AdamW,
+    Cosine,
     EpochWarmup,
     Lamb,
     Lars,
@@ -22,9 +24,12 @@ from lingo.optim import (
     Piecewise,
     Polynomial,
     Warmup,
+    scale_by_root,
     scale_linearly,
 )
 from lingo.runtimes.mesh.mesh import Mesh
+from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps
+from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS
 from params.image.imagenet import (
     NUM_CLASSES,
     TRAIN_IMAGES,
@@ -204,3 +209,63 @@ def _lars(*, rate: float, batch_size: int, warmup_epochs: float, num_steps: int,
             then=fall,
         ),
     )
+
+
+Rule = Literal["momentum", "adam", "lars", "lamb"]
+
+RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 4.0, "lamb": 0.01}  # in batches of 64
+SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the others: with the root
+
+
+@experiment
+def glyphs(
+    optimizer: Rule = "momentum",
+    batch_size: int = 64,
+    learning_rate: float | None = None,
+    epochs: float = 5.0,
+    statistics_over: int = 32,
+):
+    """A ResNet of 14 layers on drawn letters; 207,263 weights.
+
+    To study large batches: the number of images is the same for all, 5 epochs of 22,560, so that
+    batches of 1,024 have 110 steps in place of 1,762. Without a `learning_rate` it is that of
+    batches of 64, scaled with the batch size for momentum and LARS and with its root for Adam and
+    LAMB. Warm-up is half an epoch, then half a cosine.
+
+    lingo train --exp=image.resnet.glyphs --logdir=runs/glyphs
+    lingo train --exp='image.resnet.glyphs(optimizer="lars", batch_size=1024)' --logdir=runs/lars
+    """
+    num_steps = glyph_steps(epochs, batch_size=batch_size)
+    layers = resnet(
+        num_layers=14,
+        num_classes=NUM_GLYPHS,
+        channels=IMAGE_SHAPE[2],
+        small_images=True,
+        stem_stride=2,
+        width=16,
+    )
+    cfg = glyph_experiment(
+        layers,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        optimizer=glyph_optimizer(optimizer, learning_rate, batch_size, num_steps),
+    )
+    cfg.all(BatchNorm).set(statistics_over=statistics_over)
+    return cfg
+
+
+def glyph_optimizer(rule: Rule, learning_rate: float | None, batch_size: int, num_steps: int):
+    """Returns an optimizer for a number of steps, of which a tenth is warm-up."""
+    if learning_rate is None:
+        scale = SCALES.get(rule, scale_by_root)
+        learning_rate = scale(RATES[rule], batch_size=batch_size, base_batch_size=64)
+    warmup_steps = num_steps // 10
+    fall = Cosine.params(num_steps=num_steps - warmup_steps)
+    schedule = Warmup.params(num_steps=warmup_steps, start=0.05, then=fall)
+    optimizers = {
+        "momentum": Momentum.params(nesterov=True, weight_decay=1e-3),
+        "adam": AdamW.params(weight_decay=0.05),
+        "lars": Lars.params(weight_decay=1e-4),
+        "lamb": Lamb.params(weight_decay=0.01),
+    }
+    return optimizers[rule].set(learning_rate=learning_rate, schedule=schedule)

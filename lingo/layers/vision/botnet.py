@@ -81,6 +81,7 @@ def botnet(
     stride: int = 2,
     zero_init: bool = True,
     small_images: bool = False,
+    stem_stride: int = 1,
     width: int = 64,
 ) -> list[Params]:
     """Returns the layers of a BoTNet, in order: from images [B, H, W, C] to logits.
@@ -95,6 +96,7 @@ def botnet(
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
+        stem_stride: how many times smaller the stem for small images makes them.
         width: channels of the stem; those of the blocks are multiples of it.
 
     Raises:
@@ -106,6 +108,7 @@ def botnet(
         channels=image_shape[2],
         zero_init=zero_init,
         small_images=small_images,
+        stem_stride=stem_stride,
         width=width,
     )
     block, stages = STAGES[num_layers]

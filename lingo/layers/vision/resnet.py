@@ -146,6 +146,7 @@ def resnet(
     version: Version = "v1.5",
     zero_init: bool = False,
     small_images: bool = False,
+    stem_stride: int = 1,
     width: int = 64,
 ) -> list[Params]:
     """Returns the layers of a ResNet, in order: from images [B, H, W, C] to logits.
@@ -171,6 +172,7 @@ def resnet(
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels. The stem
             for ImageNet is a 7x7 convolution and a 3x3 maximum, each of stride 2.
+        stem_stride: how many times smaller the stem for small images makes them.
         width: channels of the stem; those of the blocks are multiples of it.
 
     Raises:
@@ -181,7 +183,7 @@ def resnet(
     block, stages = STAGES[num_layers]
     widening, versions = (1, {}) if block is BasicBlock else (WIDENING, {"version": version})
     if small_images:
-        layers: list[Params] = [ConvNorm.params(dim=channels, output_dim=width)]
+        layers: list[Params] = [ConvNorm.params(dim=channels, output_dim=width, stride=stem_stride)]
     else:
         stem = ConvNorm.params(dim=channels, output_dim=width, kernel=(7, 7), stride=2)
         layers = [stem, MaxPool.params(window=(3, 3), stride=2)]
