@@ -5,7 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
 
@@ -86,5 +86,6 @@ def shares_cross_entropy(
     >>> shares_cross_entropy(tf.zeros([1, 4]), tf.constant([[0.5, 0.5, 0, 0]])).numpy().round(3)
     array([1.386], dtype=float32)
     """
-    smoothed = (1 - label_smoothing) * shares + label_smoothing / shares.shape[-1]
+    num_classes: Any = shares.shape[-1]
+    smoothed = (1 - label_smoothing) * shares + label_smoothing / num_classes
     return tf.nn.softmax_cross_entropy_with_logits(smoothed, tf.cast(logits, tf.float32))

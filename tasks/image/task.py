@@ -55,6 +55,7 @@ class ImageClassification(Task):
     def check(self) -> None:
         p = self.p
         ranges.check_fraction(p, "label_smoothing")
+        ranges.check_positive(p, "std")
         for field in ("mean", "std"):
             values, channels = np.atleast_1d(getattr(p, field)), p.image_shape[-1]
             if len(values) not in (1, channels):
@@ -62,8 +63,6 @@ class ImageClassification(Task):
                     f"{field} has {len(values)} numbers, but image_shape={p.image_shape} has"
                     f" {channels} channels"
                 )
-        if np.min(p.std) <= 0:
-            raise ParamError(f"std={p.std} is not above 0")
         if len(p.class_names) > p.num_classes:
             raise ParamError(
                 f"class_names has {len(p.class_names)} names, but num_classes={p.num_classes}"

@@ -91,7 +91,7 @@ def test_the_loss_of_mixed_labels_is_that_of_keras(smoothing: float) -> None:
     loss = keras.losses.CategoricalCrossentropy(
         from_logits=True, label_smoothing=smoothing, reduction="sum"
     )
-    expected = loss(shares[COUNTED], LOGITS[COUNTED].astype("f"))
+    expected: Any = loss(shares[COUNTED], LOGITS[COUNTED].astype("f"))
     np.testing.assert_allclose(found["cross_entropy"], expected, rtol=1e-5)
 
 
@@ -137,7 +137,7 @@ def test_levels_are_scaled_and_normalized_by_channel() -> None:
     [
         ({"mean": (0.1, 0.2)}, r"mean has 2 numbers, but image_shape=\(1, 1, 4\) has 4 channels"),
         ({"std": (0.1,) * 3}, "std has 3 numbers"),
-        ({"std": 0.0}, r"std=0\.0 is not above 0"),
+        ({"std": 0.0}, r"std=0\.0 is not positive"),
         ({"class_names": tuple("abcde")}, "class_names has 5 names, but num_classes=4"),
     ],
 )
