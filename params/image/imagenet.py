@@ -76,12 +76,13 @@ def imagenet_steps(epochs: float, *, batch_size: int, num_images: int = TRAIN_IM
     return epochs_to_steps(epochs, num_examples=num_images, batch_size=batch_size)
 
 
-def change_and_mix(data: Any, *, size: int) -> Any:
-    """Returns an input whose images RandAugment changes (2, 10), and then MixUp mixes.
+def change_and_mix(data: Any, *, size: int, magnitude: float = 10.0) -> Any:
+    """Returns an input whose images two operations of RandAugment change, and MixUp then mixes.
 
-    They are the parameters of Beyer et al. (2022). Digits in place of ImageNet are only mixed.
+    The defaults are those of Beyer et al. (2022). Digits in place of ImageNet are only mixed.
     """
     if data.cls is not ImageInput:
-        steps = {"size": size, "padding": 0, "flip_rate": 0.0, "num_ops": 2, "magnitude": 10.0}
-        data.set(augment=train_example, augment_arguments=steps)
+        crop = {"size": size, "padding": 0, "flip_rate": 0.0}  # all of the image
+        changes = {"num_ops": 2, "magnitude": magnitude}
+        data.set(augment=train_example, augment_arguments=crop | changes)
     return MixedInput.params(input=data, batch_size=data.batch_size, mixup_alpha=0.2)
