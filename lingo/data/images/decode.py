@@ -201,8 +201,8 @@ def _turn(image: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
     """Returns a square image [H, W, C] after a `Turn`, bool [3]."""
     transpose, reverse_rows, reverse_columns = tf.unstack(turn)
     image = tf.cond(transpose, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
-    image = tf.cond(reverse_rows, lambda: image[::-1], lambda: image)
-    return tf.cond(reverse_columns, lambda: image[:, ::-1], lambda: image)
+    image = tf.cond(reverse_rows, lambda: tf.reverse(image, [0]), lambda: image)
+    return tf.cond(reverse_columns, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def _reason(message: str) -> str:
