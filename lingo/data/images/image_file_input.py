@@ -19,11 +19,10 @@ from lingo.config import ranges
 from lingo.data.example_input import IndexedInput
 from lingo.data.gzip_copy import describe_copies
 from lingo.data.images.decode import BrokenImage, Channels, Part, decode, part_of, read_header
-from lingo.data.images.encoded import EncodedImages, from_document
+from lingo.data.images.encoded import EncodedImages, from_document, open_images
 from lingo.data.images.view import CentralView, View
-from lingo.data.index import Index, Progress, open_index
+from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
-from lingo.data.tokenizer import ByteTokenizer
 from lingo.ops import random
 
 _GROUP = 16  # images that a thread reads, then decodes
@@ -62,12 +61,12 @@ class ImageFileInput(IndexedInput):
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data; raises DataError if it is missing, damaged or of other classes."""
         if "index" not in self.__dict__:
-            self.index = self._open(progress)
+            self.index = open_images(self.source, progress=progress)
 
     @functools.cached_property
     def index(self) -> Index:
         """The index of the images; opened at first use."""
-        return self._open(None)
+        return open_images(self.source)
 
     def num_examples(self) -> int:
         return len(self.index.size)
@@ -99,10 +98,6 @@ class ImageFileInput(IndexedInput):
         damage = self.index.damage
         left_out = [f"left out {damage}"] if damage.records else []
         return describe_copies(self.index.files) + left_out
-
-    def _open(self, progress: Progress | None) -> Index:
-        self.source.class_names()  # raises DataError if there are other classes
-        return open_index(self.source, ByteTokenizer.params().build(), progress=progress)
 
     def _keys(self, numbers: np.ndarray) -> random.Key:
         """Returns the random keys of the views of examples, words [B]; numbers: int64 [B]."""
