@@ -8,11 +8,13 @@ Axes: B images, H height, W width, C channels.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import re
 import struct
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,7 +27,14 @@ from lingo.ops.image.box import Box
 Channels = Literal[1, 3]
 """Grey, or red, green and blue."""
 
-_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error)  # of headers, by Pillow
+_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)  # of Pillow, about damaged images
 _AT_A_TIME = 32  # images that the program may work on
 _DIVISORS = (1, 2, 4, 8)  # of the size, that the decoder of a JPEG knows
 _PLUMBING = re.compile(r"^\{\{.*?\}\} | *\[(\[|Op:).*$")  # of TensorFlow's errors
@@ -65,20 +74,33 @@ class Header(NamedTuple):
     @property
     def upright_size(self) -> tuple[int, int]:
         """(height, width) of the image once it is turned."""
-        size = self.height, self.width
-        return size[::-1] if self.turn.is_transposed else size
+        if self.turn.is_transposed:
+            return self.width, self.height
+        return self.height, self.width
 
 
 def read_header(data: bytes) -> Header:
     """Returns the header of a JPEG or PNG; raises BrokenImage if it is neither."""
-    try:
-        image = Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+    with explain_errors():
+        image = open_image(data)
         orientation = 1
         if "exif" in image.info:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except (*_ERRORS, Image.DecompressionBombError) as error:
-        raise BrokenImage(f"its header is damaged: {error}") from error
     return Header(image.height, image.width, _TURNS.get(orientation, Turn()))
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Returns a JPEG or PNG, not decoded yet; Pillow raises errors for anything else."""
+    return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+
+
+@contextlib.contextmanager
+def explain_errors() -> Iterator[None]:
+    """Turns Pillow's errors about damaged images into BrokenImage."""
+    try:
+        yield
+    except (*_ERRORS, Image.DecompressionBombError) as error:
+        raise BrokenImage(str(error)) from error
 
 
 class Part(NamedTuple):
@@ -201,8 +223,8 @@ def _turn(image: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
     """Returns a square image [H, W, C] after a `Turn`, bool [3]."""
     transpose, reverse_rows, reverse_columns = tf.unstack(turn)
     image = tf.cond(transpose, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
-    image = tf.cond(reverse_rows, lambda: image[::-1], lambda: image)
-    return tf.cond(reverse_columns, lambda: image[:, ::-1], lambda: image)
+    image = tf.cond(reverse_rows, lambda: tf.reverse(image, [0]), lambda: image)
+    return tf.cond(reverse_columns, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def _reason(message: str) -> str:

@@ -6,14 +6,15 @@ split, the fingerprint and the treatment of damaged records that texts have.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.data.document_source import CorruptRecord, Records
+from lingo.data.index import Index, Progress, open_index
 from lingo.data.sources.files import DataError, Read, open_file
+from lingo.data.tokenizer import ByteTokenizer
 
 _LABEL = struct.Struct("<i")
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
@@ -75,6 +76,12 @@ def from_document(document: bytes) -> EncodedImage:
     return EncodedImage(_LABEL.unpack_from(document)[0], document[_LABEL.size :])
 
 
+def open_images(source: EncodedImages, *, progress: Progress | None = None) -> Index:
+    """Returns the index of a source; raises DataError as `open_index`, or for other classes."""
+    source.class_names()
+    return open_index(source, ByteTokenizer.params().build(), progress=progress)
+
+
 def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[str]:
     """Returns names of classes; raises DataError if they are not `num_classes`, or one is twice."""
     if len(names) != num_classes:
@@ -87,17 +94,12 @@ def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[st
     return list(names)
 
 
-def read_classes(path: str, num_classes: int) -> list[str]:
-    """Returns the names of classes in a file, one a line; raises DataError as `check_classes`."""
+def read_classes(path: str) -> list[str]:
+    """Returns the names of classes in a file, one a line; raises DataError if it is no text."""
     with open_file(path) as file:
         content = file.read(_CLASSES_BYTES)
     try:
         lines = content.decode().splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text in UTF-8: {error.reason}.") from None
-    return check_classes([name for line in lines if (name := line.strip())], num_classes, path)
-
-
-def classes_digest(names: Sequence[str]) -> str:
-    """Returns a digest of names of classes in their order."""
-    return hashlib.sha256("\n".join(names).encode()).hexdigest()
+    return [name for line in lines if (name := line.strip())]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,14 @@ from lingo.config import ranges
 from lingo.data.example_input import IndexedInput
 from lingo.data.gzip_copy import describe_copies
 from lingo.data.images.decode import BrokenImage, Channels, Part, decode, part_of, read_header
-from lingo.data.images.encoded import EncodedImages, from_document
+from lingo.data.images.encoded import EncodedImages, from_document, open_images
 from lingo.data.images.view import CentralView, View
-from lingo.data.index import Index, Progress, open_index
+from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
-from lingo.data.tokenizer import ByteTokenizer
 from lingo.ops import random
+
+_GROUP = 16  # images that a thread reads, then decodes
+_THREADS = 2  # one reads while what the other one has read is decoded
 
 
 class ImageFileInput(IndexedInput):
@@ -48,6 +51,7 @@ class ImageFileInput(IndexedInput):
     def setup(self) -> None:
         super().setup()
         self.source, self.view = self.p.source.build(), self.p.view.build()
+        self._threads = functools.cache(lambda: ThreadPoolExecutor(_THREADS, "images"))
 
     def offers(self) -> dict[str, Any]:
         """Returns the number of classes, and the shape of images that `augment` does not resize."""
@@ -57,25 +61,23 @@ class ImageFileInput(IndexedInput):
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data; raises DataError if it is missing, damaged or of other classes."""
         if "index" not in self.__dict__:
-            self.index = self._open(progress)
+            self.index = open_images(self.source, progress=progress)
 
     @functools.cached_property
     def index(self) -> Index:
         """The index of the images; opened at first use."""
-        return self._open(None)
+        return open_images(self.source)
 
     def num_examples(self) -> int:
         return len(self.index.size)
 
     def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns images and labels by example number, int64 [B]."""
-        documents = self._order().indices(numbers.copy()).tolist()
-        keys = zip(*self._keys(numbers), strict=True)
-        images = [self._read_part(d, random.Key(*k)) for d, k in zip(documents, keys, strict=True)]
-        return {
-            "images": self._decode(documents, [part for part, _ in images]),
-            "labels": np.array([label for _, label in images], np.int32),
-        }
+        _ = self.index  # opened here, not by two threads
+        starts = range(0, max(len(numbers), 1), _GROUP)
+        groups = [numbers[start : start + _GROUP] for start in starts]
+        examples = list(self._threads().map(self._read_group, groups))
+        return {name: np.concatenate([group[name] for group in examples]) for name in examples[0]}
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns the source, the number of images, their bytes, and a digest of files and classes.
@@ -97,14 +99,20 @@ class ImageFileInput(IndexedInput):
         left_out = [f"left out {damage}"] if damage.records else []
         return describe_copies(self.index.files) + left_out
 
-    def _open(self, progress: Progress | None) -> Index:
-        self.source.class_names()  # raises DataError if there are other classes
-        return open_index(self.source, ByteTokenizer.params().build(), progress=progress)
-
     def _keys(self, numbers: np.ndarray) -> random.Key:
-        """Returns the random keys of the views of examples, uint32 words [B]; numbers: int64 [B]."""
+        """Returns the random keys of the views of examples, words [B]; numbers: int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("view"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
+
+    def _read_group(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns images and labels by example number, int64 [some of B]."""
+        documents = self._order().indices(numbers).tolist()
+        keys = zip(*self._keys(numbers), strict=True)
+        read = [self._read_part(d, random.Key(*k)) for d, k in zip(documents, keys, strict=True)]
+        return {
+            "images": self._decode(documents, [part for part, _ in read]),
+            "labels": np.array([label for _, label in read], np.int32),
+        }
 
     def _read_part(self, document: int, key: random.Key) -> tuple[Part, int]:
         """Returns the part of an image that an example shows, not decoded yet, and its label."""

@@ -65,7 +65,8 @@ class ImageFolder(EncodedImages):
         if self.p.classes is None:
             names = check_classes(folders, self.p.num_classes, self._root)
         else:
-            names = read_classes(os.path.expanduser(self.p.classes), self.p.num_classes)
+            path = os.path.expanduser(self.p.classes)
+            names = check_classes(read_classes(path), self.p.num_classes, path)
             if strange := [name for name in folders if name not in names]:
                 raise DataError(
                     f"{os.path.join(self._root, strange[0])} is the folder of no class in"

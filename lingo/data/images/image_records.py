@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from lingo.config.params import ParamError
 from lingo.config.types import FilePath
 from lingo.data.document_source import MatchingFiles
-from lingo.data.images.encoded import EncodedImage, EncodedImages, read_classes
+from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 from lingo.data.sources.files import DataError, File, Read, refuse_empty
 from lingo.data.sources.tfds import TfdsRecords
 from lingo.data.sources.tfrecord import one_integer, one_string, parse_example, payload, records
@@ -47,7 +47,8 @@ class ImageRecords(EncodedImages, MatchingFiles):
     def class_names(self) -> list[str]:
         if self.p.classes is None:
             return []
-        return read_classes(os.path.expanduser(self.p.classes), self.p.num_classes)
+        path = os.path.expanduser(self.p.classes)
+        return check_classes(read_classes(path), self.p.num_classes, path)
 
 
 class TfdsImages(EncodedImages, TfdsRecords):
@@ -68,7 +69,7 @@ class TfdsImages(EncodedImages, TfdsRecords):
         name = self._label_feature
         file = self.path(f"{name}.labels.txt")
         if os.path.exists(file):
-            return read_classes(file, self.p.num_classes)
+            return check_classes(read_classes(file), self.p.num_classes, file)
         known = int(self.features[name]["classLabel"]["numClasses"])
         if known != self.p.num_classes:
             raise DataError(
