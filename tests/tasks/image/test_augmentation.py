@@ -21,7 +21,8 @@ EXAMPLE = {"images": IMAGE, "labels": np.int32(7)}
 
 
 def changed(**fields: Any) -> np.ndarray:
-    result = train_example(EXAMPLE, KEY, **{"size": 16} | fields)
+    arguments: dict[str, Any] = {"size": 16} | fields
+    result = train_example(EXAMPLE, KEY, **arguments)
     assert result["labels"] == 7
     return result["images"]
 
@@ -47,7 +48,12 @@ def test_colours_operations_and_rectangles_follow_in_this_order() -> None:
     np.testing.assert_array_equal(changed(flip_rate=0.0, jitter=0.4), image)
     image = ops.rand_augment(image, KEY, num_ops=2, magnitude=7, ops=["rotate", "solarize"])
     image = ops.random_erasing(image, KEY, rate=1.0)
-    fields = {"num_ops": 2, "magnitude": 7.0, "ops": ("rotate", "solarize"), "erasing_rate": 1.0}
+    fields: Any = {
+        "num_ops": 2,
+        "magnitude": 7.0,
+        "ops": ("rotate", "solarize"),
+        "erasing_rate": 1.0,
+    }
     np.testing.assert_array_equal(changed(flip_rate=0.0, jitter=0.4, **fields), image)
 
 
