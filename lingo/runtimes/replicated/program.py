@@ -231,20 +231,20 @@ class ReplicatedProgram:
 
     def _states(self, batch: Parts, weights: WhichWeights) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
-            state, task, place = self._read(), self._learner.task, self._placement
-            selected = state.select_weights(weights)
+            state, task, place = self._read().select(weights), self._learner.task, self._placement
             return place.total(
-                place.compute(lambda: evaluate_batch(task, selected, state.state, batch, place))
+                place.compute(
+                    lambda: evaluate_batch(task, state.weights, state.state, batch, place)
+                )
             )
 
         return self._on_replicas(states, batch)
 
     def _predictions(self, batch: Parts, weights: WhichWeights) -> dict[str, tf.Tensor]:
         def predictions(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read(), self._learner.task, self._placement
-            selected = state.select_weights(weights)
+            state, task, place = self._read().select(weights), self._learner.task, self._placement
             return _gather(
-                place.compute(lambda: predict_batch(task, selected, state.state, batch, place))
+                place.compute(lambda: predict_batch(task, state.weights, state.state, batch, place))
             )
 
         return self._on_replicas(predictions, batch)
@@ -253,11 +253,12 @@ class ReplicatedProgram:
         self, batch: Parts, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read(), self._learner.task, self._placement
-            selected = state.select_weights(weights)
+            state, task, place = self._read().select(weights), self._learner.task, self._placement
             return _gather(
                 place.compute(
-                    lambda: decode_batch(task, selected, state.state, batch, decoding, key, place)
+                    lambda: decode_batch(
+                        task, state.weights, state.state, batch, decoding, key, place
+                    )
                 )
             )
 

@@ -16,7 +16,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import BasicBlock, Chain, ConvNorm, ImageHead, Remat
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.state import Learner, initial_state
+from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.learner.task import Task
 from lingo.optim.sgd import Momentum, Sgd
 from lingo.runtimes.devices import split_processor
@@ -27,7 +27,7 @@ from lingo.runtimes.runtime import Program
 from tasks.image.task import ImageClassification
 
 OFFSET = 300.0
-RATE = 0.1
+RATE, EMA_DECAY = 0.1, 0.5
 NORM = {"decay": 0.9, "epsilon": 1e-3}
 STEPS, ROWS = 5, 16
 LAYOUTS = {
@@ -69,21 +69,30 @@ def start(runtime: Params, task: Params, optimizer: Params) -> Program:
 
 
 def distances(runtime: Params, statistics_over: int) -> dict[str, Any]:
-    """Returns the tensors of `Distance` before and after two steps, by program path."""
+    """Returns the tensors of `Distance` before and after two steps, by program path.
+
+    `distance` is what an evaluation of averages finds of the first batch.
+    """
     task = Distance.params()
     task.norm.statistics_over = statistics_over
-    program = start(runtime, task, Sgd.params(learning_rate=RATE))
-    found, data = {"before": tensors(program)}, batches(2)
+    program = start(runtime, task, Sgd.params(learning_rate=RATE, ema_decay=EMA_DECAY))
+    before, data = tensors(program.state()), batches(2)
     rows = program.example_slice(data["rows"].shape[1])
-    program.train({name: value[:, rows] for name, value in data.items()})
-    return found | {"after": tensors(program)}
-
-
-def tensors(program: Program) -> dict[str, Any]:
+    own = {name: value[:, rows] for name, value in data.items()}
+    program.train(own)
     state = program.state()
+    metrics = program.evaluate({name: value[0] for name, value in own.items()}, weights="ema")
     return {
-        name: np.asarray(value).tolist() for name, value in (state.weights | state.state).items()
+        "before": before,
+        "trained": tensors(state),
+        "ema": tensors(state.select("ema")),
+        "distance": float(metrics["loss/examples"]["sum"]),
     }
+
+
+def tensors(state: TrainState) -> dict[str, Any]:
+    own = state.weights | state.state
+    return {name: np.asarray(value).tolist() for name, value in own.items()}
 
 
 def resnet() -> Params:
@@ -119,7 +128,7 @@ def on_virtual_devices() -> dict[str, Any]:
     jax.config.update("jax_num_cpu_devices", 4)
     return {
         "losses": {name: losses(runtime) for name, runtime in LAYOUTS.items()},
-        "distances": {name: distances(LAYOUTS[name], 4) for name in ("local", "replicated")},
+        "distances": {name: distances(runtime, 4) for name, runtime in LAYOUTS.items()},
     }
 
 

@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 
 from tests.lingo.runtimes.child import ROOT, printed
-from tests.lingo.runtimes.replicated.on_groups import NORM, OFFSET, RATE, batches
+from tests.lingo.runtimes.replicated.on_groups import (
+    EMA_DECAY,
+    LAYOUTS,
+    NORM,
+    OFFSET,
+    RATE,
+    batches,
+)
 
+Tensors = dict[str, np.ndarray]  # by program path
 PROGRAM = pathlib.Path(__file__).with_name("on_groups.py")
 pytestmark = pytest.mark.xdist_group("groups")  # the program runs once
 
@@ -24,41 +32,57 @@ def found(tmp_path_factory):
     return json.loads(printed(str(PROGRAM), cwd=folder, env=environment).splitlines()[-1])
 
 
-def descend(before: dict[str, Any], size: int, num_steps: int = 2) -> dict[str, np.ndarray]:
-    """Returns weights and states after the steps of `Distance`, in float64, by program path.
+def descend(before: Tensors, size: int) -> tuple[Tensors, Tensors]:
+    """Returns weights and states after two steps of `Distance`, and their averages, in float64.
 
     The gradient is that of Ioffe and Szegedy 2015, sec. 3, for groups of `size` examples.
     """
-    tensors = {name: np.array(value) for name, value in before.items()}
-    data = {name: value.astype(np.float64) for name, value in batches(num_steps).items()}
-    for x, target in zip(data["x"], data["y"], strict=True):
-        gamma, beta = tensors["norm/gamma"], tensors["norm/beta"]
+    tensors = averages = {name: np.array(value) for name, value in before.items()}
+    data = batches(2)
+    for x, target in zip(data["x"].astype(np.float64), data["y"], strict=True):
         h = x @ tensors["w"] + OFFSET
         groups = h.reshape(-1, size, 2)
         mean, variance = groups.mean(1, keepdims=True), groups.var(1, keepdims=True)
         root = np.sqrt(variance + NORM["epsilon"])
         normal = (groups - mean) / root
-        error = (normal * gamma + beta - target.reshape(groups.shape)) * 2 / len(x)
-        slope = error * gamma
+        y = normal * tensors["norm/gamma"] + tensors["norm/beta"]
+        error = (y - target.reshape(y.shape)) * 2 / len(x)
+        slope = error * tensors["norm/gamma"]
         along = normal * (slope * normal).mean(1, keepdims=True)
         inner = (slope - slope.mean(1, keepdims=True) - along) / root
-        tensors["w"] = tensors["w"] - RATE * x.T @ inner.reshape(h.shape)
-        tensors["norm/gamma"] = gamma - RATE * (error * normal).sum((0, 1))
-        tensors["norm/beta"] = beta - RATE * error.sum((0, 1))
-        for name, value in (("mean", h), ("mean_square", h**2)):
-            old = tensors[f"norm/moving_{name}"]
-            tensors[f"norm/moving_{name}"] = NORM["decay"] * old + (1 - NORM["decay"]) * value.mean(
-                0
-            )
-    return tensors
+        decay = NORM["decay"]
+        tensors = {
+            "w": tensors["w"] - RATE * x.T @ inner.reshape(h.shape),
+            "norm/gamma": tensors["norm/gamma"] - RATE * (error * normal).sum((0, 1)),
+            "norm/beta": tensors["norm/beta"] - RATE * error.sum((0, 1)),
+        } | {
+            name: decay * tensors[name] + (1 - decay) * value.mean(0)
+            for name, value in (("norm/moving_mean", h), ("norm/moving_mean_square", h**2))
+        }
+        averages = {
+            name: EMA_DECAY * averages[name] + (1 - EMA_DECAY) * value
+            for name, value in tensors.items()
+        }
+    return tensors, averages
+
+
+def distance(tensors: Tensors) -> float:
+    """Returns the distance of the first batch in an evaluation, in float64."""
+    x, target = (batches(2)[name][0].astype(np.float64) for name in ("x", "y"))
+    mean = tensors["norm/moving_mean"]
+    root = np.sqrt(tensors["norm/moving_mean_square"] - mean**2 + NORM["epsilon"])
+    y = (x @ tensors["w"] + OFFSET - mean) / root * tensors["norm/gamma"] + tensors["norm/beta"]
+    return ((y - target) ** 2).sum()
 
 
 def assert_descended(found: dict[str, Any], size: int) -> None:
-    expected = descend(found["before"], size)
-    assert expected.keys() == found["after"].keys()
-    for name, value in found["after"].items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
-        assert not np.allclose(value, found["before"][name], rtol=1e-3, atol=1e-3)
+    trained, averages = descend(found["before"], size)
+    for kind, expected in (("trained", trained), ("ema", averages)):
+        assert expected.keys() == found[kind].keys()
+        for name, value in found[kind].items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+            assert not np.allclose(value, found["before"][name], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found["distance"], distance(averages), rtol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["replicated", "data4", "data2_model2"])
@@ -68,7 +92,7 @@ def test_a_resnet_has_the_losses_of_one_device(found, layout):
     np.testing.assert_allclose(found["losses"][layout], local, rtol=1e-5)
 
 
-@pytest.mark.parametrize("runtime", ["local", "replicated"])
-def test_gradients_and_averages_are_those_of_numpy_in_float64(found, runtime):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_and_averages_are_those_of_numpy_in_float64(found, layout):
     """The square of the values is 1e5 times their variance: E[x^2] - E[x]^2 would lose it."""
-    assert_descended(found["distances"][runtime], 4)
+    assert_descended(found["distances"][layout], 4)
