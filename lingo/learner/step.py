@@ -339,8 +339,7 @@ def _apply_gradients(
         new = optimizer.update(update)
         weights[where], slots[where] = place.shard_for_storage(where, new.value), dict(new.slots)
         if ema_decay is not None:
-            ema = state.slots[where][EMA]
-            slots[where][EMA] = ema + (1.0 - ema_decay) * (new.value - ema)
+            slots[where][EMA] = _average(state.slots[where][EMA], new.value, ema_decay)
     for where, spec in learner.task.states().items():
         old = state.state[where]
         if where in batch_statistics and spec.decay is not None:
@@ -349,7 +348,13 @@ def _apply_gradients(
             mean = tf.math.divide_no_nan(total, weight)
             old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
         moving[where] = old
+        if ema_decay is not None:
+            slots[where] = {EMA: _average(state.slots[where][EMA], old, ema_decay)}
     return weights, slots, moving
+
+
+def _average(average: tf.Tensor, value: tf.Tensor, decay: float) -> tf.Tensor:
+    return average + (1.0 - decay) * (value - average)
 
 
 @refuse_hidden_state()
