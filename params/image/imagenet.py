@@ -13,10 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.contract import Experiment
-from lingo.data import Digits, ImageInput, MixedInput
-from lingo.data.images.image_file_input import ImageFileInput
-from lingo.data.images.image_records import ImageRecords
-from lingo.data.images.view import RandomView
+from lingo.data import (
+    Digits,
+    ImageFileInput,
+    ImageInput,
+    ImageRecords,
+    MixedInput,
+    RandomView,
+)
 from lingo.layers import Chain
 from lingo.optim import epochs_to_steps
 from tasks.image.augmentation import train_example
@@ -76,7 +80,7 @@ def imagenet_steps(epochs: float, *, batch_size: int, num_images: int = TRAIN_IM
     return epochs_to_steps(epochs, num_examples=num_images, batch_size=batch_size)
 
 
-def change_and_mix(data: Any, *, size: int, magnitude: float = 10.0) -> Any:
+def change_and_mix(data: Any, *, size: int, num_classes: int, magnitude: float = 10.0) -> Any:
     """Returns an input whose images two operations of RandAugment change, and MixUp then mixes.
 
     The defaults are those of Beyer et al. (2022). Digits in place of ImageNet are only mixed.
@@ -85,4 +89,6 @@ def change_and_mix(data: Any, *, size: int, magnitude: float = 10.0) -> Any:
         crop = {"size": size, "padding": 0, "flip_rate": 0.0}  # all of the image
         changes = {"num_ops": 2, "magnitude": magnitude}
         data.set(augment=train_example, augment_arguments=crop | changes)
-    return MixedInput.params(input=data, batch_size=data.batch_size, mixup_alpha=0.2)
+    return MixedInput.params(
+        input=data, batch_size=data.batch_size, num_classes=num_classes, mixup_alpha=0.2
+    )

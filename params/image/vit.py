@@ -129,7 +129,7 @@ def _vit(
     if folder is not None:
         cfg.train_input.source.set(split="train", heldout_fraction=0.01)
     if augment:
-        cfg.train_input = change_and_mix(cfg.train_input, size=224)
+        cfg.train_input = change_and_mix(cfg.train_input, size=224, num_classes=NUM_CLASSES)
     return cfg
 
 
@@ -178,5 +178,7 @@ def glyphs(
         optimizer=adam(num_steps, warmup_steps=num_steps // 10, positions=positions),
     )
     if augment:
-        cfg.train_input = change_and_mix(cfg.train_input, size=IMAGE_SHAPE[0], magnitude=3.0)
+        cfg.train_input = change_and_mix(
+            cfg.train_input, size=IMAGE_SHAPE[0], num_classes=NUM_GLYPHS, magnitude=3.0
+        )
     return cfg

@@ -7,6 +7,8 @@ import pytest
 
 import lingo
 from lingo.config.text import resolve
+from lingo.data import ImageRecords, MixedInput
+from lingo.data.sources.files import DataError
 from lingo.layers import BatchNorm
 from params.image import botnet, efficientnet, resnet, vit
 
@@ -103,6 +105,22 @@ def test_bot_and_resnet_on_glyphs_differ_in_their_layers_alone() -> None:
     changed = settings(resnet.glyphs()) ^ settings(botnet.glyphs())
     assert changed
     assert all(path.startswith("task.model.layers[") for path, _ in changed)
+
+
+@pytest.mark.parametrize("name", ["vit.s16", "vit.s16(folder='/none')", "vit.glyphs"])
+def test_mixed_labels_are_shares_of_all_classes_of_the_task(name: str) -> None:
+    params = lingo.get(f"image.{name}")
+    assert isinstance(params.train_input.build(), MixedInput)
+    assert params.train_input.num_classes == params.build().task.p.num_classes
+
+
+@pytest.mark.parametrize("name", ["resnet.resnet50", "efficientnet.b5", "vit.l16", "botnet.bot50"])
+def test_a_folder_of_imagenet_is_read_when_it_is_needed_and_not_before(name: str) -> None:
+    experiment = lingo.get(f"image.{name}(folder='/none')").build()
+    with pytest.raises(DataError, match="There is no directory /none"):
+        experiment.train_input.prepare()
+    patterns = {source.pattern for source in experiment.p.all(ImageRecords)}
+    assert patterns == {"/none/train-*", "/none/validation-*"}
 
 
 def test_efficientnet_evaluates_the_average_of_its_weights() -> None:
