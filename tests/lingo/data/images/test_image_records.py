@@ -96,7 +96,7 @@ def test_a_damaged_record_is_an_error_or_left_out(tmp_path):
     content = bytearray(file.read_bytes())
     content[-30] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DataError, match="image 5, .*its checksum is wrong.*max_damaged=N"):
+    with pytest.raises(DataError, match=r"image 5, .*its checksum is wrong.*max_damaged=N"):
         images(records(file))
     assert [label for label, _ in images(records(file, max_damaged=1))] == LABELS[:-1]
 
@@ -143,9 +143,9 @@ def test_a_tfds_directory_has_images_classes_and_their_names(directory):
 def test_a_tfds_directory_of_other_classes_or_features_is_an_error(directory):
     with pytest.raises(DataError, match="has 3 classes, but num_classes=2: set it to 3"):
         images(tfds(directory, num_classes=2))
-    with pytest.raises(DataError, match="feature 'id' is not a image; images: 'image'"):
+    with pytest.raises(DataError, match="feature 'id' is not an image; images: 'image'"):
         images(tfds(directory, feature="id"))
-    with pytest.raises(DataError, match="feature 'id' is not a class; classes: 'label'"):
+    with pytest.raises(DataError, match="feature 'id' is not a label; labels: 'label'"):
         images(tfds(directory, label_feature="id"))
     (directory / "label.labels.txt").unlink()
     assert tfds(directory).class_names() == []
