@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shlex
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from lingo.cli.main import main
 from lingo.config import registry
+from lingo.data.images import record_writer
 from tests.lingo.data.images.pictures import write_folder
 
 EXPERIMENT = """
@@ -25,8 +25,9 @@ from tasks.image.task import ImageClassification
 @experiment
 def mine():
     source = ImageFolder.params(folder="pets", num_classes=2)
+    model = Chain.params(layers=resnet(num_layers=18, num_classes=2))
     return Experiment.params(
-        task=ImageClassification.params(model=Chain.params(layers=resnet(num_layers=18, num_classes=2))),
+        task=ImageClassification.params(model=model),
         train_input=ImageFileInput.params(source=source, size=32, batch_size=2),
         optimizer=Sgd.params(learning_rate=0.1),
         max_steps=1,
@@ -91,13 +92,13 @@ def test_a_mistake_is_one_clear_error_and_nothing_is_written(flags, code, messag
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_signal_while_shards_are_written_leaves_nothing(folder):
-    program = (
-        "import os, signal, sys; from lingo.cli import main as m;"
-        "from lingo.data.images import record_writer as w; frame = w.frame;"
-        "w.frame = lambda data: os.kill(os.getpid(), signal.SIGTERM) or frame(data);"
-        "sys.exit(m.main(['records', '--images=pets', '--output=out']))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+def test_a_signal_while_shards_are_written_leaves_nothing(folder, monkeypatch, capsys):
+    def interrupt(data):
+        assert len(list(folder.glob(".out.*/*"))) == 2  # the classes, and the first shard
+        os.kill(os.getpid(), signal.SIGTERM)
+        return data
+
+    monkeypatch.setattr(record_writer, "frame", interrupt)
+    assert main(["records", "--images=pets", "--output=out"]) == 128 + signal.SIGTERM
+    assert "SIGTERM" in capsys.readouterr().err
     assert {path.name for path in folder.iterdir()} == {"cache", "pets", "mine.py"}
