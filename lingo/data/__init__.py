@@ -15,6 +15,7 @@ from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.image_records import ImageRecords, TfdsImages
+from lingo.data.images.mixed_input import MixedInput
 from lingo.data.images.photographs import Photographs
 from lingo.data.images.view import CentralView, RandomView, View
 from lingo.data.input import Input
@@ -58,6 +59,7 @@ __all__ = [
     "InstalledSource",
     "JsonLines",
     "JsonlPairs",
+    "MixedInput",
     "Mixture",
     "OwnSentinelTokenizer",
     "PairInput",

@@ -108,7 +108,7 @@ def train_step(
     task = learner.task
     with tf.name_scope("loss_denominators"):
         with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
-            denominators = task.loss_denominators(batch)
+            denominators = task.loss_denominators(CheckedBatch(batch))
         check_denominators(task, denominators)
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
@@ -171,7 +171,7 @@ def local_sums(
     }
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
-        sums, sides = context.apply(task, weights, batch, method="loss", call=call)
+        sums, sides = context.apply(task, weights, CheckedBatch(batch), method="loss", call=call)
         check_losses(task, sums)
         losses = normalize_losses(task, sums, sides.losses, denominators)
     gradients = tape.gradient(losses["total"], dict(weights))
@@ -365,7 +365,7 @@ def evaluate_batch(
     Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float scalars.
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
-    states, sides = context.apply(task, weights, batch, method="metrics", call=call)
+    states, sides = context.apply(task, weights, CheckedBatch(batch), method="metrics", call=call)
     check_metrics(task, states)
     return {**states, **sides.metrics}
 
