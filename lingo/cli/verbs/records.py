@@ -13,6 +13,7 @@ too. The new folder appears only when it is complete, and no folder is overwritt
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from lingo.trainer.progress import Progress
 WORD = ""  # it takes no word beside its flags
 SHARD_BYTES = 128 * 2**20  # about as many as those of ImageNet have
 
+_PLAIN = re.compile(r"[\w./~*-]+")
+
 
 def define(values: flags.FlagValues) -> None:
     """Defines the verb's flags."""
@@ -36,10 +39,8 @@ def define(values: flags.FlagValues) -> None:
     command.string("output", "The folder to write; it must not exist.", values)
     command.string("classes", "File with a class a line; else the folders, sorted.", values)
     command.integer("shards", "Number of files; else one per 128 MiB.", values, lower_bound=1)
-    command.integer(
-        "size", "Pixels of the shorter side of larger images; else as they are.", values,
-        lower_bound=1,
-    )  # fmt: skip
+    pixels = "Pixels of the shorter side of larger images; else as they are."
+    command.integer("size", pixels, values, lower_bound=1)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -70,7 +71,7 @@ def _check(values: flags.FlagValues) -> Path:
     for name in ("images", "output"):
         if values[name].value is None:
             raise UsageError(f"no {name} given: lingo records --images=FOLDER --output=FOLDER")
-    output = Path(os.path.abspath(values.output))
+    output = Path(values.output)
     if os.path.lexists(output):
         raise UsageError(f"--output={output} exists: name another folder, or remove it")
     if not output.parent.is_dir():
@@ -86,10 +87,11 @@ def _source(values: flags.FlagValues) -> Params:
 
 def _usage(output: Path, num_classes: int) -> str:
     """Returns the flag that makes an experiment read the records."""
-    fields = {
-        "pattern": str(output / "*.tfrecord"),
-        "classes": str(output / CLASSES),
-        "num_classes": num_classes,
-    }
-    inner = ",".join(f"{name}={value!r}" for name, value in fields.items())
-    return f"--set={shlex.quote(f'train_input.source=ImageRecords({inner})')}"
+    pattern, classes = (_quote(str(output / name)) for name in ("*.tfrecord", CLASSES))
+    source = f"ImageRecords(pattern={pattern},classes={classes},num_classes={num_classes})"
+    return f"--set={shlex.quote(f'train_input.source={source}')}"
+
+
+def _quote(path: str) -> str:
+    """Returns a path as the value of a field of an override."""
+    return path if _PLAIN.fullmatch(path) else repr(path)

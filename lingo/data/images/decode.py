@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,6 @@ _ERRORS = (
 )  # of Pillow, about damaged images
 _AT_A_TIME = 32  # images that the program may work on
 _DIVISORS = (1, 2, 4, 8)  # of the size, that the decoder of a JPEG knows
-_PLUMBING = re.compile(r"^\{\{.*?\}\} | *\[(\[|Op:).*$")  # of TensorFlow's errors
 
 
 class BrokenImage(ValueError):
@@ -100,7 +98,7 @@ def explain_errors() -> Iterator[None]:
     try:
         yield
     except (*_ERRORS, Image.DecompressionBombError) as error:
-        raise BrokenImage(str(error)) from error
+        raise BrokenImage(str(error).rstrip(".")) from error
 
 
 class Part(NamedTuple):
@@ -152,7 +150,8 @@ def decode(parts: Sequence[Part], *, size: int, channels: Channels) -> np.ndarra
         with tf.device("CPU:0"):
             return _program(size, channels)(tf.constant(data, tf.string), boxes, turns).numpy()
     except tf.errors.OpError as error:
-        raise BrokenImage(_reason(error.message)) from None
+        reason = error.message.partition("\t [[")[0].strip().rpartition("\n\n")[-1]
+        raise BrokenImage(reason.rstrip(".")) from None
 
 
 @functools.cache
@@ -225,8 +224,3 @@ def _turn(image: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
     image = tf.cond(transpose, lambda: tf.transpose(image, [1, 0, 2]), lambda: image)
     image = tf.cond(reverse_rows, lambda: tf.reverse(image, [0]), lambda: image)
     return tf.cond(reverse_columns, lambda: tf.reverse(image, [1]), lambda: image)
-
-
-def _reason(message: str) -> str:
-    """Returns the part of TensorFlow's error that is about the image."""
-    return _PLUMBING.sub("", message.partition("\n")[0])

@@ -18,7 +18,8 @@ from lingo.data.tokenizer import ByteTokenizer
 
 _LABEL = struct.Struct("<i")
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
-_CLASSES_BYTES = 1 << 26
+_CLASSES_BYTES = 1 << 26  # the most that a file of classes may have
+_BYTES = ByteTokenizer.params().build()  # an index counts tokens, here bytes
 
 
 class EncodedImage(NamedTuple):
@@ -79,7 +80,7 @@ def from_document(document: bytes) -> EncodedImage:
 def open_images(source: EncodedImages, *, progress: Progress | None = None) -> Index:
     """Returns the index of a source; raises DataError as `open_index`, or for other classes."""
     source.class_names()
-    return open_index(source, ByteTokenizer.params().build(), progress=progress)
+    return open_index(source, _BYTES, progress=progress)
 
 
 def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[str]:

@@ -80,11 +80,11 @@ class TfdsImages(EncodedImages, TfdsRecords):
 
     @functools.cached_property
     def _feature(self) -> str:
-        return self.find_feature("feature", _is_image, "image")
+        return self.find_feature("feature", _is_image, "an image")
 
     @functools.cached_property
     def _label_feature(self) -> str:
-        return self.find_feature("label_feature", _is_class, "class")
+        return self.find_feature("label_feature", _is_class, "a label")
 
 
 def _is_image(feature: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +74,8 @@ def write_records(
                     done += 1
                     if progress is not None:
                         progress(done, total)
+                file.flush()
+                os.fsync(file.fileno())
     return total
 
 

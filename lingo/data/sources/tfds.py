@@ -101,7 +101,7 @@ class TfdsRecords(Records):
     def find_feature(self, field: str, is_kind: Callable[[Any], bool], kind: str) -> str:
         """Returns the name of a feature of some kind: that in a field, else the only one there is.
 
-        Raises DataError, which calls it `kind`, if there is no such feature, or several.
+        Raises DataError, which calls it `kind` ("a text"), if there is no such feature, or several.
         """
         path, name = self.path("features.json"), getattr(self.p, field)
         with _explain_errors(path):
@@ -110,8 +110,9 @@ class TfdsRecords(Records):
             return name
         if name is None and len(names) == 1:
             return names[0]
-        problem = f"{field} is not set" if name is None else f"feature {name!r} is not a {kind}"
-        raise DataError(f"{path}: {problem}; {kind}s: {', '.join(map(repr, names)) or 'none'}.")
+        problem = f"{field} is not set" if name is None else f"feature {name!r} is not {kind}"
+        plural, known = f"{kind.split()[-1]}s", ", ".join(map(repr, names)) or "none"
+        raise DataError(f"{path}: {problem}; {plural}: {known}.")
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.path(name)
@@ -144,7 +145,7 @@ class TfdsDirectory(TfdsRecords):
 
     @functools.cached_property
     def _feature(self) -> str:
-        return self.find_feature("feature", _is_text, "text")
+        return self.find_feature("feature", _is_text, "a text")
 
 
 @contextlib.contextmanager
