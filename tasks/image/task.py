@@ -14,6 +14,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
+from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.learner.task import Batch, Task
 from lingo.metrics.classification import confusion, top_k_accuracy
@@ -21,6 +22,7 @@ from lingo.metrics.media import Media
 from lingo.metrics.metric import weighted_mean
 from lingo.metrics.results import state_summaries
 from lingo.metrics.sample_picture import sample_image
+from lingo.ops import random
 from lingo.ops.losses import shares_cross_entropy, token_losses
 
 _WHITE = 255.0  # the largest level of uint8
@@ -49,12 +51,13 @@ class ImageClassification(Task):
     class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
     mean: float | tuple[float, ...] = 0.0  # of pixels in 0..1, or of each channel
     std: float | tuple[float, ...] = 1.0  # likewise, their standard deviation
+    flip_rate: float = 0.0  # probability that training sees a mirror image, made in the step
     label_smoothing: float = 0.0  # part of a label's probability that goes to all classes alike
     confusion: bool = False  # evaluations count (label, prediction): precision, recall, a picture
 
     def check(self) -> None:
         p = self.p
-        ranges.check_fraction(p, "label_smoothing")
+        ranges.check_fraction(p, "label_smoothing", "flip_rate")
         ranges.check_positive(p, "std")
         for field in ("mean", "std"):
             values, channels = np.atleast_1d(getattr(p, field)), p.image_shape[-1]
@@ -165,9 +168,17 @@ class ImageClassification(Task):
 
     def _logits(self, batch: Batch) -> tf.Tensor:
         """Returns the logits of a batch's images, [B, K], any float type."""
-        logits = self.model(self._normalize(batch["images"]))
+        logits = self.model(self._normalize(self._flip(batch["images"])))
         self._check_logits(logits.shape)
         return logits
+
+    def _flip(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns images [B, H, W, C], in training each mirrored or not by its own random key."""
+        call, rate = context.current(), self.p.flip_rate
+        if not (call.training and rate):
+            return images
+        draws = random.uniform(random.fold(self.random_key("flip"), call.rows))
+        return tf.where((draws < rate)[:, None, None, None], tf.reverse(images, [2]), images)
 
     def _normalize(self, images: tf.Tensor) -> tf.Tensor:
         """Returns what the model sees of images, any float type [B, H, W, C]."""

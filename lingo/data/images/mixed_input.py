@@ -57,8 +57,8 @@ class MixedInput(Input):
         p = self.p
         self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
         check_inner(self.input, self, field="input")
-        self.num_classes: int = p.num_classes or self.input.offers().get("num_classes", 0)
-        if not self.num_classes:
+        self._num_classes: int = p.num_classes or self.input.offers().get("num_classes", 0)
+        if not self._num_classes:
             raise ParamError(
                 f"input: {type(self.input).__name__} does not offer num_classes: set num_classes"
             )
@@ -68,7 +68,7 @@ class MixedInput(Input):
         return self.input.declares_late
 
     def offers(self) -> dict[str, Any]:
-        return self.input.offers() | {"num_classes": self.num_classes}
+        return self.input.offers() | {"num_classes": self._num_classes}
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         self.input.prepare(progress=progress)
@@ -101,7 +101,7 @@ class MixedInput(Input):
                 f"input: {type(self.input).__name__} has {', '.join(specs)}, but what is mixed are"
                 " images [B, H, W, C] and labels, int [B]"
             )
-        return specs | {"labels": ((size, self.num_classes), "float32")}
+        return specs | {"labels": ((size, self._num_classes), "float32")}
 
     def check_specs(self) -> None:
         self.input.check_specs()
@@ -134,14 +134,14 @@ class MixedInput(Input):
 
     def _shares(self, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Returns shares of classes, float32 [B, K], of the examples of some numbers, int64 [B]."""
-        is_wrong = (labels < 0) | (labels >= self.num_classes)
+        is_wrong = (labels < 0) | (labels >= self._num_classes)
         if is_wrong.any():
             (where,) = self.origins(numbers[is_wrong][:1])
             raise DataError(
                 f"the label of example {where} is {labels[is_wrong][0]}, but there are"
-                f" {self.num_classes} classes, from 0"
+                f" {self._num_classes} classes, from 0"
             )
-        return np.eye(self.num_classes, dtype=np.float32)[labels]
+        return np.eye(self._num_classes, dtype=np.float32)[labels]
 
     def _mix(self, mix: Any, batch: LabelledBatch, partners: LabelledBatch, **given: Any) -> Any:
         """Returns what `mixup` or `cutmix` does; raises ParamError if it refuses the images."""

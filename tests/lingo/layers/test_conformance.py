@@ -181,6 +181,7 @@ CASES: dict[type[Layer], Case] = {
             num_classes=3,
             image_shape=(6, 5, 1),
             label_smoothing=0.1,
+            flip_rate=0.5,
         ),
         {"batch": PICTURES},
         method="loss",

@@ -83,7 +83,7 @@ def image_classification() -> tuple[Params, dict[str, np.ndarray]]:
         "labels": draw.randint(0, K, B).astype("i"),
         "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
     }
-    return task.set(label_smoothing=0.1), batch
+    return task.set(label_smoothing=0.1, flip_rate=0.5), batch
 
 
 TASKS = {

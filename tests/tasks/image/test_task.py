@@ -20,7 +20,8 @@ from lingo.layers import BatchNorm, Chain, Layer, ReductionCell, context
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, train_step
-from lingo.metrics import confusion_image, sample_image
+from lingo.metrics import Accumulator, confusion_image, sample_image
+from lingo.ops import random
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification
 
@@ -123,6 +124,34 @@ def test_top5_is_that_of_sklearn_over_images_that_count() -> None:
     assert "top5" not in call("metrics")  # of four classes
 
 
+def test_an_evaluation_counts_each_image_once_whatever_the_batches() -> None:
+    data = ImageInput.params(batch_size=100, repeat=False, shuffle=False).build()
+    built = ImageClassification.params(model=FirstPixels, confusion=True).build(**data.offers())
+    sums = Accumulator()
+    for step in range(data.num_batches()):
+        batch = {k: tf.constant(v) for k, v in data.batch(step).items()}
+        sums.add(context.apply(built, {}, batch, method="metrics")[0])
+    images, labels = data.source.arrays
+    found: dict[str, float] = {}
+    for name, state in sums.states.items():
+        found |= built.read_metric(name, state)
+    assert sums.states["classes"]["confusion"].sum() == len(labels) == 1797
+    logits = np.pad(images[:, 4, :, 0], ((0, 0), (0, 2)), constant_values=-1)
+    assert found["accuracy"] == found["classes/accuracy"] == np.mean(logits.argmax(1) == labels)
+    larger = (logits > np.take_along_axis(logits, labels[:, None], 1)).sum(1)
+    assert found["top5"] == np.mean(larger < 5)
+
+
+class FirstPixels(Layer):
+    """Pixels of the middle row are the logits of eight digits; the others have less."""
+
+    def __call__(self, x: Any) -> Any:
+        return tf.pad(x[:, 4, :, 0], [[0, 0], [0, 2]], constant_values=-1.0)
+
+    def output_shape(self, shape: Any) -> tuple[int, ...]:
+        return (shape[0], 10)
+
+
 def test_levels_are_scaled_and_normalized_by_channel() -> None:
     levels = DRAW.integers(0, 256, [B, 1, 1, K], np.uint8)
     mean, std = DRAW.uniform(0.2, 0.8, [2, K]).tolist()
@@ -132,12 +161,35 @@ def test_levels_are_scaled_and_normalized_by_channel() -> None:
     np.testing.assert_allclose(found["logits"], 4 * (levels[:, 0, 0] / 255 - 0.5), atol=1e-6)
 
 
+def test_training_mirrors_images_by_their_numbers_alone() -> None:
+    size = 400
+    images = DRAW.integers(0, 256, [size, 1, 2, K], np.uint8)
+    built = task(image_shape=(1, 2, K), flip_rate=0.3).build()
+
+    def logits(rows: np.ndarray, *, step: int = 1, training: bool = True) -> np.ndarray:
+        """Returns those of `Pixels`, which are the first pixel of each image."""
+        call = {"training": training, "key": random.root_key(step), "rows": tf.constant(rows)}
+        batch = {"images": tf.constant(images[rows])}
+        return context.apply(built, {}, batch, method="predict", call=call)[0]["logits"].numpy()
+
+    rows = np.arange(size, dtype="i")
+    whole, left, right = logits(rows), *(images[:, 0, i] / np.float32(255) for i in (0, 1))
+    is_mirrored = (whole == right).all(1)
+    np.testing.assert_array_equal(whole[~is_mirrored], left[~is_mirrored])
+    assert abs(is_mirrored.mean() - 0.3) < 0.1
+    parts = [logits(rows[:7]), logits(rows[7:])]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert (logits(rows, step=2) != whole).any()
+    np.testing.assert_array_equal(logits(rows, training=False), left)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"mean": (0.1, 0.2)}, r"mean has 2 numbers, but image_shape=\(1, 1, 4\) has 4 channels"),
         ({"std": (0.1,) * 3}, "std has 3 numbers"),
         ({"std": 0.0}, r"std=0\.0 is not positive"),
+        ({"flip_rate": 1.5}, r"flip_rate=1\.5 is not in \[0, 1\)"),
         ({"class_names": tuple("abcde")}, "class_names has 5 names, but num_classes=4"),
     ],
 )
