@@ -18,7 +18,9 @@ from lingo.layers import BasicBlock, Chain, ConvNorm, ImageHead, Remat
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.learner.task import Task
-from lingo.optim.sgd import Momentum, Sgd
+from lingo.optim.by_path import ByPath
+from lingo.optim.layerwise import Lamb, Lars
+from lingo.optim.sgd import Sgd
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
@@ -33,7 +35,7 @@ STEPS, ROWS = 5, 16
 LAYOUTS = {
     "local": Local.params(),
     "replicated": Replicated.params(),
-    "data4": Mesh.params(data=4),
+    "data4": Mesh.params(data=4, shard_update=True),
     "data2_model2": Mesh.params(data=2, model=2),
 }
 
@@ -108,6 +110,15 @@ def resnet() -> Params:
     return ImageClassification.params(model=model, num_classes=3, image_shape=(6, 6, 1))
 
 
+def large_batch_optimizer() -> Params:
+    """Returns LAMB for the block, LARS for the rest."""
+    groups = {
+        ".*/layers/1/.*": Lamb.params(epsilon=1e-3),
+        ".*/layers/[02]/.*": Lars.params(trust_coefficient=0.1, weight_decay=1e-4),
+    }
+    return ByPath.params(learning_rate=0.05, groups=groups)
+
+
 def losses(runtime: Params) -> list[float]:
     """Returns the loss of each step of the ResNet."""
     draw = np.random.default_rng(0)
@@ -117,7 +128,7 @@ def losses(runtime: Params) -> list[float]:
         "weights": np.ones([STEPS, ROWS], "f"),
         "rows": np.tile(np.arange(ROWS, dtype="i"), [STEPS, 1]),
     }
-    report = start(runtime, resnet(), Momentum.params(learning_rate=0.05)).train(data)
+    report = start(runtime, resnet(), large_batch_optimizer()).train(data)
     return np.asarray(report["scalars"]["loss/total"]).tolist()
 
 

@@ -86,7 +86,7 @@ def assert_descended(found: dict[str, Any], size: int) -> None:
 
 
 @pytest.mark.parametrize("layout", ["replicated", "data4", "data2_model2"])
-def test_a_resnet_has_the_losses_of_one_device(found, layout):
+def test_a_resnet_has_the_losses_of_one_device_with_lars_and_lamb(found, layout):
     local = found["losses"]["local"]
     assert len(set(local)) == len(local) == 5
     np.testing.assert_allclose(found["losses"][layout], local, rtol=1e-5)
