@@ -22,6 +22,9 @@ from lingo.checkpoints.sources.weight_source import (
 
 _MAX_NAMES = 5  # in one line
 
+Grid = tuple[int, ...]
+"""Numbers of places in each direction, such as rows and columns."""
+
 
 class TensorRead(NamedTuple):
     """The tensor of a source that one weight is read from."""
@@ -32,6 +35,7 @@ class TensorRead(NamedTuple):
     part: tuple[int, int] = (0, 1)  # (i, n): part i of n equal ones along the tensor's last axis
     scale: float = 1.0  # what values are multiplied by
     offset: float = 0.0  # what is added then
+    resize: tuple[Grid, Grid] | None = None  # grids of the tensor and of the weight, its first axis
 
     def part_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the part of a tensor of some shape."""
@@ -43,7 +47,10 @@ class TensorRead(NamedTuple):
         if n > 1:
             size = value.shape[-1] // n
             value = value[..., i * size : (i + 1) * size]
-        value = (value.T if self.reverse else value).reshape(self.shape)
+        value = value.T if self.reverse else value
+        if self.resize is not None:
+            value = resize_grid(value, *self.resize)
+        value = value.reshape(self.shape)
         if self.scale != 1 or self.offset:
             value = (value.astype(np.float64) * self.scale + self.offset).astype(np.float32)
         return value
@@ -133,6 +140,8 @@ class Transfer:
             how += f", part {read.part[0]} of {read.part[1]}" if read.part[1] > 1 else ""
             how += f", times {read.scale:g}" if read.scale != 1 else ""
             how += f", plus {read.offset:g}" if read.offset else ""
+            if read.resize is not None:
+                how += ", resized from {} to {}".format(*map(grid_text, read.resize))
             what = f"{tensor.dtype} {list(tensor.shape)}{how}"
             yield "read", weight, printable(read.name), what
         for weight, name in self.absent.items():
@@ -157,6 +166,50 @@ def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
     """
     one, two = ({1, *itertools.accumulate(s, operator.mul)} for s in (shape, other))
     return math.prod(shape) == math.prod(other) and (one <= two or two <= one)
+
+
+def resize_grid(values: np.ndarray, old: Grid, new: Grid) -> np.ndarray:
+    """Returns the values of a grid's places at the places of another grid of the same image.
+
+    Each direction is interpolated linearly, which is bilinear for two: a vector for each patch of
+    an image fits images of another size (Dosovitskiy et al. 2021, sec. 3.2). A place is the middle
+    of its cell; where a grid shrinks, means are wider by the same factor, so that none is left out.
+    (The authors' code puts the outermost places of both grids on one another.)
+
+    Args:
+        values: [product of old, ...], any float type, row after row.
+        old: numbers of places in each direction.
+        new: likewise, of the result.
+
+    Returns:
+        float32 [product of new, ...].
+
+    >>> resize_grid(np.array([0.0, 4.0]), (2,), (4,))
+    array([0., 1., 3., 4.], dtype=float32)
+    """
+    rest = values.shape[1:]
+    grid = values.reshape(*old, *rest).astype(np.float64)
+    for axis, sizes in enumerate(zip(old, new, strict=True)):
+        along = np.tensordot(_interpolation(*sizes), grid, axes=(1, axis))
+        grid = np.moveaxis(along, 0, axis)
+    return grid.reshape(math.prod(new), *rest).astype(np.float32)
+
+
+def grid_text(grid: Grid) -> str:
+    """Returns a grid in words.
+
+    >>> grid_text((14, 14))
+    '14 x 14'
+    """
+    return " x ".join(map(str, grid))
+
+
+def _interpolation(old: int, new: int) -> np.ndarray:
+    """Returns the weights of `old` places, in a row, for each of `new` ones: float64 [new, old]."""
+    places = (np.arange(new) + 0.5) * old / new - 0.5
+    distances = abs(places[:, None] - np.arange(old)) / max(old / new, 1)
+    weights = np.maximum(1 - distances, 0)
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _list_some(names: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ single layers, however programs stack them.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.weight_source import FLOATS, Tensor, WeightSource, printable
-from lingo.checkpoints.transfer import TensorRead, Transfer, fits
+from lingo.checkpoints.transfer import Grid, TensorRead, Transfer, fits, grid_text
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath
@@ -31,7 +32,7 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns, name
 _MAX_LINES = 20  # differences in an error
 _MAX_CANDIDATES = 5000  # names that are searched for a similar one
 _NUM_EXAMPLES = 3
-_CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0}
+_CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0, "resize": None}
 """Fields {pattern: change of values}, and the change of a weight that no pattern matches."""
 
 Shape = tuple[int, ...]
@@ -56,6 +57,7 @@ class WarmStart(Configurable):
     parts: dict[str, tuple[int, int]] = {}  # pattern -> (i, n): part i of n of its last axis
     scale: dict[str, float] = {}  # pattern -> what values of the source are multiplied by
     offset: dict[str, float] = {}  # pattern -> what is added to them then
+    resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> grids of positions, of source and model
     partial: bool = False  # a weight that the source lacks is drawn as ever, not an error
 
     def check(self) -> None:
@@ -68,6 +70,12 @@ class WarmStart(Configurable):
         for pattern, (i, n) in self.p.parts.items():
             if not 0 <= i < n:
                 raise ParamError(f"parts[{pattern!r}]={(i, n)}: (0, 3) is the first of three parts")
+        for pattern, (old, new) in self.p.resize.items():
+            if not old or len(old) != len(new) or min(*old, *new) < 1:
+                raise ParamError(
+                    f"resize[{pattern!r}]={(old, new)}: ((14, 14), (24, 24)) are the grids of"
+                    " patches in the source and in the model"
+                )
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
                 raise ParamError(
@@ -134,7 +142,13 @@ class WarmStart(Configurable):
         reverse = bool(match_patterns(self.p.transpose, weight))
         name = self.source_name(weight)
         return TensorRead(
-            name, shape, reverse, changes["parts"], changes["scale"], changes["offset"]
+            name,
+            shape,
+            reverse,
+            changes["parts"],
+            changes["scale"],
+            changes["offset"],
+            changes["resize"],
         )
 
     def _select_weights(self, names: Collection[str]) -> list[str]:
@@ -161,13 +175,21 @@ class WarmStart(Configurable):
             return f"shape {name}: {list(tensor.shape)} there, which has no {n} equal parts"
         shape = read.part_shape(tensor.shape)
         shape = shape[::-1] if read.reverse else shape
+        if read.resize is not None:
+            old, new = read.resize
+            if shape[:1] != (math.prod(old),):
+                return f"shape {name}: {list(tensor.shape)} there, not a grid of {grid_text(old)}"
+            shape = (math.prod(new), *shape[1:])
         if shape == read.shape or (self.p.reshape and fits(shape, read.shape)):
             return ""
         hint = "; transpose names it" if read.reverse else ""
+        hint += f"; resize makes a grid of {grid_text(read.resize[1])}" if read.resize else ""
         if fits(shape, read.shape):
             hint += "; reshape=true would read it"
         elif fits(shape[::-1], read.shape):
             hint += "; it should not" if read.reverse else "; transpose could name it"
+        elif shape[1:] == read.shape[1:] and len(shape) == 2 and not read.resize:
+            hint += "; if these are positions in an image, resize would read them"
         return f"shape {name}: {list(tensor.shape)} there, {list(read.shape)} in the model{hint}"
 
 

@@ -45,6 +45,7 @@ VERBS = (
     "sweep",
     "launch",
     "tokenizer",
+    "records",
 )
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 1000

@@ -9,8 +9,15 @@ from lingo.data.document_source import DocumentSource, InstalledSource, TextFile
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.digits import Digits
+from lingo.data.images.encoded import EncodedImages
 from lingo.data.images.glyph_input import GlyphInput
+from lingo.data.images.image_file_input import ImageFileInput
+from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_input import ImageInput
+from lingo.data.images.image_records import ImageRecords, TfdsImages
+from lingo.data.images.mixed_input import MixedInput
+from lingo.data.images.photographs import Photographs
+from lingo.data.images.view import CentralView, RandomView, View
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
 from lingo.data.objectives.prefix_text import PrefixText
@@ -34,24 +41,32 @@ __all__ = [
     "ArrayInput",
     "BucketedInput",
     "ByteTokenizer",
+    "CentralView",
     "DatasetInput",
     "Digits",
     "Docstrings",
     "Doctests",
     "DocumentSource",
+    "EncodedImages",
     "ExampleInput",
     "GlyphInput",
     "HuggingFaceTokenizer",
+    "ImageFileInput",
+    "ImageFolder",
     "ImageInput",
+    "ImageRecords",
     "Input",
     "InstalledSource",
     "JsonLines",
     "JsonlPairs",
+    "MixedInput",
     "Mixture",
     "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
+    "Photographs",
     "PrefixText",
+    "RandomView",
     "SentencePiece",
     "SentinelTokenizer",
     "SequenceInput",
@@ -62,7 +77,9 @@ __all__ = [
     "TextInput",
     "TfRecords",
     "TfdsDirectory",
+    "TfdsImages",
     "Tokenizer",
     "TsvPairs",
+    "View",
     "write_arrays",
 ]

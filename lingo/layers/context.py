@@ -84,6 +84,19 @@ class Rules(Protocol):
         ...
 
 
+class Replicas(Protocol):
+    """The replicas that share a batch; each calls all layers, on equally many examples."""
+
+    def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
+        """Returns the `x` of each of `num` neighbouring replicas, this one among them: [num, ...].
+
+        `x` is a float tensor of the same shape everywhere. Gradients flow to the `x` of every
+        replica. Neighbours are replicas 0 to num - 1, num to 2 num - 1, and so on; `num` divides
+        the number of replicas. It works neither in loops nor inside a program of XLA's.
+        """
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One call of a layer tree."""
@@ -100,6 +113,7 @@ class Call:
     # program path ending in a slice -> int32 scalar, the current layer's index
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rules: Rules | None = None  # shards tensors; None on one device
+    replicas: Replicas | None = None  # share the batch; None: this call has all of it, or a part
     compiled: bool = False  # whether XLA compiles the program, which then needs static shapes
     # path of a layer -> name of its device; other layers run on the default device
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)

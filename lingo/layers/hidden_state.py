@@ -36,6 +36,7 @@ _HARMLESS = {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
+    "CollectiveReduceV2",  # a sum over replicas; its variable only orders it among others
     "CudnnRNN",  # random only with a dropout of its own, which neither TensorFlow nor Keras sets
     "CudnnRNNBackprop",
     "CudnnRNNBackpropV2",
@@ -46,6 +47,7 @@ _HARMLESS = {
     "DebugIdentityV3",
     "LookupTableFindV2",  # of constants, unless something inserts into the table
     "LookupTableSizeV2",
+    "NcclAllReduce",  # a sum over replicas
     "Print",
     "PrintV2",
     "StatelessRandomGetAlg",

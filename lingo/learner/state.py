@@ -57,7 +57,7 @@ class TrainState(NamedTuple):
         step: int32 scalar, steps done.
         weights: path -> float32 [*stacked axes, *shape of the weight].
         slots: path -> {slot: float32 [*stacked axes, ...]}; the slot `ema` is the moving average
-            of the weight.
+            of the weight or moving statistic.
         state: path -> float32 [*stacked axes, ...], moving statistics.
     """
 
@@ -81,11 +81,19 @@ class TrainState(NamedTuple):
         }
         return TrainState(function("", self.step), each(self.weights), slots, each(self.state))
 
-    def select_weights(self, weights: WhichWeights) -> dict[str, Any]:
-        """Returns the weights as trained, or their moving averages: program path -> tensor."""
+    def select(self, weights: WhichWeights) -> TrainState:
+        """Returns the state as trained, or with the moving averages of weights and statistics.
+
+        Statistics, as of a batch norm, are averaged like weights, since averages of many steps do
+        not fit the statistics of the latest ones (so does Tan and Le 2019's code of EfficientNet).
+        """
         if weights == "trained":
-            return self.weights
-        return {where: slots[weights] for where, slots in self.slots.items()}
+            return self
+        averages = {where: slots[EMA] for where, slots in self.slots.items()}
+        return self._replace(
+            weights={where: averages[where] for where in self.weights},
+            state={where: averages[where] for where in self.state},
+        )
 
 
 class Learner(NamedTuple):
@@ -105,11 +113,15 @@ class Learner(NamedTuple):
         }
 
     def slots(self) -> dict[str, dict[str, Slot]]:
-        """Returns the description of each weight's slots: {program path: {slot: description}}."""
+        """Returns the description of each tensor's slots: {program path: {slot: description}}.
+
+        Moving statistics have the slot `ema` alone, if the optimizer keeps averages.
+        """
         slots = {where: self.optimizer.slots(weight) for where, weight in self.weights().items()}
         if self.optimizer.p.ema_decay is not None:
-            for where, weight in self.weights().items():
-                slots[where] = {**slots[where], EMA: Slot(weight.shape, 0.0, weight.names)}
+            for where, spec in {**self.task.weights(), **self.task.states()}.items():
+                average = Slot(spec.program_shape, 0.0, tuple(path.names(where)))
+                slots[where] = {**slots.get(where, {}), EMA: average}
         return slots
 
 

@@ -108,7 +108,7 @@ def train_step(
     task = learner.task
     with tf.name_scope("loss_denominators"):
         with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
-            denominators = task.loss_denominators(batch)
+            denominators = task.loss_denominators(CheckedBatch(batch))
         check_denominators(task, denominators)
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
@@ -171,7 +171,7 @@ def local_sums(
     }
     with tf.name_scope("local"), tf.GradientTape() as tape:
         tape.watch(weights)
-        sums, sides = context.apply(task, weights, batch, method="loss", call=call)
+        sums, sides = context.apply(task, weights, CheckedBatch(batch), method="loss", call=call)
         check_losses(task, sums)
         losses = normalize_losses(task, sums, sides.losses, denominators)
     gradients = tape.gradient(losses["total"], dict(weights))
@@ -339,8 +339,7 @@ def _apply_gradients(
         new = optimizer.update(update)
         weights[where], slots[where] = place.shard_for_storage(where, new.value), dict(new.slots)
         if ema_decay is not None:
-            ema = state.slots[where][EMA]
-            slots[where][EMA] = ema + (1.0 - ema_decay) * (new.value - ema)
+            slots[where][EMA] = _average(state.slots[where][EMA], new.value, ema_decay)
     for where, spec in learner.task.states().items():
         old = state.state[where]
         if where in batch_statistics and spec.decay is not None:
@@ -349,7 +348,13 @@ def _apply_gradients(
             mean = tf.math.divide_no_nan(total, weight)
             old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
         moving[where] = old
+        if ema_decay is not None:
+            slots[where] = {EMA: _average(state.slots[where][EMA], old, ema_decay)}
     return weights, slots, moving
+
+
+def _average(average: tf.Tensor, value: tf.Tensor, decay: float) -> tf.Tensor:
+    return average + (1.0 - decay) * (value - average)
 
 
 @refuse_hidden_state()
@@ -365,7 +370,7 @@ def evaluate_batch(
     Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float scalars.
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
-    states, sides = context.apply(task, weights, batch, method="metrics", call=call)
+    states, sides = context.apply(task, weights, CheckedBatch(batch), method="metrics", call=call)
     check_metrics(task, states)
     return {**states, **sides.metrics}
 

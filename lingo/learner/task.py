@@ -39,10 +39,12 @@ _MEAN = {"sum", "weight"}  # entries of the state of a metric
 
 
 class CheckedBatch(dict[str, Any]):
-    """A batch that a user made, whose error names the missing array."""
+    """A batch whose error names the missing array, and those that there are."""
 
     def __missing__(self, name: str) -> Any:
-        raise ParamError(f"the batch has no {name!r}:{suggest(name, self)} {BATCH_EXAMPLE}")
+        names = ", ".join(self) or "nothing"
+        near = suggest(name, self)
+        raise ParamError(f"the batch has no {name!r}, but {names}.{near} {BATCH_EXAMPLE}")
 
 
 class Task(Layer, interface=True):

@@ -104,7 +104,7 @@ class Optimizer(Configurable, interface=True):
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
-    ema_decay: float | None = None  # per step, of a moving average of the weights; None: no average
+    ema_decay: float | None = None  # per step, of averages of weights and statistics; None: none
 
     def check(self) -> None:
         ranges.check_finite(self.p)

@@ -31,7 +31,7 @@ class Layout(NamedTuple):
     rules: Rules  # map logical axes to mesh axes
     rest: dict[str, Split]  # of each weight between steps
     update: dict[str, Split]  # of each weight and its gradient in the optimizer
-    slots: dict[str, dict[str, Split]]  # path of a weight -> {slot: split}
+    slots: dict[str, dict[str, Split]]  # path of a weight or statistic -> {slot: split}
     state: dict[str, Split]  # of each moving statistic
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
@@ -73,11 +73,13 @@ def layout(
 
     rest = along_batch(by_rules(specs)) if shard_weights else by_rules(specs)
     update = along_batch(rest) if shard_update else rest
+    state = by_rules(learner.task.states())
+    updated = update | state
     slots = {
-        where: {name: _slot_split(update[where], slot) for name, slot in slots.items()}
+        where: {name: _slot_split(updated[where], slot) for name, slot in slots.items()}
         for where, slots in learner.slots().items()
     }
-    return Layout(mesh, rules, rest, update, slots, by_rules(learner.task.states()))
+    return Layout(mesh, rules, rest, update, slots, state)
 
 
 class DeviceBytes(NamedTuple):

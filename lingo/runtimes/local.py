@@ -179,23 +179,20 @@ class LocalProgram:
         return train_step(self._learner, state, batch, self._place)
 
     def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
-        state = self._read()
-        selected = state.select_weights(weights)
-        return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
+        state = self._read().select(weights)
+        return evaluate_batch(self._learner.task, state.weights, state.state, batch, self._place)
 
     def _predictions(
         self, batch: Mapping[str, tf.Tensor], weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
-        state = self._read()
-        selected = state.select_weights(weights)
-        return predict_batch(self._learner.task, selected, state.state, batch, self._place)
+        state = self._read().select(weights)
+        return predict_batch(self._learner.task, state.weights, state.state, batch, self._place)
 
     def _texts(
         self, batch: Batch, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
-        task, state, place = self._learner.task, self._read(), self._place
-        selected = state.select_weights(weights)
-        return decode_batch(task, selected, state.state, batch, decoding, key, place)
+        task, state, place = self._learner.task, self._read().select(weights), self._place
+        return decode_batch(task, state.weights, state.state, batch, decoding, key, place)
 
     def _read(self) -> TrainState:
         return tf.nest.map_structure(tf.convert_to_tensor, self._variables)

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, cast
 
 from lingo.config import regular_file
-from lingo.config.errors import LingoError
+from lingo.config.errors import LingoError, ParamError
 
 PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a name must look like before it becomes part of a path."""
@@ -117,6 +118,24 @@ def open_atomic(path: Path, *, root: Path | None = None) -> Iterator[BinaryIO]:
             raise
         with explain_write_errors(path):
             os.fsync(folder)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a new folder, which gets its name when it is complete; an error leaves nothing.
+
+    Raises ParamError if there is something at the path, StorageError if it cannot be written.
+    """
+    if os.path.lexists(path):
+        raise ParamError(f"{path} exists: name another folder, or remove it")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with explain_write_errors(path):
+        partial.mkdir()
+        try:
+            yield partial
+            partial.rename(path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -102,7 +102,7 @@ class Trained:
         A path is that of one layer, `model/stack/layers/3/ffn/w_in`, also where a program stacks
         layers. An array is cut out when it is asked for, and cannot be written to.
         """
-        return LayerWeights(self._state.select_weights(self.experiment.p.evaluate.weights))
+        return LayerWeights(self._state.select(self.experiment.p.evaluate.weights).weights)
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.

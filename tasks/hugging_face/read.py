@@ -17,7 +17,7 @@ from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.config.params import ParamError, Params, suggest
-from lingo.data import HuggingFaceTokenizer
+from lingo.data import ByteTokenizer, HuggingFaceTokenizer
 from tasks.hugging_face.config import Config, HubModel
 from tasks.hugging_face.decoder import DECODERS
 from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
@@ -50,13 +50,17 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | None:
-    """Returns the params of the tokenizer in a folder of a model; None if there is none."""
-    file = _path(folder) / TOKENIZER
-    if not file.is_file():
+    """Returns the params of the tokenizer in a folder of a model; None if there is none.
+
+    If the model has fewer ids than bytes need, they are those of the missing file, which an error
+    will name, unless an override sets another tokenizer.
+    """
+    file, vocab_size = _path(folder) / TOKENIZER, model.task.vocab_size
+    has_tokenizer = file.is_file()
+    if not has_tokenizer and vocab_size >= ByteTokenizer.vocab_size:
         return None
-    vocab_size = model.task.vocab_size
     tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
-    if model.start_id is not None:
+    if has_tokenizer and model.start_id is not None:
         added = _read_object(file).get("added_tokens", [])
         tokenizer.start = next((t["content"] for t in added if t["id"] == model.start_id), "")
     return tokenizer

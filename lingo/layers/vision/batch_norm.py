@@ -23,7 +23,7 @@ class GroupStatistics(NamedTuple):
 
     deviation: tf.Tensor  # [G, B / G, ..., C], the input minus the mean
     mean: tf.Tensor  # [G, 1, ..., 1, C]
-    variance: tf.Tensor  # [G, 1, ..., 1, C], the mean square of `deviation`
+    variance: tf.Tensor  # [G, 1, ..., 1, C], the mean square of `deviation` in the whole group
 
 
 class BatchNorm(Norm):
@@ -31,7 +31,8 @@ class BatchNorm(Norm):
 
     In training, mean and variance are over a group of neighbouring examples and all positions. With
     `statistics_over` set, results do not depend on how the batch is cut into micro-batches,
-    accumulated parts or replicas, as long as no group is cut. With `statistics_over=None` all
+    accumulated parts or replicas, as long as no group is cut. Only replicas may share a group
+    (Ying et al. 2018, sec. 3.2): they exchange its moments. With `statistics_over=None` all
     examples of a call are one group, whose size depends on that cut; `Replicated` refuses that.
 
     Outside training, they come from moving averages of E[x] and E[x^2] of each step's whole batch,
@@ -91,7 +92,9 @@ class BatchNorm(Norm):
 
     def _group(self, x: tf.Tensor) -> GroupStatistics:
         batch, *rest = sizes_of(x)
-        size = self.p.statistics_over or batch
+        size, replicas = self.p.statistics_over or batch, context.current().replicas
+        shared_by = size // batch if replicas is not None and size % batch == 0 else 1
+        size //= shared_by  # what this replica has of a group
         if isinstance(batch, int) and batch % size:
             raise ParamError(
                 f"{self.path or type(self).__name__}: statistics_over={size} does not divide the"
@@ -101,9 +104,15 @@ class BatchNorm(Norm):
         axes = list(range(1, len(x.shape)))
         mean = tf.reduce_mean(groups, axes, keepdims=True)
         deviation = groups - mean
-        return GroupStatistics(
-            deviation, mean, tf.reduce_mean(tf.square(deviation), axes, keepdims=True)
-        )
+        variance = tf.reduce_mean(tf.square(deviation), axes, keepdims=True)
+        if replicas is not None and shared_by > 1:
+            # For parts of equal size (Chan et al. 1979); E[x^2] - E[x]^2 would lose digits.
+            parts = replicas.gather_neighbours(tf.stack([mean, variance]), shared_by)
+            means, variances = tf.unstack(parts, axis=1)
+            mean = tf.reduce_mean(means, axis=0)
+            variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)
+            deviation = groups - mean
+        return GroupStatistics(deviation, mean, variance)
 
     def _update_averages(self, groups: GroupStatistics) -> None:
         """Adds E[x] and E[x^2] over the call, weighted by its number of examples, to the states."""

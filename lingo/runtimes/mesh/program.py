@@ -53,14 +53,14 @@ class MeshProgram:
 
     def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         with explain_engine_errors():
-            selected = self._state.select_weights(weights)
-            arguments = (selected, self._state.state, *self._put(batch))
+            state = self._state.select(weights)
+            arguments = (state.weights, state.state, *self._put(batch))
             return _read_arrays(self._members.wait(self._functions.evaluate, *arguments))
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         with explain_engine_errors():
-            selected = self._state.select_weights(weights)
-            arguments = (selected, self._state.state, *self._put(batch))
+            state = self._state.select(weights)
+            arguments = (state.weights, state.state, *self._put(batch))
             return _read_arrays(self._members.wait(self._functions.predict, *arguments))
 
     def decode(
@@ -70,8 +70,8 @@ class MeshProgram:
             self._decoders[decoding] = self._functions.decode(decoding)
         with explain_engine_errors():
             arrays, size = self._put(batch)
-            selected, key = self._state.select_weights(weights), random.root_key(seed)
-            arguments = (selected, self._state.state, arrays, key, size)
+            state, key = self._state.select(weights), random.root_key(seed)
+            arguments = (state.weights, state.state, arrays, key, size)
             return _read_arrays(self._members.wait(self._decoders[decoding], *arguments))
 
     def example_slice(self, size: int) -> slice:

@@ -14,6 +14,7 @@ Axes: K steps, B examples.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -68,6 +69,20 @@ class ReplicaPlacement(Placement):
                 flat[i] = value
         return tf.nest.pack_sequence_as(sums, flat)
 
+    def call_fields(self) -> dict[str, Any]:
+        return super().call_fields() | {"replicas": self}
+
+    def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
+        """Returns the `x` of neighbouring replicas, see `Replicas`: one all-reduce, and one back.
+
+        Each replica adds its own to zeros, since an all-gather would first exchange sizes.
+        """
+        replica = tf.distribute.get_replica_context()
+        own, count = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
+        padded = tf.scatter_nd([[own]], x[None], [count, *x.shape])
+        every = replica.all_reduce("SUM", padded)
+        return tf.reshape(every, [count // num, num, *x.shape])[own // num]
+
     def compute(self, function: Callable[[], _T]) -> _T:
         if not self._xla:
             return function()
@@ -99,6 +114,7 @@ class ReplicatedProgram:
             num_processes=processes.count,
             num_replicas=strategy.num_replicas_in_sync // processes.count,
         )
+        self._check_statistics = functools.partial(check_statistics, learner, self._shares, xla=xla)
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # see Local
         with self._joint_computation():
             self._variables = tf.nest.map_structure(self._variable, state)
@@ -109,7 +125,7 @@ class ReplicatedProgram:
         self._sizes = tf.function(self._all_sizes, autograph=False)
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
-        check_statistics(self._learner, self._shares, specs["rows"][0][0])
+        self._check_statistics(specs["rows"][0][0])
         shares, largest = self._shares, self._shares.largest(specs["rows"][0][0])
         size = shares.replica_size(largest, multiple_of=self._row_multiple)
         traced = {
@@ -126,7 +142,7 @@ class ReplicatedProgram:
         num_steps = len(batches["rows"])
         with self._joint_computation(), self._all_or_nothing(num_steps):
             sizes = self._agree(batches["rows"].shape[1])
-            check_statistics(self._learner, self._shares, sum(sizes))
+            self._check_statistics(sum(sizes))
             batch = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
             return self._train(_tensors(batch))
 
@@ -215,20 +231,20 @@ class ReplicatedProgram:
 
     def _states(self, batch: Parts, weights: WhichWeights) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
-            state, task, place = self._read(), self._learner.task, self._placement
-            selected = state.select_weights(weights)
+            state, task, place = self._read().select(weights), self._learner.task, self._placement
             return place.total(
-                place.compute(lambda: evaluate_batch(task, selected, state.state, batch, place))
+                place.compute(
+                    lambda: evaluate_batch(task, state.weights, state.state, batch, place)
+                )
             )
 
         return self._on_replicas(states, batch)
 
     def _predictions(self, batch: Parts, weights: WhichWeights) -> dict[str, tf.Tensor]:
         def predictions(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read(), self._learner.task, self._placement
-            selected = state.select_weights(weights)
+            state, task, place = self._read().select(weights), self._learner.task, self._placement
             return _gather(
-                place.compute(lambda: predict_batch(task, selected, state.state, batch, place))
+                place.compute(lambda: predict_batch(task, state.weights, state.state, batch, place))
             )
 
         return self._on_replicas(predictions, batch)
@@ -237,11 +253,12 @@ class ReplicatedProgram:
         self, batch: Parts, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read(), self._learner.task, self._placement
-            selected = state.select_weights(weights)
+            state, task, place = self._read().select(weights), self._learner.task, self._placement
             return _gather(
                 place.compute(
-                    lambda: decode_batch(task, selected, state.state, batch, decoding, key, place)
+                    lambda: decode_batch(
+                        task, state.weights, state.state, batch, decoding, key, place
+                    )
                 )
             )
 

@@ -73,7 +73,8 @@ class Replicated(Runtime):
         super().check_learner(learner)
         if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
             shares = Shares(index=0, num_processes=1, num_replicas=num)
-            check_statistics(learner, shares, learner.specs["rows"][0][0])
+            xla = self.p.xla and self.p.tpu is None
+            check_statistics(learner, shares, learner.specs["rows"][0][0], xla=xla)
 
     def num_replicas(self, *, devices_ready: bool) -> int | None:
         if self.p.devices != "all":

@@ -2,7 +2,8 @@
 
 Examples stay in order: those of the first process come first, and of these those of its first
 replica. Layers with batch statistics compute the same as on one device only if these are over
-groups of neighbouring examples, and every replica has whole groups without padding.
+groups of neighbouring examples without padding, and every replica has whole groups, or every group
+has the examples of whole replicas.
 
 Axes: B examples.
 """
@@ -15,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.padding import row_multiple
+from lingo.learner.padding import pipelines, row_multiple
 from lingo.learner.state import Learner
 
 
@@ -80,8 +82,12 @@ class Shares(NamedTuple):
         return np.concatenate([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
-def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
-    """Raises ParamError if replicas would compute other statistics of a batch than one device."""
+def check_statistics(learner: Learner, shares: Shares, size: int, *, xla: bool = False) -> None:
+    """Raises ParamError if replicas would compute other statistics of a batch than one device.
+
+    `size` is the number of examples of the batch; `xla` whether XLA compiles what a replica
+    computes by itself.
+    """
     num, parts = shares.num_processes * shares.num_replicas, row_multiple(learner)
     for layer in learner.task.tree():
         if (rows := layer.batch_requirements().examples_counted) is None:
@@ -101,6 +107,8 @@ def check_statistics(learner: Learner, shares: Shares, size: int) -> None:
                 f"--set='runtime=Mesh(data={num})' keeps one group of all examples",
                 "runtime",
             )
+        if rows and num > 1:
+            _check_groups(learner, layer, rows, num_replicas=num, each=size // num, xla=xla)
 
 
 def _groups(layer: Layer, size: int) -> str:
@@ -109,3 +117,27 @@ def _groups(layer: Layer, size: int) -> str:
         return ""
     name = type(layer).__name__
     return f"--set={name}.statistics_over={size} makes groups of so many examples everywhere, "
+
+
+def _check_groups(
+    learner: Learner, layer: Layer, size: int, *, num_replicas: int, each: int, xla: bool
+) -> None:
+    """Raises ParamError if replicas that have `each` examples cannot compute groups of `size`."""
+    if each % size == 0:
+        return
+    if size % each or num_replicas % (size // each):
+        why = "a replica has to have whole groups, or a group whole replicas, each as many"
+    elif learner.accumulation_steps > 1:
+        why = "replicas exchange nothing inside the loop of accumulation_steps"
+    elif xla:
+        why = "replicas exchange nothing inside a program that runtime.xla compiles"
+    elif path.stack_shape(layer.path) or any(layer in p.tree() for p in pipelines(learner.task)):
+        why = "replicas exchange nothing inside the loop of a stack, or inside a pipeline"
+    else:
+        return
+    raise ParamError(
+        f"runtime: {layer.path or type(layer).__name__} takes statistics of groups of {size}"
+        f" examples, and each of {num_replicas} replicas has {each}: {why};"
+        f" --set='runtime=Mesh(data={num_replicas})' computes any groups",
+        "runtime",
+    )

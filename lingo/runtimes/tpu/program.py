@@ -136,15 +136,15 @@ class TpuMeshProgram:
 
     def _states(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, Any]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
-            state, selected = self._read(handles, weights)
-            return evaluate_batch(self._learner.task, selected, state.state, batch, self._place)
+            state, task = self._read(handles, weights), self._learner.task
+            return evaluate_batch(task, state.weights, state.state, batch, self._place)
 
         return self._run(body, fed, num_rows, 0)
 
     def _predictions(self, fed: Fed, num_rows: int, weights: WhichWeights) -> dict[str, tf.Tensor]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
-            state, selected = self._read(handles, weights)
-            return predict_batch(self._learner.task, selected, state.state, batch, self._place)
+            state, task = self._read(handles, weights), self._learner.task
+            return predict_batch(task, state.weights, state.state, batch, self._place)
 
         return self._run(body, fed, num_rows, 0)
 
@@ -152,9 +152,9 @@ class TpuMeshProgram:
         self, fed: Fed, num_rows: int, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def body(handles: Any, batch: dict[str, Any]) -> dict[str, Any]:
-            state, selected = self._read(handles, weights)
+            state = self._read(handles, weights)
             task, place = self._learner.task, self._place
-            return decode_batch(task, selected, state.state, batch, decoding, key, place)
+            return decode_batch(task, state.weights, state.state, batch, decoding, key, place)
 
         return self._run(body, fed, num_rows, 0)
 
@@ -173,7 +173,7 @@ class TpuMeshProgram:
         self._place.check_rules()
         return result
 
-    def _read(self, handles: Any, weights: WhichWeights) -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state as tensors, and its trained or averaged weights."""
+    def _read(self, handles: Any, weights: WhichWeights) -> TrainState:
+        """Returns the state as tensors, as trained or averaged."""
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
-        return state, state.select_weights(weights)
+        return state.select(weights)

@@ -4,9 +4,11 @@ import hashlib
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource, printable
-from lingo.checkpoints.transfer import TensorRead, Transfer, fits
+from lingo.checkpoints.transfer import TensorRead, Transfer, fits, resize_grid
+from lingo.config.lazy import tf
 
 
 class Arrays:
@@ -112,3 +114,34 @@ def test_names_are_shown_in_one_line():
     assert printable("model/w") == "model/w"
     assert printable("a\x1b[2J") == r"'a\x1b[2J'"
     assert printable("x" * 500) == "x" * 120 + "..."
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [((4, 4), (6, 6)), ((3, 5), (7, 4)), ((8, 6), (3, 3)), ((2, 2), (2, 2))]
+)
+def test_a_grid_is_resized_as_an_image_is_by_tensorflow_and_pillow(old, new):
+    grid = np.random.default_rng(0).normal(size=[*old, 3]).astype("f")
+    found = resize_grid(grid.reshape(-1, 3), old, new)
+    expected = tf.image.resize(grid, new, antialias=True).numpy()
+    np.testing.assert_allclose(found.reshape(*new, 3), expected, atol=1e-5)
+    picture = Image.fromarray(grid[..., 0]).resize(new[::-1], Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(found[:, 0].reshape(new), np.array(picture), atol=1e-5)
+
+
+def test_a_row_of_positions_grows_linearly_and_keeps_its_middle():
+    values = np.random.default_rng(0).normal(size=[5, 2]).astype("f")
+    found = resize_grid(values, (5,), (9,))
+    places = (np.arange(9) + 0.5) * 5 / 9 - 0.5  # np.interp repeats the ends, as is wanted
+    expected = np.stack([np.interp(places, np.arange(5), column) for column in values.T], axis=1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found[4], values[2], atol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_a_grid_of_other_size_is_read_and_listed(source):
+    read = TensorRead("w", (2, 2), reverse=True, resize=((3,), (2,)))
+    found = Transfer(source, {"a": read}, {}, [])
+    np.testing.assert_allclose(
+        found.value("a"), resize_grid(np.array([[0.0, 3], [1, 4], [2, 5]]), (3,), (2,))
+    )
+    assert "float64 [2, 3], axes reversed, resized from 3 to 2" in found.table()

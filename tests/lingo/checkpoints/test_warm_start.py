@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 from lingo.checkpoints.sources.weight_source import UnusableSource
+from lingo.checkpoints.transfer import resize_grid
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config.params import ParamError
 from lingo.contract import Guard
@@ -134,6 +135,23 @@ def test_reshape_merges_and_splits_neighbouring_axes(path, values):
         transfer(path, reshape=True)
 
 
+def test_positions_of_another_grid_are_resized_on_request(path, values):
+    table = np.random.RandomState(2).randn(6, 3).astype(np.float32)
+    write(path, values | {"model/table": table})
+    said = r"model/table: \[6, 3\] there, \[4, 3\] .*; if these are positions .* resize would"
+    with pytest.raises(CheckpointMismatch, match=said):
+        transfer(path)
+    found = transfer(path, resize={"model/t.*": ((2, 3), (2, 2))})
+    expected = values | {"model/table": resize_grid(table, (2, 3), (2, 2))}
+    assert_same(read(found), expected)
+    for grids, said in (
+        (((2, 2), (2, 2)), r"\[6, 3\] there, not a grid of 2 x 2"),
+        (((6,), (5,)), r"\[4, 3\] in the model; resize makes a grid of 5$"),
+    ):
+        with pytest.raises(CheckpointMismatch, match=rf"(?m){said}"):
+            transfer(path, resize={"model/table": grids})
+
+
 def test_several_weights_may_be_read_from_one_tensor(path, values):
     del values["model/layers/1/w"]
     found = transfer(write(path, values), rename={"model/layers/1/w": "model/layers/0/w"})
@@ -168,6 +186,9 @@ def test_where_nothing_is_found_names_of_both_sides_are_shown(path):
         ({"rename": {".*": "x", "model/b": "y"}}, "'model/b' matches only weights that earlier"),
         ({"only": ["b"]}, "init_from.only: 'b' matches none of 4 weights; .* whole name"),
         ({"skip": [".*"]}, "leave no weight to read"),
+        ({"resize": {"b": ((2,), (3,))}}, "init_from.resize: 'b' matches none of 4 weights"),
+        ({"resize": {"b": ((2, 2), (3,))}}, r"resize\['b'\]=\(\(2, 2\), \(3,\)\): .* are the gr"),
+        ({"resize": {"b": ((0,), (3,))}}, r"resize\['b'\]=\(\(0,\), \(3,\)\): .* are the gri"),
     ],
 )
 def test_mistakes_are_found_before_a_file_is_opened(fields, said):

@@ -151,6 +151,7 @@ CASES: dict[type[Layer], Case] = {
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),
     nn.ConvNorm: Case(nn.ConvNorm.params(dim=D, output_dim=4), IMAGES),
+    nn.ConvPool: Case(nn.ConvPool.params(dim=D, output_dim=4, dropout_rate=0.2), IMAGES),
     nn.CrossAttention: Case(
         nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
@@ -180,6 +181,7 @@ CASES: dict[type[Layer], Case] = {
             num_classes=3,
             image_shape=(6, 5, 1),
             label_smoothing=0.1,
+            flip_rate=0.5,
         ),
         {"batch": PICTURES},
         method="loss",

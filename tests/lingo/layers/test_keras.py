@@ -217,9 +217,10 @@ def test_weights_are_frozen_by_path_averaged_and_evaluated() -> None:
     assert "model/dense_1/kernel" in changed
     assert not [name for name in changed if "/dense/" in name]
     batch = tf.nest.map_structure(tf.constant, BATCH)
+    states = [after.select(w) for w in ("trained", "ema", "ema")]
     losses = [
-        evaluate_batch(mine.task, after.select_weights(w), after.state, batch)["loss/squares"]
-        for w in ("trained", "ema", "ema")
+        evaluate_batch(mine.task, state.weights, state.state, batch)["loss/squares"]
+        for state in states
     ]
     trained, once, again = (float(loss["sum"]) for loss in losses)
     assert trained != once == again

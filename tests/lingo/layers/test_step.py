@@ -73,6 +73,7 @@ NEITHER = {
     nn.Conv1D,
     nn.Conv2D,
     nn.ConvNorm,
+    nn.ConvPool,
     nn.DepthwiseConv2D,
     nn.ExpertChoiceRouter,
     nn.FactorizedReduction,

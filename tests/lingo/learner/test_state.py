@@ -141,12 +141,13 @@ def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew():
     np.testing.assert_array_equal(momentum[:2], np.zeros((2, D, D)))
 
 
-def test_the_moving_average_begins_with_the_weights():
+def test_moving_averages_begin_with_weights_and_statistics():
     one = learner(STACKED[0])
     state = initial_state(one)
-    for where, weight in state.weights.items():
-        np.testing.assert_array_equal(state.slots[where]["ema"], weight)
-    assert "slots/ema/model/layers/3/w" in named_shapes(one)
+    assert_equal(state.select("ema").weights, state.weights)
+    assert_equal(state.select("ema").state, state.state)
+    for name in ("w", "mean"):
+        assert f"slots/ema/model/layers/3/{name}" in named_shapes(one)
 
 
 def dealt(draw: np.random.Generator, value: np.ndarray, count: int) -> list[Shards]:

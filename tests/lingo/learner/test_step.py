@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.params import Params, interface
+from lingo.config.params import ParamError, Params, interface
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from lingo.learner.state import Learner, TrainState, initial_state
-from lingo.learner.step import local_sums, train_step, update
+from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
+from lingo.learner.step import evaluate_batch, local_sums, train_step, update
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW
@@ -83,7 +83,7 @@ def image_classification() -> tuple[Params, dict[str, np.ndarray]]:
         "labels": draw.randint(0, K, B).astype("i"),
         "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
     }
-    return task.set(label_smoothing=0.1), batch
+    return task.set(label_smoothing=0.1, flip_rate=0.5), batch
 
 
 TASKS = {
@@ -172,6 +172,20 @@ def test_accumulation_steps_change_nothing(num_parts):
     many, batch = one._replace(accumulation_steps=num_parts), with_rows(batch)
     accumulated = tf.function(lambda s, b: train_step(many, s, b), autograph=False)(state, batch)
     assert_same_step(train_step(one, state, batch), accumulated, tol=1e-5)
+
+
+@pytest.mark.parametrize("missing", ["images", "weights"])
+def test_an_array_that_the_batch_lacks_is_named_with_those_that_it_has(missing):
+    task, batch = image_classification()
+    one = learner(task)
+    state = tf.nest.map_structure(tf.constant, load_arrays(initial_state(one)))
+    wrong = with_rows(batch)
+    wrong["image"] = wrong.pop(missing)
+    said = rf"the batch has no {missing!r}, but .*image\..* shows what a batch is"
+    with pytest.raises(ParamError, match=said):
+        train_step(one, state, wrong)
+    with pytest.raises(ParamError, match=said):
+        evaluate_batch(one.task, state.weights, state.state, wrong)
 
 
 def test_a_batch_that_does_not_split_into_parts_is_refused():

@@ -80,9 +80,9 @@ def test_weights_rest_as_the_rules_say():
 
 def test_slots_and_averages_are_split_as_the_update():
     found = laid(Block.params(), shard_update=True)
-    for where, slots in found.slots.items():
-        assert set(slots) == {"m", "v", "ema"}
-        assert set(slots.values()) == {found.update[where]}
+    for where, split in found.update.items():
+        assert found.slots[where] == {"m": split, "v": split, "ema": split}
+    assert found.slots["model/mean"] == {"ema": found.state["model/mean"]}
 
 
 def test_a_slot_that_runs_along_some_axes_is_split_along_these():
@@ -144,7 +144,7 @@ def test_each_device_holds_its_share_of_everything():
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
     assert found == {
         "weights": DeviceBytes(4 * (18 + 18 + 6 + 1), 0),
-        "slots": DeviceBytes(3 * 4 * (9 + 9 + 3 + 1), 0),
+        "slots": DeviceBytes(3 * 4 * (9 + 9 + 3 + 1) + 4 * 12, 0),
         "gradients": DeviceBytes(4 * (9 + 9 + 3 + 1), 0),
         "statistics": DeviceBytes(4 * 12, 0),
     }

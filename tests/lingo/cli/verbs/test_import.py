@@ -72,3 +72,15 @@ def test_mistakes_are_told_and_leave_nothing(lingo: Callable, flags, words) -> N
     assert done.code == 2
     assert words in done.err
     assert not pathlib.Path("run").exists()
+
+
+def test_a_folder_without_a_tokenizer_that_its_few_ids_need_is_told(
+    lingo: Callable, folder: pathlib.Path
+) -> None:
+    (folder / "tokenizer.json").unlink()
+    pathlib.Path("text.txt").write_text("Is this a text? It is one. " * 40)
+    source = "--set=train_input.source=TextFiles(pattern=text.txt)"
+    done = lingo("import", f"--from={folder}", "--run=run", source)
+    assert done.code == 5
+    assert f"{folder}/tokenizer.json cannot be read: No such file" in done.err
+    assert not pathlib.Path("run").exists()

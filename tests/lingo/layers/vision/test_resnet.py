@@ -116,15 +116,36 @@ def test_with_a_last_gamma_of_zeros_a_block_first_adds_nothing(block, norm) -> N
     np.testing.assert_array_equal(apply(layer, weights, X, call=call)[0], np.maximum(X, 0))
 
 
+def test_channels_are_multiples_of_the_width() -> None:
+    narrow, wide = (
+        model(num_layers=14, num_classes=5, small_images=True, stem_stride=2, width=width)
+        for width in (4, 8)
+    )
+    for shape in ([1, 32, 32, 3], [1, 64, 48, 3]):
+        sizes = []
+        for built in (narrow, wide):
+            seen = [tuple(shape)]
+            for layer in built.layers[:-1]:
+                seen.append(layer.output_shape(seen[-1]))
+            sizes.append(seen[1:])
+        assert [size[3] for size in sizes[0]] == [4, 16, 32, 64, 64]
+        assert [(*size[:3], 2 * size[3]) for size in sizes[0]] == sizes[1]
+        assert sizes[0][-1][1:3] == (shape[1] // 8, shape[2] // 8)
+
+
 # ---- whole networks -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("fields", "shape"),
-    [({"small_images": True, "channels": 1}, (2, 8, 8, 1)), ({}, (2, 37, 40, 3))],
+    [
+        ({"small_images": True, "channels": 1}, (2, 8, 8, 1)),
+        ({"num_layers": 14, "width": 4, "small_images": True, "stem_stride": 2}, (2, 9, 8, 3)),
+        ({}, (2, 37, 40, 3)),
+    ],
 )
 def test_shapes_and_flops_are_those_of_the_call(fields, shape, draw) -> None:
-    built = model(num_layers=18, num_classes=5, **fields)
+    built = model(**{"num_layers": 18, "num_classes": 5} | fields)
     weights, state = draw(built), states(built)
     call = tf.function(
         lambda x: apply(built, weights, x, call={"state": state})[0], autograph=False
@@ -183,5 +204,5 @@ def test_resnet_50_computes_what_that_of_keras_does_with_its_weights() -> None:
 
 
 def test_a_number_of_layers_that_is_not_published_is_refused() -> None:
-    with pytest.raises(ParamError, match="num_layers=20 is not one of 18, 34, 50, 101, 152"):
+    with pytest.raises(ParamError, match="num_layers=20 is not one of 14, 18, 34, 50, 101, 152"):
         resnet(num_layers=20, num_classes=10)

@@ -87,7 +87,7 @@ def test_it_computes_its_formula(draw, traced_flops, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"size": "XL"}, "size='XL' is not one of Ti, S, B, L"),
+        ({"size": "XL"}, "size='XL' is not one of XXS, Ti, S, B, L"),
         (
             {"size": "S", "positions": "rotary"},
             "positions='rotary' is not one of sinusoid, learned",

@@ -57,7 +57,9 @@ NETWORKS = {"convolutions": convolutions, "attention": attention}
 def train(network: str, runtime: Params) -> dict[str, np.ndarray]:
     """Returns the weights after a few steps."""
     model = nn.Chain.params(layers=NETWORKS[network]())
-    task = ImageClassification.params(model=model, num_classes=3, image_shape=(H, W, 1))
+    task = ImageClassification.params(
+        model=model, num_classes=3, image_shape=(H, W, 1), flip_rate=0.5
+    )
     learner = Learner(task.build(), Sgd.params(learning_rate=0.3).build())
     draw = np.random.default_rng(0)
     batches = {

@@ -14,8 +14,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.initial import Constant, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.repeat import Repeat
-from lingo.learner.state import Learner, TrainState, initial_state
+from lingo.layers.stacks.stack import Stack
+from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
 from lingo.learner.task import Task
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
@@ -30,7 +32,7 @@ from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.runtime import Program
 
-NUM_STEPS = 3
+NUM_STEPS = 5
 
 CASES = {
     "Adafactor": Adafactor.params(learning_rate=0.1, beta1=0.5),
@@ -87,7 +89,7 @@ class Pull(Task):
     """Pulls every element of every weight towards a number of its own times that of the example."""
 
     init: Initializer = Constant.params(value=0.5)  # of what is no matrix
-    stack: Repeat = Repeat.params(layer=Rows, num_layers=3)  # the stacked ones
+    stack: Stack = Repeat.params(layer=Rows, num_layers=3)  # the stacked ones
 
     def setup(self) -> None:
         half = self.p.init.build()
@@ -108,8 +110,8 @@ def test_every_optimizer_class_is_among_the_cases():
     assert classes() - {"Optimizer", "LayerwiseOptimizer"} <= set(CASES)
 
 
-def learner(optimizer: Params) -> Learner:
-    return Learner(Pull.params().build(), optimizer.build())
+def learner(optimizer: Params, **fields: Any) -> Learner:
+    return Learner(Pull.params(**fields).build(), optimizer.build())
 
 
 def trained(program: Program) -> TrainState:
@@ -138,3 +140,24 @@ def test_the_update_in_parts_is_that_of_one_device(name, mesh):
         trained(program),
         on_one_device(name),
     )
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Lars"])
+def test_each_layer_of_a_stack_or_pipeline_has_a_ratio_of_its_own(name):
+    layers = {"layer": Rows.params(), "num_layers": 4}
+    stages = Pipeline.params(**layers, num_stages=2, num_micro_batches=2)
+    runtimes = {
+        "separate": (Stack.params(**layers), Local.params()),
+        "scan": (Repeat.params(**layers), Mesh.params(data=4, shard_update=True)),
+        "pipeline": (stages, Mesh.params(stage=2, data=2, shard_update=True)),
+    }
+    found = {}
+    for case, (stack, runtime) in runtimes.items():
+        one = learner(CASES[name], stack=stack)
+        program = runtime.build().start(one, initial_state(one))
+        found[case] = dict(named_tensors(one, trained(program)))
+    assert "weights/stack/layers/3/w" in found["separate"]
+    for tensor, value in found["separate"].items():
+        for case in ("scan", "pipeline"):
+            message = f"{case}: {tensor}"
+            np.testing.assert_allclose(found[case][tensor], value, 2e-5, 1e-6, err_msg=message)

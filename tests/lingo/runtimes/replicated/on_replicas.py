@@ -35,6 +35,7 @@ from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Program
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
+from tests.lingo.runtimes.replicated.on_groups import distances
 
 T, V = 5, 11
 LOOPS = (1, 3, 2)
@@ -233,6 +234,7 @@ def on_workers() -> dict[str, Any]:
             "rows": [program.example_slice(7).start, program.example_slice(7).stop],
             "any": [processes.any(processes.index == 1), processes.any(False)],
             "shared": processes.share("word", "hello" if processes.is_leader else None),
+            "distances": distances(Replicated.params(), 8),
         }
         text = started(Replicated.params(), learner(language_model()), texts)
         predictions = [predicted(text, num) for num in (7, 1)]

@@ -20,6 +20,7 @@ from lingo.learner.state import num_bytes
 from lingo.runtimes.replicated import replicated
 from lingo.runtimes.replicated.replicated import Replicated
 from tests.lingo.runtimes.child import ROOT, printed
+from tests.lingo.runtimes.replicated.test_groups import assert_descended
 
 PROGRAM = pathlib.Path(__file__).with_name("on_replicas.py")
 pytestmark = pytest.mark.xdist_group("replicated")  # the programs run once
@@ -136,6 +137,11 @@ def test_each_feeds_its_rows_and_has_all_texts(workers):
 def test_each_has_all_predictions(workers):
     assert workers[0]["predicted"] == workers[1]["predicted"]
     assert [np.shape(one["tokens"]) for one in workers[0]["predicted"]] == [(7, 5), (1, 5)]
+
+
+def test_a_group_of_the_examples_of_both_is_normalized_as_numpy_does(workers):
+    assert workers[0]["distances"] == workers[1]["distances"]
+    assert_descended(workers[0]["distances"], 8)
 
 
 def test_they_agree(workers):

@@ -213,7 +213,7 @@ def test_numbers_convert_where_no_value_changes_and_floats_are_rounded(fit, row)
     [
         (
             {"weights": np.ones(2, "f")},
-            r"the batch has no 'x': experiment\.train_input\.batch\(0\)",
+            r"the batch has no 'x', but example_id, rows, weights\. experiment\.train_input",
         ),
         (
             {"x": np.ones([2, 5], "f")},

@@ -1,0 +1,97 @@
+"""Writes a folder of images as TFRecord files.
+
+    lingo records --images=flowers --output=flowers_records
+    lingo records --images=flowers --output=flowers_256 --size=256 --shards=16
+    lingo records --images=val --classes=train_records/classes.txt --output=val_records
+
+The folder of images has a folder for each class, with JPEG and PNG files. It prints the --set that
+makes an experiment read the records. They are shuffled, have the layout of ImageNet's, and are
+faster to read than many small files. --size shrinks larger images, so that decoding them is faster,
+too. The new folder appears only when it is complete, and no folder is overwritten.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+from absl import flags
+
+from lingo.cli import command
+from lingo.cli.command import UsageError
+from lingo.config.params import Params
+from lingo.data.images.encoded import open_images, read_classes
+from lingo.data.images.image_folder import ImageFolder, class_folders
+from lingo.data.images.record_writer import CLASSES, write_records
+from lingo.trainer.progress import Progress
+
+WORD = ""  # it takes no word beside its flags
+SHARD_BYTES = 128 * 2**20  # about as many as those of ImageNet have
+
+_PLAIN = re.compile(r"[\w./~*-]+")
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    command.string("images", "The folder that has a folder of images for each class.", values)
+    command.string("output", "The folder to write; it must not exist.", values)
+    command.string("classes", "File with a class a line; else the folders, sorted.", values)
+    command.integer("shards", "Number of files; else one per 128 MiB.", values, lower_bound=1)
+    pixels = "Pixels of the shorter side of larger images; else as they are."
+    command.integer("size", pixels, values, lower_bound=1)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Writes the folder, and prints the flag that uses it."""
+    del word
+    output = _check(values)
+    source = _source(values).build()
+    with Progress(max_steps=0) as progress:
+        with progress.work(f"reading {values.images}") as advance:
+            index = open_images(source, progress=advance)
+        total = len(index.size)
+        num_shards = min(total, values.shards or -(-int(index.size.sum()) // SHARD_BYTES))
+        with progress.work(f"writing {output}") as advance:
+            write_records(source, output, num_shards=num_shards, size=values.size, progress=advance)
+    shards = sorted(output.glob("*.tfrecord"))
+    size = sum(file.stat().st_size for file in shards)
+    num_classes = source.p.num_classes
+    print(
+        f"{output}: {total:,} images of {num_classes:,} classes in {len(shards):,} files,"
+        f" {size:,} bytes"
+    )
+    print(f"use: {_usage(output, num_classes)}")
+    return 0
+
+
+def _check(values: flags.FlagValues) -> Path:
+    """Returns the path of the output; raises UsageError for a mistake in the flags."""
+    for name in ("images", "output"):
+        if values[name].value is None:
+            raise UsageError(f"no {name} given: lingo records --images=FOLDER --output=FOLDER")
+    output = Path(values.output)
+    if os.path.lexists(output):
+        raise UsageError(f"--output={output} exists: name another folder, or remove it")
+    if not output.parent.is_dir():
+        raise UsageError(f"--output={output}: there is no directory {output.parent}")
+    return output
+
+
+def _source(values: flags.FlagValues) -> Params:
+    """Returns the source of the images, which has as many classes as there are."""
+    names = read_classes(values.classes) if values.classes else class_folders(values.images)
+    return ImageFolder.params(folder=values.images, num_classes=len(names), classes=values.classes)
+
+
+def _usage(output: Path, num_classes: int) -> str:
+    """Returns the flag that makes an experiment read the records."""
+    pattern, classes = (_quote(str(output / name)) for name in ("*.tfrecord", CLASSES))
+    source = f"ImageRecords(pattern={pattern},classes={classes},num_classes={num_classes})"
+    return f"--set={shlex.quote(f'train_input.source={source}')}"
+
+
+def _quote(path: str) -> str:
+    """Returns a path as the value of a field of an override."""
+    return path if _PLAIN.fullmatch(path) else repr(path)

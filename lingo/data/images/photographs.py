@@ -1,0 +1,72 @@
+"""Parts of the two photographs that come with scikit-learn: real JPEGs that need no download.
+
+Axes: N images, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+import numpy as np
+from PIL import Image
+
+from lingo.config.errors import MissingPackage
+from lingo.data.images.labelled import Labelled, LabelledImages
+from lingo.data.sources.files import open_file
+
+NAMES = ("china", "flower")
+"""The classes: a temple in China, and a flower."""
+
+_SIDE, _STEP = 64, 16  # pixels of an image, and from one to the next
+_HELDOUT = 0.25  # part of a photograph's width, on the right
+
+
+class Photographs(LabelledImages):
+    """Squares of a photograph of a temple and of one of a flower. `pip install 'lingo-tf[data]'`.
+
+    They overlap, by three quarters for neighbours. Those of the right quarter of a photograph are
+    held out, and share no pixel with the others; `heldout_fraction` changes nothing. As there are
+    only two photographs, a model that tells them apart has learned two places, not two classes.
+    """
+
+    image_shape = (_SIDE, _SIDE, 3)
+    num_classes = len(NAMES)
+
+    def read(self) -> Labelled:
+        parts = [squares(read_photograph(name), split=self.p.split) for name in NAMES]
+        labels = np.repeat(np.arange(len(NAMES), dtype=np.int32), [len(part) for part in parts])
+        return Labelled(np.concatenate(parts).astype(np.float32) / 255, labels)
+
+    @functools.cached_property
+    def arrays(self) -> Labelled:
+        """The images of this split, which a place decides, not a hash."""
+        return self.read()
+
+
+def read_photograph(name: str) -> np.ndarray:
+    """Returns a photograph, uint8 [427, 640, 3]; raises MissingPackage without scikit-learn."""
+    with open_file(photograph_path(name)) as file:
+        return np.asarray(Image.open(file).convert("RGB"))
+
+
+def photograph_path(name: str) -> str:
+    """Returns the path of a photograph's JPEG; raises MissingPackage without scikit-learn."""
+    spec = importlib.util.find_spec("sklearn")  # to import it would take long
+    if spec is None or spec.origin is None:
+        raise MissingPackage(
+            "Photographs needs scikit-learn, which is not installed: pip install 'lingo-tf[data]'"
+        )
+    return os.path.join(os.path.dirname(spec.origin), "datasets", "images", f"{name}.jpg")
+
+
+def squares(photograph: np.ndarray, *, split: str) -> np.ndarray:
+    """Returns the squares of a split of a photograph [H, W, C], uint8 [N, 64, 64, C]."""
+    border = round((1 - _HELDOUT) * photograph.shape[1])
+    first, last = {"all": (0, None), "train": (0, border), "heldout": (border, None)}[split]
+    windows = np.lib.stride_tricks.sliding_window_view(
+        photograph[:, first:last], (_SIDE, _SIDE), axis=(0, 1)
+    )
+    part = windows[::_STEP, ::_STEP]  # [rows, columns, C, 64, 64]
+    return part.reshape(-1, photograph.shape[2], _SIDE, _SIDE).transpose(0, 2, 3, 1)

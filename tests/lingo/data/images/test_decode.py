@@ -1,0 +1,163 @@
+"""Parts of JPEG and PNG: the pixels that Pillow decodes, upright, and bilinear resizing."""
+
+from __future__ import annotations
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from lingo.data.images.decode import BrokenImage, decode, part_of, read_header
+from lingo.data.images.view import Window
+from lingo.ops.image.box import Box
+from tests.lingo.data.images.pictures import decode_by_pillow, encode, picture
+
+GREY = np.asarray(Image.fromarray(picture(16, 16)).convert("L"))
+
+
+def show(data, window, size=16, channels=3):
+    return decode([part_of(data, read_header(data), window)], size=size, channels=channels)[0]
+
+
+def whole(data, channels=3):
+    height, width = read_header(data).upright_size
+    assert height == width == 16
+    return show(data, Window(Box(0, 0, 16, 16)), channels=channels)
+
+
+def bilinear(image, size):
+    """Returns [size, size, C] by the textbook, with the centers of pixels at half numbers."""
+    out = image.astype(float)
+    for axis in (0, 1):
+        places = (np.arange(size) + 0.5) * out.shape[axis] / size - 0.5
+        places = places.clip(0, out.shape[axis] - 1)
+        low = np.floor(places).astype(int)
+        high = np.minimum(low + 1, out.shape[axis] - 1)
+        share = (places - low).reshape([-1 if i == axis else 1 for i in range(3)])
+        out = out.take(low, axis) * (1 - share) + out.take(high, axis) * share
+    return out
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_pixels_are_those_that_pillow_decodes(form):
+    data = encode(picture(16, 16), form)
+    np.testing.assert_array_equal(whole(data), decode_by_pillow(data))
+    image = Image.open(io.BytesIO(data))
+    image.draft("L", None)  # a JPEG has grey in a channel of its own
+    difference = whole(data, 1)[..., 0].astype(int) - np.asarray(image.convert("L"))
+    assert abs(difference).max() <= (0 if form == "JPEG" else 1)
+
+
+@pytest.mark.parametrize(
+    ("image", "form"),
+    [
+        (Image.fromarray(GREY), "JPEG"),
+        (Image.fromarray(GREY), "PNG"),
+        (Image.fromarray(picture(16, 16)).convert("P"), "PNG"),
+        (Image.fromarray(np.dstack([picture(16, 16), GREY]), "RGBA"), "PNG"),
+        (Image.fromarray(np.dstack([GREY, GREY]), "LA"), "PNG"),
+    ],
+    ids=["grey JPEG", "grey PNG", "palette", "alpha", "grey and alpha"],
+)
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated")
+def test_grey_palettes_and_alpha_become_colours(image, form):
+    data = encode(image, form)
+    np.testing.assert_array_equal(whole(data), decode_by_pillow(data))
+
+
+def test_cmyk_becomes_rgb():
+    data = encode(Image.fromarray(picture(16, 16)).convert("CMYK"))
+    difference = whole(data).astype(int) - decode_by_pillow(data)
+    assert abs(difference).max() <= 3
+
+
+def test_16_bits_become_8():
+    deep = Image.fromarray((GREY.astype(np.uint16) << 8) + 7)
+    np.testing.assert_array_equal(whole(encode(deep, "PNG"), 1)[..., 0], GREY)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_part_is_that_of_the_whole_image(form):
+    data = encode(picture(48, 64), form)
+    box = Box(row=13, column=21, height=16, width=16)
+    expected = decode_by_pillow(data)[box.slices].astype(int)
+    found = show(data, Window(box)).astype(int)
+    # Colours of a JPEG are blurred over two pixels, which a part has not beyond its rim.
+    assert abs(found - expected)[1:-1, 1:-1].max() <= (2 if form == "JPEG" else 0)
+    assert abs(found - expected).max() <= (16 if form == "JPEG" else 0)
+    mirrored = show(data, Window(box, is_mirrored=True))
+    np.testing.assert_array_equal(mirrored, found[:, ::-1])
+
+
+@pytest.mark.parametrize("box", [Box(2, 3, 24, 30), Box(0, 5, 9, 12)], ids=["smaller", "larger"])
+def test_resizing_is_bilinear(box):
+    data = encode(picture(40, 50), "PNG")
+    expected = bilinear(decode_by_pillow(data)[box.slices], 16)
+    assert abs(show(data, Window(box)) - expected).max() <= 0.51
+
+
+@pytest.mark.parametrize(("form", "bound"), [("PNG", 0.51), ("JPEG", 3)])
+def test_a_large_part_is_divided_first_so_that_no_pixel_is_left_out(form, bound):
+    image = picture(140, 200).copy()
+    image[::2, ::2] ^= 32  # every fourth pixel differs, which bilinear alone would miss or hit
+    data = encode(image, form, subsampling=0)
+    box = Box(8, 16, 128, 160)
+    means = decode_by_pillow(data)[box.slices].reshape(16, 8, 20, 8, 3).mean((1, 3))
+    assert abs(show(data, Window(box)) - bilinear(means, 16)).max() <= bound
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_turned_as_its_exif_orientation_says(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encode(picture(40, 50), "PNG", exif=exif)
+    with Image.open(io.BytesIO(data)) as stored:
+        upright = np.asarray(ImageOps.exif_transpose(stored))
+    assert read_header(data).upright_size == upright.shape[:2]
+    for box, is_mirrored in itertools.product([Box(3, 10, 16, 16), Box(1, 2, 21, 30)], (0, 1)):
+        window = Window(box, bool(is_mirrored))
+        plain = encode(np.ascontiguousarray(upright), "PNG")
+        np.testing.assert_array_equal(show(data, window), show(plain, window))
+
+
+def test_images_of_a_batch_do_not_depend_on_each_other():
+    data = [encode(picture(20, 20, seed=i), ("JPEG", "PNG")[i % 2]) for i in range(5)]
+    parts = [part_of(d, read_header(d), Window(Box(1, i, 15, 14))) for i, d in enumerate(data)]
+    together = decode(parts, size=8, channels=3)
+    assert together.shape == (5, 8, 8, 3)
+    for part, pixels in zip(parts, together, strict=True):
+        np.testing.assert_array_equal(decode([part], size=8, channels=3)[0], pixels)
+    assert decode([], size=8, channels=3).shape == (0, 8, 8, 3)
+
+
+@pytest.mark.parametrize("data", [b"", b"GIF89a", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n1234"])
+def test_what_is_no_image_is_broken(data):
+    with pytest.raises(BrokenImage):
+        read_header(data)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_an_image_that_is_cut_short_is_broken(form):
+    data = encode(picture(64, 64), form)
+    with pytest.raises(BrokenImage, match=r"(?i)jpeg|png"):
+        show(data[: len(data) // 2], Window(Box(0, 0, 64, 64)))
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_flipped_bytes_are_pixels_or_a_broken_image_but_no_other_error(form):
+    data = encode(picture(16, 16), form)
+    random, broken = np.random.default_rng(0), list[str]()
+    for _ in range(60):
+        changed = bytearray(data)
+        changed[random.integers(len(data))] ^= int(random.integers(1, 256))
+        try:
+            header = read_header(bytes(changed))
+            part = part_of(bytes(changed), header, Window(Box(0, 0, *header.upright_size)))
+            if header.height * header.width < 1e6:
+                decode([part], size=4, channels=3)
+        except BrokenImage as error:
+            broken.append(str(error))
+    assert broken
+    assert all(broken)

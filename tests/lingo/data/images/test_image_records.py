@@ -1,0 +1,153 @@
+"""Images in TFRecord files, as ImageNet's and as TensorFlow Datasets writes them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.data.images.encoded import from_document, open_images
+from lingo.data.images.image_records import ImageRecords, TfdsImages
+from lingo.data.sources.files import DataError
+from tests.lingo.data.images.pictures import encode, picture, write_example
+
+IMAGES = [encode(picture(8, 8, seed=i), ("JPEG", "PNG")[i % 2]) for i in range(5)]
+LABELS = [2, 0, 1, 1, 2]
+MODULE = "tensorflow_datasets.core.features"
+
+
+def write_records(file, *, first_label=1, image="image/encoded", label="image/class/label"):
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for data, number in zip(IMAGES, LABELS, strict=True):
+            write_example(writer, data, number + first_label, image, label)
+    return file
+
+
+def images(source):
+    index = open_images(source)
+    return [from_document(index.read(i, 0, int(n))) for i, n in enumerate(index.size)]
+
+
+def records(file, **fields):
+    return ImageRecords.params(**{"pattern": str(file), "num_classes": 3} | fields).build()
+
+
+def test_images_and_labels_are_those_that_tensorflow_parses(tmp_path):
+    file = write_records(tmp_path / "a.tfrecord")
+    spec = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], tf.int64),
+    }
+    found = images(records(file))
+    for (label, data), raw in zip(found, tf.data.TFRecordDataset(str(file)), strict=True):
+        parsed = tf.io.parse_single_example(raw, spec)
+        assert data == parsed["image/encoded"].numpy()
+        assert label + 1 == parsed["image/class/label"].numpy()
+    assert [label for label, _ in found] == LABELS
+
+
+def test_features_and_the_first_label_may_be_others(tmp_path):
+    file = write_records(tmp_path / "a.tfrecord", first_label=0, image="jpg", label="y")
+    found = images(records(file, feature="jpg", label_feature="y", first_label=0))
+    assert found == list(zip(LABELS, IMAGES, strict=True))
+
+
+def test_classes_have_the_names_in_a_file_or_none(tmp_path):
+    file, names = write_records(tmp_path / "a.tfrecord"), tmp_path / "classes.txt"
+    names.write_text("ant\nbee\ncat\n")
+    assert records(file).class_names() == []
+    assert records(file, classes=str(names)).class_names() == ["ant", "bee", "cat"]
+    with pytest.raises(DataError, match="has 3 classes, but num_classes=4: set it to 3"):
+        images(records(file, classes=str(names), num_classes=4))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_classes": 2}, r"a\.tfrecord, image 1, byte 0: its label, counted from 0, is 2, but"),
+        ({"first_label": 2}, r"image 2, .*counted from 0, is -1, but num_classes=3 classes have 0"),
+        ({"feature": "png"}, r"image 1, .*no feature 'png'; features: 'image/class/label'"),
+        ({"label_feature": "image/encoded2"}, "no feature 'image/encoded2'"),
+    ],
+)
+def test_records_of_another_layout_are_an_error(tmp_path, fields, message):
+    file = write_records(tmp_path / "a.tfrecord")
+    with pytest.raises(DataError, match=message):
+        images(records(file, **fields))
+
+
+def test_a_label_that_is_a_text_is_an_error(tmp_path):
+    file = tmp_path / "a.tfrecord"
+    feature = {n: tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"1"])) for n in "xy"}
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        example = tf.train.Example(features=tf.train.Features(feature=feature))
+        writer.write(example.SerializeToString())
+    with pytest.raises(DataError, match="feature 'y' has 0 integers, not one"):
+        images(records(file, feature="x", label_feature="y"))
+    with pytest.raises(ParamError, match="feature and label_feature are both 'x'"):
+        records(file, feature="x", label_feature="x")
+
+
+def test_a_damaged_record_is_an_error_or_left_out(tmp_path):
+    file = write_records(tmp_path / "a.tfrecord")
+    content = bytearray(file.read_bytes())
+    content[-30] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"image 5, .*its checksum is wrong.*max_damaged=N"):
+        images(records(file))
+    assert [label for label, _ in images(records(file, max_damaged=1))] == LABELS[:-1]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """Two shards, as tensorflow-datasets writes them for an image and its class."""
+    split = {"name": "train", "shardLengths": ["5", "5"]}
+    info = {"fileFormat": "tfrecord", "name": "zoo", "splits": [split]}
+    (tmp_path / "dataset_info.json").write_text(json.dumps(info))
+    features = {
+        "image": {
+            "pythonClassName": f"{MODULE}.image_feature.Image",
+            "image": {"dtype": "uint8", "encodingFormat": "jpeg"},
+        },
+        "label": {
+            "pythonClassName": f"{MODULE}.class_label_feature.ClassLabel",
+            "classLabel": {"numClasses": "3"},
+        },
+        "id": {"pythonClassName": f"{MODULE}.text_feature.Text", "text": {}},
+    }
+    content = {"featuresDict": {"features": features}}
+    (tmp_path / "features.json").write_text(json.dumps(content))
+    (tmp_path / "label.labels.txt").write_text("ant\nbee\ncat\n")
+    for i in range(2):
+        file = tmp_path / f"zoo-train.tfrecord-{i:05d}-of-00002"
+        write_records(file, first_label=0, image="image", label="label")
+    return tmp_path
+
+
+def tfds(directory, **fields):
+    return TfdsImages.params(**{"directory": str(directory), "num_classes": 3} | fields).build()
+
+
+def test_a_tfds_directory_has_images_classes_and_their_names(directory):
+    source = tfds(directory)
+    assert images(source) == 2 * list(zip(LABELS, IMAGES, strict=True))
+    assert source.class_names() == ["ant", "bee", "cat"]
+    train, heldout = (tfds(directory, split=s, heldout_fraction=0.5) for s in ("train", "heldout"))
+    assert len(images(train)) + len(images(heldout)) == 10
+    assert np.unique([data for _, data in images(heldout)]).size == len(images(heldout)) / 2
+
+
+def test_a_tfds_directory_of_other_classes_or_features_is_an_error(directory):
+    with pytest.raises(DataError, match="has 3 classes, but num_classes=2: set it to 3"):
+        images(tfds(directory, num_classes=2))
+    with pytest.raises(DataError, match="feature 'id' is not an image; images: 'image'"):
+        images(tfds(directory, feature="id"))
+    with pytest.raises(DataError, match="feature 'id' is not a label; labels: 'label'"):
+        images(tfds(directory, label_feature="id"))
+    (directory / "label.labels.txt").unlink()
+    assert tfds(directory).class_names() == []
+    with pytest.raises(DataError, match="'label' has 3 classes, but num_classes=4"):
+        images(tfds(directory, num_classes=4))
