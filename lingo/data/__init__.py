@@ -11,6 +11,7 @@ from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.digits import Digits
 from lingo.data.images.glyph_input import GlyphInput
 from lingo.data.images.image_input import ImageInput
+from lingo.data.images.mixed_input import MixedInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
 from lingo.data.objectives.prefix_text import PrefixText
@@ -47,6 +48,7 @@ __all__ = [
     "InstalledSource",
     "JsonLines",
     "JsonlPairs",
+    "MixedInput",
     "Mixture",
     "OwnSentinelTokenizer",
     "PairInput",

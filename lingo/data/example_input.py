@@ -36,16 +36,26 @@ class ExampleInput(Input, interface=True):
     The names, shapes and dtypes of a batch are those of the first example. `augment` is a function
     of (example, key), called for every example that is read: `example` is {name: array} of one
     example, `key` a random key of `lingo.ops.random` that depends on the seed and on the number of
-    the example, which counts on through the epochs. It returns {name: array}, always of the same
-    names, shapes and dtypes. So a resumed run augments as one that was not interrupted.
+    the example, which counts on through the epochs; `augment_arguments` are its further arguments.
+    It returns {name: array}, always of the same names, shapes and dtypes. So a resumed run augments
+    as one that was not interrupted.
     """
 
     augment: Function | None = None  # changes an example in training: of (example, key)
+    augment_arguments: dict[str, Any] = {}  # further ones of augment, by name
 
     repeat_advice = (
         "random changes are for `augment`, which draws from its key (lingo.ops.random); a shuffle"
         " needs a seed"
     )
+
+    def check(self) -> None:
+        super().check()
+        augment, arguments = self.p.augment, dict(self.p.augment_arguments)
+        if augment is not None:
+            check_arguments(augment, arguments, field="augment_arguments", before=(None, None))
+        elif arguments:
+            raise ParamError(f"augment_arguments={arguments!r:.80} are for augment, which is None")
 
     def setup(self) -> None:
         # not a cached property: ParamError is an AttributeError, which an attribute would hide
@@ -102,7 +112,8 @@ class ExampleInput(Input, interface=True):
         for i, number in enumerate(numbers.tolist()):
             key = random.fold(random.fold(root, number >> 32), number & 0xFFFFFFFF)
             with code_of(augment):
-                result = augment({name: array[i] for name, array in arrays.items()}, key)
+                example = {name: array[i] for name, array in arrays.items()}
+                result = augment(example, key, **self.p.augment_arguments)
             if not isinstance(result, Mapping):
                 raise ParamError(
                     f"{label(augment)} returned {describe_kind(result)}, not a dict of the arrays"
@@ -140,13 +151,24 @@ def code_of(function: Callable[..., Any]) -> contextlib.AbstractContextManager[N
     return user_code(Path(function.__code__.co_filename))
 
 
+def check_arguments(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    field: str,
+    before: tuple[Any, ...] = (),
+) -> None:
+    """Raises ParamError if arguments, of a field, do not fit a function after those `before`."""
+    try:
+        inspect.signature(function).bind(*before, **arguments)
+    except TypeError as error:
+        given = f"{field}={dict(arguments)!r:.80}"
+        raise ParamError(f"{given} do not fit {label(function)}: {error}") from None
+
+
 def call_function(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Returns what a function of the user's returns; raises ParamError if arguments do not fit."""
-    try:
-        inspect.signature(function).bind(**arguments)
-    except TypeError as error:
-        given = f"arguments={dict(arguments)!r:.80}"
-        raise ParamError(f"{given} do not fit {label(function)}: {error}") from None
+    check_arguments(function, arguments, field="arguments")
     with code_of(function):
         return function(**arguments)
 

@@ -57,6 +57,7 @@ from lingo.layers.vision.image_positions import (
     LearnedImagePositions,
     SinusoidImagePositions,
 )
+from lingo.layers.vision.lenet import ConvPool
 from lingo.layers.vision.patch_embedding import PatchEmbedding
 from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
@@ -91,6 +92,7 @@ __all__ = [
     "Conv1D",
     "Conv2D",
     "ConvNorm",
+    "ConvPool",
     "CrossAttention",
     "DepthwiseConv2D",
     "Dropout",

@@ -14,6 +14,7 @@ from lingo.metrics.metric import (
     weighted_mean,
 )
 from lingo.metrics.results import read_state, state_summaries
+from lingo.metrics.sample_picture import sample_image
 from lingo.metrics.sink import Sink
 from lingo.metrics.text import text_scores
 
@@ -31,6 +32,7 @@ __all__ = [
     "means",
     "perplexity",
     "read_state",
+    "sample_image",
     "score_counts",
     "score_table",
     "state_summaries",

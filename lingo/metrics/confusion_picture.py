@@ -10,18 +10,24 @@ they have room.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Collection, Sequence
-from typing import TypeAlias
 
 import numpy as np
 from PIL import Image as Picture
-from PIL import ImageDraw, ImageFont
+from PIL import ImageDraw
 
+from lingo.metrics.drawing import (
+    FONT_SIZES,
+    MARGIN,
+    RIGHT,
+    WRONG,
+    Font,
+    blank_picture,
+    cut_name,
+    load_font,
+)
 from lingo.metrics.media import Image
-
-Font: TypeAlias = "ImageFont.FreeTypeFont | ImageFont.ImageFont"
 
 LEGEND = (
     "A **row** for each label, a **column** for each prediction. **Blue**: right. **Red**: wrong."
@@ -36,11 +42,7 @@ _SIDE = 640  # pixels of the matrix, about
 _NAMED_CELL = 10  # pixels: the smallest cell that has room for a name beside it
 _LARGEST_CELL = 80  # pixels
 _MAX_NAMED = 100  # classes: with more, cells are too small for names
-_FONT_SIZES = (16, 13, 10, 8)  # pixels, the largest first
-_MAX_NAME = 16  # characters
-_MARGIN = 6  # pixels
 _WHITE, _LINE, _EMPTY = 255, 225, 205
-_RIGHT, _WRONG = np.array([8, 48, 107]), np.array([190, 10, 30])
 
 
 def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = None) -> Image:
@@ -66,7 +68,7 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
     if num_classes <= _MAX_NAMED:
         cell = max(cell, _NAMED_CELL)
     matrix = _draw_matrix(counts, cell)
-    page = _add_names(matrix, [_cut_name(name) for name in names], cell)
+    page = _add_names(matrix, [cut_name(name) for name in names], cell)
     return Image(np.array(page), LEGEND)
 
 
@@ -75,7 +77,7 @@ def confusion_colours(counts: np.ndarray) -> np.ndarray:
     totals = counts.sum(axis=1, keepdims=True)
     share = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
     depth = np.sqrt(np.clip(share, 0, 1))[..., None]
-    darkest = np.where(np.eye(len(counts), dtype=bool)[..., None], _RIGHT, _WRONG)
+    darkest = np.where(np.eye(len(counts), dtype=bool)[..., None], RIGHT, WRONG)
     colours = _WHITE + depth * (darkest - _WHITE)
     return np.where(totals[..., None] > 0, colours, _EMPTY).round().astype(np.uint8)
 
@@ -101,23 +103,23 @@ def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
 
 def _add_names(matrix: Picture.Image, names: Sequence[str], cell: int) -> Picture.Image:
     """Returns the matrix with names of rows on its left, names of columns and titles above."""
-    side, title = matrix.width, _FONT_SIZES[0] + _MARGIN
+    side, title = matrix.width, FONT_SIZES[0] + MARGIN
     shown = names if cell >= _NAMED_CELL else []  # else rows are thinner than text
-    font = _font(max((size for size in _FONT_SIZES if size < cell), default=_FONT_SIZES[-1]))
-    width = math.ceil(max(map(font.getlength, shown), default=0)) + _MARGIN
+    font = load_font(max((size for size in FONT_SIZES if size < cell), default=FONT_SIZES[-1]))
+    width = math.ceil(max(map(font.getlength, shown), default=0)) + MARGIN
     rows = _draw_lines(shown, (width, side), font=font, anchor="rm")
     columns = _draw_lines(shown, (width, side), font=font, anchor="lm")
     columns = columns.transpose(Picture.Transpose.ROTATE_90)  # they read upwards
     if width <= cell:  # short names need not be turned
         columns = _draw_columns(shown, (side, title), font=font)
-    left, top = title + _MARGIN + rows.width, title + _MARGIN + columns.height
-    page = _blank((left + side + _MARGIN, top + side + _MARGIN))
+    left, top = title + MARGIN + rows.width, title + MARGIN + columns.height
+    page = blank_picture((left + side + MARGIN, top + side + MARGIN))
     page.paste(matrix, (left, top))
     page.paste(rows, (left - rows.width, top))
     page.paste(columns, (left, top - columns.height))
-    page.paste(_draw_title("prediction", (side, title)), (left, _MARGIN))
+    page.paste(_draw_title("prediction", (side, title)), (left, MARGIN))
     label = _draw_title("label", (side, title)).transpose(Picture.Transpose.ROTATE_90)
-    page.paste(label, (_MARGIN, top))
+    page.paste(label, (MARGIN, top))
     return page
 
 
@@ -128,8 +130,8 @@ def _draw_lines(
 
     `anchor` is "rm", at the right, or "lm", at the left; `size` is (width, height).
     """
-    picture = _blank(size)
-    x = size[0] - _MARGIN // 2 if anchor == "rm" else _MARGIN // 2
+    picture = blank_picture(size)
+    x = size[0] - MARGIN // 2 if anchor == "rm" else MARGIN // 2
     for number, name in enumerate(names):
         where = (x, (number + 0.5) * size[1] / len(names))
         ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor=anchor)
@@ -138,42 +140,28 @@ def _draw_lines(
 
 def _draw_columns(names: Sequence[str], size: tuple[int, int], *, font: Font) -> Picture.Image:
     """Returns names side by side, each above its column of cells; `size` is (width, height)."""
-    picture = _blank(size)
+    picture = blank_picture(size)
     for number, name in enumerate(names):
-        where = ((number + 0.5) * size[0] / len(names), size[1] - _MARGIN)
+        where = ((number + 0.5) * size[0] / len(names), size[1] - MARGIN)
         ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor="ms")
     return picture
 
 
 def _draw_title(text: str, size: tuple[int, int]) -> Picture.Image:
     """Returns what an axis shows, in the middle of a picture of `size`, (width, height)."""
-    picture, font = _blank(size), _font(_FONT_SIZES[0])
+    picture, font = blank_picture(size), load_font(FONT_SIZES[0])
     where = (size[0] / 2, size[1] / 2)
     ImageDraw.Draw(picture).text(where, text, fill="black", font=font, anchor="mm")
     return picture
 
 
-def _blank(size: tuple[int, int]) -> Picture.Image:
-    return Picture.new("RGB", size, "white")
-
-
 def _largest_font(texts: Collection[str], *, size: int) -> Font | None:
     """Returns the largest font with which each text fits into a square, None if there is none."""
-    for points in _FONT_SIZES:
-        font = _font(points)
+    for points in FONT_SIZES:
+        font = load_font(points)
         if points <= size and all(font.getlength(text) <= size for text in texts):
             return font
     return None
-
-
-@functools.cache
-def _font(size: int) -> Font:
-    """Returns the font that Pillow brings, in a size in pixels."""
-    return ImageFont.load_default(size)
-
-
-def _cut_name(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 2]}.."
 
 
 def _short_count(count: float) -> str:

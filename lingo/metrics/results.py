@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -54,14 +54,17 @@ def read_state(name: str, state: State) -> dict[str, float]:
     return {f"{name}/{result}": value for result, value in read(state).items()}
 
 
-def state_summaries(name: str, state: State) -> dict[str, Media]:
+def state_summaries(
+    name: str, state: State, *, class_names: Sequence[str] | None = None
+) -> dict[str, Media]:
     """Returns what can be shown of one metric besides numbers, by name: a confusion as an image.
 
-    There is none of a matrix of more than 1,024 classes.
+    There is none of a matrix of more than 1,024 classes. `class_names` are of all classes; None:
+    their numbers.
 
     >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
     ['quality/confusion']
     """
     if set(state) != {"confusion"} or len(state["confusion"]) > MAX_CLASSES:
         return {}
-    return {f"{name}/confusion": confusion_image(state["confusion"])}
+    return {f"{name}/confusion": confusion_image(state["confusion"], class_names=class_names)}

@@ -5,7 +5,7 @@ Axes: B batch, T positions, V vocabulary.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
 
@@ -68,3 +68,24 @@ def token_losses(
         above_mean = tf.reduce_mean(target_logit[..., None] - logits, axis=-1)
         smoothed += label_smoothing * above_mean
     return TokenLosses(smoothed, tf.square(nats + target_logit))
+
+
+def shares_cross_entropy(
+    logits: tf.Tensor, shares: tf.Tensor, *, label_smoothing: float = 0.0
+) -> tf.Tensor:
+    """Returns the cross-entropy of labels that are shares of the classes, as of mixed images.
+
+    Args:
+        logits: [B, K], any float type, of K classes.
+        shares: float32 [B, K], which add up to 1 in each row.
+        label_smoothing: the part of all shares that goes to all classes equally, 0..1.
+
+    Returns:
+        float32 [B], nats.
+
+    >>> shares_cross_entropy(tf.zeros([1, 4]), tf.constant([[0.5, 0.5, 0, 0]])).numpy().round(3)
+    array([1.386], dtype=float32)
+    """
+    num_classes: Any = shares.shape[-1]
+    smoothed = (1 - label_smoothing) * shares + label_smoothing / num_classes
+    return tf.nn.softmax_cross_entropy_with_logits(smoothed, tf.cast(logits, tf.float32))

@@ -8,33 +8,65 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers.layer import Layer
 from lingo.learner.task import Batch, Task
+from lingo.metrics.classification import confusion, top_k_accuracy
+from lingo.metrics.media import Media
 from lingo.metrics.metric import weighted_mean
-from lingo.ops.losses import cross_entropy, token_losses
+from lingo.metrics.results import state_summaries
+from lingo.metrics.sample_picture import sample_image
+from lingo.ops.losses import shares_cross_entropy, token_losses
+
+_WHITE = 255.0  # the largest level of uint8
 
 
 class ImageClassification(Task):
     """Cross-entropy of the class of an image, averaged over the images of the whole batch.
 
-    Images of weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec.
-    7). Metrics are the plain cross-entropy and the accuracy: the fraction of images whose largest
-    logit is that of the right class.
+    Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std. Images of
+    weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec. 7).
+    Labels are numbers of classes, or, of mixed images, shares of classes, which are smoothed
+    likewise.
 
-    Batches: `images`, [B, H, W, C]; `labels`, int [B], in 0..K-1; `weights`, float32 [B].
+    Metrics are the plain cross-entropy, the accuracy, which is the fraction of images whose largest
+    logit is that of the right class, and, of more than 5 classes, `top5`, the fraction whose class
+    is among the five largest; the right class of a mixed image is that of the largest share. Each
+    evaluation shows some images with label and prediction in TensorBoard.
+
+    Batches: `images`, uint8, or any float type, [B, H, W, C]; `labels`, int [B], in 0..K-1, or
+    float32 [B, K]; `weights`, float32 [B].
     """
 
     model: Layer  # from images [B, H, W, C] to logits [B, K], with `output_shape`
     num_classes: int  # K; the input offers it
     image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
+    class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
+    mean: float | tuple[float, ...] = 0.0  # of pixels in 0..1, or of each channel
+    std: float | tuple[float, ...] = 1.0  # likewise, their standard deviation
     label_smoothing: float = 0.0  # part of a label's probability that goes to all classes alike
+    confusion: bool = False  # evaluations count (label, prediction): precision, recall, a picture
 
     def check(self) -> None:
-        ranges.check_fraction(self.p, "label_smoothing")
+        p = self.p
+        ranges.check_fraction(p, "label_smoothing")
+        ranges.check_positive(p, "std")
+        for field in ("mean", "std"):
+            values, channels = np.atleast_1d(getattr(p, field)), p.image_shape[-1]
+            if len(values) not in (1, channels):
+                raise ParamError(
+                    f"{field} has {len(values)} numbers, but image_shape={p.image_shape} has"
+                    f" {channels} channels"
+                )
+        if len(p.class_names) > p.num_classes:
+            raise ParamError(
+                f"class_names has {len(p.class_names)} names, but num_classes={p.num_classes}"
+            )
 
     def setup(self) -> None:
         p = self.p
@@ -60,19 +92,26 @@ class ImageClassification(Task):
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        logits, labels = self._logits(batch), batch["labels"]
-        losses = token_losses(
-            logits[:, None], labels[:, None], label_smoothing=self.p.label_smoothing
+        losses = self._cross_entropy(
+            self._logits(batch), batch["labels"], smoothing=self.p.label_smoothing
         )
-        return {"cross_entropy": tf.reduce_sum(losses.cross_entropy[:, 0] * batch["weights"])}
+        return {"cross_entropy": tf.reduce_sum(losses * batch["weights"])}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        logits, labels = self._logits(batch), batch["labels"]
-        right = tf.equal(tf.argmax(logits, axis=-1, output_type=labels.dtype), labels)
-        return {
-            "loss": weighted_mean(cross_entropy(logits, labels), batch["weights"]),
-            "accuracy": weighted_mean(right, batch["weights"]),
+        logits, weights = self._logits(batch), batch["weights"]
+        losses = self._cross_entropy(logits, batch["labels"])
+        labels = _right_classes(batch["labels"])
+        guesses = tf.argmax(logits, axis=-1, output_type=labels.dtype)
+        states = {
+            "loss": weighted_mean(losses, weights),
+            "accuracy": weighted_mean(tf.equal(guesses, labels), weights),
         }
+        if self.p.num_classes > 5:
+            states["top5"] = top_k_accuracy(logits, labels, weights, k=5)
+        if self.p.confusion:
+            num_classes = self.p.num_classes
+            states["classes"] = confusion(labels, guesses, weights, num_classes=num_classes)
+        return states
 
     def loss_metrics(self) -> dict[str, str]:
         return {} if self.p.label_smoothing else {"cross_entropy": "loss"}
@@ -82,15 +121,67 @@ class ImageClassification(Task):
         logits = tf.cast(self._logits(batch), tf.float32)
         return {"logits": logits, "labels": tf.argmax(logits, axis=-1, output_type=tf.int32)}
 
+    def summaries(
+        self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        images, logits, guesses = batch["images"], predictions["logits"], predictions["labels"]
+        if images.shape[-1] not in (1, 3):
+            return {}
+        labels = batch["labels"]
+        labels = labels.argmax(-1) if labels.ndim == 2 else labels
+        scores = np.exp(logits - logits.max(-1, keepdims=True))
+        shares = scores.max(-1) / scores.sum(-1)
+        names = self._names()
+        picture = sample_image(
+            images,
+            labels=[names[i] for i in labels],
+            predictions=[f"{names[i]}  {s:.0%}" for i, s in zip(guesses, shares, strict=True)],
+            is_right=labels == guesses,
+        )
+        return {"predictions": picture}
+
+    def metric_summaries(
+        self, name: str, state: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        return dict(state_summaries(name, state, class_names=self._names()))
+
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["images"]
         return self.model.flops(shape)
 
+    def _cross_entropy(
+        self, logits: tf.Tensor, labels: tf.Tensor, *, smoothing: float = 0.0
+    ) -> tf.Tensor:
+        """Returns the cross-entropy of each image, float32 [B], for both kinds of labels."""
+        if labels.dtype.is_integer:
+            losses = token_losses(logits[:, None], labels[:, None], label_smoothing=smoothing)
+            return losses.cross_entropy[:, 0]
+        if labels.shape[1:] != [self.p.num_classes]:
+            raise ParamError(
+                f"labels are shares, {labels.dtype.name} {list(labels.shape)}, but the task has"
+                f" num_classes={self.p.num_classes}: set num_classes of the input that mixes"
+            )
+        return shares_cross_entropy(logits, labels, label_smoothing=smoothing)
+
     def _logits(self, batch: Batch) -> tf.Tensor:
         """Returns the logits of a batch's images, [B, K], any float type."""
-        logits = self.model(batch["images"])
+        logits = self.model(self._normalize(batch["images"]))
         self._check_logits(logits.shape)
         return logits
+
+    def _normalize(self, images: tf.Tensor) -> tf.Tensor:
+        """Returns what the model sees of images, any float type [B, H, W, C]."""
+        if images.dtype == tf.uint8:
+            images = tf.cast(images, tf.float32) / _WHITE
+        mean, std = np.float32(self.p.mean), np.float32(self.p.std)
+        if np.any(mean != 0) or np.any(std != 1):
+            images = (tf.cast(images, tf.float32) - mean) / std
+        return images
+
+    def _names(self) -> list[str]:
+        """Returns the names of all classes, or their numbers."""
+        names = self.p.class_names
+        return [*names, *map(str, range(len(names), self.p.num_classes))]
 
     def _check_logits(self, shape: Sequence[int | None]) -> None:
         """Raises ParamError unless the shape is [B, K]."""
@@ -99,3 +190,10 @@ class ImageClassification(Task):
                 f"the model makes {list(shape)} of an image, not a logit for each of"
                 f" num_classes={self.p.num_classes}"
             )
+
+
+def _right_classes(labels: tf.Tensor) -> tf.Tensor:
+    """Returns the class of each image, int [B], for both kinds of labels."""
+    if labels.dtype.is_integer:
+        return labels
+    return tf.argmax(labels, axis=-1, output_type=tf.int32)

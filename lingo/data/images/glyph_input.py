@@ -73,8 +73,12 @@ class GlyphInput(IndexedInput):
         self._font = functools.cache(self._open_font)
 
     def offers(self) -> dict[str, Any]:
-        """Returns the number of classes, and the shape of images that `augment` does not resize."""
-        return {"num_classes": len(CLASSES), "image_shape": (self.p.size, self.p.size, 1)}
+        """Returns the classes, and the shape of images that `augment` does not resize."""
+        return {
+            "num_classes": len(CLASSES),
+            "class_names": CLASSES,
+            "image_shape": (self.p.size, self.p.size, 1),
+        }
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the fonts; raises MissingPackage without matplotlib, DataError without a font."""

@@ -32,10 +32,10 @@ class ImageInput(Input):
         self.source = self.p.source.build()
         self.image_shape: tuple[int, int, int] = self.p.enlarged_to or self.source.image_shape
         for dim, large, small in zip(_DIMS, self.image_shape, self.source.image_shape, strict=True):
-            if large < small or large % small:
+            if large < small:
                 raise ParamError(
-                    f"enlarged_to={self.image_shape}: the {dim} is not a multiple of {small}, that"
-                    f" of {type(self.source).__name__}; pixels are repeated a whole number of times"
+                    f"enlarged_to={self.image_shape}: the {dim} is below {small}, that of"
+                    f" {type(self.source).__name__}"
                 )
 
     def offers(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class ImageInput(Input):
         indices, has_content = self._order.indices(numbers), self.p.repeat | (numbers < len(labels))
         images = source[indices] * has_content[:, None, None, None]
         for axis, size in enumerate(self.image_shape, 1):
-            images = np.repeat(images, size // source.shape[axis], axis=axis)
+            images = images.take(_nearest(source.shape[axis], size), axis=axis)
         return {"images": images.astype(np.float32), "labels": labels[indices] * has_content}
 
     def specs(self) -> dict[str, ArraySpec]:
@@ -77,3 +77,12 @@ class ImageInput(Input):
     def _order(self) -> EpochOrder:
         size, p = self.num_examples(), self.p
         return EpochOrder(size, seed=p.seed, name="images", shuffle=p.shuffle)
+
+
+def _nearest(small: int, large: int) -> np.ndarray:
+    """Returns which of `small` pixels is at each place of `large`, int64 [large].
+
+    >>> _nearest(2, 5)
+    array([0, 0, 0, 1, 1])
+    """
+    return np.arange(large) * small // large

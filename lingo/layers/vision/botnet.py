@@ -81,6 +81,8 @@ def botnet(
     stride: int = 2,
     zero_init: bool = True,
     small_images: bool = False,
+    stem_stride: int = 1,
+    width: int = 64,
 ) -> list[Params]:
     """Returns the layers of a BoTNet, in order: from images [B, H, W, C] to logits.
 
@@ -88,12 +90,14 @@ def botnet(
     classes has 20,852,008 weights for images of 224 x 224.
 
     Args:
-        num_layers: 50, 101 or 152, as of the ResNet.
+        num_layers: 14, 50, 101 or 152, as of the ResNet.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
+        stem_stride: how many times smaller the stem for small images makes them.
+        width: channels of the stem; those of the blocks are multiples of it.
 
     Raises:
         ParamError: if there is no such ResNet, or its blocks have no bottlenecks.
@@ -104,10 +108,12 @@ def botnet(
         channels=image_shape[2],
         zero_init=zero_init,
         small_images=small_images,
+        stem_stride=stem_stride,
+        width=width,
     )
     block, stages = STAGES[num_layers]
     if block is not BottleneckBlock:
-        raise ParamError(f"{num_layers=} has no bottlenecks: take 50, 101 or 152")
+        raise ParamError(f"{num_layers=} has no bottlenecks: take 14, 50, 101 or 152")
     first = len(layers) - stages[-1]
     shape = (1, *image_shape)
     for i, layer in enumerate(layers):

@@ -125,13 +125,17 @@ class BottleneckBlock(ResNetBlock):
 
 
 STAGES = {
+    14: (BottleneckBlock, (1, 1, 2)),
     18: (BasicBlock, (2, 2, 2, 2)),
     34: (BasicBlock, (3, 4, 6, 3)),
     50: (BottleneckBlock, (3, 4, 6, 3)),
     101: (BottleneckBlock, (3, 4, 23, 3)),
     152: (BottleneckBlock, (3, 8, 36, 3)),
 }
-"""Number of layers -> the block, and how many of them each stage has (He et al. 2016, table 1)."""
+"""Number of layers -> the block, and how many of them each stage has (He et al. 2016, table 1).
+
+That of 14 layers and three stages is not in the paper; it is for images of a few pixels.
+"""
 
 
 def resnet(
@@ -142,6 +146,8 @@ def resnet(
     version: Version = "v1.5",
     zero_init: bool = False,
     small_images: bool = False,
+    stem_stride: int = 1,
+    width: int = 64,
 ) -> list[Params]:
     """Returns the layers of a ResNet, in order: from images [B, H, W, C] to logits.
 
@@ -159,13 +165,15 @@ def resnet(
     that windows of stride 2 lie elsewhere than in PyTorch if height or width is even.
 
     Args:
-        num_layers: 18, 34, 50, 101 or 152.
+        num_layers: 14, 18, 34, 50, 101 or 152.
         num_classes: number of labels.
         channels: C, the channels of the images.
         version: which convolution of a bottleneck has the stride; nothing else differs.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels. The stem
             for ImageNet is a 7x7 convolution and a 3x3 maximum, each of stride 2.
+        stem_stride: how many times smaller the stem for small images makes them.
+        width: channels of the stem; those of the blocks are multiples of it.
 
     Raises:
         ParamError: if there is no such ResNet.
@@ -173,15 +181,15 @@ def resnet(
     if num_layers not in STAGES:
         raise ParamError(f"{num_layers=} is not one of {', '.join(map(str, STAGES))}")
     block, stages = STAGES[num_layers]
-    width, versions = (1, {}) if block is BasicBlock else (WIDENING, {"version": version})
+    widening, versions = (1, {}) if block is BasicBlock else (WIDENING, {"version": version})
     if small_images:
-        layers: list[Params] = [ConvNorm.params(dim=channels, output_dim=64)]
+        layers: list[Params] = [ConvNorm.params(dim=channels, output_dim=width, stride=stem_stride)]
     else:
-        stem = ConvNorm.params(dim=channels, output_dim=64, kernel=(7, 7), stride=2)
+        stem = ConvNorm.params(dim=channels, output_dim=width, kernel=(7, 7), stride=2)
         layers = [stem, MaxPool.params(window=(3, 3), stride=2)]
-    dim = 64
+    dim = width
     for stage, num_blocks in enumerate(stages):
-        output_dim = 64 * 2**stage * width
+        output_dim = width * 2**stage * widening
         for i in range(num_blocks):
             stride = 2 if stage > 0 and i == 0 else 1
             fields = {"dim": dim, "output_dim": output_dim, "stride": stride, **versions}

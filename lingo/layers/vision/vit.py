@@ -32,12 +32,16 @@ class Encoder(NamedTuple):
 
 
 SIZES = {
+    "XXS": Encoder(64, 4, 4),
     "Ti": Encoder(192, 12, 3),
     "S": Encoder(384, 12, 6),
     "B": Encoder(768, 12, 12),
     "L": Encoder(1024, 24, 16),
 }
-"""Name -> sizes (Dosovitskiy et al. 2021, table 1; of Ti and S, Touvron et al. 2021, table 1)."""
+"""Name -> sizes (Dosovitskiy et al. 2021, table 1; of Ti and S, Touvron et al. 2021, table 1).
+
+XXS is not published; it is for images of a few pixels.
+"""
 
 
 def vit(
@@ -59,7 +63,7 @@ def vit(
     22,122,472 with `hidden_dim=384`.
 
     Args:
-        size: Ti, S, B or L.
+        size: XXS, Ti, S, B or L.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
         patch: height and width of a patch, in pixels; it divides H and W.

@@ -10,7 +10,7 @@ from lingo.ops.image.color import (
     adjust_sharpness,
     color_jitter,
 )
-from lingo.ops.image.crop import center_crop, flip, inception_crop
+from lingo.ops.image.crop import center_crop, flip, inception_crop, pad_and_crop
 from lingo.ops.image.erasure import cutout, random_erasing
 from lingo.ops.image.level import (
     autocontrast,
@@ -44,6 +44,7 @@ __all__ = [
     "inception_crop",
     "invert",
     "mixup",
+    "pad_and_crop",
     "posterize",
     "rand_augment",
     "random_erasing",

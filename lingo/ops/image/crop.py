@@ -65,6 +65,35 @@ def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return image[center_box((image.shape[0], image.shape[1]), size).slices].copy()
 
 
+def pad_and_crop(image: np.ndarray, key: random.Key, *, padding: int) -> np.ndarray:
+    """Moves an image by up to `padding` pixels in each direction (He et al. 2016a, sec. 4.2).
+
+    Black pixels are put around it, and a random part of its size is cut out, as for CIFAR.
+
+    Args:
+        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        key: of this image.
+        padding: at least 0.
+
+    Returns:
+        The shape and type of `image`.
+
+    Raises:
+        ValueError: if it is not an image, or the padding is negative.
+
+    >>> image = np.array([[[1], [2], [3]]], np.uint8)
+    >>> pad_and_crop(image, random.root_key(1), padding=1)[..., 0]
+    array([[1, 2, 3]], dtype=uint8)
+    """
+    check_image(image)
+    if padding < 0:
+        raise ValueError(f"{padding=} is negative")
+    height, width = image.shape[:2]
+    row, column = (draw(key, "pad_and_crop", 2) * (2 * padding + 1)).astype(int)
+    around = np.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    return around[row : row + height, column : column + width].copy()
+
+
 def inception_crop(
     image: np.ndarray,
     key: random.Key,

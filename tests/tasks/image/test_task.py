@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+from sklearn.metrics import top_k_accuracy_score
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
@@ -18,6 +20,7 @@ from lingo.layers import BatchNorm, Chain, Layer, ReductionCell, context
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, train_step
+from lingo.metrics import confusion_image, sample_image
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification
 
@@ -52,9 +55,9 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def call(method: str, **fields: Any) -> Any:
-    batch = {k: tf.constant(v) for k, v in BATCH.items()}
-    return context.apply(task(**fields).build(), {}, batch, method=method)[0]
+def call(method: str, batch: dict[str, np.ndarray] = BATCH, **fields: Any) -> Any:
+    tensors = {k: tf.constant(v) for k, v in batch.items()}
+    return context.apply(task(**fields).build(), {}, tensors, method=method)[0]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -79,6 +82,101 @@ def test_metrics_are_of_plain_labels_and_of_images_that_count() -> None:
     np.testing.assert_allclose(found["loss"]["sum"], nats[COUNTED].sum(), rtol=1e-5)
     assert found["accuracy"]["sum"] == right[COUNTED].sum()
     assert found["loss"]["weight"] == found["accuracy"]["weight"] == 4
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_mixed_labels_is_that_of_keras(smoothing: float) -> None:
+    shares = DRAW.dirichlet(np.ones(K), B).astype("f")
+    found = call("loss", BATCH | {"labels": shares}, label_smoothing=smoothing)
+    loss = keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=smoothing, reduction="sum"
+    )
+    expected: Any = loss(shares[COUNTED], LOGITS[COUNTED].astype("f"))
+    np.testing.assert_allclose(found["cross_entropy"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["loss", "metrics"])
+def test_whole_shares_are_labels(method: str) -> None:
+    shares = np.eye(K, dtype="f")[BATCH["labels"]]
+    whole, mixed = (
+        call(method, BATCH | {"labels": labels}, label_smoothing=0.1)
+        for labels in (BATCH["labels"], shares)
+    )
+    tf.nest.map_structure(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), whole, mixed)
+
+
+def test_shares_of_other_classes_are_refused() -> None:
+    with pytest.raises(ParamError, match=r"float32 \[5, 3\], but the task has num_classes=4"):
+        call("loss", BATCH | {"labels": np.ones([B, 3], "f")})
+
+
+def test_top5_is_that_of_sklearn_over_images_that_count() -> None:
+    size, num_classes = 64, 9
+    logits = DRAW.normal(size=[size, num_classes]).astype("f")
+    labels = DRAW.integers(0, num_classes, size).astype("i")
+    weights = (np.arange(size) < 50).astype("f")
+    batch = {"images": logits[:, None, None], "labels": labels, "weights": weights}
+    shape = {"num_classes": num_classes, "image_shape": (1, 1, num_classes)}
+    state = call("metrics", batch, **shape)["top5"]
+    expected = top_k_accuracy_score(labels[:50], logits[:50], k=5, labels=range(num_classes))
+    assert state["sum"] / state["weight"] == expected < 1
+    assert "top5" not in call("metrics")  # of four classes
+
+
+def test_levels_are_scaled_and_normalized_by_channel() -> None:
+    levels = DRAW.integers(0, 256, [B, 1, 1, K], np.uint8)
+    mean, std = DRAW.uniform(0.2, 0.8, [2, K]).tolist()
+    found = call("predict", BATCH | {"images": levels}, mean=tuple(mean), std=tuple(std))
+    np.testing.assert_allclose(found["logits"], (levels[:, 0, 0] / 255 - mean) / std, rtol=1e-5)
+    found = call("predict", BATCH | {"images": levels}, mean=0.5, std=0.25)
+    np.testing.assert_allclose(found["logits"], 4 * (levels[:, 0, 0] / 255 - 0.5), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mean": (0.1, 0.2)}, r"mean has 2 numbers, but image_shape=\(1, 1, 4\) has 4 channels"),
+        ({"std": (0.1,) * 3}, "std has 3 numbers"),
+        ({"std": 0.0}, r"std=0\.0 is not positive"),
+        ({"class_names": tuple("abcde")}, "class_names has 5 names, but num_classes=4"),
+    ],
+)
+def test_numbers_that_do_not_suit_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamError, match=message):
+        task(**fields).build()
+
+
+def test_a_confusion_counts_images_of_weight_1_and_shows_names() -> None:
+    built = task(confusion=True, class_names=("cat", "dog")).build()
+    state = call("metrics", confusion=True)["classes"]
+    assert state["confusion"].numpy().sum() == COUNTED.sum()
+    assert built.read_metric("classes", state)["classes/accuracy"] == np.mean(
+        LOGITS.argmax(-1)[COUNTED] == BATCH["labels"][COUNTED]
+    )
+    shown = built.metric_summaries("classes", {"confusion": state["confusion"].numpy()})
+    named = confusion_image(state["confusion"].numpy(), class_names=["cat", "dog", "2", "3"])
+    np.testing.assert_array_equal(shown["classes/confusion"].pixels, named.pixels)
+
+
+def test_images_are_shown_with_label_and_prediction() -> None:
+    logits = np.log(np.array([[0.9, 0.05, 0.03, 0.02], [0.1, 0.2, 0.3, 0.4]], "f"))
+    predictions = {"logits": logits, "labels": logits.argmax(-1)}
+    built = task(class_names=("cat",)).build()
+    images = DRAW.integers(0, 256, [2, 8, 8, 3], np.uint8)
+    batch = {"images": images, "labels": np.array([0, 1], "i")}
+    expected = sample_image(
+        images,
+        labels=["cat", "1"],
+        predictions=["cat  90%", "3  40%"],
+        is_right=[True, False],
+    )
+    shown = built.summaries(batch, predictions)["predictions"]
+    np.testing.assert_array_equal(shown.pixels, expected.pixels)
+    mixed = batch | {"labels": np.eye(K, dtype="f")[:2]}
+    np.testing.assert_array_equal(
+        built.summaries(mixed, predictions)["predictions"].pixels, expected.pixels
+    )
+    assert not built.summaries(batch | {"images": images[..., :2]}, predictions)
 
 
 def test_a_model_of_other_classes_is_refused() -> None:

@@ -178,7 +178,9 @@ def test_images_are_the_same_in_another_process():
 
 def test_a_batch_is_as_offered_and_as_specs_say():
     data = glyphs(size=48)
-    assert data.offers() == {"num_classes": 47, "image_shape": (48, 48, 1)}
+    offers = data.offers()
+    assert offers.pop("class_names") == CLASSES
+    assert offers == {"num_classes": 47, "image_shape": (48, 48, 1)}
     batch = data.batch(0)
     assert specs_of(batch) == data.specs()
     assert (batch["images"].dtype, batch["labels"].dtype) == (np.uint8, np.int32)

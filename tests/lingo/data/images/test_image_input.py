@@ -82,9 +82,14 @@ def test_images_grow_by_repeating_pixels():
         np.testing.assert_array_equal(large[..., channel], expected)
 
 
-def test_a_shape_that_is_no_multiple_is_refused():
-    for shape, along in (((3, 3, 1), "height"), ((2, 2, 1), "width"), ((2, 3, 0), "channels")):
-        with pytest.raises(ParamError, match=f"the {along} is not a multiple of"):
+def test_pixels_are_repeated_as_evenly_as_the_size_permits():
+    plain, large = (squares(enlarged_to=shape).batch(0)["images"] for shape in (None, (5, 4, 1)))
+    np.testing.assert_array_equal(large, plain[:, [0, 0, 0, 1, 1]][:, :, [0, 0, 1, 2]])
+
+
+def test_a_smaller_shape_is_refused():
+    for shape, along in (((1, 3, 1), "height"), ((2, 2, 1), "width"), ((2, 3, 0), "channels")):
+        with pytest.raises(ParamError, match=f"the {along} is below"):
             squares(enlarged_to=shape)
 
 

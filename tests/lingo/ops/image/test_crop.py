@@ -10,7 +10,7 @@ import pytest
 
 from lingo.config.lazy import keras
 from lingo.ops import random
-from lingo.ops.image import center_crop, flip, inception_crop, resize
+from lingo.ops.image import center_crop, flip, inception_crop, pad_and_crop, resize
 from lingo.ops.image.crop import Box, inception_box
 from tests.lingo.ops.image.images import distance_to_uniform, noise
 
@@ -118,3 +118,22 @@ def test_crops_out_of_range_are_refused() -> None:
             inception_crop(image, KEY, size=(2, 2), min_area=low, max_area=high)
     with pytest.raises(ValueError, match=r"max_aspect=0.75 is below 1: it is the longer side"):
         inception_crop(image, KEY, size=(2, 2), max_aspect=0.75)
+
+
+def test_a_padded_crop_moves_an_image_equally_often_to_every_place() -> None:
+    image, padding = np.arange(1, 13, dtype=np.uint8).reshape(3, 4, 1), 2
+    around = np.pad(image, ((2, 2), (2, 2), (0, 0)))
+    places = [(i, j) for i in range(5) for j in range(5)]
+    crops = [around[i : i + 3, j : j + 4].tobytes() for i, j in places]
+    found = [
+        pad_and_crop(image, random.fold(KEY, i), padding=padding).tobytes()
+        for i in range(NUM_DRAWS)
+    ]
+    counts = np.array([found.count(crop) for crop in crops])
+    assert counts.sum() == NUM_DRAWS
+    assert (abs(counts - NUM_DRAWS / 25) < 5 * math.sqrt(NUM_DRAWS / 25)).all()
+
+
+def test_a_negative_padding_is_refused() -> None:
+    with pytest.raises(ValueError, match="padding=-1 is negative"):
+        pad_and_crop(np.zeros([2, 2, 1], np.uint8), KEY, padding=-1)

@@ -21,6 +21,7 @@ WITH_KEY = {
     "color_jitter": lambda image, key: functions.color_jitter(image, key),
     "flip": lambda image, key: functions.flip(image, key),
     "inception_crop": lambda image, key: functions.inception_crop(image, key, size=(9, 12)),
+    "pad_and_crop": lambda image, key: functions.pad_and_crop(image, key, padding=4),
 }
 WITHOUT_KEY = {
     "adjust_sharpness": lambda image: functions.adjust_sharpness(image, 1.3),

@@ -1,0 +1,161 @@
+"""Labelled images of another input, mixed in pairs: MixUp and CutMix.
+
+    MixedInput.params(input=GlyphInput, batch_size=128, mixup_rate=0.5, cutmix_rate=0.5)
+
+Axes: B examples, H height, W width, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
+from lingo.data.index import Progress
+from lingo.data.input import Input, check_inner
+from lingo.data.sources.files import DataError
+from lingo.ops import random
+from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
+
+
+class MixedInput(Input):
+    """Another input's images, each mixed with the next one, for training.
+
+    The partner of example n is example n + 1 of the endless order of the other input, as augmented
+    there: so an example does not depend on how a batch is split or where a run resumes, and B
+    examples in a row take B + 1 to read. A random number of each example says whether it is mixed
+    by MixUp (Zhang et al. 2018), by CutMix (Yun et al. 2019) or not at all. Levels of uint8 images
+    are rounded to the nearest one. A single pass (`repeat=False`) evaluates, so it mixes nothing.
+
+    The other input is built with the `batch_size`, `seed` and `repeat` of this one.
+
+    Batches: those of the other input, whose `labels`, int [B], become the shares of the classes,
+    float32 [B, K].
+    """
+
+    input: Input  # has `images` [B, H, W, C], uint8, or float32 in 0..1, and `labels`, int [B]
+    num_classes: int | None = None  # K; None: what the input offers
+    mixup_rate: float = 1.0  # probability that MixUp mixes an example
+    mixup_alpha: float = 0.2  # weights are drawn from Beta(alpha, alpha); near 0: almost 0 or 1
+    cutmix_rate: float = 0.0  # probability that CutMix does
+    cutmix_alpha: float = 1.0  # areas are drawn likewise; 1: all are equally likely
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        ranges.check_positive(p, "num_classes", "mixup_alpha", "cutmix_alpha")
+        if min(p.mixup_rate, p.cutmix_rate) < 0 or p.mixup_rate + p.cutmix_rate > 1:
+            raise ParamError(
+                f"mixup_rate={p.mixup_rate} and cutmix_rate={p.cutmix_rate} are probabilities of"
+                " which one example has at most one: neither is below 0, their sum is at most 1"
+            )
+
+    def setup(self) -> None:
+        p = self.p
+        self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
+        check_inner(self.input, self, field="input")
+        self.num_classes: int = p.num_classes or self.input.offers().get("num_classes", 0)
+        if not self.num_classes:
+            raise ParamError(
+                f"input: {type(self.input).__name__} does not offer num_classes: set num_classes"
+            )
+
+    @property
+    def declares_late(self) -> bool:
+        return self.input.declares_late
+
+    def offers(self) -> dict[str, Any]:
+        return self.input.offers() | {"num_classes": self.num_classes}
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        self.input.prepare(progress=progress)
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        keys, p = self._keys(numbers), self.p
+        by_mixup, by_cutmix = self._select(keys)
+        read = np.union1d(numbers, numbers[by_mixup | by_cutmix] + 1)
+        arrays = self.input.examples(read)
+        batch = LabelledBatch(arrays["images"], self._shares(arrays["labels"], read))
+        own, partners = np.searchsorted(read, numbers), np.searchsorted(read, numbers + 1)
+        mixed = _take(batch, own)
+        for mix, chosen, alpha in (
+            (mixup, by_mixup, p.mixup_alpha),
+            (cutmix, by_cutmix, p.cutmix_alpha),
+        ):
+            if chosen.any():
+                own_keys = random.Key(keys.high[chosen], keys.low[chosen])
+                pairs = _take(batch, own[chosen]), _take(batch, partners[chosen])
+                changed = self._mix(mix, *pairs, keys=own_keys, alpha=alpha)
+                mixed.images[chosen], mixed.labels[chosen] = changed
+        rest = {name: array[own] for name, array in arrays.items()}
+        return rest | mixed._asdict()
+
+    def specs(self) -> dict[str, ArraySpec]:
+        specs, size = self.input.specs(), self.p.batch_size
+        shapes = {name: len(shape) for name, (shape, _) in specs.items()}
+        if (shapes.get("images"), shapes.get("labels")) != (4, 1):
+            raise ParamError(
+                f"input: {type(self.input).__name__} has {', '.join(specs)}, but what is mixed are"
+                " images [B, H, W, C] and labels, int [B]"
+            )
+        return specs | {"labels": ((size, self.num_classes), "float32")}
+
+    def check_specs(self) -> None:
+        self.input.check_specs()
+        super().check_specs()
+
+    def num_examples(self) -> int:
+        return self.input.num_examples()
+
+    def num_items(self) -> int:
+        return self.input.num_items()
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        """Returns where examples come from, [B]; their partners are the next ones."""
+        return self.input.origins(numbers)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self.input.fingerprint()
+
+    def remarks(self) -> list[str]:
+        return self.input.remarks()
+
+    def code_line(self) -> str:
+        return self.input.code_line()
+
+    def _select(self, keys: random.Key) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which examples MixUp mixes and which CutMix, bool [B], by their keys [B]."""
+        choice, p = random.uniform(random.fold(keys, random.text_hash("choice"))), self.p
+        by_mixup = p.repeat & (choice < p.mixup_rate)
+        return by_mixup, p.repeat & ~by_mixup & (choice < p.mixup_rate + p.cutmix_rate)
+
+    def _shares(self, labels: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Returns shares of classes, float32 [B, K], of the examples of some numbers, int64 [B]."""
+        is_wrong = (labels < 0) | (labels >= self.num_classes)
+        if is_wrong.any():
+            (where,) = self.origins(numbers[is_wrong][:1])
+            raise DataError(
+                f"the label of example {where} is {labels[is_wrong][0]}, but there are"
+                f" {self.num_classes} classes, from 0"
+            )
+        return np.eye(self.num_classes, dtype=np.float32)[labels]
+
+    def _mix(self, mix: Any, batch: LabelledBatch, partners: LabelledBatch, **given: Any) -> Any:
+        """Returns what `mixup` or `cutmix` does; raises ParamError if it refuses the images."""
+        try:
+            return mix(batch, partners=partners, **given)
+        except ValueError as error:
+            raise ParamError(f"input: {error}") from None
+
+    def _keys(self, numbers: np.ndarray) -> random.Key:
+        """Returns the random keys of examples, uint32 words [B]; numbers: int64 [B]."""
+        root = random.fold(random.root_key(self.p.seed), random.text_hash("mixed"))
+        return random.fold(random.fold(root, numbers >> 32), numbers)
+
+
+def _take(batch: LabelledBatch, places: np.ndarray) -> LabelledBatch:
+    """Returns copies of the examples at some places, int [B]."""
+    return LabelledBatch(batch.images[places], batch.labels[places])

@@ -1,0 +1,271 @@
+"""Residual networks on ImageNet, in the recipes of four papers, and a small one on letters.
+
+resnet18 ... resnet152      momentum, in batches of 256 and more (Goyal et al. 2017)
+supercomputer, multipod     LARS, in batches of 32,768 and 65,536: MLPerf training 0.6 and 0.7
+lamb                        LAMB, in batches of 32,768 (You et al. 2020)
+
+The last three are for as many devices as their argument `data` says.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lingo.config.registry import experiment
+from lingo.layers import BatchNorm
+from lingo.layers.vision.resnet import resnet
+from lingo.optim import (
+    AdamW,
+    Cosine,
+    EpochWarmup,
+    Lamb,
+    Lars,
+    Momentum,
+    Piecewise,
+    Polynomial,
+    Warmup,
+    scale_by_root,
+    scale_linearly,
+)
+from lingo.runtimes.mesh.mesh import Mesh
+from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps
+from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS
+from params.image.imagenet import (
+    NUM_CLASSES,
+    TRAIN_IMAGES,
+    imagenet_experiment,
+    imagenet_steps,
+)
+
+
+@experiment
+def resnet18(batch_size: int = 256):
+    """ResNet-18; 11,689,512 weights. Recipe and data are those of `resnet50`.
+
+    lingo show --exp=image.resnet.resnet18 --weights
+    """
+    return _with_momentum(18, batch_size)
+
+
+@experiment
+def resnet34(batch_size: int = 256):
+    """ResNet-34; 21,797,672 weights. Recipe and data are those of `resnet50`.
+
+    lingo show --exp=image.resnet.resnet34 --weights
+    """
+    return _with_momentum(34, batch_size)
+
+
+@experiment
+def resnet50(batch_size: int = 256):
+    """ResNet-50 v1.5; 25,557,032 weights, 8.2 GFLOPs an image of 224 x 224.
+
+    The recipe is that of Goyal et al. (2017, sec. 5.1) for any batch size: 90 epochs, a rate of 0.1
+    for each 256 images with 5 epochs of warm-up, a tenth of it after epochs 30, 60 and 80, zeros in
+    the last gamma of each block, statistics of batch norms over 32 images. Weight decay is
+    decoupled here, and ten times as large as the 1e-4 that goes through their momentum of 0.9,
+    which comes to the same while the rate is constant. The data is that of `imagenet.py`.
+
+    lingo show --exp=image.resnet.resnet50 --weights
+    """
+    return _with_momentum(50, batch_size)
+
+
+@experiment
+def resnet101(batch_size: int = 256):
+    """ResNet-101 v1.5; 44,549,160 weights. Recipe and data are those of `resnet50`.
+
+    lingo show --exp=image.resnet.resnet101 --weights
+    """
+    return _with_momentum(101, batch_size)
+
+
+@experiment
+def resnet152(batch_size: int = 256):
+    """ResNet-152 v1.5; 60,192,808 weights. Recipe and data are those of `resnet50`.
+
+    lingo show --exp=image.resnet.resnet152 --weights
+    """
+    return _with_momentum(152, batch_size)
+
+
+def _with_momentum(num_layers: int, batch_size: int):
+    rate = scale_linearly(0.1, batch_size=batch_size, base_batch_size=256)
+    ends = [imagenet_steps(epoch - 5, batch_size=batch_size) for epoch in (30, 60, 80)]
+    schedule = Warmup.params(
+        num_steps=imagenet_steps(5, batch_size=batch_size),
+        start=min(1.0, 0.1 / rate),
+        then=Piecewise.params(boundaries=ends, values=[1.0, 0.1, 0.01, 0.001]),
+    )
+    cfg = imagenet_experiment(
+        resnet(num_layers=num_layers, num_classes=NUM_CLASSES, zero_init=True),
+        batch_size=batch_size,
+        optimizer=Momentum.params(
+            learning_rate=rate, nesterov=True, weight_decay=1e-3, schedule=schedule
+        ),
+        max_steps=imagenet_steps(90, batch_size=batch_size),
+    )
+    cfg.all(BatchNorm).set(statistics_over=32)
+    return cfg
+
+
+@experiment
+def supercomputer(data: int = 2048, momentum: Literal["scaled", "unscaled"] = "scaled"):
+    """ResNet-50 in batches of 32,768, as Google's entry to MLPerf training 0.6 (Kumar et al. 2019).
+
+    LARS with a rate of 31.2, 25 epochs of warm-up and a square fall, 2,983 steps in all; scaled
+    momentum is that of MLPerf's reference, unscaled that of the paper of LARS. Label smoothing 0.1,
+    weight decay 1e-4, statistics of batch norms over 128 images, those of 8 of 2,048 cores. There,
+    1,024 chips took 76.9 seconds. The data is that of `imagenet.py`.
+
+    lingo show --exp=image.resnet.supercomputer --plot_schedule
+    """
+    return _on_pod(
+        batch_size=32_768,
+        optimizer=_lars(
+            rate=31.2, batch_size=32_768, warmup_epochs=25, num_steps=2983, momentum=momentum
+        ),
+        num_steps=2983,
+        statistics_over=128,
+        data=data,
+    )
+
+
+@experiment
+def multipod(data: int = 8192):
+    """ResNet-50 in batches of 65,536, as Google's entry to MLPerf training 0.7 (Kumar et al. 2021).
+
+    As `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), a momentum of
+    0.951807, 1,738 steps in all, and statistics of batch norms over 64 images, those of 8 of 8,192
+    cores. There, 4,096 chips took 28.9 seconds. The data is that of `imagenet.py`.
+
+    lingo show --exp=image.resnet.multipod --plot_schedule
+    """
+    optimizer = _lars(
+        rate=24.699, batch_size=65_536, warmup_epochs=31, num_steps=1738, momentum="unscaled"
+    )
+    return _on_pod(
+        batch_size=65_536,
+        optimizer=optimizer.set(momentum=0.951807),
+        num_steps=1738,
+        statistics_over=64,
+        data=data,
+    )
+
+
+@experiment
+def lamb(data: int = 256):
+    """ResNet-50 in batches of 32,768 with LAMB (You et al. 2020), on 128 chips of two cores.
+
+    A rate of 0.04, 20 of 90 epochs of warm-up and a linear fall, 3,519 steps in all, weight decay
+    1.5, label smoothing 0.1. Statistics of batch norms are over 128 images, those of a core; how
+    many there were is not published. Published: 76.3 % of ImageNet. The data is that of
+    `imagenet.py`.
+
+    lingo show --exp=image.resnet.lamb --plot_schedule
+    """
+    num_steps, warmup_steps = 3519, 782
+    fall = Polynomial.params(num_steps=num_steps - warmup_steps, power=1.0)
+    return _on_pod(
+        batch_size=32_768,
+        optimizer=Lamb.params(
+            learning_rate=0.04,
+            weight_decay=1.5,
+            schedule=Warmup.params(num_steps=warmup_steps, then=fall),
+        ),
+        num_steps=num_steps,
+        statistics_over=128,
+        data=data,
+    )
+
+
+def _on_pod(*, batch_size: int, optimizer, num_steps: int, statistics_over: int, data: int):
+    """Returns ResNet-50 in bfloat16 on a mesh, each device with its part of the batch."""
+    cfg = imagenet_experiment(
+        resnet(num_layers=50, num_classes=NUM_CLASSES),
+        batch_size=batch_size,
+        optimizer=optimizer,
+        max_steps=num_steps,
+        label_smoothing=0.1,
+    )
+    cfg.task.dtype = "bfloat16"
+    cfg.all(BatchNorm).set(statistics_over=statistics_over)
+    return cfg.set(runtime=Mesh.params(data=data))
+
+
+def _lars(*, rate: float, batch_size: int, warmup_epochs: float, num_steps: int, momentum: str):
+    """Returns LARS with the schedule of MLPerf's reference, which ends at a rate of 1e-4."""
+    warmup_steps = imagenet_steps(warmup_epochs, batch_size=batch_size)
+    fall = Polynomial.params(num_steps=num_steps - warmup_steps + 1, end=1e-4 / rate)
+    return Lars.params(
+        learning_rate=rate,
+        weight_decay=1e-4,
+        epsilon=1e-5,
+        accumulate="gradients" if momentum == "scaled" else "updates",
+        schedule=EpochWarmup.params(
+            epochs=warmup_epochs,
+            examples_per_epoch=TRAIN_IMAGES,
+            batch_size=batch_size,
+            then=fall,
+        ),
+    )
+
+
+Rule = Literal["momentum", "adam", "lars", "lamb"]
+
+RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 4.0, "lamb": 0.01}  # in batches of 64
+SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the others: with the root
+
+
+@experiment
+def glyphs(
+    optimizer: Rule = "momentum",
+    batch_size: int = 64,
+    learning_rate: float | None = None,
+    epochs: float = 5.0,
+    statistics_over: int = 32,
+):
+    """A ResNet of 14 layers on drawn letters; 207,263 weights.
+
+    To study large batches: the number of images is the same for all, 5 epochs of 22,560, so that
+    batches of 1,024 have 110 steps in place of 1,762. Without a `learning_rate` it is that of
+    batches of 64, scaled with the batch size for momentum and LARS and with its root for Adam and
+    LAMB. Warm-up is half an epoch, then half a cosine.
+
+    lingo train --exp=image.resnet.glyphs --logdir=runs/glyphs
+    lingo train --exp='image.resnet.glyphs(optimizer="lars", batch_size=1024)' --logdir=runs/lars
+    """
+    num_steps = glyph_steps(epochs, batch_size=batch_size)
+    layers = resnet(
+        num_layers=14,
+        num_classes=NUM_GLYPHS,
+        channels=IMAGE_SHAPE[2],
+        small_images=True,
+        stem_stride=2,
+        width=16,
+    )
+    cfg = glyph_experiment(
+        layers,
+        batch_size=batch_size,
+        num_steps=num_steps,
+        optimizer=glyph_optimizer(optimizer, learning_rate, batch_size, num_steps),
+    )
+    cfg.all(BatchNorm).set(statistics_over=statistics_over)
+    return cfg
+
+
+def glyph_optimizer(rule: Rule, learning_rate: float | None, batch_size: int, num_steps: int):
+    """Returns an optimizer for a number of steps, of which a tenth is warm-up."""
+    if learning_rate is None:
+        scale = SCALES.get(rule, scale_by_root)
+        learning_rate = scale(RATES[rule], batch_size=batch_size, base_batch_size=64)
+    warmup_steps = num_steps // 10
+    fall = Cosine.params(num_steps=num_steps - warmup_steps)
+    schedule = Warmup.params(num_steps=warmup_steps, start=0.05, then=fall)
+    optimizers = {
+        "momentum": Momentum.params(nesterov=True, weight_decay=1e-3),
+        "adam": AdamW.params(weight_decay=0.05),
+        "lars": Lars.params(weight_decay=1e-4),
+        "lamb": Lamb.params(weight_decay=0.01),
+    }
+    return optimizers[rule].set(learning_rate=learning_rate, schedule=schedule)

@@ -1,0 +1,111 @@
+"""Recipes for images: learning rates by step, batch norms, and what small studies hold fixed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lingo
+from lingo.config.text import resolve
+from lingo.layers import BatchNorm
+from params.image import botnet, efficientnet, resnet, vit
+
+
+def rates(name: str, steps: list[int]) -> np.ndarray:
+    optimizer = lingo.get(name).build().optimizer
+    return np.asarray(optimizer.rates(np.array(steps))["learning_rate"], np.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "expected"),
+    [
+        (
+            "image.resnet.supercomputer",  # the formula of MLPerf's reference
+            [100, 977, 1500, 2983],
+            [3.19197, 31.185545, 17.058027, 1.077457e-4],
+        ),
+        (
+            "image.resnet.multipod",
+            [0, 303, 606, 1172, 1739],
+            [0.0, 24.699 * 303 / (31 * 1_281_167 / 65_536), 24.698073, 6.185671, 1e-4],
+        ),
+        ("image.resnet.lamb", [0, 391, 782, 2150, 3519], [0.0, 0.02, 0.04, 0.0200073, 0.0]),
+        (
+            "image.resnet.resnet50(batch_size=8192)",  # 156.39 steps an epoch
+            [0, 391, 781, 4690, 4691, 9383, 12_511],
+            [0.1, 1.651985, 3.2, 3.2, 0.32, 0.032, 0.0032],
+        ),
+        (
+            "image.efficientnet.b0",  # 312.79 steps an epoch: 1,563 and then 750
+            [0, 1563, 2312, 2313, 3063],
+            [0.0, 0.256, 0.256, 0.256 * 0.97, 0.256 * 0.97**2],
+        ),
+        (
+            'image.efficientnet.b0(optimizer="lars", batch_size=16384)',  # 78.2: 3,909 of 27,368
+            [0, 3909, 15_639, 27_369],
+            [0.0, 15.0, 0.1 + 14.9 * 0.25, 0.1],
+        ),
+        (
+            "image.vit.s16",  # 111,476 steps
+            [0, 5000, 10_000, 60_738, 111_476],
+            [0.0, 5e-4, 1e-3, 5e-4, 0.0],
+        ),
+        (
+            "image.lenet.lenet5",
+            [0, 50, 100, 100_000, 550_000, 1_000_000],
+            [0.0, 5e-5, 1e-4, 1e-4, 1e-4 * 0.1**0.5, 1e-5],
+        ),
+    ],
+)
+def test_learning_rates_are_those_of_the_recipe(name: str, steps, expected) -> None:
+    np.testing.assert_allclose(rates(name, steps), expected, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "examples"),
+    [("resnet.supercomputer", 8 * 32_768 // 2048), ("resnet.multipod", 8 * 65_536 // 8192)],
+)
+def test_statistics_of_batch_norms_are_those_of_eight_cores(name: str, examples: int) -> None:
+    params = lingo.get(f"image.{name}")
+    assert {norm.statistics_over for norm in params.all(BatchNorm)} == {examples}
+    assert params.train_input.batch_size // params.runtime.data == examples // 8
+
+
+def test_only_the_matrices_of_vit_decay() -> None:
+    experiment = vit.s16(positions="learned").build()
+    optimizer = experiment.optimizer
+    decaying = {
+        name
+        for weight in experiment.learner.weights().values()
+        for name in weight.names
+        if optimizer._decays(weight, name)
+    }
+    kinds = {name.rsplit("/", 1)[1] for name in decaying}
+    assert kinds == {"w", "w_in", "w_out", "w_query", "w_key", "w_value", "w_output"}
+    assert optimizer.p.learning_rate * optimizer.p.weight_decay == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("rule", resnet.RATES)
+@pytest.mark.parametrize("batch_size", [64, 1024])
+def test_large_batches_of_glyphs_see_as_many_images(rule: resnet.Rule, batch_size: int) -> None:
+    experiment = resnet.glyphs(optimizer=rule, batch_size=batch_size).build()
+    images = experiment.p.max_steps * batch_size
+    assert 5 * 22_560 - batch_size < images <= 5 * 22_560
+    assert experiment.train_input.num_examples() == 22_560
+    factor = {"momentum": 16, "lars": 16, "adam": 4, "lamb": 4}[rule] if batch_size > 64 else 1
+    assert experiment.optimizer.p.learning_rate == pytest.approx(factor * resnet.RATES[rule])
+
+
+def test_bot_and_resnet_on_glyphs_differ_in_their_layers_alone() -> None:
+    def settings(params) -> set[tuple[str, str]]:
+        return {(line.path, line.value) for line in resolve(params)}
+
+    changed = settings(resnet.glyphs()) ^ settings(botnet.glyphs())
+    assert changed
+    assert all(path.startswith("task.model.layers[") for path, _ in changed)
+
+
+def test_efficientnet_evaluates_the_average_of_its_weights() -> None:
+    experiment = efficientnet.b0().build()
+    assert experiment.p.evaluate.weights == "ema"
+    assert experiment.optimizer.p.ema_decay == 0.9999
