@@ -61,6 +61,10 @@ class DocumentSource(Splittable, interface=True):
         del file
         return self.text(data, where)
 
+    def where(self, file: File, number: int, start: int) -> str:
+        """Returns where the document of a number, from 1, and of a first byte is, for errors."""
+        return f"{file.path}, {self.unit} {number}, byte {start}"
+
     def identity(self, read: Read, size: int) -> tuple[int, int]:
         """Returns the range of a text's bytes that decides its split and whether it is unique."""
         del read

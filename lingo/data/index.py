@@ -103,7 +103,7 @@ class Index(NamedTuple):
         text = self.recent.get(document)
         if text is None:
             data = file.read(start, start + int(self.extent[document]))
-            where = _where(file, self.source, int(self.number[document]), start)
+            where = self.where(document)
             try:
                 text = self.source.document(file, data, where)
             except CorruptRecord as error:
@@ -117,6 +117,11 @@ class Index(NamedTuple):
                 )
             self.recent.put(document, text)
         return text[begin:end]
+
+    def where(self, document: int) -> str:
+        """Returns where a document is, for errors: its file and, in it, its number and place."""
+        number, start = int(self.number[document]), int(self.start[document])
+        return self.source.where(self.files[self.file_id[document]], number, start)
 
     def encode(self, document: int, begin: int, end: int) -> np.ndarray:
         """Returns tokens begin, ..., end - 1 of a document, int32 [end - begin]."""
@@ -301,7 +306,7 @@ def _document(
         return _Document(
             number, start, extent, lambda begin, end: read(start + begin, start + end), extent
         )
-    where = _where(file, source, number, start)
+    where = source.where(file, number, start)
     try:
         if extent > _LONGEST_BYTES:
             raise CorruptRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
@@ -319,10 +324,6 @@ def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadabl
     count = "a record" if records == 1 else f"about {records:,} records"
     message = f"{error} With it go the last {left:,} bytes of the file, {count}."
     return _Unreadable(CorruptRecord(message), left, records)
-
-
-def _where(file: File, source: DocumentSource, number: int, start: int) -> str:
-    return f"{file.path}, {source.unit} {number}, byte {start}"
 
 
 def _hash(document: _Document, source: DocumentSource) -> int:

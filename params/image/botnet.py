@@ -13,7 +13,7 @@ from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_ste
 
 
 @experiment
-def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2):
+def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2, folder: str | None = None):
     """BoTNet-50, images of 224 x 224; 20,852,008 weights, where ResNet-50 has 25,557,032.
 
     With `stride=1`, BoTNet-S1-50, whose last stage does not make the image smaller. Momentum with a
@@ -29,6 +29,7 @@ def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2):
     cfg = imagenet_experiment(
         botnet(num_layers=50, num_classes=NUM_CLASSES, stride=stride),
         batch_size=batch_size,
+        folder=folder,
         optimizer=Momentum.params(
             learning_rate=scale_linearly(0.1, batch_size=batch_size, base_batch_size=256),
             nesterov=True,

@@ -27,52 +27,52 @@ EPOCHS = 350
 
 
 @experiment
-def b0(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b0(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B0, images of 224 x 224; 5,288,548 weights, 0.77 GFLOPs an image.
 
     lingo show --exp=image.efficientnet.b0 --weights
     """
-    return _efficientnet("b0", batch_size, optimizer)
+    return _efficientnet("b0", batch_size, optimizer, folder)
 
 
 @experiment
-def b1(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b1(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B1, images of 240 x 240; 7,794,184 weights, 1.37 GFLOPs an image.
 
     lingo show --exp=image.efficientnet.b1 --weights
     """
-    return _efficientnet("b1", batch_size, optimizer)
+    return _efficientnet("b1", batch_size, optimizer, folder)
 
 
 @experiment
-def b2(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b2(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B2, images of 260 x 260; 9,109,994 weights, 1.99 GFLOPs an image.
 
     lingo show --exp=image.efficientnet.b2 --weights
     """
-    return _efficientnet("b2", batch_size, optimizer)
+    return _efficientnet("b2", batch_size, optimizer, folder)
 
 
 @experiment
-def b3(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b3(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B3, images of 300 x 300; 12,233,232 weights, 3.65 GFLOPs an image.
 
     lingo show --exp=image.efficientnet.b3 --weights
     """
-    return _efficientnet("b3", batch_size, optimizer)
+    return _efficientnet("b3", batch_size, optimizer, folder)
 
 
 @experiment
-def b4(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b4(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B4, images of 380 x 380; 19,341,616 weights, 8.79 GFLOPs an image.
 
     lingo show --exp=image.efficientnet.b4 --weights
     """
-    return _efficientnet("b4", batch_size, optimizer)
+    return _efficientnet("b4", batch_size, optimizer, folder)
 
 
 @experiment
-def b5(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b5(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B5, images of 456 x 456; 30,389,784 weights, 20.53 GFLOPs an image.
 
     Published: 83 % of ImageNet in 64 minutes, in batches of 65,536 on 1,024 cores with LARS.
@@ -80,32 +80,33 @@ def b5(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
     lingo show --exp='image.efficientnet.b5(batch_size=65536, optimizer="lars")' --plot_schedule
     lingo show --exp=image.efficientnet.b5 --weights
     """
-    return _efficientnet("b5", batch_size, optimizer)
+    return _efficientnet("b5", batch_size, optimizer, folder)
 
 
 @experiment
-def b6(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b6(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B6, images of 528 x 528; 43,040,704 weights.
 
     lingo show --exp=image.efficientnet.b6 --weights
     """
-    return _efficientnet("b6", batch_size, optimizer)
+    return _efficientnet("b6", batch_size, optimizer, folder)
 
 
 @experiment
-def b7(batch_size: int = 4096, optimizer: Recipe = "rmsprop"):
+def b7(batch_size: int = 4096, optimizer: Recipe = "rmsprop", folder: str | None = None):
     """EfficientNet-B7, images of 600 x 600; 66,347,960 weights.
 
     lingo show --exp=image.efficientnet.b7 --weights
     """
-    return _efficientnet("b7", batch_size, optimizer)
+    return _efficientnet("b7", batch_size, optimizer, folder)
 
 
-def _efficientnet(name: str, batch_size: int, optimizer: Recipe):
+def _efficientnet(name: str, batch_size: int, optimizer: Recipe, folder: str | None):
     scaling = SCALINGS[name]
     cfg = imagenet_experiment(
         efficientnet(scaling, num_classes=NUM_CLASSES),
         batch_size=batch_size,
+        folder=folder,
         size=scaling.image_size,
         optimizer=_rmsprop(batch_size) if optimizer == "rmsprop" else _lars(batch_size),
         max_steps=imagenet_steps(EPOCHS, batch_size=batch_size),

@@ -1,8 +1,11 @@
 """What experiments on ImageNet (Russakovsky et al. 2015) share: numbers, inputs, the task.
 
-ImageNet is not here. In its place are scikit-learn's digits, enlarged to the size of its images,
-ten of the thousand classes: they show that steps can be computed, and what they cost. No accuracy
-on ImageNet can be claimed. `imagenet_inputs` is the one function that names the data.
+`folder` has its TFRecord files, as github.com/tensorflow/tpu writes them: train-00000-of-01024 and
+on, validation-00000-of-00128 and on. Listing and checking experiments needs no file.
+
+ImageNet is not here. Without a folder, scikit-learn's digits take its place, enlarged to the size
+of its images, ten of the thousand classes: they show that steps can be computed, and what they
+cost. No accuracy on ImageNet was measured here.
 """
 
 from __future__ import annotations
@@ -10,20 +13,26 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.contract import Experiment
-from lingo.data import Digits, ImageInput
+from lingo.data import Digits, ImageInput, MixedInput
+from lingo.data.images.image_file_input import ImageFileInput
+from lingo.data.images.image_records import ImageRecords
+from lingo.data.images.view import RandomView
 from lingo.layers import Chain
 from lingo.optim import epochs_to_steps
+from tasks.image.augmentation import train_example
 from tasks.image.task import ImageClassification
 
 NUM_CLASSES = 1000
 TRAIN_IMAGES = 1_281_167
 LARGEST_EVAL_BATCH = 1024
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the colours of its pixels, 0 to 1
 
 
 def imagenet_experiment(
     layers: list[Any],
     *,
     batch_size: int,
+    folder: str | None,
     size: int = 224,
     optimizer: Any,
     max_steps: int,
@@ -34,24 +43,45 @@ def imagenet_experiment(
         task=ImageClassification.params(
             model=Chain.params(layers=layers),
             num_classes=NUM_CLASSES,
+            mean=MEAN,
+            std=STD,
             label_smoothing=label_smoothing,
         ),
-        **imagenet_inputs(batch_size=batch_size, size=size),
+        **imagenet_inputs(folder, batch_size=batch_size, size=size),
         optimizer=optimizer,
         max_steps=max_steps,
     )
 
 
-def imagenet_inputs(*, batch_size: int, size: int) -> dict[str, Any]:
+def imagenet_inputs(folder: str | None, *, batch_size: int, size: int) -> dict[str, Any]:
     """Returns the inputs of an experiment, {"train_input": ..., "eval_inputs": ...}."""
-    data = ImageInput.params(
-        source=Digits.params(split="train"), batch_size=batch_size, enlarged_to=(size, size, 3)
-    )
-    heldout = data.copy().set(source=Digits.params(split="heldout"), repeat=False)
-    heldout.batch_size = min(batch_size, LARGEST_EVAL_BATCH)
-    return {"train_input": data, "eval_inputs": {"heldout": heldout}}
+    if folder is None:
+        shape = (size, size, 3)
+        train = ImageInput.params(source=Digits.params(split="train"), enlarged_to=shape)
+        heldout = train.copy().set(source=Digits.params(split="heldout"))
+    else:
+        source = ImageRecords.params(pattern=f"{folder}/train-*", num_classes=NUM_CLASSES)
+        train = ImageFileInput.params(source=source, view=RandomView, size=size)
+        source = source.copy().set(pattern=f"{folder}/validation-*")
+        heldout = ImageFileInput.params(source=source, size=size)
+    heldout.set(batch_size=min(batch_size, LARGEST_EVAL_BATCH), repeat=False)
+    return {
+        "train_input": train.set(batch_size=batch_size),
+        "eval_inputs": {"heldout": heldout},
+    }
 
 
 def imagenet_steps(epochs: float, *, batch_size: int, num_images: int = TRAIN_IMAGES) -> int:
     """Returns the number of whole steps in some epochs of ImageNet."""
     return epochs_to_steps(epochs, num_examples=num_images, batch_size=batch_size)
+
+
+def change_and_mix(data: Any, *, size: int) -> Any:
+    """Returns an input whose images RandAugment changes (2, 10), and then MixUp mixes.
+
+    They are the parameters of Beyer et al. (2022). Digits in place of ImageNet are only mixed.
+    """
+    if data.cls is not ImageInput:
+        steps = {"size": size, "padding": 0, "flip_rate": 0.0, "num_ops": 2, "magnitude": 10.0}
+        data.set(augment=train_example, augment_arguments=steps)
+    return MixedInput.params(input=data, batch_size=data.batch_size, mixup_alpha=0.2)

@@ -39,25 +39,25 @@ from params.image.imagenet import (
 
 
 @experiment
-def resnet18(batch_size: int = 256):
+def resnet18(batch_size: int = 256, folder: str | None = None):
     """ResNet-18; 11,689,512 weights. Recipe and data are those of `resnet50`.
 
     lingo show --exp=image.resnet.resnet18 --weights
     """
-    return _with_momentum(18, batch_size)
+    return _with_momentum(18, batch_size, folder)
 
 
 @experiment
-def resnet34(batch_size: int = 256):
+def resnet34(batch_size: int = 256, folder: str | None = None):
     """ResNet-34; 21,797,672 weights. Recipe and data are those of `resnet50`.
 
     lingo show --exp=image.resnet.resnet34 --weights
     """
-    return _with_momentum(34, batch_size)
+    return _with_momentum(34, batch_size, folder)
 
 
 @experiment
-def resnet50(batch_size: int = 256):
+def resnet50(batch_size: int = 256, folder: str | None = None):
     """ResNet-50 v1.5; 25,557,032 weights, 8.2 GFLOPs an image of 224 x 224.
 
     The recipe is that of Goyal et al. (2017, sec. 5.1) for any batch size: 90 epochs, a rate of 0.1
@@ -68,28 +68,28 @@ def resnet50(batch_size: int = 256):
 
     lingo show --exp=image.resnet.resnet50 --weights
     """
-    return _with_momentum(50, batch_size)
+    return _with_momentum(50, batch_size, folder)
 
 
 @experiment
-def resnet101(batch_size: int = 256):
+def resnet101(batch_size: int = 256, folder: str | None = None):
     """ResNet-101 v1.5; 44,549,160 weights. Recipe and data are those of `resnet50`.
 
     lingo show --exp=image.resnet.resnet101 --weights
     """
-    return _with_momentum(101, batch_size)
+    return _with_momentum(101, batch_size, folder)
 
 
 @experiment
-def resnet152(batch_size: int = 256):
+def resnet152(batch_size: int = 256, folder: str | None = None):
     """ResNet-152 v1.5; 60,192,808 weights. Recipe and data are those of `resnet50`.
 
     lingo show --exp=image.resnet.resnet152 --weights
     """
-    return _with_momentum(152, batch_size)
+    return _with_momentum(152, batch_size, folder)
 
 
-def _with_momentum(num_layers: int, batch_size: int):
+def _with_momentum(num_layers: int, batch_size: int, folder: str | None):
     rate = scale_linearly(0.1, batch_size=batch_size, base_batch_size=256)
     ends = [imagenet_steps(epoch - 5, batch_size=batch_size) for epoch in (30, 60, 80)]
     schedule = Warmup.params(
@@ -100,6 +100,7 @@ def _with_momentum(num_layers: int, batch_size: int):
     cfg = imagenet_experiment(
         resnet(num_layers=num_layers, num_classes=NUM_CLASSES, zero_init=True),
         batch_size=batch_size,
+        folder=folder,
         optimizer=Momentum.params(
             learning_rate=rate, nesterov=True, weight_decay=1e-3, schedule=schedule
         ),
@@ -110,7 +111,11 @@ def _with_momentum(num_layers: int, batch_size: int):
 
 
 @experiment
-def supercomputer(data: int = 2048, momentum: Literal["scaled", "unscaled"] = "scaled"):
+def supercomputer(
+    data: int = 2048,
+    momentum: Literal["scaled", "unscaled"] = "scaled",
+    folder: str | None = None,
+):
     """ResNet-50 in batches of 32,768, as Google's entry to MLPerf training 0.6 (Kumar et al. 2019).
 
     LARS with a rate of 31.2, 25 epochs of warm-up and a square fall, 2,983 steps in all; scaled
@@ -128,11 +133,12 @@ def supercomputer(data: int = 2048, momentum: Literal["scaled", "unscaled"] = "s
         num_steps=2983,
         statistics_over=128,
         data=data,
+        folder=folder,
     )
 
 
 @experiment
-def multipod(data: int = 8192):
+def multipod(data: int = 8192, folder: str | None = None):
     """ResNet-50 in batches of 65,536, as Google's entry to MLPerf training 0.7 (Kumar et al. 2021).
 
     As `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), a momentum of
@@ -150,11 +156,12 @@ def multipod(data: int = 8192):
         num_steps=1738,
         statistics_over=64,
         data=data,
+        folder=folder,
     )
 
 
 @experiment
-def lamb(data: int = 256):
+def lamb(data: int = 256, folder: str | None = None):
     """ResNet-50 in batches of 32,768 with LAMB (You et al. 2020), on 128 chips of two cores.
 
     A rate of 0.04, 20 of 90 epochs of warm-up and a linear fall, 3,519 steps in all, weight decay
@@ -176,14 +183,24 @@ def lamb(data: int = 256):
         num_steps=num_steps,
         statistics_over=128,
         data=data,
+        folder=folder,
     )
 
 
-def _on_pod(*, batch_size: int, optimizer, num_steps: int, statistics_over: int, data: int):
+def _on_pod(
+    *,
+    batch_size: int,
+    optimizer,
+    num_steps: int,
+    statistics_over: int,
+    data: int,
+    folder: str | None,
+):
     """Returns ResNet-50 in bfloat16 on a mesh, each device with its part of the batch."""
     cfg = imagenet_experiment(
         resnet(num_layers=50, num_classes=NUM_CLASSES),
         batch_size=batch_size,
+        folder=folder,
         optimizer=optimizer,
         max_steps=num_steps,
         label_smoothing=0.1,

@@ -183,7 +183,7 @@ def describe_place(place: Place) -> str:
         return f"{path} is a directory: ask for {os.path.join(path, '**', '*')}"
     if not _is_directory(place.root):
         return f"There is no directory {place.root}."
-    names = _first_names(sorted(entry.name for entry in _entries(place.root)))
+    names = _first_names(sorted(entry.name for entry in entries(place.root)))
     return f"{os.path.abspath(place.root)} holds {names or 'nothing'}."
 
 
@@ -205,7 +205,7 @@ def _match_names(folder: str, part: str) -> list[str]:
     """Returns the names in a folder that match one part of a pattern."""
     if not glob.has_magic(part):
         return [part] if _status(os.path.join(folder, part), follow_symlinks=False) else []
-    names = fnmatch.filter([entry.name for entry in _entries(folder)], part)
+    names = fnmatch.filter([entry.name for entry in entries(folder)], part)
     return names if part.startswith(".") else [name for name in names if name[0] != "."]
 
 
@@ -221,7 +221,7 @@ def _folders(root: str, top: str) -> Iterator[str]:
             continue
         seen.add((where.st_dev, where.st_ino))
         yield folder
-        for entry in sorted(_entries(path), key=lambda entry: entry.name, reverse=True):
+        for entry in sorted(entries(path), key=lambda entry: entry.name, reverse=True):
             if entry.name[0] == ".":
                 continue
             if entry.is_symlink():
@@ -261,7 +261,8 @@ def _explain_errors(path: str) -> Iterator[None]:
         raise DataError(f"{path!r} cannot be read: {error}.") from error
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
+def entries(folder: str) -> list[os.DirEntry[str]]:
+    """Returns what is in a folder, in any order; raises DataError if it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)

@@ -12,25 +12,24 @@ import functools
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lingo.config.params import ParamError, suggest
 from lingo.config.types import FilePath
 from lingo.data.document_source import Records
 from lingo.data.sources.files import DataError, File, Place, Read, open_file
-from lingo.data.sources.tfrecord import payload, records, string_feature
+from lingo.data.sources.tfrecord import one_string, parse_example, payload, records
 
 _JSON_BYTES = 1 << 26
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-class TfdsDirectory(Records):
-    """A text feature of a data set that TensorFlow Datasets prepared."""
+class TfdsRecords(Records):
+    """The records of a data set that TensorFlow Datasets prepared."""
 
     directory: FilePath  # the version's directory, as ~/tensorflow_datasets/ag_news_subset/1.0.0
     subset: str = "train"  # the data set's own split
-    feature: str | None = None  # the name of the feature; None: the only text there is
 
     def check(self) -> None:
         super().check()
@@ -39,11 +38,11 @@ class TfdsDirectory(Records):
 
     def places(self) -> list[Place]:
         if not self._shards:
-            raise DataError(f"{self._path('dataset_info.json')}: {self.p.subset!r} has no shards.")
-        missing = [name for name in self._shards if not os.path.isfile(self._path(name))]
+            raise DataError(f"{self.path('dataset_info.json')}: {self.p.subset!r} has no shards.")
+        missing = [name for name in self._shards if not os.path.isfile(self.path(name))]
         if missing:
             raise DataError(
-                f"{self._path(missing[0])} is not there: {len(missing)} of the"
+                f"{self.path(missing[0])} is not there: {len(missing)} of the"
                 f" {len(self._shards)} shards of {self.p.subset!r} are missing."
             )
         return [Place(self._root, glob.escape(name)) for name in self._shards]
@@ -58,19 +57,17 @@ class TfdsDirectory(Records):
                 f"{file.path} has {number} records, but dataset_info.json says {expected}."
             )
 
-    def text(self, data: bytes, where: str) -> bytes:
-        return string_feature(payload(data, where), self._feature, where)
-
     @property
     def _root(self) -> str:
         return os.path.expanduser(self.p.directory)
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Returns the path of a file in the directory."""
         return os.path.join(self._root, name)
 
     @functools.cached_property
     def _shards(self) -> dict[str, int]:
-        path, info = self._path("dataset_info.json"), self._json("dataset_info.json")
+        path, info = self.path("dataset_info.json"), self._json("dataset_info.json")
         with _explain_errors(path):
             kind = info.get("fileFormat", "tfrecord")
             if kind != "tfrecord":
@@ -90,25 +87,34 @@ class TfdsDirectory(Records):
             return dict(zip(names, lengths, strict=True))
 
     @functools.cached_property
-    def _feature(self) -> str:
-        path, content = self._path("features.json"), self._json("features.json")
+    def features(self) -> dict[str, Any]:
+        """What features.json says of each feature, by name."""
+        path, content = self.path("features.json"), self._json("features.json")
         with _explain_errors(path):
             features = content.get("featuresDict", {}).get("features")
             if not isinstance(features, dict):
                 raise DataError(
                     f"{path}: no FeaturesDict as tensorflow-datasets since 4.5 writes it."
                 )
-            texts = [name for name, feature in features.items() if _is_text(feature)]
-        name = self.p.feature
-        if name in texts:
+            return features
+
+    def find_feature(self, field: str, is_kind: Callable[[Any], bool], kind: str) -> str:
+        """Returns the name of a feature of some kind: that in a field, else the only one there is.
+
+        Raises DataError, which calls it `kind`, if there is no such feature, or several.
+        """
+        path, name = self.path("features.json"), getattr(self.p, field)
+        with _explain_errors(path):
+            names = [other for other, feature in self.features.items() if is_kind(feature)]
+        if name in names:
             return name
-        if name is None and len(texts) == 1:
-            return texts[0]
-        problem = "feature is not set" if name is None else f"feature {name!r} is not a text"
-        raise DataError(f"{path}: {problem}; texts: {', '.join(map(repr, texts)) or 'none'}.")
+        if name is None and len(names) == 1:
+            return names[0]
+        problem = f"{field} is not set" if name is None else f"feature {name!r} is not a {kind}"
+        raise DataError(f"{path}: {problem}; {kind}s: {', '.join(map(repr, names)) or 'none'}.")
 
     def _json(self, name: str) -> dict[str, Any]:
-        path = self._path(name)
+        path = self.path(name)
         try:
             with open_file(path) as file:
                 content = file.read(_JSON_BYTES + 1)
@@ -126,6 +132,19 @@ class TfdsDirectory(Records):
         if not isinstance(value, dict):
             raise DataError(f"{path}: not a JSON object.")
         return value
+
+
+class TfdsDirectory(TfdsRecords):
+    """A text feature of a data set that TensorFlow Datasets prepared."""
+
+    feature: str | None = None  # the name of the feature; None: the only text there is
+
+    def text(self, data: bytes, where: str) -> bytes:
+        return one_string(parse_example(payload(data, where), where), self._feature, where)
+
+    @functools.cached_property
+    def _feature(self) -> str:
+        return self.find_feature("feature", _is_text, "text")
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ against its CRC and the rest of the file before the payload is read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import google_crc32c
 from google.protobuf.message import DecodeError
@@ -36,7 +36,8 @@ class TfRecords(Records, MatchingFiles):
         return records(file, read)
 
     def text(self, data: bytes, where: str) -> bytes:
-        return string_feature(payload(data, where), self.p.feature, where)
+        features = parse_example(payload(data, where), where)
+        return one_string(features, self.p.feature, where)
 
 
 def records(file: File, read: Read) -> Iterator[tuple[int, int]]:
@@ -86,16 +87,32 @@ def masked_crc32c(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def string_feature(data: bytes, name: str, where: str) -> bytes:
-    """Returns the one string in a feature of a tf.train.Example; else raises CorruptRecord."""
+def parse_example(data: bytes, where: str) -> Mapping[str, Any]:
+    """Returns the features of a tf.train.Example by name; raises CorruptRecord if it is none."""
     try:
-        features = tf.train.Example.FromString(data).features.feature
+        return tf.train.Example.FromString(data).features.feature
     except DecodeError as error:
         raise CorruptRecord(f"{where}: not a tf.train.Example: {error}.") from None
-    if name not in features:
-        names = ", ".join(map(repr, sorted(features)[:8])) or "none"
-        raise CorruptRecord(f"{where}: there is no feature {name!r}; features: {names}.")
-    strings = features[name].bytes_list.value
+
+
+def one_string(features: Mapping[str, Any], name: str, where: str) -> bytes:
+    """Returns the one string of a feature; raises CorruptRecord if there is none, or several."""
+    strings = _feature(features, name, where).bytes_list.value
     if len(strings) != 1:
         raise CorruptRecord(f"{where}: feature {name!r} has {len(strings)} strings, not one.")
     return strings[0]
+
+
+def one_integer(features: Mapping[str, Any], name: str, where: str) -> int:
+    """Returns the one integer of a feature; raises CorruptRecord if there is none, or several."""
+    integers = _feature(features, name, where).int64_list.value
+    if len(integers) != 1:
+        raise CorruptRecord(f"{where}: feature {name!r} has {len(integers)} integers, not one.")
+    return integers[0]
+
+
+def _feature(features: Mapping[str, Any], name: str, where: str) -> Any:
+    if name not in features:
+        names = ", ".join(map(repr, sorted(features)[:8])) or "none"
+        raise CorruptRecord(f"{where}: there is no feature {name!r}; features: {names}.")
+    return features[name]

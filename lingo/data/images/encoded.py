@@ -1,0 +1,103 @@
+"""Sources of encoded images: JPEG or PNG, each with the label of its class.
+
+A document of such a source is a label, then the bytes of the image. So images have the index, the
+split, the fingerprint and the treatment of damaged records that texts have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from lingo.config import ranges
+from lingo.data.document_source import CorruptRecord, Records
+from lingo.data.sources.files import DataError, Read, open_file
+
+_LABEL = struct.Struct("<i")
+_FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
+_CLASSES_BYTES = 1 << 26
+
+
+class EncodedImage(NamedTuple):
+    """An image and its class."""
+
+    label: int  # in 0..num_classes - 1
+    data: bytes  # JPEG or PNG
+
+
+class EncodedImages(Records, interface=True):
+    """Encoded images with one class each.
+
+    A subclass defines where the files are (`places`) and, by `document` or `text`, what
+    `to_document` makes of an image and its label. An image's bytes decide its split, so that equal
+    images are in the same one.
+    """
+
+    num_classes: int  # opening data with another number of classes is an error
+
+    unit: ClassVar[str] = "image"
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "num_classes")
+
+    def class_names(self) -> list[str]:
+        """Returns the names of the classes by label, [num_classes]; [] if the data has none.
+
+        Raises DataError if they cannot be read, or are not `num_classes`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no class_names")
+
+    def identity(self, read: Read, size: int) -> tuple[int, int]:
+        del read
+        return _LABEL.size, size
+
+    def to_document(self, image: EncodedImage, where: str) -> bytes:
+        """Returns a document; raises CorruptRecord if the label or the first bytes are wrong."""
+        label, data = image
+        if not 0 <= label < self.p.num_classes:
+            raise CorruptRecord(
+                f"{where}: its label, counted from 0, is {label}, but num_classes="
+                f"{self.p.num_classes} classes have 0 to {self.p.num_classes - 1}."
+            )
+        if not data.startswith(_FIRST_BYTES):
+            raise CorruptRecord(
+                f"{where}: neither JPEG nor PNG: it begins with {data[:8]!r}. Remove it, or convert"
+                " it."
+            )
+        return _LABEL.pack(label) + data
+
+
+def from_document(document: bytes) -> EncodedImage:
+    """Returns the image of a document that `to_document` made."""
+    return EncodedImage(_LABEL.unpack_from(document)[0], document[_LABEL.size :])
+
+
+def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[str]:
+    """Returns names of classes; raises DataError if they are not `num_classes`, or one is twice."""
+    if len(names) != num_classes:
+        raise DataError(
+            f"{where} has {len(names)} classes, but num_classes={num_classes}: set it to"
+            f" {len(names)}, or give the data that was meant."
+        )
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{where} has the class {twice[0]!r} twice.")
+    return list(names)
+
+
+def read_classes(path: str, num_classes: int) -> list[str]:
+    """Returns the names of classes in a file, one a line; raises DataError as `check_classes`."""
+    with open_file(path) as file:
+        content = file.read(_CLASSES_BYTES)
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text in UTF-8: {error.reason}.") from None
+    return check_classes([name for line in lines if (name := line.strip())], num_classes, path)
+
+
+def classes_digest(names: Sequence[str]) -> str:
+    """Returns a digest of names of classes in their order."""
+    return hashlib.sha256("\n".join(names).encode()).hexdigest()

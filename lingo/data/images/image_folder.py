@@ -1,0 +1,89 @@
+"""A folder of images in which each class has a folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from lingo.config.params import ParamError
+from lingo.config.types import FilePath
+from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
+from lingo.data.sources.files import DataError, File, Place, entries
+
+_EXTENSIONS = (".jpg", ".jpeg", ".png")
+
+
+class ImageFolder(EncodedImages):
+    """JPEG and PNG files, those of a class in a folder of its name, at any depth.
+
+    Labels are the places of the folders' names in sorted order, or in the file `classes`. Hidden
+    files and folders are ignored; any other file is an error, and so is a folder that `classes`
+    lacks.
+    """
+
+    folder: FilePath  # which has the folders of the classes
+    classes: FilePath | None = None  # names by label, one a line; None: the folders, sorted
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.folder:
+            raise ParamError("folder is empty: give the folder that has a folder for each class")
+
+    def places(self) -> list[Place]:
+        return [Place(self._root, os.path.join("*", "**", "*"))]
+
+    def files(self) -> list[File]:
+        _ = self._labels  # first: an error about the folders says more than one about no file
+        files = super().files()
+        for file in files:
+            if not file.path.lower().endswith(_EXTENSIONS):
+                raise DataError(
+                    f"{file.path} is not {', '.join(_EXTENSIONS[:-1])} or {_EXTENSIONS[-1]}: move"
+                    " it out of the folder, or convert it."
+                )
+        return files
+
+    def document(self, file: File, data: bytes, where: str) -> bytes:
+        label = self._labels[file.name.partition("/")[0]]
+        return self.to_document(EncodedImage(label, data), where)
+
+    def where(self, file: File, number: int, start: int) -> str:
+        del number, start  # a file is an image
+        return file.path
+
+    def class_names(self) -> list[str]:
+        return list(self._labels)
+
+    @property
+    def _root(self) -> str:
+        return os.path.expanduser(self.p.folder)
+
+    @functools.cached_property
+    def _labels(self) -> dict[str, int]:
+        """The label of each class by its name, in order of labels."""
+        folders = class_folders(self._root)
+        if self.p.classes is None:
+            names = check_classes(folders, self.p.num_classes, self._root)
+        else:
+            names = read_classes(os.path.expanduser(self.p.classes), self.p.num_classes)
+            if strange := [name for name in folders if name not in names]:
+                raise DataError(
+                    f"{os.path.join(self._root, strange[0])} is the folder of no class in"
+                    f" {self.p.classes}: add it there, or move it away."
+                )
+        return {name: label for label, name in enumerate(names)}
+
+
+def class_folders(root: str) -> list[str]:
+    """Returns the names of the folders in a folder, sorted, without hidden ones.
+
+    Raises DataError if it cannot be listed, has no folder, or has an image outside of them.
+    """
+    found = [entry for entry in entries(root) if not entry.name.startswith(".")]
+    names = sorted(entry.name for entry in found if entry.is_dir())
+    if not names:
+        raise DataError(f"{root} has no folders: each class needs one, with its images.")
+    strays = [entry.path for entry in found if entry.name.lower().endswith(_EXTENSIONS)]
+    if strays := sorted(path for path in strays if not os.path.isdir(path)):
+        raise DataError(f"{strays[0]} is in no class: move it into the folder of its class.")
+    return names

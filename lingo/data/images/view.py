@@ -1,0 +1,71 @@
+"""Which part of an image an example shows: a random one for training, the middle for evaluation."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lingo.config.params import Configurable, ParamError
+from lingo.ops import random
+from lingo.ops.image.box import Box, center_box
+from lingo.ops.image.crop import inception_box
+from lingo.ops.image.pixel import draw
+
+
+class Window(NamedTuple):
+    """A part of an image, which is resized to the size of the batch's images."""
+
+    box: Box  # in pixels of the whole image
+    is_mirrored: bool = False  # left to right
+
+
+class View(Configurable, interface=True):
+    """Chooses the part of an image that an example shows, before the image is decoded."""
+
+    def window(self, size: tuple[int, int], key: random.Key) -> Window:
+        """Returns a part of an image of a size, (height, width), by the key of the example."""
+        raise NotImplementedError(f"{type(self).__name__} has no window")
+
+
+class RandomView(View):
+    """A random rectangle, mirrored or not (Szegedy et al. 2015, sec. 6): for training.
+
+    It is that of `lingo.ops.image.inception_crop` for the same key.
+    """
+
+    min_area: float = 0.08  # least part of the image's area
+    max_area: float = 1.0  # largest part of it
+    max_aspect: float = 4 / 3  # largest ratio of the longer to the shorter side
+    flip_rate: float = 0.5  # probability that it is mirrored; 0 where left and right differ
+
+    def check(self) -> None:
+        p = self.p
+        if not 0 < p.min_area <= p.max_area <= 1:
+            raise ParamError(
+                f"min_area={p.min_area} and max_area={p.max_area} are not"
+                " 0 < min_area <= max_area <= 1"
+            )
+        if not p.max_aspect >= 1:
+            raise ParamError(f"max_aspect={p.max_aspect} is below 1: it is longer by shorter side")
+        if not 0 <= p.flip_rate <= 1:
+            raise ParamError(f"flip_rate={p.flip_rate} is not in 0..1")
+
+    def window(self, size: tuple[int, int], key: random.Key) -> Window:
+        p = self.p
+        limits = {"min_area": p.min_area, "max_area": p.max_area, "max_aspect": p.max_aspect}
+        box = inception_box(size, key, **limits)
+        return Window(box, bool(p.flip_rate and draw(key, "flip") < p.flip_rate))
+
+
+class CentralView(View):
+    """The square in the middle: for evaluation."""
+
+    side: float = 0.875  # part of the shorter side: 0.875 is 224 of 256 pixels
+
+    def check(self) -> None:
+        if not 0 < self.p.side <= 1:
+            raise ParamError(f"side={self.p.side} is not a part of the shorter side, 0 < side <= 1")
+
+    def window(self, size: tuple[int, int], key: random.Key) -> Window:
+        del key
+        side = max(1, round(self.p.side * min(size)))
+        return Window(center_box(size, (side, side)))
