@@ -1,0 +1,185 @@
+"""The study of docs/image_studies.md: networks, optimizers and augmentation on glyphs.
+
+Held-out glyphs are of another family of typefaces than those that are trained on. Each result is
+the accuracy on them after the last step, never the best one of a training.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib import pyplot
+
+from tools.studies.page import percent_over_seeds, table
+from tools.studies.trial import PRETRAINED, Results, Trial
+
+METRIC = "accuracy"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "image_studies.md"
+
+SEEDS = (0, 1, 2)
+
+NETWORKS = {
+    "ResNet": "image.resnet.glyphs",
+    "BoTNet": "image.botnet.glyphs",
+    "EfficientNet": "image.efficientnet.glyphs",
+    "ViT": "image.vit.glyphs",
+}
+"""Name -> experiment."""
+
+VITS = {
+    "sines and cosines, mean of patches": ("sinusoid", "mean"),
+    "learned, class token": ("learned", "first"),
+}
+"""Name -> positions and pooling of a ViT."""
+
+GLYPHS = Trial("image.resnet.glyphs")
+STEPS_ON_DIGITS = (20, 60, 180)
+
+
+class Rates(NamedTuple):
+    """The learning rates that an optimizer is tried with."""
+
+    at_64: float  # the middle one for batches of 64
+    power: float  # 1: it grows with the batch; 0.5: with its square root
+
+
+OPTIMIZERS = {
+    "momentum": Rates(0.1, 1.0),
+    "adam": Rates(2e-3, 0.5),
+    "lars": Rates(4.0, 1.0),
+    "lamb": Rates(0.01, 0.5),
+}
+BATCHES = (64, 256, 1024, 4096)
+FACTORS = (1 / 4, 1.0, 4.0)
+"""The learning rates tried over the middle one: the tuning budget of each optimizer and batch."""
+
+
+def over_seeds(trial: Trial) -> list[Trial]:
+    """Returns a trial with each of the seeds."""
+    return [trial._replace(seed=seed) for seed in SEEDS]
+
+
+def vit(name: str, *, augment: bool) -> Trial:
+    """Returns the trial of a ViT, with or without RandAugment and MixUp."""
+    positions, pooling = VITS[name]
+    arguments = f"positions='{positions}', pooling='{pooling}', augment={augment}"
+    return Trial(f"image.vit.glyphs({arguments})")
+
+
+def digits(num_steps: int, *, pretrained: bool) -> Trial:
+    """Returns the trial of the network of `GLYPHS` on digits, from its weights or from none."""
+    experiment = f"image.transfer.digits(num_steps={num_steps})"
+    if not pretrained:
+        return Trial(experiment)
+    source = f"init_from=WarmStart(path={PRETRAINED}, skip=['.*/linear/.*'])"
+    return Trial(experiment, overrides=(source,), start=GLYPHS)
+
+
+def tuning(optimizer: str, batch: int) -> list[Trial]:
+    """Returns the trials that choose the learning rate of an optimizer."""
+    rates = OPTIMIZERS[optimizer]
+    middle = rates.at_64 * (batch / BATCHES[0]) ** rates.power
+    return [
+        Trial(
+            f"image.resnet.glyphs(optimizer='{optimizer}', batch_size={batch},"
+            f" learning_rate={middle * factor:.4g})"
+        )
+        for factor in FACTORS
+    ]
+
+
+def best(results: Results, optimizer: str, batch: int) -> Trial | None:
+    """Returns the trial with the best learning rate, None before all were tried."""
+    tried = tuning(optimizer, batch)
+    if any(results.get(trial) is None for trial in tried):
+        return None
+    return max(tried, key=lambda trial: results.metric(trial, METRIC) or 0.0)
+
+
+def trials(results: Results) -> Iterator[Trial]:
+    """Yields the trials, as far as the results at hand tell them."""
+    for experiment in NETWORKS.values():
+        yield from over_seeds(Trial(experiment))
+    for name in VITS:
+        for augment in (False, True):
+            yield from over_seeds(vit(name, augment=augment))
+    for num_steps in STEPS_ON_DIGITS:
+        for pretrained in (False, True):
+            yield from over_seeds(digits(num_steps, pretrained=pretrained))
+    for batch in reversed(BATCHES):
+        for optimizer in OPTIMIZERS:
+            yield from tuning(optimizer, batch)
+            if trial := best(results, optimizer, batch):
+                yield from over_seeds(trial)
+
+
+# ---- page ----------------------------------------------------------------------------------------
+
+
+def tables(results: Results) -> dict[str, list[str]]:
+    """Returns the tables of the page, by name."""
+    cell = functools.partial(percent_over_seeds, results)
+    return {
+        "networks": table(
+            ["network", "held-out accuracy, %"],
+            [[name, cell(over_seeds(Trial(e)))] for name, e in NETWORKS.items()],
+        ),
+        "vits": table(
+            ["positions, head", "plain", "RandAugment and MixUp"],
+            [
+                [name, *(cell(over_seeds(vit(name, augment=a))) for a in (False, True))]
+                for name in VITS
+            ],
+        ),
+        "transfer": table(
+            ["steps on digits", "from random weights", "from glyphs"],
+            [
+                [str(n), *(cell(over_seeds(digits(n, pretrained=p))) for p in (False, True))]
+                for n in STEPS_ON_DIGITS
+            ],
+        ),
+        "optimizers": table(
+            ["batch", *OPTIMIZERS],
+            [
+                [str(batch), *(_optimizer_cell(results, name, batch) for name in OPTIMIZERS)]
+                for batch in BATCHES
+            ],
+        ),
+    }
+
+
+def _optimizer_cell(results: Results, optimizer: str, batch: int) -> str:
+    trial = best(results, optimizer, batch)
+    return percent_over_seeds(results, over_seeds(trial) if trial else [])
+
+
+def draw(results: Results, folder: Path) -> None:
+    """Draws accuracy over batch size for each optimizer, if there is anything to draw yet."""
+    curves = {}
+    for optimizer in OPTIMIZERS:
+        chosen = {batch: best(results, optimizer, batch) for batch in BATCHES}
+        curves[optimizer] = {
+            batch: [100 * v for t in over_seeds(trial) if (v := results.metric(t, METRIC))]
+            for batch, trial in chosen.items()
+            if trial
+        }
+    if not any(curves.values()):
+        return
+    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+    for optimizer, points in curves.items():
+        batches = [batch for batch, values in points.items() if values]
+        means = [statistics.fmean(points[batch]) for batch in batches]
+        line = axes.plot(batches, means, marker="o", label=optimizer)[0]
+        for batch in batches:
+            axes.plot([batch] * 2, [min(points[batch]), max(points[batch])], color=line.get_color())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
+    axes.set(xlabel="batch size", ylabel="held-out accuracy, %", ylim=(0, 100))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(folder / "image_optimizers.png", dpi=120)
+    pyplot.close(figure)
