@@ -135,3 +135,11 @@ def test_a_metric_over_seeds_has_mean_and_range(tmp_path: Path) -> None:
         results.add(Result(trial, digest, "done", 5, {"accuracy": accuracy}, 1.0, "abc"))
     assert percent_over_seeds(results, trials) == "60.0 (50.0 to 70.0)"
     assert percent_over_seeds(results, trials[:1]) == "50.0"
+
+
+def test_two_names_of_one_training_share_its_result(results: Results, tmp_path: Path) -> None:
+    trial = Trial(EXPERIMENT, 1)
+    same = Trial("image.amoebanet.digits(num_layers=3)", 1)
+    assert run_all([trial, same], results, tmp_path)
+    assert results.metric(same, "accuracy") == 0.1
+    assert len(list((tmp_path / "runs").iterdir())) == 1

@@ -20,7 +20,7 @@ from lingo.study.plan import LOG
 from lingo.study.run import launch_locally
 from lingo.trainer.directory.environment import git
 from lingo.trainer.directory.run_directory import RunDirectory
-from tools.studies.trial import Result, Results, State, Trial, configuration_digest
+from tools.studies.trial import Result, Results, State, Trial, configuration_digest, identity
 
 PROGRAM = (sys.executable, "-P", "-m", "lingo.cli.main")
 POLL_SECONDS = 0.2
@@ -81,15 +81,15 @@ def _pending(
     trials: Trials, results: Results, folder: Path, running: Collection[Trial]
 ) -> Iterator[Trial]:
     """Yields the trials that can start now, each once."""
-    seen = set(running)
+    seen = {identity(trial) for trial in running}
     for trial in trials(results):
         if results.get(trial):
             continue
         start = trial.start
         if start and not (results.get(start) and (folder / start.name).exists()):
             trial = start  # its weights are needed first
-        if trial not in seen:
-            seen.add(trial)
+        if (one := identity(trial)) not in seen:
+            seen.add(one)
             yield trial
 
 

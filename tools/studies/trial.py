@@ -75,6 +75,14 @@ def configuration_digest(trial: Trial) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
+def identity(trial: Trial) -> tuple[str, ...]:
+    """Returns what trials have in common whose results are the same: several names, one training.
+
+    They are the digests of its configuration, and of those that it starts from.
+    """
+    return (configuration_digest(trial), *(identity(trial.start) if trial.start else ()))
+
+
 class Result(NamedTuple):
     """What came of a trial."""
 
@@ -97,17 +105,17 @@ class Results:
     def __init__(self, path: Path) -> None:
         """Reads the results whose configuration is still the same, from a file if there is one."""
         self._path = path
-        self._by_trial: dict[Trial, Result] = {}
+        self._results: dict[tuple[str, ...], Result] = {}
         self.stale: list[Result] = []  # whose configuration has changed
         for result in _read(path):
             if result.digest == configuration_digest(result.trial):
-                self._by_trial[result.trial] = result
+                self._results[identity(result.trial)] = result
             else:
                 self.stale.append(result)
 
     def get(self, trial: Trial) -> Result | None:
         """Returns the result of a trial, if there is one."""
-        return self._by_trial.get(trial)
+        return self._results.get(identity(trial))
 
     def metric(self, trial: Trial, tag: str) -> float | None:
         """Returns a metric of a trial, or None if it is not done, or diverged."""
@@ -116,12 +124,12 @@ class Results:
 
     def add(self, result: Result) -> None:
         """Adds a result, also to the file, without the lines that no longer count."""
-        self._by_trial[result.trial] = result
+        self._results[identity(result.trial)] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("".join(r.line() for r in self._by_trial.values()))
+        self._path.write_text("".join(r.line() for r in self._results.values()))
 
     def __iter__(self) -> Iterator[Result]:
-        return iter(self._by_trial.values())
+        return iter(self._results.values())
 
 
 def _read(path: Path) -> Iterable[Result]:
