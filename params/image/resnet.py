@@ -141,9 +141,9 @@ def supercomputer(
 def multipod(data: int = 8192, folder: str | None = None):
     """ResNet-50 in batches of 65,536, as Google's entry to MLPerf training 0.7 (Kumar et al. 2021).
 
-    As `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), a momentum of
-    0.951807, 1,738 steps in all, and statistics of batch norms over 64 images, those of 8 of 8,192
-    cores. There, 4,096 chips took 28.9 seconds. The data is that of `imagenet.py`.
+    As `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), an unscaled
+    momentum of 0.951807, 1,738 steps in all, and statistics of batch norms over 64 images, those of
+    8 of 8,192 cores. There, 4,096 chips took 28.9 seconds. The data is that of `imagenet.py`.
 
     lingo show --exp=image.resnet.multipod --plot_schedule
     """
