@@ -7,8 +7,8 @@ gradient has the same sharding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
@@ -20,6 +20,9 @@ from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
 from lingo.runtimes.layout import Layout
+from lingo.runtimes.mesh.grouped_convolution import refuse_grouped_convolutions
+
+T = TypeVar("T")
 
 
 def with_sharding(x: tf.Tensor, split: Split, mesh: Topology) -> tf.Tensor:
@@ -106,6 +109,10 @@ class MeshPlacement(Placement):
     def check_rules(self) -> None:
         """Raises ParamError for a rule that nothing in the step, once traced, has used."""
         self._axis_rules.check_named()
+
+    def compute(self, function: Callable[[], T]) -> T:
+        with refuse_grouped_convolutions(self._layout):
+            return function()
 
     def shard_for_update(self, where: str, value: Any) -> Any:
         return with_sharding(value, self._layout.update[where], self._layout.mesh)
