@@ -25,7 +25,7 @@ from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
 from lingo.ops import random
 
-_GROUP = 16  # images that a thread reads, then decodes
+_GROUP = 32  # images that a thread reads, then decodes
 _THREADS = 2  # one reads while what the other one has read is decoded
 
 
