@@ -1,4 +1,4 @@
-"""Convolution of images, and what convolutions share.
+"""Convolution of images.
 
 Axes: B batch, H height, W width, C input channels, F output channels; kernels are [kh, kw].
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from lingo.config.lazy import tf
 from lingo.layers.context import annotate
@@ -16,61 +15,8 @@ from lingo.layers.layer import Layer
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
 
-class Convolution(Layer, interface=True):
-    """Products of windows of positions and a kernel, plus a bias; subclasses define `convolve`.
-
-    Weights:
-        w: [*window, C, F].
-        b: [F], with `use_bias`.
-    """
-
-    dim: int  # channels of the input
-    output_dim: int  # channels of the output
-    padding: Padding = "SAME"  # what surrounds the input: zeros, or nothing
-    use_bias: bool = False  # whether b is added
-    init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
-    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
-
-    positions: ClassVar[tuple[str, ...]] = ("height", "width")
-    """The logical axes of positions."""
-
-    def setup(self) -> None:
-        p, window = self.p, self.window()
-        shape, axes = [*window, p.dim, p.output_dim], (*[None] * len(window), *p.axes)
-        fan_in = math.prod(window) * p.dim
-        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
-        if p.use_bias:
-            self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [B, *positions, F], in the layer's dtype, for x [B, *positions, C]."""
-        p = self.p
-        y = self.convolve(tf.cast(x, p.dtype))
-        y = y + self.b if p.use_bias else y
-        return annotate(y, "batch", *self.positions, p.axes[1] or "channels")
-
-    def window(self) -> tuple[int, ...]:
-        """Returns the size of the kernel along each axis of positions."""
-        return self.p.kernel
-
-    def convolve(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns the result without the bias; both have the layer's dtype."""
-        raise NotImplementedError(f"{type(self).__name__} has no convolve")
-
-    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Returns the shape of the result for x of shape [B, *positions, C]."""
-        batch, *positions, _ = shape
-        p = self.p
-        windows = count_windows(positions, self.window(), p.stride, p.padding, p.dilation)
-        return (batch, *windows, p.output_dim)
-
-    def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations for x of shape [B, *positions, C], including those on padding."""
-        return 2 * math.prod(self.window()) * self.p.dim * math.prod(self.output_shape(shape))
-
-
-class Conv2D(Convolution):
-    """A 2D convolution of images [B, H, W, C].
+class Conv2D(Layer):
+    """A 2D convolution.
 
     With padding SAME, zeros surround the image and the result has height ceil(H / stride); with
     VALID, windows lie inside the image. Initial weights have variance 2 / (kh kw C), which
@@ -81,13 +27,42 @@ class Conv2D(Convolution):
         b: [F], with `use_bias`.
     """
 
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 1  # from one window to the next, in both directions
     dilation: int = 1  # from one position of a window to the next (Yu and Koltun 2016)
+    padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
+    use_bias: bool = False  # whether b is added
+    init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     def check(self) -> None:
         check_kernel(self.p)
 
-    def convolve(self, x: tf.Tensor) -> tf.Tensor:
+    def setup(self) -> None:
         p = self.p
-        return tf.nn.conv2d(x, self.w, p.stride, p.padding, dilations=p.dilation)
+        fan_in = math.prod(p.kernel) * p.dim
+        shape, axes = [*p.kernel, p.dim, p.output_dim], (None, None, *p.axes)
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
+        if p.use_bias:
+            self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
+        p = self.p
+        y = tf.nn.conv2d(tf.cast(x, p.dtype), self.w, p.stride, p.padding, dilations=p.dilation)
+        y = y + self.b if p.use_bias else y
+        return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        batch, *image, _ = shape
+        p = self.p
+        windows = count_windows(image, p.kernel, p.stride, p.padding, p.dilation)
+        return (batch, *windows, p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations for images of shape [B, H, W, C], including those on padding."""
+        taps = math.prod(self.p.kernel) * self.p.dim
+        return 2 * taps * math.prod(self.output_shape(shape))

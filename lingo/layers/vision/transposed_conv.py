@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.layers.initial import FanIn, Initializer
-from lingo.layers.vision.conv import Convolution
+from lingo.layers.context import annotate
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
 from lingo.layers.vision.window import Padding
 from lingo.ops.shape import sizes_of
 
 
-class TransposedConv2D(Convolution):
-    """The transpose of a 2D convolution: each position of an image adds to a window of the result.
+class TransposedConv2D(Layer):
+    """The transpose of a 2D convolution: each position of the input adds to a window of the output.
 
     With padding SAME the result has height H * stride, as if windows that reach over the border
     were cut off; with VALID it holds all windows: (H - 1) * stride + kh, or H * stride if the
@@ -30,20 +31,37 @@ class TransposedConv2D(Convolution):
         b: [F], with `use_bias`.
     """
 
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 2  # from one window to the next, in both directions
     padding: Padding = "SAME"  # whether windows are cut off at the border
+    use_bias: bool = False  # whether b is added
     init: Initializer = FanIn.params(scale=8.0)  # of w; b starts at zero
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     def check(self) -> None:
         ranges.check_positive(self.p, "kernel", "stride")
 
-    def convolve(self, x: tf.Tensor) -> tf.Tensor:
-        p, w = self.p, tf.transpose(self.w, [0, 1, 3, 2])
+    def setup(self) -> None:
+        p = self.p
+        fan_in = math.prod(p.kernel) * p.dim
+        shape, axes = [*p.kernel, p.dim, p.output_dim], (None, None, *p.axes)
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
+        if p.use_bias:
+            self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
+        p = self.p
+        x, w = tf.cast(x, p.dtype), tf.transpose(self.w, [0, 1, 3, 2])
         shape = tf.stack(self.output_shape(sizes_of(x)))
-        return tf.nn.conv2d_transpose(x, w, shape, p.stride, p.padding)
+        y = tf.nn.conv2d_transpose(x, w, shape, p.stride, p.padding)
+        y = y + self.b if p.use_bias else y
+        return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
         batch, *image, _ = shape
         p = self.p
         more = [max(k - p.stride, 0) if p.padding == "VALID" else 0 for k in p.kernel]
