@@ -230,7 +230,7 @@ def _lars(*, rate: float, batch_size: int, warmup_epochs: float, num_steps: int,
 
 Rule = Literal["momentum", "adam", "lars", "lamb"]
 
-RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 4.0, "lamb": 0.01}  # in batches of 64
+RATES = {"momentum": 0.1, "adam": 2e-3, "lars": 0.5, "lamb": 0.01}  # in batches of 64
 SCALES = {"momentum": scale_linearly, "lars": scale_linearly}  # the others: with the root
 
 
