@@ -129,7 +129,8 @@ def decode(parts: Sequence[Part], *, size: int, channels: Channels) -> np.ndarra
     A part with at least twice the pixels that are needed, along each side, is divided by 2, 4 or 8
     first, a JPEG by its decoder: a pixel is then the mean of a square. What remains is bilinear,
     with a pixel's center at its middle. Grey becomes equal channels, and colour becomes grey, as
-    asked for; CMYK becomes RGB; 16 bits become 8; alpha is dropped.
+    asked for; CMYK becomes RGB; 16 bits become 8; alpha is dropped. At its rim, a part of a JPEG
+    may differ from that of the whole image in colour, which JPEG stores at half the resolution.
 
     Args:
         parts: [B], of images whose headers were read.
