@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 from typing import Literal
 
 from lingo.config.lazy import tf
@@ -126,6 +127,9 @@ def _num_logical(device: tf.config.PhysicalDevice) -> int:
     return len(tf.config.get_logical_device_configuration(device) or [device])
 
 
+_first_group_keys = itertools.count(step=100_000)
+
+
 @functools.cache
 def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     """Returns the strategy of some devices, always the same one, because it numbers collectives."""
@@ -135,7 +139,9 @@ def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.Strategy:
             raise ParamError(
                 f"runtime.devices names {name!r:.80}, but there are {', '.join(sorted(existing))}"
             )
-    return tf.distribute.MirroredStrategy(list(devices))
+    # TensorFlow would number the groups of every strategy from 1, but a process may have several.
+    keys = {"_collective_key_base": next(_first_group_keys)}
+    return type("MirroredStrategy", (tf.distribute.MirroredStrategy,), keys)(list(devices))
 
 
 @functools.cache

@@ -14,8 +14,12 @@ from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
 from lingo.layers import Chain, Layer, Lora, Remat, WeightNorm, Wrapper, context
 from lingo.layers.wrap.reweighted import Reweighted
+from lingo.learner.state import Learner, initial_state
+from lingo.learner.step import train_step
 from lingo.ops import random
+from lingo.optim.sgd import Sgd
 from params.image.amoebanet import digits
+from tasks.image.task import ImageClassification
 from tests.lingo.layers.test_conformance import CASES, PICTURES
 
 WITH_MATRICES = (
@@ -116,3 +120,30 @@ def test_one_override_wraps_all_of_a_network(kind: str, wrapper: str) -> None:
     assert override.num_matches > 0
     specs = plain.train_input.specs()
     assert cfg.build().task.batch_flops(specs) == plain.task.batch_flops(specs)
+
+
+@pytest.mark.parametrize("wrapper", ["Remat", "Lora", "WeightNorm"])
+def test_a_network_of_wrapped_convolutions_takes_a_step(wrapper: str) -> None:
+    layers = [
+        nn.ConvNorm.params(dim=1, output_dim=4),
+        nn.BasicBlock.params(dim=4, output_dim=8, stride=2),
+        nn.MBConv.params(dim=8, output_dim=8, drop_path_rate=0.1),
+        nn.AttentionBlock.params(dim=8, output_dim=16, image=(2, 2)),
+        nn.ImageHead.params(dim=16, num_classes=3),
+    ]
+    model = Chain.params(layers=layers)
+    task = ImageClassification.params(model=model, num_classes=3, image_shape=(4, 4, 1))
+    (override,) = apply_overrides(task, [f"Conv2D={wrapper}(layer=_)"])
+    assert override.num_matches >= 4
+    learner = Learner(task.build(), Sgd.params(learning_rate=0.1).build())
+    state = tf.nest.map_structure(lambda v: tf.constant(np.asarray(v)), initial_state(learner))
+    batch = {
+        "images": tf.random.stateless_normal([4, 4, 4, 1], (0, 0)),
+        "labels": tf.constant([0, 1, 2, 0]),
+        "weights": tf.ones([4]),
+        "rows": tf.range(4),
+    }
+    after, report = train_step(learner, state, batch)
+    assert report["first_non_finite"] == -1
+    changed = [name for name in state.weights if np.any(after.weights[name] != state.weights[name])]
+    assert len(changed) > 10

@@ -139,6 +139,7 @@ def on_virtual_devices() -> dict[str, Any]:
     jax.config.update("jax_num_cpu_devices", 4)
     return {
         "losses": {name: losses(runtime) for name, runtime in LAYOUTS.items()},
+        "two of four": distances(Replicated.params(devices=["CPU:2", "CPU:3"]), 8),
         "distances": {name: distances(runtime, 4) for name, runtime in LAYOUTS.items()},
     }
 

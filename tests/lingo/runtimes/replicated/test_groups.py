@@ -96,3 +96,7 @@ def test_a_resnet_has_the_losses_of_one_device_with_lars_and_lamb(found, layout)
 def test_gradients_and_averages_are_those_of_numpy_in_float64(found, layout):
     """The square of the values is 1e5 times their variance: E[x^2] - E[x]^2 would lose it."""
     assert_descended(found["distances"][layout], 4)
+
+
+def test_other_replicas_of_the_same_process_have_groups_of_their_own(found):
+    assert_descended(found["two of four"], 8)
