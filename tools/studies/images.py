@@ -10,10 +10,11 @@ import functools
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from matplotlib import pyplot
 
+from lingo.optim import scale_by_root
+from params.image.resnet import RATES, SCALES
 from tools.studies.page import percent_over_seeds, table
 from tools.studies.trial import PRETRAINED, Results, Trial
 
@@ -40,22 +41,10 @@ GLYPHS = Trial("image.resnet.glyphs")
 STEPS_ON_DIGITS = (20, 60, 180)
 
 
-class Rates(NamedTuple):
-    """The learning rates that an optimizer is tried with."""
-
-    at_64: float  # the middle one for batches of 64
-    power: float  # 1: it grows with the batch; 0.5: with its square root
-
-
-OPTIMIZERS = {
-    "momentum": Rates(0.1, 1.0),
-    "adam": Rates(2e-3, 0.5),
-    "lars": Rates(4.0, 1.0),
-    "lamb": Rates(0.01, 0.5),
-}
+OPTIMIZERS = tuple(RATES)
 BATCHES = (64, 256, 1024, 4096)
 FACTORS = (1 / 4, 1.0, 4.0)
-"""The learning rates tried over the middle one: the tuning budget of each optimizer and batch."""
+"""The learning rates that are tried, over that of the experiment: the same budget for each."""
 
 
 def over_seeds(trial: Trial) -> list[Trial]:
@@ -81,8 +70,8 @@ def digits(num_steps: int, *, pretrained: bool) -> Trial:
 
 def tuning(optimizer: str, batch: int) -> list[Trial]:
     """Returns the trials that choose the learning rate of an optimizer."""
-    rates = OPTIMIZERS[optimizer]
-    middle = rates.at_64 * (batch / BATCHES[0]) ** rates.power
+    scale = SCALES.get(optimizer, scale_by_root)
+    middle = scale(RATES[optimizer], batch_size=batch, base_batch_size=BATCHES[0])
     return [
         Trial(
             f"image.resnet.glyphs(optimizer='{optimizer}', batch_size={batch},"
