@@ -15,6 +15,18 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, Norm, RmsNorm
+from lingo.layers.product import Product
+from lingo.layers.quantization.domain import (
+    PassiveAsymQDomain,
+    QDomain,
+    SymmetricScheduledClipQDomain,
+    WeightQDomain,
+)
+from lingo.layers.quantization.quantized import Quantized
+from lingo.layers.quantization.schedule import (
+    FakeQuantizationSchedule,
+    LinearClippingCapSchedule,
+)
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
@@ -97,6 +109,7 @@ __all__ = [
     "Embedding",
     "ExpertChoiceRouter",
     "FactorizedReduction",
+    "FakeQuantizationSchedule",
     "FanIn",
     "FeedForward",
     "GShardRouter",
@@ -113,6 +126,7 @@ __all__ = [
     "LearnedImagePositions",
     "LearnedPositions",
     "Linear",
+    "LinearClippingCapSchedule",
     "LinearScaling",
     "LingvoRouter",
     "Llama3Scaling",
@@ -126,11 +140,15 @@ __all__ = [
     "Norm",
     "NormalCell",
     "NtkScaling",
+    "PassiveAsymQDomain",
     "PatchEmbedding",
     "PatchHead",
     "Pipeline",
     "PipelinedChain",
     "Prefix",
+    "Product",
+    "QDomain",
+    "Quantized",
     "RecurrentLayer",
     "ReductionCell",
     "RelativeBias",
@@ -149,6 +167,7 @@ __all__ = [
     "Stack",
     "StochasticDepth",
     "SwitchRouter",
+    "SymmetricScheduledClipQDomain",
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
@@ -156,6 +175,7 @@ __all__ = [
     "TruncatedNormal",
     "Uniform",
     "WeightNorm",
+    "WeightQDomain",
     "Wrapper",
     "YarnScaling",
 ]

@@ -85,14 +85,38 @@ def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = 
     return tf.cast(_with_value(clipped, rounded), x.dtype)
 
 
-def channel_range(w: tf.Tensor, axes: Sequence[int]) -> Range:
-    """Returns (-m, m), m the largest absolute value over the axes, which stay with size 1.
+class Channels(NamedTuple):
+    """A weight as levels of its channels."""
 
-    `w` has any shape and float type; the range is float32, and has no gradient.
+    levels: tf.Tensor  # float32, whole numbers from -(2^(bits-1) - 1) to 2^(bits-1) - 1
+    scale: tf.Tensor  # float32, the weight's shape with sizes 1: a weight is levels * scale
+
+
+def quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> Channels:
+    """Rounds a weight to levels that are symmetric around 0, with a scale for each channel.
+
+    `axes` are those that a channel includes: its largest absolute value is the last level. `w` has
+    any shape and float type. Nothing has a gradient.
+
+    >>> levels, scale = quantize_channels(tf.constant([[1.0, 0.2], [-0.5, 0.1]]), [0], bits=3)
+    >>> levels.numpy()
+    array([[ 3.,  3.],
+           [-1.,  2.]], dtype=float32)
     """
-    largest = tf.reduce_max(tf.abs(tf.cast(w, tf.float32)), axis=list(axes), keepdims=True)
-    largest = tf.stop_gradient(largest)
-    return Range(-largest, largest)
+    w = tf.stop_gradient(tf.cast(w, tf.float32))
+    largest = tf.reduce_max(tf.abs(w), axis=list(axes), keepdims=True)
+    scale = largest / (2 ** (bits - 1) - 1)
+    return Channels(tf.floor(tf.math.divide_no_nan(w, scale) + 0.5), scale)
+
+
+def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> tf.Tensor:
+    """Returns a weight rounded by `quantize_channels`, in its type; the gradient is straight through.
+
+    It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range`, whose
+    range is the channel's largest absolute value; no value is outside.
+    """
+    levels, scale = quantize_channels(w, axes, bits=bits)
+    return _with_value(w, tf.cast(levels * scale, w.dtype))
 
 
 def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:

@@ -15,8 +15,8 @@ from lingo.layers.quantization.schedule import FakeQuantizationSchedule, check_b
 from lingo.ops.quantization import (
     NaturalRange,
     Range,
-    channel_range,
     fake_quantize,
+    fake_quantize_channels,
     natural_range,
     value_range,
 )
@@ -113,11 +113,10 @@ class PassiveAsymQDomain(QDomain):
 
     def weight(self, w: tf.Tensor, contracted: Sequence[int], now: Progress) -> tf.Tensor:
         if self.p.per_channel:
-            limits = channel_range(w, contracted)
-        else:
-            low, high = value_range(w)
-            limits = Range(tf.minimum(low, -_TINY), tf.maximum(high, _TINY))
-        return self._quantize(w, limits, now, narrow=self.p.per_channel)
+            return self._delay(w, fake_quantize_channels(w, contracted, bits=self.p.bits), now)
+        low, high = value_range(w)
+        limits = Range(tf.minimum(low, -_TINY), tf.maximum(high, _TINY))
+        return self._quantize(w, limits, now)
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         return x if limits is None else self._quantize(x, limits, now)
@@ -143,14 +142,15 @@ class PassiveAsymQDomain(QDomain):
         shape = [batch, *[1] * len(rest)]
         return Range(*(tf.reshape(tf.repeat(v, size), shape) for v in (least, largest)))
 
-    def _quantize(
-        self, x: tf.Tensor, limits: Range, now: Progress, *, narrow: bool = False
-    ) -> tf.Tensor:
+    def _quantize(self, x: tf.Tensor, limits: Range, now: Progress) -> tf.Tensor:
+        return self._delay(x, fake_quantize(x, limits, bits=self.p.bits), now)
+
+    def _delay(self, x: tf.Tensor, rounded: tf.Tensor, now: Progress) -> tf.Tensor:
+        """Returns x in training before `delay_start_steps`, else its rounded values."""
         delay = self.p.delay_start_steps if now.training else 0
         if delay < 0:
             return x
-        y = fake_quantize(x, limits, bits=self.p.bits, narrow=narrow)
-        return tf.where(now.steps >= delay, y, x) if delay else y
+        return tf.where(now.steps >= delay, rounded, x) if delay else rounded
 
 
 class SymmetricScheduledClipQDomain(QDomain):
@@ -191,7 +191,7 @@ class WeightQDomain(QDomain):
         check_bits(self.p.bits)
 
     def weight(self, w: tf.Tensor, contracted: Sequence[int], now: Progress) -> tf.Tensor:
-        return fake_quantize(w, channel_range(w, contracted), bits=self.p.bits, narrow=True)
+        return fake_quantize_channels(w, contracted, bits=self.p.bits)
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         return x

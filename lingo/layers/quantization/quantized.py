@@ -8,9 +8,9 @@ call the layer inside, whose products ask the call context for their operands
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, cast, get_args
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -132,7 +132,7 @@ class Quantized(Wrapper):
         if name == product.product.name:
             return self.domain.weight(x, product.contracted, now)
         if name in _NATURAL:
-            return self.domain.natural(x, name, now)
+            return self.domain.natural(x, cast("NaturalRange", name), now)
         if self.domain.decay is None:
             return self.domain.activation(x, None, now)
         names = [f"{product.path}_{name}_{end}" for end in ("low", "high")]

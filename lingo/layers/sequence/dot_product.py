@@ -24,8 +24,8 @@ from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout, partial_dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
-from lingo.layers.product import Product
 from lingo.layers.norm import Norm
+from lingo.layers.product import Product
 from lingo.ops.attention import attend
 from lingo.ops.blockwise_attention import Logits, attend_blockwise
 from lingo.ops.dropout import DropoutForm

@@ -21,8 +21,8 @@ from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
-from lingo.layers.product import Product
 from lingo.layers.norm import Norm, RmsNorm
+from lingo.layers.product import Product
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
 

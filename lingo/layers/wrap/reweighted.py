@@ -55,7 +55,7 @@ class Reweighted(Wrapper, interface=True):
 
     def setup(self) -> None:
         super().setup()
-        matrices = [split_dims(spec) for spec in self.layer.weights().values() if _is_matrix(spec)]
+        matrices = [split_dims(spec) for spec in self.layer.weights().values() if is_matrix(spec)]
         self.matrices = [m for m in matrices if self._matches(m)]
         if not self.matrices:
             names = ", ".join(m.name for m in matrices[:5]) or "none"
@@ -133,7 +133,7 @@ def fold_weights(layer: Layer, call: Call) -> Call:
     return dataclasses.replace(call, weights=weights, weights_ready=True)
 
 
-def _is_matrix(spec: ParamSpec) -> bool:
+def is_matrix(spec: ParamSpec) -> bool:
     """Returns whether a weight has several dims and an initial value that is not constant."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
 
