@@ -110,7 +110,7 @@ def quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> Ch
 
 
 def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> tf.Tensor:
-    """Returns a weight rounded by `quantize_channels`, in its type; the gradient is straight through.
+    """Returns a weight rounded by `quantize_channels`, in its type and with its gradient.
 
     It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range`, whose
     range is the channel's largest absolute value; no value is outside.
