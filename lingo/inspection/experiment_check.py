@@ -144,7 +144,7 @@ def _check_experiment(
         mismatches,
         num_weights_before=before if shrinks else None,
         params=resolved.params,
-        products=products if products.quantized else None,
+        products=products if products.num_quantized else None,
     )
 
 

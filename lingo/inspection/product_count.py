@@ -15,12 +15,12 @@ from lingo.layers.wrap.reweighted import is_matrix
 class ProductCount(NamedTuple):
     """Numbers of products; those of stacked layers count for each layer."""
 
-    quantized: int
+    num_quantized: int
     others: dict[str, int]  # class of a layer -> the number of its products that keep precision
 
     def __str__(self) -> str:
-        total = self.quantized + sum(self.others.values())
-        text = f"{self.quantized} of {total} products quantized"
+        total = self.num_quantized + sum(self.others.values())
+        text = f"{self.num_quantized} of {total} products quantized"
         others = [f"{number} of {name}" for name, number in self.others.items()]
         return f"{text}, not {', '.join(others)}" if others else text
 
@@ -35,7 +35,7 @@ def count_products(model: Layer) -> ProductCount:
         path.join(wrapper.path, product.path)
         for wrapper in model.tree()
         if isinstance(wrapper, Quantized)
-        for product in wrapper.quantized
+        for product in wrapper.quantized_products
     }
     numbers: collections.Counter[str] = collections.Counter()
     count = 0

@@ -21,9 +21,8 @@ class Product(NamedTuple):
     activations: tuple[str, ...] = ("input",)
     """What is multiplied besides the weight. The name of a natural range, such as "tanh", says that
     the values have this range; that of others has to be measured."""
-    contracted: tuple[int, ...] | None = None
+    sum_axes: tuple[int, ...] | None = None
     """The axes of the weight that the product sums over; None: the first, by its fan-in."""
-    weighted: bool = (
-        True  # whether one factor is the weight of its name; if there is none: left out
-    )
+    has_weight: bool = True
+    """Whether it multiplies the weight of its name; it is left out if the layer has none."""
     exact: bool = False  # whether it keeps its precision, as those of routers and softmax layers

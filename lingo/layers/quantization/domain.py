@@ -48,8 +48,8 @@ class QDomain(Configurable, interface=True):
         """How many neighbouring examples share a range in training; None: all of a call."""
         return 1
 
-    def weight(self, w: tf.Tensor, contracted: Sequence[int], now: Progress) -> tf.Tensor:
-        """Returns a quantized weight of any shape; the product sums over its axes `contracted`."""
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        """Returns a quantized weight, any shape; the product sums over its `sum_axes`."""
         raise NotImplementedError(f"{type(self).__name__} has no weight")
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
@@ -111,9 +111,9 @@ class PassiveAsymQDomain(QDomain):
     def group_size(self) -> int | None:
         return self.p.statistics_over
 
-    def weight(self, w: tf.Tensor, contracted: Sequence[int], now: Progress) -> tf.Tensor:
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         if self.p.per_channel:
-            return self._delay(w, fake_quantize_channels(w, contracted, bits=self.p.bits), now)
+            return self._delay(w, fake_quantize_channels(w, sum_axes, bits=self.p.bits), now)
         low, high = value_range(w)
         limits = Range(tf.minimum(low, -_TINY), tf.maximum(high, _TINY))
         return self._quantize(w, limits, now)
@@ -168,8 +168,8 @@ class SymmetricScheduledClipQDomain(QDomain):
     def counts_steps(self) -> bool:
         return True
 
-    def weight(self, w: tf.Tensor, contracted: Sequence[int], now: Progress) -> tf.Tensor:
-        del contracted
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        del sum_axes
         return self.schedule.quantize(w, now.steps)
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
@@ -190,8 +190,8 @@ class WeightQDomain(QDomain):
     def check(self) -> None:
         check_bits(self.p.bits)
 
-    def weight(self, w: tf.Tensor, contracted: Sequence[int], now: Progress) -> tf.Tensor:
-        return fake_quantize_channels(w, contracted, bits=self.p.bits)
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        return fake_quantize_channels(w, sum_axes, bits=self.p.bits)
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         return x

@@ -34,11 +34,11 @@ class LayerProduct(NamedTuple):
 
     path: str  # of the layer, and the name of the product
     product: Product
-    contracted: tuple[int, ...]  # axes of the weight that the product sums over; () without one
+    sum_axes: tuple[int, ...]  # axes of the weight that the product sums over; () without one
     stack_axes: tuple[str, ...]  # logical axes of the stacked axes of the layer
 
     @property
-    def measured(self) -> list[str]:
+    def activations_to_measure(self) -> list[str]:
         """The activations whose range is not known."""
         return [name for name in self.product.activations if name not in _NATURAL]
 
@@ -67,16 +67,16 @@ class Quantized(Wrapper):
         super().setup()
         self.domain = self.p.domain.build()
         inside = [p for p in find_products(self.layer) if not p.product.exact]
-        self.quantized = [p for p in inside if self._matches(p)]
-        if not self.quantized:
+        self.quantized_products = [p for p in inside if self._matches(p)]
+        if not self.quantized_products:
             names = ", ".join(p.path for p in inside[:5]) or "none"
             raise ParamError(
                 f"pattern={self.p.pattern!r} matches no product of the"
                 f" {type(self.layer).__name__} inside; it has {names}"
             )
         if self.domain.decay is not None:
-            for product in self.quantized:
-                for name in product.measured:
+            for product in self.quantized_products:
+                for name in product.activations_to_measure:
                     self._declare_range(product, name, self.domain.decay)
         if self.domain.counts_steps:
             self.state("steps", [], decay=0.0)
@@ -86,7 +86,7 @@ class Quantized(Wrapper):
         now = Progress(self._count_step(), call.training)
         changes = {
             path.join(self.path, product.path): partial(self._quantize, product, now)
-            for product in self.quantized
+            for product in self.quantized_products
         }
         inner = call.derive(operands={**call.operands, **changes}, sides=call.sides)
         with context.enter_call(inner):
@@ -130,7 +130,7 @@ class Quantized(Wrapper):
 
     def _operand(self, product: LayerProduct, name: str, x: tf.Tensor, now: Progress) -> tf.Tensor:
         if name == product.product.name:
-            return self.domain.weight(x, product.contracted, now)
+            return self.domain.weight(x, product.sum_axes, now)
         if name in _NATURAL:
             return self.domain.natural(x, cast("NaturalRange", name), now)
         if self.domain.decay is None:
@@ -170,10 +170,10 @@ def layer_products(layer: Layer) -> Iterator[LayerProduct]:
     weights = {spec.path: spec for spec in layer.declarations() if spec.decay is None}
     for product in layer.products:
         spec = weights.get(product.name)
-        if product.weighted and spec is None:
+        if product.has_weight and spec is None:
             continue
-        contracted = product.contracted or ()
-        if spec is not None and product.contracted is None:
-            contracted = tuple(range(len(split_dims(spec).inputs)))
+        sum_axes = product.sum_axes or ()
+        if spec is not None and product.sum_axes is None:
+            sum_axes = tuple(range(len(split_dims(spec).inputs)))
         where = path.join(layer.path, product.name)
-        yield LayerProduct(where, product, contracted, layer._stack_axes)
+        yield LayerProduct(where, product, sum_axes, layer._stack_axes)

@@ -31,8 +31,8 @@ from lingo.ops.blockwise_attention import Logits, attend_blockwise
 from lingo.ops.dropout import DropoutForm
 
 ATTENTION_PRODUCTS = (
-    Product("logits", ("query", "key"), weighted=False),
-    Product("averages", ("value", "softmax"), weighted=False),
+    Product("logits", ("query", "key"), has_weight=False),
+    Product("averages", ("value", "softmax"), has_weight=False),
 )
 """The products of activations with each other. `attend` rounds the weights of averages, which are a
 softmax; `attend_blockwise` computes with sums of exponentials instead, which stay as they are."""

@@ -57,7 +57,7 @@ class Head(Layer, interface=True):
 class TiedHead(Head):
     """Computes logits with the table of the input embedding (Press and Wolf 2017)."""
 
-    products = (Product("logits", ("input", "embedding"), weighted=False, exact=True),)
+    products = (Product("logits", ("input", "embedding"), has_weight=False, exact=True),)
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
         return tf.einsum("btd,vd->btv", *self.operands("logits", input=x, embedding=embedding))

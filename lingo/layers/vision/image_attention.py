@@ -47,7 +47,7 @@ class ImageAttention(Layer):
 
     products = (
         *(Product(f"w_{name}") for name in ("query", "key", "value")),
-        *(Product(f"r_{name}", ("query",), contracted=(1,)) for name in ("height", "width")),
+        *(Product(f"r_{name}", ("query",), sum_axes=(1,)) for name in ("height", "width")),
         *ATTENTION_PRODUCTS,
     )
 
