@@ -20,6 +20,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection import weight_table
 from lingo.inspection.conformance.claim import Claim, first_line
 from lingo.inspection.conformance.contract_check import check_contract
+from lingo.inspection.product_count import ProductCount, count_products
 from lingo.inspection.trace import trace
 
 
@@ -38,6 +39,7 @@ class CheckResult(NamedTuple):
     num_weights_before: int | None = None  # without overrides, if these drop values and weights
     claims: Sequence[Claim] = ()  # about its layers, task and input, if they were checked
     params: Params | None = None  # with the overrides; None if the check failed
+    products: ProductCount | None = None  # if some of its products are quantized
 
     def __str__(self) -> str:
         if self.num_weights is None:
@@ -50,7 +52,9 @@ class CheckResult(NamedTuple):
             count = f"WARNING  {count}, fewer than the {before} without these flags"
         outcomes = collections.Counter(claim.outcome for claim in self.claims)
         numbers = [f"{number} {outcome}" for outcome, number in outcomes.items()]
-        return "  ".join([count, *matches, *([f"claims: {', '.join(numbers)}"] if numbers else [])])
+        products = [] if self.products is None else [str(self.products)]
+        claims = [f"claims: {', '.join(numbers)}"] if numbers else []
+        return "  ".join([count, *matches, *products, *claims])
 
     @property
     def reason(self) -> str:
@@ -124,6 +128,7 @@ def _check_experiment(
         experiment = build_experiment(resolved)
         experiment.check_weights()
         num_weights = _count_weights(experiment)
+        products = count_products(experiment.task)
         before = None
         if any(match.dropped_values for match in matches.values()):
             before = _count_weights(build_experiment(registry.get(name, arguments, classes.roots)))
@@ -139,6 +144,7 @@ def _check_experiment(
         mismatches,
         num_weights_before=before if shrinks else None,
         params=resolved.params,
+        products=products if products.num_quantized else None,
     )
 
 

@@ -15,6 +15,18 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
 from lingo.layers.norm import LayerNorm, Norm, RmsNorm
+from lingo.layers.product import Product
+from lingo.layers.quantization.domain import (
+    PassiveAsymQDomain,
+    QDomain,
+    SymmetricScheduledClipQDomain,
+    WeightQDomain,
+)
+from lingo.layers.quantization.quantized import Quantized
+from lingo.layers.quantization.schedule import (
+    FakeQuantizationSchedule,
+    LinearClippingCapSchedule,
+)
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
@@ -99,6 +111,7 @@ __all__ = [
     "Embedding",
     "ExpertChoiceRouter",
     "FactorizedReduction",
+    "FakeQuantizationSchedule",
     "FanIn",
     "FeedForward",
     "GShardRouter",
@@ -115,6 +128,7 @@ __all__ = [
     "LearnedImagePositions",
     "LearnedPositions",
     "Linear",
+    "LinearClippingCapSchedule",
     "LinearScaling",
     "LingvoRouter",
     "Llama3Scaling",
@@ -128,11 +142,15 @@ __all__ = [
     "Norm",
     "NormalCell",
     "NtkScaling",
+    "PassiveAsymQDomain",
     "PatchEmbedding",
     "PatchHead",
     "Pipeline",
     "PipelinedChain",
     "Prefix",
+    "Product",
+    "QDomain",
+    "Quantized",
     "RecurrentLayer",
     "ReductionCell",
     "RelativeBias",
@@ -151,6 +169,7 @@ __all__ = [
     "Stack",
     "StochasticDepth",
     "SwitchRouter",
+    "SymmetricScheduledClipQDomain",
     "TiedHead",
     "TopNRouter",
     "TransformerLayer",
@@ -158,6 +177,7 @@ __all__ = [
     "TruncatedNormal",
     "Uniform",
     "WeightNorm",
+    "WeightQDomain",
     "Wrapper",
     "YarnScaling",
 ]

@@ -124,6 +124,10 @@ class Call:
     unused_weights: set[str] = dataclasses.field(default_factory=set)
     # gets a layer, and the arguments, of every call below before it is computed
     observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None
+    # path of a layer's product -> returns its operands, by name, as they are multiplied
+    operands: Mapping[str, Callable[[Mapping[str, tf.Tensor]], list[tf.Tensor]]] = (
+        dataclasses.field(default_factory=dict)
+    )
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:

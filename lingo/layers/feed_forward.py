@@ -14,6 +14,7 @@ from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ONES, ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
 
@@ -48,6 +49,7 @@ class FeedForward(Layer):
     init: Initializer = FanIn  # of the matrices; biases start at zero
 
     positionwise = True
+    products = (Product("w_in"), Product("w_gate"), Product("w_out"))
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -93,5 +95,5 @@ class FeedForward(Layer):
             self.weight(f"b_{name}", shape[1:], axes=axes[1:], init=ZEROS)
 
     def _product(self, name: str, x: tf.Tensor, equation: str) -> tf.Tensor:
-        y = tf.einsum(equation, x, getattr(self, f"w_{name}"))
+        y = tf.einsum(equation, *self.operands(f"w_{name}", input=x))
         return y + getattr(self, f"b_{name}") if self.p.use_bias else y

@@ -30,6 +30,7 @@ from lingo.layers import context, path
 from lingo.layers.flops import record_calls
 from lingo.layers.initial import FAN_IN, ZEROS, InitialValue
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
+from lingo.layers.product import Product
 from lingo.layers.recomputed_step import recompute_step
 from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
@@ -47,6 +48,10 @@ class Layer(LayerTree, Configurable, interface=True):
 
     That is of the class itself: layers inside have their own `positionwise`. A class that redefines
     `__call__` does not inherit it, nor `step`: they may not be true of the new computation."""
+
+    products: ClassVar[tuple[Product, ...]] = ()
+    """The products that `__call__` computes of `operands`; those of weights that do not exist, as
+    that of a gate, are left out. Layers inside have their own."""
 
     _fits_parent: ClassVar[bool] = True
 
@@ -156,6 +161,18 @@ class Layer(LayerTree, Configurable, interface=True):
         return spec
 
     # ---- for `__call__`
+
+    def operands(self, product: str, **activations: tf.Tensor) -> list[tf.Tensor]:
+        """Returns what one of `products` multiplies: its activations in order, then its weight.
+
+        A wrapper around the layer, such as `Quantized`, may change them. Activations are [B, ...],
+        any float type.
+        """
+        values = dict(activations)
+        if product in self.__dict__.get("_weights", {}):
+            values[product] = getattr(self, product)
+        change = context.current().operands.get(path.join(self.path, product))
+        return list(values.values()) if change is None else change(values)
 
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Adds this call's contribution to the mean that updates a state.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 
 
 class Linear(Layer):
@@ -28,6 +29,7 @@ class Linear(Layer):
     axes: tuple[str | None, str | None] = ("embed", "mlp")  # logical axes of w
 
     positionwise = True
+    products = (Product("w"),)
 
     def setup(self) -> None:
         p = self.p
@@ -38,7 +40,7 @@ class Linear(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns y, [..., F], in the layer's dtype, for x, [..., D], any float type."""
         # not einsum: the gradient of "...d,df->...f" takes 100 times as long
-        y = tf.tensordot(tf.cast(x, self.p.dtype), self.w, 1)
+        y = tf.tensordot(*self.operands("w", input=tf.cast(x, self.p.dtype)), 1)
         return y + self.b if self.p.use_bias else y
 
     def flops(self, shape: Sequence[int]) -> int:

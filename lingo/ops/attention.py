@@ -27,6 +27,7 @@ def attend(
     bias: tf.Tensor | None = None,
     logit_cap: float | None = None,
     dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    round_weights: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Returns scaled dot-product attention (Vaswani et al. 2017, sec. 3.2.1).
 
@@ -48,6 +49,8 @@ def attend(
         logit_cap: C; a logit s becomes C tanh(s / C) before the bias (Gemma Team 2024, sec. 2).
         dropout: applied to the weights, float32 [B, N, T, S]. It may only multiply each weight by a
             factor that does not depend on the weights.
+        round_weights: applied before that, to weights of the same shape, as to those of 8 bits; the
+            gradient takes it for the identity. None is faster.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -64,11 +67,15 @@ def attend(
         logits += bias
     if mask is not None:  # exact; unlike tf.where on logits, a sum adds nothing to the gradient
         logits += tf.where(mask, 0.0, tf.float32.min)
-    return weighted_average(logits, value, dropout=dropout)
+    return weighted_average(logits, value, dropout=dropout, round_weights=round_weights)
 
 
 def weighted_average(
-    logits: tf.Tensor, value: tf.Tensor, *, dropout: Callable[[tf.Tensor], tf.Tensor] | None = None
+    logits: tf.Tensor,
+    value: tf.Tensor,
+    *,
+    dropout: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    round_weights: Callable[[tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
     """Averages values with weights softmax(logits).
 
@@ -80,6 +87,7 @@ def weighted_average(
         logits: float32 [B, N, T, S].
         value: [B, K, S, H], any float type.
         dropout: as in `attend`.
+        round_weights: as in `attend`.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -88,6 +96,10 @@ def weighted_average(
     >>> weighted_average(tf.zeros([1, 1, 1, 2]), value).numpy()
     array([[[[2.]]]], dtype=float32)
     """
+    if round_weights is not None:  # the gradient below is of weights that are not rounded
+        rounded = round_weights(tf.nn.softmax(logits))
+        dropped = rounded if dropout is None else dropout(rounded)
+        return _group_matmul(tf.cast(dropped, value.dtype), value)
 
     @tf.custom_gradient
     def average(logits: tf.Tensor, value: tf.Tensor) -> Any:

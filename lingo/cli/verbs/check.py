@@ -7,7 +7,8 @@
 It prints a line for each: its name, its weights, how often each override matched. An override by
 class is "not applicable" where there is no such class, and a mistake if there is one nowhere. A
 WARNING is where overrides replace set values, such as the number of experts of a model that is
-sparse already, and leave fewer weights. With --trace, training and evaluation are traced
+sparse already, and leave fewer weights. If products are quantized, it says how many, and which are
+not: `--set='FeedForward=Quantized(layer=_)'`. With --trace, training and evaluation are traced
 symbolically, too: without memory, at any size.
 
     lingo check --contract --exp=mine.py:mine

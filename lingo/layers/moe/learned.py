@@ -16,6 +16,7 @@ from lingo.layers import context
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.moe.router import Router, Routing, Tokens
+from lingo.layers.product import Product
 from lingo.ops import random, routing
 from lingo.ops.shape import size_of
 
@@ -43,6 +44,8 @@ class LearnedRouter(Router, interface=True):
     z_loss: float = 0.0  # coefficient of the mean square of log sum exp(logits); ST-MoE: 0.001
     init: Initializer = FanIn.params(scale=0.1)  # of w; small, as in Fedus et al. 2022, sec. 2.4
 
+    products = (Product("w", exact=True),)
+
     def check(self) -> None:
         ranges.check_fraction(self.p, "jitter")
         ranges.check_not_negative(self.p, "z_loss")
@@ -54,7 +57,8 @@ class LearnedRouter(Router, interface=True):
 
     def scores(self, x: tf.Tensor, tokens: Tokens) -> Scores:
         """Returns the scores of x [B, T, D]; adds the z-loss and the metric of their entropy."""
-        logits = tf.tensordot(self._jitter(tf.cast(x, self.p.dtype)), self.w, 1)
+        x = self._jitter(tf.cast(x, self.p.dtype))
+        logits = tf.tensordot(*self.operands("w", input=x), 1)
         logits = routing.group_tokens(annotate(logits, "batch", "length", None), tokens.group_size)
         probabilities = tf.cast(tf.nn.softmax(logits), tf.float32)
         valid = routing.group_tokens(tokens.valid, tokens.group_size)

@@ -134,6 +134,8 @@ class Attention(DotProductAttention):
             query, key = self.query_norm(query), self.key_norm(key)
         if self.positions is not None:
             query, key = self.positions.rotate([query, key], position_ids)
+        query, key = self.operands("logits", query=query, key=key)
+        (value,) = self.operands("averages", value=value)
         return query, key, value
 
     def _bias(

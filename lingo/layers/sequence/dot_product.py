@@ -10,6 +10,7 @@ values, H head width.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,15 +19,23 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import context
+from lingo.layers import context, path
 from lingo.layers.context import annotate
 from lingo.layers.dropout import check_rate, dropout, partial_dropout
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
+from lingo.layers.product import Product
 from lingo.ops.attention import attend
 from lingo.ops.blockwise_attention import Logits, attend_blockwise
 from lingo.ops.dropout import DropoutForm
+
+ATTENTION_PRODUCTS = (
+    Product("logits", ("query", "key"), has_weight=False),
+    Product("averages", ("value", "softmax"), has_weight=False),
+)
+"""The products of activations with each other. `attend` rounds the weights of averages, which are a
+softmax; `attend_blockwise` computes with sums of exponentials instead, which stay as they are."""
 
 _MAX_WHOLE_LENGTH = 2048  # positions; so many queries and keys have whole logits by default
 
@@ -60,6 +69,11 @@ class DotProductAttention(Layer, interface=True):
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
     blockwise: bool | None = None  # whether logits exist by blocks; None: if more than 2048 x 2048
     init: Initializer = FanIn  # of the four projections; biases start at zero
+
+    products = (
+        *(Product(f"w_{name}") for name in ("query", "key", "value", "output")),
+        *ATTENTION_PRODUCTS,
+    )
 
     def check(self) -> None:
         p = self.p
@@ -122,7 +136,8 @@ class DotProductAttention(Layer, interface=True):
     def _heads(self, name: str, x: tf.Tensor) -> tf.Tensor:
         """Projects x [B, T, D] to queries [B, T, N, H], or to keys or values [B, T, K, H]."""
         # not "btd,dnh->bnth", whose gradient transposes twice
-        y = tf.einsum("btd,dnh->btnh", tf.cast(x, self.p.dtype), getattr(self, f"w_{name}"))
+        x = tf.cast(x, self.p.dtype)
+        y = tf.einsum("btd,dnh->btnh", *self.operands(f"w_{name}", input=x))
         if self.p.use_bias:
             y += getattr(self, f"b_{name}")
         return annotate(y, "batch", "length", self._num_heads(name)[1], "head_dim")
@@ -155,6 +170,7 @@ class DotProductAttention(Layer, interface=True):
             bias=bias,
             logit_cap=self.p.logit_cap,
             dropout=partial(self._dropout, num_blocks) if self.p.dropout_rate else None,
+            round_weights=weight_rounding(self),
         )
         return swap_heads(averages)
 
@@ -193,7 +209,7 @@ class DotProductAttention(Layer, interface=True):
     def _output(self, averages: tf.Tensor) -> tf.Tensor:
         """Projects the averages of the heads, [B, T, N, H], to [B, T, D]."""
         averages = annotate(averages, "batch", "length", "heads", "head_dim")
-        out = tf.einsum("btnh,nhd->btd", averages, self.w_output)
+        out = tf.einsum("btnh,nhd->btd", *self.operands("w_output", input=averages))
         if self._has_output_bias:
             out += self.b_output
         return annotate(out, "batch", "length", "embed")
@@ -204,6 +220,13 @@ class DotProductAttention(Layer, interface=True):
         features = 2 * queries * p.dim * p.num_heads
         features += 2 * keys * self._source_dim * self._num_kv_heads
         return 2 * self._head_dim * (features + 2 * pairs * p.num_heads)
+
+
+def weight_rounding(layer: Layer) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """Returns what a wrapper does to the weights of averages, for `attend`; None: nothing."""
+    if path.join(layer.path, "averages") not in context.current().operands:
+        return None
+    return lambda weights: layer.operands("averages", softmax=weights)[0]
 
 
 def swap_heads(x: tf.Tensor) -> tf.Tensor:

@@ -22,6 +22,7 @@ from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
+from lingo.layers.product import Product
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
 
@@ -46,6 +47,8 @@ class Recurrent(Layer, interface=True):
     dim: int  # width of the input
     hidden_dim: int | None = None  # H, width of the state and of the output; None: dim
     init: Initializer = FanIn  # of both matrices
+
+    products = (Product("w_input"), Product("w_hidden", ("tanh",)))
 
     num_gates: ClassVar[int]
     state_names: ClassVar[tuple[str, ...]] = ("hidden",)
@@ -93,7 +96,8 @@ class Recurrent(Layer, interface=True):
 
     def state_gates(self, hidden: tf.Tensor) -> tf.Tensor:
         """Returns the contribution of `hidden`, float32 [B, H], to gates, float32 [B, G, H]."""
-        gates = tf.einsum("bh,hgk->bgk", tf.cast(hidden, self.p.dtype), self.w_hidden)
+        hidden = tf.cast(hidden, self.p.dtype)
+        gates = tf.einsum("bh,hgk->bgk", *self.operands("w_hidden", tanh=hidden))
         return tf.cast(gates, tf.float32)
 
     def flops(self, shape: Sequence[int]) -> int:
@@ -103,7 +107,8 @@ class Recurrent(Layer, interface=True):
 
     def _run(self, x: tf.Tensor, state: State, position_ids: tf.Tensor | None) -> tuple[Any, State]:
         """Returns the outputs [B, T, H] for x [B, T, D], and the state after the last position."""
-        gates = tf.einsum("btd,dgh->tbgh", tf.cast(x, self.p.dtype), self.w_input)
+        x = tf.cast(x, self.p.dtype)
+        gates = tf.einsum("btd,dgh->tbgh", *self.operands("w_input", input=x))
         inputs = {"gates": tf.cast(gates, tf.float32) + self.bias}
         if position_ids is not None:
             inputs["begins"] = tf.transpose(position_ids)[:, :, None] == 0
@@ -186,6 +191,8 @@ class RecurrentLayer(Layer):
     dropout_rate: float = 0.0  # of what the network adds
     init: Initializer = FanIn  # of w_output
 
+    products = (Product("w_output"),)
+
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
 
@@ -220,6 +227,6 @@ class RecurrentLayer(Layer):
 
     def _add(self, x: tf.Tensor, change: tf.Tensor) -> tf.Tensor:
         if self._has_output:
-            change = tf.einsum("bth,hd->btd", change, self.w_output)
+            change = tf.einsum("bth,hd->btd", *self.operands("w_output", input=change))
         change = dropout(self, change, rate=self.p.dropout_rate)
         return annotate(tf.cast(x, self.p.dtype) + change, "batch", "length", "embed")

@@ -12,6 +12,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 
 
 class Head(Layer, interface=True):
@@ -56,8 +57,10 @@ class Head(Layer, interface=True):
 class TiedHead(Head):
     """Computes logits with the table of the input embedding (Press and Wolf 2017)."""
 
+    products = (Product("logits", ("input", "embedding"), has_weight=False, exact=True),)
+
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        return tf.einsum("btd,vd->btv", x, embedding)
+        return tf.einsum("btd,vd->btv", *self.operands("logits", input=x, embedding=embedding))
 
 
 class SoftmaxHead(Head):
@@ -71,6 +74,8 @@ class SoftmaxHead(Head):
     use_bias: bool = False  # whether b is added
     init: Initializer = FanIn  # of w; b starts at zero
 
+    products = (Product("w", exact=True),)
+
     def setup(self) -> None:
         p = self.p
         shape, axes = [p.dim, p.vocab_size], ("embed", "vocab")
@@ -79,5 +84,5 @@ class SoftmaxHead(Head):
             self.b = self.weight("b", [p.vocab_size], axes=("vocab",), init=ZEROS)
 
     def product(self, x: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
-        logits = tf.einsum("btd,dv->btv", x, self.w)
+        logits = tf.einsum("btd,dv->btv", *self.operands("w", input=x))
         return logits + self.b if self.p.use_bias else logits

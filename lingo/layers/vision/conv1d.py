@@ -12,6 +12,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
 
@@ -37,6 +38,8 @@ class Conv1D(Layer):
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
+    products = (Product("w"),)
+
     def check(self) -> None:
         check_kernel(self.p)
 
@@ -50,7 +53,8 @@ class Conv1D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, T', F], in the layer's dtype, for sequences x [B, T, C]."""
         p = self.p
-        y = tf.nn.conv1d(tf.cast(x, p.dtype), self.w, p.stride, p.padding, dilations=p.dilation)
+        x, w = self.operands("w", input=tf.cast(x, p.dtype))
+        y = tf.nn.conv1d(x, w, p.stride, p.padding, dilations=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "length", p.axes[1] or "channels")
 

@@ -14,6 +14,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate, current
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.window import Padding, check_kernel, count_windows, padding_sizes
 from lingo.ops.shape import sizes_of
@@ -40,6 +41,8 @@ class DepthwiseConv2D(Layer):
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
     axis: str | None = None  # logical axis of the channels
 
+    products = (Product("w"),)
+
     def check(self) -> None:
         check_kernel(self.p)
         ranges.check_positive(self.p, "multiplier")
@@ -54,9 +57,10 @@ class DepthwiseConv2D(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', C * M], in the layer's dtype, for images x [B, H, W, C]."""
-        p, x = self.p, tf.cast(x, self.p.dtype)
+        p = self.p
+        x, w = self.operands("w", input=tf.cast(x, p.dtype))
         convolve = _convolve if current().rules is None else _sum_products
-        y = convolve(x, self.w, stride=p.stride, padding=p.padding, dilation=p.dilation)
+        y = convolve(x, w, stride=p.stride, padding=p.padding, dilation=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "height", "width", p.axis or "channels")
 

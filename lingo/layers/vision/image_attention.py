@@ -18,6 +18,8 @@ from lingo.config.params import ParamError
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
+from lingo.layers.sequence.dot_product import ATTENTION_PRODUCTS, weight_rounding
 from lingo.ops.attention import attend
 from lingo.ops.lookup import lookup
 
@@ -42,6 +44,12 @@ class ImageAttention(Layer):
     image: tuple[int, int]  # H and W
     num_heads: int = 4  # N, a divisor of F
     init: Initializer = FanIn  # of all weights; the variance of r_height and r_width is 1/D
+
+    products = (
+        *(Product(f"w_{name}") for name in ("query", "key", "value")),
+        *(Product(f"r_{name}", ("query",), sum_axes=(1,)) for name in ("height", "width")),
+        *ATTENTION_PRODUCTS,
+    )
 
     def check(self) -> None:
         p = self.p
@@ -72,7 +80,10 @@ class ImageAttention(Layer):
         # not a scalar: see `DotProductAttention`
         scale = np.full(self._head_dim, self._head_dim**-0.5, np.float32)
         query *= tf.cast(scale, query.dtype)
-        y = attend(query, key, value, bias=self._position_logits(query))
+        bias = self._position_logits(query)
+        query, key = self.operands("logits", query=query, key=key)
+        (value,) = self.operands("averages", value=value)
+        y = attend(query, key, value, bias=bias, round_weights=weight_rounding(self))
         y = tf.reshape(tf.transpose(y, [0, 2, 1, 3]), [-1, *result_shape])
         return annotate(y, "batch", "height", "width", "channels")
 
@@ -95,7 +106,7 @@ class ImageAttention(Layer):
 
     def _heads(self, name: str, x: tf.Tensor) -> tf.Tensor:
         """Projects x [B, T, C] to queries, keys or values, [B, N, T, D]."""
-        y = tf.einsum("btc,cnd->btnd", x, getattr(self, f"w_{name}"))
+        y = tf.einsum("btc,cnd->btnd", *self.operands(f"w_{name}", input=x))
         y = annotate(y, "batch", "length", "heads", "head_dim")
         return tf.transpose(y, [0, 2, 1, 3])
 
@@ -106,10 +117,12 @@ class ImageAttention(Layer):
         """
         height, width = self.p.image
         query = tf.reshape(query, [-1, self.p.num_heads, height, width, self._head_dim])
-        rows = lookup(self.r_height, tf.constant(distance_ids(height)))
-        columns = lookup(self.r_width, tf.constant(distance_ids(width)))
-        vertical = tf.einsum("bnhwd,hgd->bnhwg", query, rows)
-        horizontal = tf.einsum("bnhwd,wvd->bnhwv", query, columns)
+        by_row, rows = self.operands("r_height", query=query)
+        by_column, columns = self.operands("r_width", query=query)
+        rows = lookup(rows, tf.constant(distance_ids(height)))
+        columns = lookup(columns, tf.constant(distance_ids(width)))
+        vertical = tf.einsum("bnhwd,hgd->bnhwg", by_row, rows)
+        horizontal = tf.einsum("bnhwd,wvd->bnhwv", by_column, columns)
         logits = tf.cast(vertical, tf.float32)[..., None]
         logits += tf.cast(horizontal, tf.float32)[..., None, :]
         places = height * width

@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 from lingo.layers.vision.window import Padding
 from lingo.ops.shape import sizes_of
 
@@ -40,6 +41,8 @@ class TransposedConv2D(Layer):
     init: Initializer = FanIn.params(scale=8.0)  # of w; b starts at zero
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
+    products = (Product("w"),)
+
     def check(self) -> None:
         ranges.check_positive(self.p, "kernel", "stride")
 
@@ -54,9 +57,9 @@ class TransposedConv2D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         p = self.p
-        x, w = tf.cast(x, p.dtype), tf.transpose(self.w, [0, 1, 3, 2])
+        x, w = self.operands("w", input=tf.cast(x, p.dtype))
         shape = tf.stack(self.output_shape(sizes_of(x)))
-        y = tf.nn.conv2d_transpose(x, w, shape, p.stride, p.padding)
+        y = tf.nn.conv2d_transpose(x, tf.transpose(w, [0, 1, 3, 2]), shape, p.stride, p.padding)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
 

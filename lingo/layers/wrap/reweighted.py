@@ -55,9 +55,7 @@ class Reweighted(Wrapper, interface=True):
 
     def setup(self) -> None:
         super().setup()
-        matrices = [
-            _matrix(n, spec) for n, spec in self.layer.weights().items() if _is_matrix(spec)
-        ]
+        matrices = [split_dims(spec) for spec in self.layer.weights().values() if is_matrix(spec)]
         self.matrices = [m for m in matrices if self._matches(m)]
         if not self.matrices:
             names = ", ".join(m.name for m in matrices[:5]) or "none"
@@ -135,13 +133,13 @@ def fold_weights(layer: Layer, call: Call) -> Call:
     return dataclasses.replace(call, weights=weights, weights_ready=True)
 
 
-def _is_matrix(spec: ParamSpec) -> bool:
+def is_matrix(spec: ParamSpec) -> bool:
     """Returns whether a weight has several dims and an initial value that is not constant."""
     return len(spec.shape) > 1 and not isinstance(spec.init, Constant)
 
 
-def _matrix(name: str, spec: ParamSpec) -> Matrix:
+def split_dims(spec: ParamSpec) -> Matrix:
     """Splits a weight's dims into inputs and outputs by its fan-in; else the first is the input."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     n = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
-    return Matrix(name, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])
+    return Matrix(spec.path, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])

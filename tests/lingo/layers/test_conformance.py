@@ -240,6 +240,7 @@ CASES: dict[type[Layer], Case] = {
     ),
     nn.ReductionCell: Case(smooth(nn.ReductionCell.params(**CELL, after_reduction=True)), PAIR),
     nn.ReluConvNorm: Case(nn.ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES),
+    nn.Quantized: stacked(nn.Quantized.params(layer=EXPERT.copy().set(dim=D))),
     Remat: stacked(Remat.params(layer=EXPERT.copy().set(dim=D))),
     Repeat: stacked(Repeat.params(layer=EXPERT.copy().set(dim=D), num_layers=2)),
     nn.RmsNorm: stacked(nn.RmsNorm.params(dim=D)),

@@ -36,6 +36,7 @@ STEPPING = {
     nn.MoE,
     nn.Pipeline,
     nn.RecurrentLayer,
+    nn.Quantized,
     nn.Remat,
     nn.Stack,
     nn.TransformerLayer,

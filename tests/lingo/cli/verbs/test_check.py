@@ -27,6 +27,15 @@ def test_matches_are_counted_and_a_class_may_be_missing(lingo: Callable) -> None
     assert "ToyLayer.rate=1: not applicable" in tiny
 
 
+def test_products_that_are_quantized_are_counted(lingo: Callable) -> None:
+    flag = "--set=TransformerLayer=Quantized(layer=_)"
+    done = lingo("check", "--exp=lm.source.tiny", "--exp=toys.deep", flag)
+    assert done.code == 0
+    tiny, toy, _ = done.out.splitlines()
+    assert tiny.endswith("  36 of 37 products quantized, not 1 of TiedHead")
+    assert toy.endswith("not applicable")
+
+
 def test_a_sparse_model_that_an_override_shrinks_is_a_warning(lingo: Callable) -> None:
     flag = "FeedForward=MoE(expert=_, num_experts={})"
     same = lingo("check", "--exp=lm.source.tiny_moe", "--set=" + flag.format(8))

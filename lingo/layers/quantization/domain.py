@@ -1,0 +1,200 @@
+"""Domains: how the operands of products are quantized in training and after it (Lingvo).
+
+Axes: B batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.config.params import Configurable, ParamError
+from lingo.layers.quantization.schedule import FakeQuantizationSchedule, check_bits
+from lingo.ops.quantization import (
+    NaturalRange,
+    Range,
+    fake_quantize,
+    fake_quantize_channels,
+    natural_range,
+    value_range,
+)
+from lingo.ops.shape import sizes_of
+
+_TINY = 1e-6  # the least width of a weight's range on each side of 0
+
+
+class Progress(NamedTuple):
+    """When an operand is quantized."""
+
+    steps: Any  # float32 scalar, the training steps done; None in a domain that counts none
+    training: bool  # whether the call is part of a training step
+
+
+class QDomain(Configurable, interface=True):
+    """Quantizes weights and activations. Operands have any float type; results have the same."""
+
+    decay: ClassVar[float | None] = None
+    """Of the moving ranges of activations, per step; None: none are measured."""
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether `Progress.steps` is needed."""
+        return False
+
+    @property
+    def group_size(self) -> int | None:
+        """How many neighbouring examples share a range in training; None: all of a call."""
+        return 1
+
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        """Returns a quantized weight, any shape; the product sums over its `sum_axes`."""
+        raise NotImplementedError(f"{type(self).__name__} has no weight")
+
+    def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
+        """Returns quantized activations x [B, ...].
+
+        `limits` is what `measure` returns in training, and its moving average after it; None if
+        nothing is measured.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no activation")
+
+    def natural(self, x: tf.Tensor, name: NaturalRange, now: Progress) -> tf.Tensor:
+        """Returns quantized activations, any shape, of a known range."""
+        raise NotImplementedError(f"{type(self).__name__} has no natural")
+
+    def measure(self, x: tf.Tensor) -> Range:
+        """Returns the ranges of activations x [B, ...] in training, float32 [B or 1, 1, ...]."""
+        raise NotImplementedError(f"{type(self).__name__} has no measure")
+
+
+class PassiveAsymQDomain(QDomain):
+    """Ranges that are measured, and rounding from the first step on.
+
+    In training an activation is rounded to the levels between its least value (0 at most) and its
+    largest (0 at least), after training to those between the moving averages of both. Ranges that
+    are not finite change no average.
+
+    Departs from Lingvo, which takes the extremes of each replica's batch: here each example has a
+    range of its own, and the average is that of all examples. So no result depends on how a batch
+    is cut into replicas, shards, micro-batches or accumulated parts. `statistics_over=None` takes
+    the extremes of a call.
+    """
+
+    bits: int = 8  # of a level
+    range_decay: float = 0.99  # of the moving ranges, once a step
+    delay_start_steps: int = 0  # training steps without rounding; -1: training never rounds
+    statistics_over: int | None = 1  # examples that share a range in training; None: all of a call
+    per_channel: bool = (
+        True  # whether each output of a weight has its own range, symmetric around 0
+    )
+
+    def check(self) -> None:
+        check_bits(self.p.bits)
+        ranges.check_fraction(self.p, "range_decay")
+        ranges.check_positive(self.p, "statistics_over")
+        if self.p.delay_start_steps < -1:
+            raise ParamError(
+                f"delay_start_steps={self.p.delay_start_steps} is less than -1, which means never"
+            )
+
+    @property
+    def decay(self) -> float:
+        return self.p.range_decay
+
+    @property
+    def counts_steps(self) -> bool:
+        return self.p.delay_start_steps > 0
+
+    @property
+    def group_size(self) -> int | None:
+        return self.p.statistics_over
+
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        if self.p.per_channel:
+            return self._delay(w, fake_quantize_channels(w, sum_axes, bits=self.p.bits), now)
+        low, high = value_range(w)
+        limits = Range(tf.minimum(low, -_TINY), tf.maximum(high, _TINY))
+        return self._quantize(w, limits, now)
+
+    def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
+        return x if limits is None else self._quantize(x, limits, now)
+
+    def natural(self, x: tf.Tensor, name: NaturalRange, now: Progress) -> tf.Tensor:
+        return self._quantize(x, natural_range(name, bits=self.p.bits), now)
+
+    def measure(self, x: tf.Tensor) -> Range:
+        batch, *rest = sizes_of(x)
+        size = self.p.statistics_over
+        if size is None:
+            return value_range(x)
+        low, high = value_range(x, range(1, len(x.shape)))
+        if size == 1:
+            return Range(low, high)
+        if isinstance(batch, int) and batch % size:
+            raise ParamError(
+                f"statistics_over={size} does not divide the {batch} examples of a call:"
+                " take another, or larger parts of the batch"
+            )
+        least = tf.reduce_min(tf.reshape(low, [-1, size]), axis=1)
+        largest = tf.reduce_max(tf.reshape(high, [-1, size]), axis=1)
+        shape = [batch, *[1] * len(rest)]
+        return Range(*(tf.reshape(tf.repeat(v, size), shape) for v in (least, largest)))
+
+    def _quantize(self, x: tf.Tensor, limits: Range, now: Progress) -> tf.Tensor:
+        return self._delay(x, fake_quantize(x, limits, bits=self.p.bits), now)
+
+    def _delay(self, x: tf.Tensor, rounded: tf.Tensor, now: Progress) -> tf.Tensor:
+        """Returns x in training before `delay_start_steps`, else its rounded values."""
+        delay = self.p.delay_start_steps if now.training else 0
+        if delay < 0:
+            return x
+        return tf.where(now.steps >= delay, rounded, x) if delay else rounded
+
+
+class SymmetricScheduledClipQDomain(QDomain):
+    """One symmetric range for everything, which shrinks by a schedule before values are rounded.
+
+    It measures nothing. Activations of a known range are rounded to that once others are.
+    """
+
+    schedule: FakeQuantizationSchedule = FakeQuantizationSchedule
+
+    def setup(self) -> None:
+        self.schedule = self.p.schedule.build()
+
+    @property
+    def counts_steps(self) -> bool:
+        return True
+
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        del sum_axes
+        return self.schedule.quantize(w, now.steps)
+
+    def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
+        del limits
+        return self.schedule.quantize(x, now.steps)
+
+    def natural(self, x: tf.Tensor, name: NaturalRange, now: Progress) -> tf.Tensor:
+        bits = self.schedule.p.bits
+        y = fake_quantize(x, natural_range(name, bits=bits), bits=bits)
+        return tf.where(self.schedule.rounds(now.steps), y, x)
+
+
+class WeightQDomain(QDomain):
+    """Rounds weights alone, each output to levels of its own, symmetric around 0."""
+
+    bits: int = 8  # of a level
+
+    def check(self) -> None:
+        check_bits(self.p.bits)
+
+    def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
+        return fake_quantize_channels(w, sum_axes, bits=self.p.bits)
+
+    def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
+        return x
+
+    def natural(self, x: tf.Tensor, name: NaturalRange, now: Progress) -> tf.Tensor:
+        return x

@@ -1,0 +1,179 @@
+"""A wrapper that quantizes the operands of all products inside a layer.
+
+for product in products of the layer inside:        # at setup
+    declare the moving range of each activation: w_in_input_low, w_in_input_high
+call the layer inside, whose products ask the call context for their operands
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast, get_args
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.config.regex import check_regex
+from lingo.layers import context, path
+from lingo.layers.initial import ONES, Constant
+from lingo.layers.inputs import BatchRequirements
+from lingo.layers.layer import Layer
+from lingo.layers.product import Product
+from lingo.layers.quantization.domain import PassiveAsymQDomain, Progress, QDomain
+from lingo.layers.wrap.reweighted import split_dims
+from lingo.layers.wrap.wrapper import Wrapper
+from lingo.ops.quantization import NaturalRange, Range
+
+_NATURAL = get_args(NaturalRange)
+_MINUS_ONE = Constant.params(value=-1.0).build()
+
+
+class LayerProduct(NamedTuple):
+    """A product of a layer of a tree."""
+
+    path: str  # of the layer, and the name of the product
+    product: Product
+    sum_axes: tuple[int, ...]  # axes of the weight that the product sums over; () without one
+    stack_axes: tuple[str, ...]  # logical axes of the stacked axes of the layer
+
+    @property
+    def activations_to_measure(self) -> list[str]:
+        """The activations whose range is not known."""
+        return [name for name in self.product.activations if name not in _NATURAL]
+
+
+class Quantized(Wrapper):
+    """Rounds what products inside multiply to a few bits, and trains with that (Jacob et al. 2018).
+
+    Weights stay float32: they are rounded each time they are used, and gradients pass the rounding
+    straight through. Norms, and the products of routers and softmax layers, keep their precision;
+    so do layers inside that have a wrapper of this class of their own. The default domain follows
+    Lingvo's quantization: `PassiveAsymQDomain`.
+
+    States, for each activation x of a product p whose range is measured:
+        <p>_<x>_low: a scalar, the moving average of the least value, initially -1.
+        <p>_<x>_high: a scalar, of the largest value, initially 1.
+        steps: a scalar, the number of training steps, in a domain that depends on it.
+    """
+
+    domain: QDomain = PassiveAsymQDomain
+    pattern: str = ".*"  # regular expression for the whole names of quantized products, from here
+
+    def check(self) -> None:
+        check_regex(self.p.pattern)
+
+    def setup(self) -> None:
+        super().setup()
+        self.domain = self.p.domain.build()
+        inside = [p for p in find_products(self.layer) if not p.product.exact]
+        self.quantized_products = [p for p in inside if self._matches(p)]
+        if not self.quantized_products:
+            names = ", ".join(p.path for p in inside[:5]) or "none"
+            raise ParamError(
+                f"pattern={self.p.pattern!r} matches no product of the"
+                f" {type(self.layer).__name__} inside; it has {names}"
+            )
+        if self.domain.decay is not None:
+            for product in self.quantized_products:
+                for name in product.activations_to_measure:
+                    self._declare_range(product, name, self.domain.decay)
+        if self.domain.counts_steps:
+            self.state("steps", [], decay=0.0)
+
+    def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
+        call = context.current()
+        now = Progress(self._count_step(), call.training)
+        changes = {
+            path.join(self.path, product.path): partial(self._quantize, product, now)
+            for product in self.quantized_products
+        }
+        inner = call.derive(operands={**call.operands, **changes}, sides=call.sides)
+        with context.enter_call(inner):
+            return getattr(self.layer, method)(*args, **inputs)
+
+    def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
+        if self.domain.decay is None:
+            return BatchRequirements()
+        size = self.domain.group_size
+        return BatchRequirements(examples_together=size or 1, examples_counted=size or 0)
+
+    def _matches(self, product: LayerProduct) -> bool:
+        matched = {bool(re.fullmatch(self.p.pattern, name)) for name in path.names(product.path)}
+        if len(matched) > 1:
+            raise ParamError(
+                f"pattern={self.p.pattern!r} matches some of the layers stacked in {product.path}"
+                " and not others: put the wrapper inside the stack, or match all"
+            )
+        return matched.pop()
+
+    def _declare_range(self, product: LayerProduct, activation: str, decay: float) -> None:
+        for end, init in (("low", _MINUS_ONE), ("high", ONES)):
+            name = f"{product.path}_{activation}_{end}"
+            self.state(name, [], decay=decay, init=init)
+            self._state[name] = self._state[name]._replace(stack_axes=product.stack_axes)
+
+    def _count_step(self) -> tf.Tensor | None:
+        """Returns the training steps done before, a float32 scalar, and counts that of the call."""
+        if not self.domain.counts_steps:
+            return None
+        steps: tf.Tensor = self.steps
+        if context.current().training:
+            self.batch_statistic("steps", steps + 1.0, tf.ones([]))
+        return steps
+
+    def _quantize(
+        self, product: LayerProduct, now: Progress, operands: Mapping[str, tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Returns operands of a product, by name, as they are multiplied."""
+        return [self._operand(product, name, x, now) for name, x in operands.items()]
+
+    def _operand(self, product: LayerProduct, name: str, x: tf.Tensor, now: Progress) -> tf.Tensor:
+        if name == product.product.name:
+            return self.domain.weight(x, product.sum_axes, now)
+        if name in _NATURAL:
+            return self.domain.natural(x, cast("NaturalRange", name), now)
+        if self.domain.decay is None:
+            return self.domain.activation(x, None, now)
+        names = [f"{product.path}_{name}_{end}" for end in ("low", "high")]
+        if not now.training:
+            state = context.current().state
+            limits = Range(*(state[path.join(self.path, name)] for name in names))
+            return self.domain.activation(x, limits, now)
+        limits = self.domain.measure(x)
+        # of one value that is not finite, the sum is not either; the least value may be
+        finite = tf.math.is_finite(tf.reduce_sum(tf.cast(x, tf.float32), range(1, len(x.shape))))
+        for name, values in zip(names, limits, strict=True):
+            self._add_range(name, tf.reshape(values, [-1]), finite)
+        return self.domain.activation(x, limits, now)
+
+    def _add_range(self, name: str, values: tf.Tensor, finite: tf.Tensor) -> None:
+        """Adds ends of ranges, float32 [examples or 1], to a state, if examples are finite."""
+        if values.shape[0] == 1:  # one range for all
+            finite = tf.reduce_all(finite)[None]
+        total = tf.reduce_sum(tf.where(finite, values, 0.0))
+        self.batch_statistic(name, total, tf.reduce_sum(tf.cast(finite, tf.float32)))
+
+
+def find_products(layer: Layer) -> Iterator[LayerProduct]:
+    """Yields the products of a tree, but not those inside a `Quantized`; paths start at `layer`."""
+    inside: set[int] = set()
+    for part in layer.tree():
+        if isinstance(part, Quantized):
+            inside.update(map(id, part.tree()))
+        if id(part) not in inside:
+            yield from layer_products(part)
+
+
+def layer_products(layer: Layer) -> Iterator[LayerProduct]:
+    """Yields the products of a layer itself."""
+    weights = {spec.path: spec for spec in layer.declarations() if spec.decay is None}
+    for product in layer.products:
+        spec = weights.get(product.name)
+        if product.has_weight and spec is None:
+            continue
+        sum_axes = product.sum_axes or ()
+        if spec is not None and product.sum_axes is None:
+            sum_axes = tuple(range(len(split_dims(spec).inputs)))
+        where = path.join(layer.path, product.name)
+        yield LayerProduct(where, product, sum_axes, layer._stack_axes)

@@ -1,0 +1,155 @@
+"""Fake quantization: rounds a tensor to the values that a few bits can hold, and stays float.
+
+    level = round((clip(x, low, high) - low) / scale)      # an integer of `bits` bits
+    y = level * scale + low                                # what a product is computed with
+
+A range is nudged, so that 0 is exactly a level: padding and absent inputs then have no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from lingo.config.lazy import tf
+
+NaturalRange = Literal["softmax", "tanh", "sigmoid", "relu", "relu6", "padding"]
+"""An activation whose range is known without a measurement."""
+
+
+class Range(NamedTuple):
+    """The least and the largest value that quantization keeps; others are clipped."""
+
+    low: Any  # a float, or float32 that broadcasts against the values
+    high: Any  # likewise
+
+
+def natural_range(name: NaturalRange, *, bits: int = 8) -> Range:
+    """Returns the range of the results of an activation, as Lingvo's quantization has it.
+
+    Those of softmax and tanh end a level early, so that their scale is a power of two.
+
+    >>> natural_range("tanh")
+    Range(low=-1.0, high=0.9921875)
+    """
+    match name:
+        case "softmax":
+            low, high = 0.0, 1.0
+        case "tanh":
+            low, high = -1.0, 1.0
+        case "relu6":
+            return Range(0.0, 6.0)
+        case _:
+            return Range(0.0, 1.0)
+    return Range(low, low + (high - low) * (2**bits - 1) / 2**bits)
+
+
+def symmetric_range(cap: Any, *, bits: int = 8) -> Range:
+    """Returns (-c, c (2^(bits-1) - 1) / 2^(bits-1)) for a cap c, float32 of any shape or a float.
+
+    >>> symmetric_range(8.0)
+    Range(low=-8.0, high=7.9375)
+    """
+    return Range(-cap, cap * (2 ** (bits - 1) - 1) / 2 ** (bits - 1))
+
+
+def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = False) -> tf.Tensor:
+    """Rounds x to the levels of a range; equals `tf.quantization.fake_quant_with_min_max_vars`.
+
+    Unlike that, ranges may have any shape that broadcasts, and it can be vectorized and sharded.
+    The gradient of x is straight through (Bengio et al. 2013; Jacob et al. 2018, sec. 3): 1 inside
+    the nudged range, its ends included, and 0 outside. That of `low` is the sum of the gradients of
+    values below the range, and that of `high` of those above. A range (0, 0) makes all values 0 and
+    passes all gradients to x.
+
+    Args:
+        x: any shape, any float type; computed in float32.
+        limits: low <= 0 <= high.
+        bits: 2 to 16.
+        narrow: whether the least level is left out, so that levels are symmetric around 0.
+
+    Returns:
+        The shape and type of x.
+
+    >>> x = tf.constant([-2.0, 0.1, 0.4])
+    >>> fake_quantize(x, Range(-1.0, 1.0), bits=2, narrow=True).numpy()
+    array([-1.,  0.,  0.], dtype=float32)
+    """
+    exact = tf.cast(x, tf.float32)
+    low, high = (tf.convert_to_tensor(v, tf.float32) for v in limits)
+    scale, least, largest = _nudge(low, high, int(narrow), 2**bits - 1)
+    # not a custom gradient, which `tf.vectorized_map` drops
+    clipped = tf.where((exact < least) & (scale > 0), _with_value(low, least), exact)
+    clipped = tf.where((exact > largest) & (scale > 0), _with_value(high, largest), clipped)
+    rounded = _round(tf.stop_gradient(clipped), scale, least)
+    return tf.cast(_with_value(clipped, rounded), x.dtype)
+
+
+class Channels(NamedTuple):
+    """A weight as levels of its channels."""
+
+    levels: tf.Tensor  # float32, whole numbers from -(2^(bits-1) - 1) to 2^(bits-1) - 1
+    scale: tf.Tensor  # float32, the weight's shape with sizes 1: a weight is levels * scale
+
+
+def quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> Channels:
+    """Rounds a weight to levels that are symmetric around 0, with a scale for each channel.
+
+    `axes` are those that a channel includes: its largest absolute value is the last level. `w` has
+    any shape and float type. Nothing has a gradient.
+
+    >>> levels, scale = quantize_channels(tf.constant([[1.0, 0.2], [-0.5, 0.1]]), [0], bits=3)
+    >>> levels.numpy()
+    array([[ 3.,  3.],
+           [-1.,  2.]], dtype=float32)
+    """
+    w = tf.stop_gradient(tf.cast(w, tf.float32))
+    largest = tf.reduce_max(tf.abs(w), axis=list(axes), keepdims=True)
+    scale = largest / (2 ** (bits - 1) - 1)
+    return Channels(tf.floor(tf.math.divide_no_nan(w, scale) + 0.5), scale)
+
+
+def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> tf.Tensor:
+    """Returns a weight rounded by `quantize_channels`, in its type and with its gradient.
+
+    It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range`, whose
+    range is the channel's largest absolute value; no value is outside.
+    """
+    levels, scale = quantize_channels(w, axes, bits=bits)
+    return _with_value(w, tf.cast(levels * scale, w.dtype))
+
+
+def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
+    """Returns the least value, 0 at most, and the largest, 0 at least, over axes that stay.
+
+    `x` has any shape and float type, `axes` None stands for all; the range is float32, and has no
+    gradient.
+    """
+    x, over = tf.stop_gradient(tf.cast(x, tf.float32)), None if axes is None else list(axes)
+    low = tf.reduce_min(x, axis=over, keepdims=True)
+    high = tf.reduce_max(x, axis=over, keepdims=True)
+    return Range(tf.minimum(low, 0.0), tf.maximum(high, 0.0))
+
+
+def _nudge(low: tf.Tensor, high: tf.Tensor, least_level: int, last_level: int) -> Any:
+    """Returns scale, least and largest value of levels one of which is 0, float32 like the range.
+
+    In the order of TensorFlow's kernel (fake_quant_ops_functor.h), for equal bits.
+    """
+    low, high = tf.stop_gradient(low), tf.stop_gradient(high)
+    scale = (high - low) / (last_level - least_level)
+    zero = least_level - tf.math.divide_no_nan(low, scale)
+    zero = tf.clip_by_value(tf.floor(zero + 0.5), least_level, last_level)
+    return scale, (least_level - zero) * scale, (last_level - zero) * scale
+
+
+def _round(x: tf.Tensor, scale: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
+    """Returns the nearest level of values between the least and the largest one, float32."""
+    inverse = tf.math.divide_no_nan(tf.ones_like(scale), scale)
+    zero = tf.floor(0.5 - least * inverse)
+    return tf.floor((x - least) * inverse - zero + 0.5) * scale
+
+
+def _with_value(x: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    """Returns `value`, with the gradient of x."""
+    return tf.stop_gradient(value) + (x - tf.stop_gradient(x))

@@ -1,0 +1,179 @@
+import numpy as np
+import pytest
+
+from lingo import layers as nn
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.inspection.conformance.layer_call import initial_values
+from lingo.inspection.product_count import ProductCount, count_products
+from lingo.layers import Quantized, context
+from lingo.layers.inputs import BatchRequirements
+from lingo.ops import random
+from lingo.ops.quantization import fake_quantize, fake_quantize_channels, value_range
+from tasks.lm.model import LanguageModel
+
+B, T, D = 2, 3, 4
+HEADS = nn.Attention.params(num_heads=2)
+TRANSFORMER = nn.TransformerLayer.params(attention=HEADS)
+LOCAL = HEADS.copy().set(dim=D, mask=nn.LocalWindow.params(window=1))
+PLACES = nn.ImageAttention.params(dim=D, output_dim=D, num_heads=2, image=(4, 4))
+SEQUENCE, IMAGE = [B, T, D], [B, 4, 4, D]
+LAYERS = {
+    "Linear": (nn.Linear.params(dim=D, output_dim=3), SEQUENCE, 1),
+    "FeedForward": (nn.FeedForward.params(dim=D), SEQUENCE, 2),
+    "FeedForward(gated)": (nn.FeedForward.params(dim=D, gated=True), SEQUENCE, 3),
+    "Attention": (HEADS.copy().set(dim=D), SEQUENCE, 6),
+    "Attention(blocks)": (LOCAL, SEQUENCE, 6),
+    "Attention(blockwise)": (HEADS.copy().set(dim=D, blockwise=True), SEQUENCE, 6),
+    "TransformerLayer": (TRANSFORMER.copy().set(dim=D), SEQUENCE, 8),
+    "Lstm": (nn.Lstm.params(dim=D), SEQUENCE, 2),
+    "Gru": (nn.Gru.params(dim=D), SEQUENCE, 2),
+    "Conv1D": (nn.Conv1D.params(dim=D, output_dim=3), SEQUENCE, 1),
+    "Conv2D": (nn.Conv2D.params(dim=D, output_dim=3), IMAGE, 1),
+    "DepthwiseConv2D": (nn.DepthwiseConv2D.params(dim=D), IMAGE, 1),
+    "TransposedConv2D": (nn.TransposedConv2D.params(dim=D, output_dim=3), IMAGE, 1),
+    "ImageAttention": (PLACES, IMAGE, 7),
+    "MoE": (nn.MoE.params(dim=D, num_experts=2, min_capacity=1), SEQUENCE, 4),
+}
+"""A layer, the shape of its input, and the number of its products; that of a router is none."""
+
+
+def quantized(layer, **fields):
+    return Quantized.params(layer=layer, **fields).build()
+
+
+def inputs(*shape):
+    return tf.constant(np.random.default_rng(0).normal(size=shape).astype("f"))
+
+
+def call(layer, x, *, training=True, state=None):
+    """Returns the result of a call, its side outputs, and the gradient of each weight."""
+    values = initial_values(layer)
+    fields = {"state": state or values.state, "training": training, "rows": tf.range(x.shape[0])}
+    fields["key"] = random.root_key(0)
+    with tf.GradientTape() as tape:
+        tape.watch(values.weights)
+        y, sides = context.apply(layer, values.weights, x, call=fields)
+        total = tf.reduce_sum(tf.square(y))
+    return y, sides, tape.gradient(total, values.weights)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_kind_of_layer_trains_with_all_its_products_rounded(name):
+    inside, shape, number = LAYERS[name]
+    layer, x = quantized(inside), inputs(*shape)
+    assert count_products(layer).num_quantized == number
+    y, sides, gradients = call(layer, x)
+    exact, _, exact_gradients = call(inside.build(), x)
+    assert y.shape == exact.shape
+    assert 0 < np.abs(y - exact).max() < 0.1 * np.abs(exact).max()
+    assert sides.batch_statistics.keys() == layer.states().keys()
+    assert gradients.keys() == exact_gradients.keys()
+    assert None not in gradients.values()
+    assert all(np.isfinite(np.asarray(g)).all() for g in gradients.values())
+
+
+def test_a_product_is_that_of_rounded_operands():
+    layer, x = quantized(nn.Linear.params(dim=D, output_dim=3)), inputs(*SEQUENCE)
+    w = fake_quantize_channels(initial_values(layer).weights["w"], [0])
+    y, sides, _ = call(layer, x)
+    low, high = value_range(x, [1, 2])
+    np.testing.assert_allclose(y, tf.tensordot(fake_quantize(x, value_range(x, [1, 2])), w, 1))
+    for end, values in (("low", low), ("high", high)):
+        statistic = sides.batch_statistics[f"w_input_{end}"]
+        assert float(statistic["weight"]) == B
+        np.testing.assert_allclose(statistic["sum"], tf.reduce_sum(values), rtol=1e-6)
+
+
+def test_after_training_the_range_is_the_stored_one():
+    layer, x = quantized(nn.Linear.params(dim=D, output_dim=3)), inputs(*SEQUENCE)
+    w = fake_quantize_channels(initial_values(layer).weights["w"], [0])
+    state = {"w_input_low": tf.constant(-0.5), "w_input_high": tf.constant(0.25)}
+    y, sides, _ = call(layer, x, training=False, state=state)
+    expected = tf.quantization.fake_quant_with_min_max_vars(x, -0.5, 0.25)
+    np.testing.assert_allclose(y, tf.tensordot(expected, w, 1), atol=1e-6)
+    assert not sides.batch_statistics
+
+
+def test_an_example_that_is_not_finite_changes_no_range():
+    layer, x = quantized(nn.Linear.params(dim=D, output_dim=3)), inputs(*SEQUENCE)
+    broken = tf.concat([x, tf.fill([1, T, D], np.nan), tf.fill([1, T, D], np.inf)], axis=0)
+    ends = [call(layer, v)[1].batch_statistics["w_input_low"] for v in (x, broken)]
+    assert float(ends[0]["weight"]) == float(ends[1]["weight"]) == B
+    np.testing.assert_allclose(ends[0]["sum"], ends[1]["sum"], rtol=1e-6)
+
+
+def test_a_range_of_the_whole_call_is_one_statistic():
+    domain = nn.PassiveAsymQDomain.params(statistics_over=None)
+    layer = quantized(nn.Linear.params(dim=D, output_dim=3), domain=domain)
+    x = inputs(*SEQUENCE)
+    statistic = call(layer, x)[1].batch_statistics["w_input_high"]
+    assert float(statistic["weight"]) == 1.0
+    np.testing.assert_allclose(statistic["sum"], tf.reduce_max(x))
+    assert layer.batch_requirements() == BatchRequirements(examples_counted=0)
+
+
+def test_steps_are_counted_where_a_domain_needs_them():
+    layer = quantized(
+        nn.Linear.params(dim=D, output_dim=3), domain=nn.SymmetricScheduledClipQDomain
+    )
+    assert layer.states().keys() == {"steps"}
+    statistic = call(layer, inputs(*SEQUENCE), state={"steps": tf.constant(6.0)})[1]
+    assert float(statistic.batch_statistics["steps"]["sum"]) == 7.0
+
+
+def test_routers_and_softmax_layers_keep_their_precision():
+    stack = nn.Stack.params(num_layers=2, layer=TRANSFORMER)
+    model = Quantized.params(layer=LanguageModel.params(dim=D, vocab_size=7, stack=stack)).build()
+    assert count_products(model) == ProductCount(16, {"TiedHead": 1})
+    assert str(count_products(model)) == "16 of 17 products quantized, not 1 of TiedHead"
+    mixture = quantized(LAYERS["MoE"][0])
+    assert [*count_products(mixture).others.values()] == [1]
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_stacked_layers_count_one_by_one_wherever_the_wrapper_is(is_inside):
+    layer = TRANSFORMER.copy().set(dim=D)
+    if is_inside:
+        stack = nn.Repeat.params(num_layers=3, layer=Quantized.params(layer=layer))
+    else:
+        stack = Quantized.params(layer=nn.Repeat.params(num_layers=3, layer=layer))
+    count = count_products(stack.build())
+    assert count == ProductCount(24, {})
+    assert str(count) == "24 of 24 products quantized"
+
+
+def test_a_wrapper_leaves_out_what_another_inside_quantizes():
+    inner = Quantized.params(layer=nn.FeedForward, domain=nn.WeightQDomain)
+    layer = quantized(TRANSFORMER.copy().set(dim=D, ffn=inner))
+    assert not any("ffn" in name for name in layer.states())
+    assert count_products(layer) == ProductCount(8, {})
+
+
+def test_a_pattern_selects_products():
+    layer = quantized(TRANSFORMER.copy().set(dim=D), pattern="ffn/.*")
+    assert count_products(layer) == ProductCount(2, {"Attention": 6})
+
+
+def test_a_matrix_that_no_product_names_is_reported():
+    class Direct(nn.Layer):
+        def setup(self):
+            self.w = self.weight("w", [D, D], axes=(None, None))
+
+        def __call__(self, x):
+            return x @ self.w
+
+        def flops(self, shape):
+            return 1
+
+    assert count_products(Direct.params().build()) == ProductCount(0, {"Direct": 1})
+    with pytest.raises(ParamError, match=r"matches no product of the Direct inside; it has none"):
+        quantized(Direct.params())
+
+
+def test_refusals():
+    with pytest.raises(ParamError, match=r"pattern='x' matches no product of .* it has w_in"):
+        quantized(nn.FeedForward.params(dim=D), pattern="x")
+    repeated = nn.Repeat.params(num_layers=2, layer=nn.FeedForward.params(dim=D))
+    with pytest.raises(ParamError, match=r"matches some of the layers stacked"):
+        quantized(repeated, pattern="layers/0/.*")
