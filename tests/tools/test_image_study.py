@@ -30,7 +30,7 @@ def test_the_tables_are_those_of_the_results(results: Results) -> None:
 
 def test_seeds_follow_the_best_learning_rate_of_an_optimizer(tmp_path: Path) -> None:
     results = Results(tmp_path / "none.jsonl")
-    low, middle, high = images.tuning("lars", 256)
+    low, middle, high = images.trials_of_rates("lars", 256)
     assert images.best(results, "lars", 256) is None
     for trial, accuracy in ((low, 0.2), (middle, 0.9), (high, 0.4)):
         results.add(_result(trial, accuracy))

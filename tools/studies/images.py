@@ -68,7 +68,7 @@ def digits(num_steps: int, *, pretrained: bool) -> Trial:
     return Trial(experiment, overrides=(source,), start=GLYPHS)
 
 
-def tuning(optimizer: str, batch: int) -> list[Trial]:
+def trials_of_rates(optimizer: str, batch: int) -> list[Trial]:
     """Returns the trials that choose the learning rate of an optimizer."""
     scale = SCALES.get(optimizer, scale_by_root)
     middle = scale(RATES[optimizer], batch_size=batch, base_batch_size=BATCHES[0])
@@ -83,7 +83,7 @@ def tuning(optimizer: str, batch: int) -> list[Trial]:
 
 def best(results: Results, optimizer: str, batch: int) -> Trial | None:
     """Returns the trial with the best learning rate, None before all were tried."""
-    tried = tuning(optimizer, batch)
+    tried = trials_of_rates(optimizer, batch)
     if any(results.get(trial) is None for trial in tried):
         return None
     return max(tried, key=lambda trial: results.metric(trial, METRIC) or 0.0)
@@ -101,7 +101,7 @@ def trials(results: Results) -> Iterator[Trial]:
             yield from over_seeds(digits(num_steps, pretrained=pretrained))
     for batch in reversed(BATCHES):
         for optimizer in OPTIMIZERS:
-            yield from tuning(optimizer, batch)
+            yield from trials_of_rates(optimizer, batch)
             if trial := best(results, optimizer, batch):
                 yield from over_seeds(trial)
 

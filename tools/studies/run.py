@@ -55,13 +55,13 @@ def run(
     try:
         while True:
             while time.monotonic() < deadline and len(running) < num_workers:
-                trial = next(_pending(trials, results, folder, _trials_of(running)), None)
+                trial = next(_next_trials(trials, results, folder, _trials_of(running)), None)
                 if trial is None:
                     break
                 slot = min(set(range(num_workers)) - set(running))
                 running[slot] = _start(trial, folder, slot, num_workers)
             if not running:
-                return next(_pending(trials, results, folder, ()), None) is None
+                return next(_next_trials(trials, results, folder, ()), None) is None
             for slot in [slot for slot, one in running.items() if one.process.poll() is not None]:
                 result = _result(running.pop(slot), folder)
                 results.add(result)
@@ -77,7 +77,7 @@ def _trials_of(running: Mapping[int, _Running]) -> list[Trial]:
     return [one.trial for one in running.values()]
 
 
-def _pending(
+def _next_trials(
     trials: Trials, results: Results, folder: Path, running: Collection[Trial]
 ) -> Iterator[Trial]:
     """Yields the trials that can start now, each once."""
