@@ -51,12 +51,22 @@ class BlockGrid:
 
 
 def block_array(dtype: Any, count: int) -> tf.TensorArray:
-    """Returns an array for one tensor of each block."""
+    """Returns an array for one tensor of each block.
+
+    >>> block_array(tf.float32, 2).write(0, [1.0]).read(0).numpy()
+    array([1.], dtype=float32)
+    """
     return tf.TensorArray(dtype, count, clear_after_read=False)
 
 
 def zero_blocks(count: int, block: tf.Tensor) -> tf.TensorArray:
-    """Returns an array of zeros, each of the shape of a block, in float32."""
+    """Returns an array of zeros, each of the shape of a block, in float32.
+
+    >>> zero_blocks(2, tf.ones([1, 2])).stack().numpy()
+    array([[[0., 0.]],
+    <BLANKLINE>
+           [[0., 0.]]], dtype=float32)
+    """
     array, zeros = block_array(tf.float32, count), tf.zeros_like(block, tf.float32)
     for i in range(count):
         array = array.write(i, zeros)
@@ -64,12 +74,20 @@ def zero_blocks(count: int, block: tf.Tensor) -> tf.TensorArray:
 
 
 def add_block(array: tf.TensorArray, index: Any, x: tf.Tensor) -> tf.TensorArray:
-    """Adds x, as float32, to the tensor of a block."""
+    """Adds x, as float32, to the tensor of a block.
+
+    >>> add_block(zero_blocks(2, tf.ones([1])), 1, tf.constant([5])).stack().numpy().tolist()
+    [[0.0], [5.0]]
+    """
     return array.write(index, array.read(index) + tf.cast(x, tf.float32))
 
 
 def loop(start: Any, stop: Any, body: Callable[..., Any], state: Any) -> Any:
-    """Calls the body on start, ..., stop - 1 and the state, one iteration after the other."""
+    """Calls the body on start, ..., stop - 1 and the state, one iteration after the other.
+
+    >>> loop(1, 4, lambda i, total: total + i, 0)
+    6
+    """
     if isinstance(start, int) and isinstance(stop, int) and stop - start == 1:
         return body(start, state)
     if tf.executing_eagerly():

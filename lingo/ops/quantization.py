@@ -114,6 +114,10 @@ def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) 
 
     It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range`, whose
     range is the channel's largest absolute value; no value is outside.
+
+    >>> fake_quantize_channels(tf.constant([[3.0, 6.0], [-1.2, 0.9]]), [0], bits=3).numpy()
+    array([[ 3.,  6.],
+           [-1.,  0.]], dtype=float32)
     """
     levels, scale = quantize_channels(w, axes, bits=bits)
     return _with_value(w, tf.cast(levels * scale, w.dtype))
@@ -124,6 +128,10 @@ def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
 
     `x` has any shape and float type, `axes` None stands for all; the range is float32, and has no
     gradient.
+
+    >>> low, high = value_range(tf.constant([[1.0, 2.0], [-3.0, -1.0]]), [1])
+    >>> low.numpy().tolist(), high.numpy().tolist()
+    ([[0.0], [-3.0]], [[2.0], [0.0]])
     """
     x, over = tf.stop_gradient(tf.cast(x, tf.float32)), None if axes is None else list(axes)
     low = tf.reduce_min(x, axis=over, keepdims=True)
