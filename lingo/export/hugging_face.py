@@ -7,7 +7,6 @@ trained one, its WarmStart says which tensor each weight is read from, and so wh
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import itertools
 import json
@@ -27,6 +26,7 @@ from lingo.config.params import ParamError, Params, fields
 from lingo.config.text import flatten, render
 from lingo.contract import Experiment
 from lingo.data.hugging_face import HuggingFaceTokenizer
+from lingo.export.folder import new_folder
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline
@@ -34,7 +34,7 @@ from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
-from lingo.storage.files import explain_write_errors, storage_error
+from lingo.storage.files import storage_error
 
 PRETRAINED = "huggingface.pretrained_model"
 """The experiment that reads the folder of any model of the hub that lingo knows."""
@@ -99,7 +99,7 @@ def export_hugging_face(
     settings = json.loads((source / CONFIG).read_text())
     names = {"dtype", "torch_dtype"} & {*settings} or {"dtype"}
     settings |= dict.fromkeys(names, dtype)
-    with _new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         for file in _tokenizer_files(experiment):
             shutil.copyfile(file, partial / file.name)
         (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
@@ -172,21 +172,6 @@ def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
         writer.save_file(tensors, file, metadata={"format": "pt"})
     except library.SafetensorError as error:
         raise storage_error(file, error) from error
-
-
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yields a new folder, which gets its name when it is complete; an error leaves nothing."""
-    if os.path.lexists(folder):
-        raise ParamError(f"{folder} exists: name another folder, or remove it")
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    with explain_write_errors(folder):
-        partial.mkdir()
-        try:
-            yield partial
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 # ---- whether config.json describes the model -----------------------------------------------------
