@@ -92,18 +92,18 @@ def split_examples(
         yield {name: array[ids] for name, array in examples.items()}
 
 
-def make_cases(signatures: Sequence[Signature], batches: Sequence[Arrays]) -> list[Case]:
+def make_cases(
+    signatures: Sequence[Signature], batches: Sequence[Arrays], *, is_static: bool
+) -> list[Case]:
     """Returns a call of every signature for every batch.
 
-    Where lengths may vary, the first signature also gets shorter ones.
+    Where lengths may vary, the first signature also gets a batch of half the length.
     """
     cases = [Case(one, batch, one.examples(batch)) for one in signatures for batch in batches]
-    first = signatures[0]
-    if all(shape == (None, None) for shape, _ in first.inputs.values()):
-        cases += [
-            Case(first, batch, {name: a[:, : -(-a.shape[1] // 2)] for name, a in inputs.items()})
-            for _, batch, inputs in cases[:1]
-        ]
+    first = cases[0]
+    if not is_static and all(s == (None, None) for s, _ in first.signature.inputs.values()):
+        half = {name: array[:, : -(-array.shape[1] // 2)] for name, array in first.inputs.items()}
+        cases.append(first._replace(inputs=half))
     return cases
 
 

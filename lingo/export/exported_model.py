@@ -34,10 +34,10 @@ class Reads(NamedTuple):
 
 
 class ExportedModel:
-    """A task with the weights of a run, which `module` holds as variables by program path.
+    """A task with the weights of a run, for functions that are traced any number of times.
 
-    Each method may be traced any number of times. With `compiled`, layers compute as they do under
-    XLA, with static shapes.
+    `module` holds the weights, program path -> variable. With `compiled`, layers compute as they do
+    under XLA, with static shapes, and the weights are constants of what is traced.
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class ExportedModel:
     ) -> None:
         self.experiment, self.task = experiment, experiment.task
         self.module: Any = tf.Module()
-        self.module.weights = {where: tf.Variable(value) for where, value in weights.items()}
-        self.module.state = {where: tf.Variable(value) for where, value in state.items()}
+        hold: Any = np.asarray if compiled else tf.Variable
+        self.module.weights = {where: hold(value) for where, value in weights.items()}
+        self.module.state = {where: hold(value) for where, value in state.items()}
         self._place = Placement(compiled=compiled)
 
     def predict(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -66,11 +67,10 @@ class ExportedModel:
 
         Raises ParamError if the task has no predictions.
         """
-        recorder: _Recorder
+        recorder = _Recorder()
 
         def trace(**batch: tf.Tensor) -> Any:
-            nonlocal recorder
-            recorder = _Recorder(batch)
+            recorder.update(batch)
             weights, state = self._tensors()
             call = {"state": state, "rows": batch["rows"], **self._place.call_fields()}
             return context.apply(self.task, weights, recorder, method="predict", call=call)[0]
@@ -116,8 +116,8 @@ class ExportedModel:
 class _Recorder(dict[str, Any]):
     """A batch that records which of its arrays are read, and which are asked for by `in`."""
 
-    def __init__(self, batch: Mapping[str, Any]) -> None:
-        super().__init__(batch)
+    def __init__(self) -> None:
+        super().__init__()
         self.read: set[str] = set()
         self.asked: set[str] = set()
 

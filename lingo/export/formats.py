@@ -8,6 +8,7 @@ tflite        model.tflite             static shapes; what `tf.lite.Interpreter`
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -78,34 +79,31 @@ def write_tflite(
     signatures: Sequence[Signature],
     cases: Sequence[Case],
     quantize: Quantize,
-) -> list[str]:
-    """Writes `model.tflite`; returns which operations need TensorFlow's own (TF Select).
+) -> None:
+    """Writes `model.tflite`.
 
     The cases have the static shapes, and the examples that ranges of activations are measured on.
     Raises ParamError for a layer that cannot be converted.
     """
-    saved = folder / "saved_model"
     functions = {
         one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
         for one in signatures
     }
-    tf.saved_model.save(model.module, str(saved), signatures=functions)
-    converter = tf.lite.TFLiteConverter.from_saved_model(str(saved), signature_keys=[*functions])
-    kinds = tf.lite.OpsSet
-    builtin = kinds.TFLITE_BUILTINS_INT8 if quantize == "int8" else kinds.TFLITE_BUILTINS
-    converter.target_spec.supported_ops = [builtin, kinds.SELECT_TF_OPS]
-    if quantize != "none":
-        converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    if quantize == "float16":
-        converter.target_spec.supported_types = [tf.float16]
-    if quantize == "int8":
-        converter.representative_dataset = _representative(cases)
-    try:
-        content = converter.convert()
-    except Exception as error:  # the converter has no class of its own for what it refuses
-        raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
+    with tempfile.TemporaryDirectory() as saved:
+        tf.saved_model.save(model.module, saved, signatures=functions)
+        _fold_pooling(Path(saved) / "saved_model.pb")
+        converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[*functions])
+        if quantize != "none":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if quantize == "int8":
+            converter.representative_dataset = _representative(cases)
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter has no class of its own for what it refuses
+            raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
     (folder / "model.tflite").write_bytes(content)
-    return sorted({name.decode() for name in re.findall(rb"Flex([A-Z]\w+)", content)})
 
 
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
@@ -127,6 +125,27 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     function = tf.function(compute, autograph=False).get_concrete_function(**specs)
     model.refuse_host_calls(function.graph)
     return function
+
+
+def _fold_pooling(file: Path) -> None:
+    """Makes MaxPool of each MaxPoolV2 in a SavedModel: TensorFlow Lite has only the first.
+
+    The sizes of windows and strides are inputs of the second, and attributes of the first.
+    """
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    saved = SavedModel.FromString(file.read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        values = {n.name: n.attr["value"].tensor for n in function.node_def if n.op == "Const"}
+        for node in function.node_def:
+            if node.op != "MaxPoolV2":
+                continue
+            for name, constant in zip(("ksize", "strides"), node.input[1:3], strict=True):
+                sizes = tf.make_ndarray(values[constant.partition(":")[0]])
+                node.attr[name].list.i.extend(sizes.tolist())
+            node.op = "MaxPool"
+            del node.input[1:]
+    file.write_bytes(saved.SerializeToString())
 
 
 def _representative(cases: Sequence[Case]) -> Callable[[], Iterator[tuple[str, Any]]]:

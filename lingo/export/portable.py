@@ -112,19 +112,18 @@ def export_portable(
             is_static=is_static,
         )
     )
-    cases = make_cases(signatures, batches)
+    cases = make_cases(signatures, batches, is_static=is_static)
     bound = BOUNDS[settings.quantize]
     if experiment.task.p.dtype != "float32":
         bound = Bound(*map(max, bound, BFLOAT16_BOUND))
     with new_folder(folder) as partial:
-        select = _write(partial, model, signatures, cases, settings, description["step"])
+        _write(partial, model, signatures, cases, settings, description["step"])
         report = check_export(partial, settings.format, cases, run, bound)
         content = dict(description) | {
             "format": settings.format,
             "quantize": settings.quantize,
-            "weights_sha256": _digest(weights | dict(state)),
+            "weights_sha256": _digest({**weights, **state}),
             "signatures": _describe(cases, is_static=is_static),
-            "tensorflow_operations": select,
             "check": {
                 "input": name,
                 "examples": len(examples["weights"]),
@@ -153,16 +152,14 @@ def _write(
     cases: Sequence[Case],
     settings: Settings,
     step: int,
-) -> list[str]:
-    """Writes the files of a format; returns the operations that TensorFlow Lite takes from it."""
+) -> None:
     match settings.format:
         case "savedmodel":
             write_saved_model(folder, model, signatures, step)
         case "stablehlo":
             write_stablehlo(folder, model, signatures, cases[0].batch)
         case "tflite":
-            return write_tflite(folder, model, signatures, cases, settings.quantize)
-    return []
+            write_tflite(folder, model, signatures, cases, settings.quantize)
 
 
 def _describe(cases: Sequence[Case], *, is_static: bool) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Decode(Signature):
         batch = self._batch(inputs)
         decoded = model.decode(batch, self.decoding)
         new = batch["rest_length"][:, None, None] + tf.range(self.decoding.p.max_tokens)
-        new = tf.tile(new, [1, tf.shape(decoded["tokens"])[1], 1])
+        new = tf.repeat(new, self.decoding.p.num_samples, axis=1)
         tokens, log_probs = (
             tf.gather(decoded[name], new, batch_dims=2) for name in ("tokens", "log_probs")
         )
@@ -254,7 +254,7 @@ class Decode(Signature):
             "end_id": tf.fill([size], self._end_id),
         }
         if self.empty.source is not None:
-            first = tf.tile(tf.constant(self.empty.tokens)[None], [size, 1])
+            first = tf.repeat(tf.constant(self.empty.tokens)[None], size, axis=0)
             positions = tf.range(tf.shape(ids)[1])[None] * is_id
             return batch | {
                 "prefix": first,

@@ -35,7 +35,7 @@ class Layout(NamedTuple):
         values = tf.reshape(tf.io.decode_raw(characters.flat_values, tf.uint8), [-1])
         ids = characters.with_flat_values(tf.cast(values, tf.int32) + _FIRST_BYTE)
         size = tf.shape(texts)[0]
-        parts = (tf.tile(tf.constant(part)[None], [size, 1]) for part in self)
+        parts = (tf.repeat(tf.constant(part)[None], size, axis=0) for part in self)
         before, after = (tf.RaggedTensor.from_tensor(part) for part in parts)
         whole = tf.concat([before, ids, after], axis=1)
         return whole.to_tensor(), tf.cast(whole.row_lengths(), tf.int32)
@@ -124,7 +124,7 @@ class ScoreText(Signature):
     ) -> dict[str, tf.Tensor]:
         ids, lengths = self._layout.encode(inputs["text"])
         size, length = tf.shape(ids)[0], tf.shape(ids)[1] - 1
-        positions = tf.tile(tf.range(length)[None], [size, 1])
+        positions = tf.repeat(tf.range(length)[None], size, axis=0)
         known = {
             "tokens": ids[:, :-1],
             "targets": ids[:, 1:],
