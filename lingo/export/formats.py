@@ -31,7 +31,7 @@ BOUNDS: dict[Quantize, Bound] = {
     "none": Bound(floats=1e-4, others=0.005),
     "float16": Bound(floats=0.02, others=0.02),
     "int8_dynamic": Bound(floats=0.1, others=0.05),
-    "int8": Bound(floats=0.1, others=0.05),
+    "int8": Bound(floats=0.2, others=0.05),
 }
 """How much the numbers of an export may differ from those of its run."""
 
