@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
@@ -19,13 +20,15 @@ from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
+from lingo.export.formats import Format, Quantize
 from lingo.export.hugging_face import FloatType, export_hugging_face
+from lingo.export.portable import Settings, export_portable
 from lingo.layers import context, path
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
 from lingo.runtimes.runtime import Program
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
 from lingo.trainer.evaluation.generate import generate
@@ -38,6 +41,7 @@ from lingo.trainer.evaluation.predict import (
     predict_arrays,
     predict_input,
 )
+from lingo.trainer.evaluation.reference import Reference
 
 
 class LayerWeights(Mapping[str, np.ndarray]):
@@ -87,6 +91,7 @@ class Trained:
             CheckpointMismatch: if the checkpoint is of another model.
         """
         self.experiment: Experiment = params.build()
+        self._run = run
         self.checkpoint, self._state = _load(self.experiment, run, step)
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
@@ -270,29 +275,56 @@ class Trained:
         self,
         folder: str | Path,
         *,
-        format: Literal["huggingface"] = "huggingface",
+        format: Literal["huggingface"] | Format = "huggingface",
         config: str | Path | None = None,
         dtype: FloatType = "float32",
+        signatures: Sequence[str] = (),
+        batch_size: int = 1,
+        quantize: Quantize = "none",
     ) -> None:
         """Writes the model, with the weights of evaluations, into a new folder for other programs.
 
         Args:
             folder: it must not exist, its parent must; after an error it does not.
             format: `huggingface`: config.json, model.safetensors and the tokenizer, as a model of
-                Hugging Face's hub has them.
-            config: a folder with the config.json of a model of this shape. None: the one that the
-                run was imported from.
-            dtype: of the weights in the file.
+                Hugging Face's hub has them; `savedmodel`, `stablehlo`, `tflite`: a program.
+            config: of `huggingface`: a folder with the config.json of a model of this shape. None:
+                the one that the run was imported from.
+            dtype: of `huggingface`: that of the weights in the file.
+            signatures: of a program: `predict`, `score`, `decode`; none: all that the task has.
+            batch_size: of `stablehlo` and `tflite`: the examples of a call.
+            quantize: of `tflite`: `float16`, `int8_dynamic` or `int8`.
 
         Raises:
             ParamError: if the folder exists, the format is not known, or cannot hold the model.
+            ExportError: if a program does not compute what the run computes.
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
-        if format != "huggingface":
-            raise ParamError(f"{format=} is not known: there is 'huggingface'")
-        source = None if config is None else Path(config).expanduser()
-        export_hugging_face(self.experiment, self.weights, Path(folder), config=source, dtype=dtype)
+        if format not in (known := ("huggingface", *get_args(Format))):
+            raise ParamError(f"{format=} is not known: there is {', '.join(known)}")
+        if format == "huggingface":
+            source = None if config is None else Path(config).expanduser()
+            export_hugging_face(
+                self.experiment, self.weights, Path(folder), config=source, dtype=dtype
+            )
+            return
+        saved = json.loads(self._run.read(CONFIG) or "{}")
+        which = self.experiment.p.evaluate.weights
+        export_portable(
+            self.experiment,
+            self._state.select_weights(which),
+            self._state.state,
+            Path(folder),
+            Settings(format, tuple(signatures), batch_size, quantize),
+            run=Reference(self.experiment, self._program),
+            description={
+                "experiment": saved.get("experiment"),
+                "config_sha256": saved.get("digest"),
+                "step": self.step,
+                "weights": which,
+            },
+        )
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):

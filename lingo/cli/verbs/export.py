@@ -1,9 +1,16 @@
 """Writes the model of a run into a folder that other programs read.
 
+    lingo export --run=runs/tiny --format=savedmodel --output=served
+    lingo export --run=runs/tiny --format=savedmodel --output=served --signature=predict,score
+    lingo export --run=runs/tiny --format=stablehlo --output=programs --batch_size=8
+    lingo export --run=runs/digits --format=tflite --output=phone --quantize=int8 --step=best
     lingo export --run=runs/gpt2 --format=huggingface --output=tuned
-    lingo export --run=runs/gpt2 --format=huggingface --output=tuned --step=best
-    lingo export --run=runs/gpt2 --format=huggingface --output=tuned --set=evaluate.weights=ema
+    lingo export --run=runs/gpt2 --format=huggingface --output=tuned --weights=ema
     lingo export --run=runs/mine --format=huggingface --output=mine --config=llama
+
+A program (savedmodel, stablehlo, tflite) is loaded in a process without lingo and computes 64
+examples of the first evaluation input; if that is not what the run computes, there is an error and
+no folder. export.json says what the program is, and how much it differed.
 
 --format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
 as models of Hugging Face's hub have them. Its config.json is that of the folder from which the run
@@ -13,14 +20,19 @@ appears only when it is complete, and no folder is overwritten.
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 from absl import flags
 
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.contract import build_experiment
+from lingo.export.formats import Format, Quantize
+from lingo.export.portable import MANIFEST
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.trained import Trained
 
@@ -32,8 +44,22 @@ def define(values: flags.FlagValues) -> None:
     experiment_flags.define_run(values)
     experiment_flags.define_devices(values)
     experiment_flags.define_step(values)
-    command.choice("format", ["huggingface"], "The layout of the folder.", values)
+    formats = ["huggingface", *get_args(Format)]
+    command.choice("format", formats, "The layout of the folder.", values)
     command.string("output", "The folder to write; it must not exist.", values)
+    command.string("weights", "trained or ema, in place of evaluate.weights.", values)
+    command.string(
+        "signature",
+        "What a program computes: of predict, score, decode; all, if not given.",
+        values,
+    )
+    command.integer(
+        "batch_size",
+        "Examples of a call of stablehlo and tflite (default: 1).",
+        values,
+        lower_bound=1,
+    )
+    command.choice("quantize", get_args(Quantize), "The numbers of a tflite.", values)
     command.string(
         "config",
         "Folder whose config.json describes the model; the one imported, if not given.",
@@ -47,15 +73,26 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     output = _check(values)
     step = experiment_flags.read_step(values.step)
-    resolved = experiment_flags.resolve_run(values, values.set)
+    weights = [f"evaluate.weights={values.weights}"] if values.weights else []
+    resolved = experiment_flags.resolve_run(values, [*values.set, *weights])
     experiment_flags.make_devices(values, resolved.params)
     with build_experiment(resolved).runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(values.run), step=step)
         experiment_flags.print_later_errors(model.checkpoint)
         if processes.is_leader:
-            model.export(output, format=values.format, config=values.config, dtype=values.dtype)
-            size = sum(file.stat().st_size for file in output.iterdir())
+            model.export(
+                output,
+                format=values.format,
+                config=values.config,
+                dtype=values.dtype,
+                signatures=values.signature.split(",") if values.signature else (),
+                batch_size=values.batch_size or 1,
+                quantize=values.quantize,
+            )
+            size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
             print(f"{output}: {len(model.weights)} weights of step {model.step}, {size:,} bytes")
+            if (manifest := output / MANIFEST).exists():
+                _print_check(json.loads(manifest.read_text()))
     return 0
 
 
@@ -72,3 +109,13 @@ def _check(values: flags.FlagValues) -> Path:
     if values.config is not None and not os.path.isdir(values.config):
         raise UsageError(f"--config={values.config}: there is no such folder")
     return output
+
+
+def _print_check(manifest: Mapping[str, Any]) -> None:
+    """Prints a line for each signature: its inputs, and how much it differs from the run."""
+    for name, inputs in manifest["signatures"].items():
+        difference = manifest["check"]["differences"][name]
+        print(
+            f"  {name}({', '.join(inputs)}): numbers differ by {difference['floats']:.1g},"
+            f" {difference['others']:.2%} of others"
+        )

@@ -71,7 +71,9 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
         assert (average[name] != after[name]).any(), name
     again = lingo("export", "--run=run", "--output=out")
     assert (again.code, "--output=out exists" in again.err) == (2, True)
-    with pytest.raises(ParamError, match="format='onnx' is not known: there is 'huggingface'"):
+    with pytest.raises(
+        ParamError, match="format='onnx' is not known: there is huggingface, savedmodel, "
+    ):
         model.export("other", format="onnx")
     with pytest.raises(ParamError, match=r"cannot be read"):
         model.export("other", config=".")
@@ -83,9 +85,14 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
         ((), "no run given"),
         (("--run=run",), "no output given"),
         (("--run=run", "--output=a/b"), "there is no directory a"),
-        (("--run=run", "--output=a", "--format=onnx"), "value should be one of <huggingface>"),
+        (
+            ("--run=run", "--output=a", "--format=onnx"),
+            "should be one of <huggingface|savedmodel|stablehlo|tflite>",
+        ),
         (("--run=run", "--output=a", "--config=none"), "--config=none: there is no such folder"),
         (("--run=run", "--output=a"), "run is not a run directory"),
+        (("--run=run", "--output=a", "--batch_size=0"), "--batch_size"),
+        (("--run=run", "--output=a", "--quantize=int4"), "<none|float16|int8_dynamic|int8>"),
     ],
 )
 def test_mistakes_are_told_and_leave_nothing(lingo: Callable, flags, words) -> None:

@@ -1,0 +1,195 @@
+"""Compares an export, computed in a process without lingo, with what its run computes.
+
+    examples      64 of an evaluation input, in calls of several sizes where sizes may vary
+    expected      what the run computes for them
+    found         what `lingo/export/reader.py` computes with the exported files
+
+Axes: B examples of a call.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from lingo.config.errors import LingoError
+from lingo.data.input import Input
+from lingo.export import reader
+from lingo.export.exported_model import Arrays
+from lingo.export.signature import Mean, Run, Signature
+
+NUM_EXAMPLES = 64
+
+
+class ExportError(LingoError):
+    """An exported model cannot be read, or does not compute what its run computes."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class Bound(NamedTuple):
+    """How much an export may differ from its run."""
+
+    floats: float  # largest |difference| of an output, relative to its largest |value| or 1
+    others: float  # largest fraction of integers and texts that are not equal
+
+
+class Difference(NamedTuple):
+    """How much the outputs of a signature differ."""
+
+    floats: float = 0.0
+    others: float = 0.0
+
+
+class Case(NamedTuple):
+    """One call of a signature."""
+
+    signature: Signature
+    batch: Arrays  # from which the inputs are made
+    inputs: Arrays
+
+
+class Report(NamedTuple):
+    """The outcome of a check, for the manifest."""
+
+    differences: dict[str, Difference]  # by signature
+    before: dict[str, float]  # metrics of the run, by signature/metric
+    after: dict[str, float]  # the same of the export
+
+
+def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
+    """Returns the first examples of an input, {name: [number or fewer, ...]}, without padding."""
+    batches: list[dict[str, np.ndarray]] = []
+    missing, step = number, 0
+    while missing > 0 and (data.p.repeat or step < data.num_batches()):
+        batch = data.batch(step)
+        is_example = batch["weights"] > 0
+        batches.append({name: array[is_example][:missing] for name, array in batch.items()})
+        missing -= len(batches[-1]["weights"])
+        step += 1
+    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+
+
+def split_examples(
+    examples: Arrays, *, batch_size: int, is_static: bool
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields batches of examples, {name: [B, ...]}.
+
+    Static ones all have the size; the first examples fill up the last batch. Otherwise the last one
+    may be smaller.
+    """
+    number = len(examples["weights"])
+    for start in range(0, number, batch_size):
+        ids = np.arange(start, start + batch_size)
+        ids = ids % number if is_static else ids[ids < number]
+        yield {name: array[ids] for name, array in examples.items()}
+
+
+def make_cases(
+    signatures: Sequence[Signature], batches: Sequence[Arrays], *, is_static: bool
+) -> list[Case]:
+    """Returns a call of every signature for every batch.
+
+    Where lengths may vary, the first signature also gets a batch of half the length.
+    """
+    cases = [Case(one, batch, one.examples(batch)) for one in signatures for batch in batches]
+    first = cases[0]
+    if not is_static and all(s == (None, None) for s, _ in first.signature.inputs.values()):
+        half = {name: array[:, : -(-array.shape[1] // 2)] for name, array in first.inputs.items()}
+        cases.append(first._replace(inputs=half))
+    return cases
+
+
+def check_export(
+    folder: Path, format: str, cases: Sequence[Case], run: Run, bound: Bound
+) -> Report:
+    """Computes calls by the export in a folder and by its run, and compares them.
+
+    Raises ExportError if the export cannot be read, or differs more than the bound allows.
+    """
+    differences: dict[str, Difference] = {}
+    before: dict[str, Mean] = {}
+    after: dict[str, Mean] = {}
+    for case, found in zip(cases, compute_alone(folder, format, cases), strict=True):
+        name, expected = case.signature.name, case.signature.expected(run, case.inputs)
+        difference = compare(case.signature, expected, found)
+        pairs = zip(difference, differences.get(name, Difference()), strict=True)
+        differences[name] = Difference(*(max(pair) for pair in pairs))
+        for sums, outputs in ((before, expected), (after, found)):
+            for metric, mean in case.signature.evaluate(case.batch, outputs).items():
+                old = sums.get(f"{name}/{metric}", Mean(0.0, 0))
+                total = Mean(old.sum + mean.sum, old.count + mean.count)
+                sums[f"{name}/{metric}"] = total
+    for name, difference in differences.items():
+        if not (difference.floats <= bound.floats and difference.others <= bound.others):
+            raise ExportError(
+                f"the exported {name} is not what the run computes: numbers differ by up to"
+                f" {difference.floats:.2g}, where {bound.floats:.2g} is allowed, and"
+                f" {difference.others:.2%} of integers and texts, where {bound.others:.2%} is"
+            )
+    return Report(differences, _divide(before), _divide(after))
+
+
+def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict[str, np.ndarray]]:
+    """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo."""
+    given = {
+        f"{case.signature.name}|{i}|{name}": value
+        for i, case in enumerate(cases)
+        for name, value in case.inputs.items()
+    }
+    with tempfile.TemporaryDirectory() as place:
+        files = [str(Path(place) / name) for name in ("given.npz", "results.npz")]
+        np.savez(files[0], **dict[str, Any](given))
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
+        done = subprocess.run(
+            [sys.executable, "-I", reader.__file__, format, str(folder), *files],
+            env=os.environ | quiet,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            raise ExportError(f"the export cannot be used without lingo: {last}")
+        with np.load(files[1]) as results:
+            outputs: list[dict[str, np.ndarray]] = [{} for _ in cases]
+            for key in results.files:
+                _, index, name = key.split("|")
+                outputs[int(index)][name] = results[key]
+    return outputs
+
+
+def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference:
+    """Returns the largest difference of floats, and the fraction of other values not equal.
+
+    A shape that differs, or a number that is not finite only once, differs without bound.
+    """
+    if {*expected} != {*found} or any(expected[n].shape != found[n].shape for n in expected):
+        return Difference(np.inf, 1.0)
+    floats, unequal, number = 0.0, 0, 0
+    rows = signature.comparable(expected, found)
+    for name, value in expected.items():
+        if value.dtype.kind == "f":
+            floats = max(floats, _largest_difference(value[rows], found[name][rows]))
+        else:
+            unequal, number = unequal + int((value != found[name]).sum()), number + value.size
+    return Difference(floats, unequal / max(1, number))
+
+
+def _largest_difference(expected: np.ndarray, found: np.ndarray) -> float:
+    is_finite = np.isfinite(expected) & np.isfinite(found)
+    same = is_finite | (expected == found) | (np.isnan(expected) & np.isnan(found))
+    if not same.all():
+        return np.inf
+    a, b = (x[is_finite].astype(np.float64) for x in (expected, found))
+    return float(np.abs(a - b).max(initial=0.0) / max(1.0, np.abs(a).max(initial=0.0)))
+
+
+def _divide(means: Mapping[str, Mean]) -> dict[str, float]:
+    return {name: mean.sum / max(1, mean.count) for name, mean in means.items()}

@@ -1,0 +1,140 @@
+"""A trained model as functions of TensorFlow's variables, for programs that have no lingo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.layers import context
+from lingo.learner.step import IS_CAUSAL, Placement, decode_batch, predict_batch
+from lingo.ops import random
+from lingo.ops.shape import size_of
+
+Arrays = Mapping[str, np.ndarray]
+"""{name: [B, ...]} on the host."""
+
+COUNTS = ("example_id", "rows", "weights")
+"""Arrays of every batch that a program need not give: they are made of the number of examples."""
+
+_HOST_CALLS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+
+
+class Reads(NamedTuple):
+    """The arrays of a batch that `Task.predict` reads, by name."""
+
+    needed: tuple[str, ...]
+    optional: tuple[str, ...]  # those of which it asks whether they are there: targets, mostly
+
+
+class ExportedModel:
+    """A task with the weights of a run, for functions that are traced any number of times.
+
+    `module` holds the weights, program path -> variable. With `compiled`, layers compute as they do
+    under XLA, with static shapes, and the weights are constants of what is traced.
+    """
+
+    def __init__(
+        self, experiment: Experiment, weights: Arrays, state: Arrays, *, compiled: bool = False
+    ) -> None:
+        self.experiment, self.task = experiment, experiment.task
+        self.module: Any = tf.Module()
+        hold: Any = np.asarray if compiled else tf.Variable
+        self.module.weights = {where: hold(value) for where, value in weights.items()}
+        self.module.state = {where: hold(value) for where, value in state.items()}
+        self._place = Placement(compiled=compiled)
+
+    def predict(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns `Task.predict` of a batch, {name: [B, ...]}, which need not have the `COUNTS`."""
+        found = predict_batch(self.task, *self._tensors(), _with_counts(batch), self._place)
+        return {name: value for name, value in found.items() if name != "weights"}
+
+    def decode(self, batch: Mapping[str, tf.Tensor], decoding: Decoding) -> dict[str, tf.Tensor]:
+        """Returns `Task.decode` of prompts, {name: [B, S, R + N]}; seed 0 and `rows` draw."""
+        key = random.Key(*map(tf.constant, random.root_key(0)))
+        weights, state = self._tensors()
+        found = decode_batch(self.task, weights, state, batch, decoding, key, self._place)
+        return {name: value for name, value in found.items() if not name.startswith(IS_CAUSAL)}
+
+    def reads(self, specs: Specs) -> Reads:
+        """Returns which arrays of a batch with these specs `Task.predict` reads.
+
+        Raises ParamError if the task has no predictions.
+        """
+        recorder = _Recorder()
+
+        def trace(**batch: tf.Tensor) -> Any:
+            recorder.update(batch)
+            weights, state = self._tensors()
+            call = {"state": state, "rows": batch["rows"], **self._place.call_fields()}
+            return context.apply(self.task, weights, recorder, method="predict", call=call)[0]
+
+        signature = {name: tf.TensorSpec(shape, dtype) for name, (shape, dtype) in specs.items()}
+        tf.function(trace, autograph=False).get_concrete_function(**signature)
+        names = [name for name in specs if name not in COUNTS]
+        return Reads(
+            needed=tuple(n for n in names if n in recorder.read and n not in recorder.asked),
+            optional=tuple(n for n in names if n in recorder.asked),
+        )
+
+    def refuse_host_calls(self, graph: tf.Graph) -> None:
+        """Raises ParamError if a graph calls Python, which no other program can, with the layer."""
+        definition = graph.as_graph_def()
+        nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+        for node in nodes:
+            if node.op in _HOST_CALLS:
+                raise ParamError(
+                    f"{self.owner(node.name)}: {node.op} calls Python, which no other program can:"
+                    " compute it by operations of TensorFlow"
+                )
+
+    def owner(self, operation: str) -> str:
+        """Returns the path of the layer that made an operation of a graph, or that of the task."""
+        parts = operation.split("/")
+        for size in range(len(parts), 0, -1):
+            scope = "/".join(parts[:size])
+            for layer in self.task.tree():
+                if layer.path == scope or layer.path.endswith(f"/{scope}"):
+                    return f"task.{layer.path.replace('/', '.')}"
+        return "task"
+
+    def _tensors(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Returns weights and moving statistics: program path -> float32 [*stacked axes, ...]."""
+        weights, state = (
+            {where: tf.convert_to_tensor(variable) for where, variable in variables.items()}
+            for variables in (self.module.weights, self.module.state)
+        )
+        return weights, state
+
+
+class _Recorder(dict[str, Any]):
+    """A batch that records which of its arrays are read, and which are asked for by `in`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[str] = set()
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.asked.add(str(name))
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self.keys() else default
+
+
+def _with_counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    size = size_of(next(iter(batch.values())), 0)
+    rows = tf.range(size)
+    counts = {"example_id": tf.cast(rows, tf.int64), "rows": rows, "weights": tf.ones([size])}
+    return counts | dict(batch)

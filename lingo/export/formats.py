@@ -1,0 +1,171 @@
+"""The formats of exported models: how each writes signatures into a folder.
+
+savedmodel    <step>/saved_model.pb    any batch size and length; what TensorFlow Serving reads
+stablehlo     <signature>.stablehlo    static shapes; what `jax.export.deserialize` reads
+tflite        model.tflite             static shapes; what `tf.lite.Interpreter` reads
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.export.check import Bound, Case
+from lingo.export.exported_model import ExportedModel
+from lingo.export.signature import Signature
+from lingo.runtimes.mesh.engine import engine
+
+Format = Literal["savedmodel", "stablehlo", "tflite"]
+"""A format that needs no lingo to compute."""
+
+Quantize = Literal["none", "float16", "int8_dynamic", "int8"]
+"""The numbers of a model of TensorFlow Lite: float16 weights; int8 weights, and activations that
+are quantized while it computes, or whose ranges were measured before."""
+
+BOUNDS: dict[Quantize, Bound] = {
+    "none": Bound(floats=1e-4, others=0.005),
+    "float16": Bound(floats=0.02, others=0.02),
+    "int8_dynamic": Bound(floats=0.1, others=0.05),
+    "int8": Bound(floats=0.2, others=0.05),
+}
+"""How much the numbers of an export may differ from those of its run."""
+
+BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
+"""The bound for layers that compute in 16 bits: another order of sums rounds otherwise."""
+
+_TEXT_OPERATION = re.compile(r'"\w+:", "([^"@]+)@')  # in errors of the compilers of TensorFlow
+
+
+def write_saved_model(
+    folder: Path, model: ExportedModel, signatures: Iterable[Signature], step: int
+) -> None:
+    """Writes `<step>/saved_model.pb` and its variables."""
+    functions = {one.name: trace(model, one) for one in signatures}
+    tf.saved_model.save(model.module, str(folder / str(step)), signatures=functions)
+
+
+def write_stablehlo(
+    folder: Path, model: ExportedModel, signatures: Iterable[Signature], batch: Any
+) -> None:
+    """Writes a file for each signature, in the shapes of a batch of examples; weights included.
+
+    Raises ParamError without JAX, or for a layer that XLA does not compile.
+    """
+    jax = engine()
+    from jax.experimental import jax2tf
+
+    for signature in signatures:
+        function = trace(model, signature, batch)
+        inputs = {
+            name: jax.ShapeDtypeStruct(value.shape, value.dtype)
+            for name, value in signature.examples(batch).items()
+        }
+        call = jax2tf.call_tf(lambda i, call=function: call(**i), has_side_effects=False)
+        try:
+            exported = jax.export.export(jax.jit(call), platforms=["cpu"])(inputs)
+        except ValueError as error:
+            raise _refusal(model, signature, "XLA", error) from error
+        (folder / f"{signature.name}.stablehlo").write_bytes(exported.serialize())
+
+
+def write_tflite(
+    folder: Path,
+    model: ExportedModel,
+    signatures: Sequence[Signature],
+    cases: Sequence[Case],
+    quantize: Quantize,
+) -> None:
+    """Writes `model.tflite`.
+
+    The cases have the static shapes, and the examples that ranges of activations are measured on.
+    Raises ParamError for a layer that cannot be converted.
+    """
+    functions = {
+        one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
+        for one in signatures
+    }
+    with tempfile.TemporaryDirectory() as saved:
+        tf.saved_model.save(model.module, saved, signatures=functions)
+        _fold_pooling(Path(saved) / "saved_model.pb")
+        converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[*functions])
+        if quantize != "none":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if quantize == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        if quantize == "int8":
+            converter.representative_dataset = _representative(cases)
+        try:
+            content = converter.convert()
+        except Exception as error:  # the converter has no class of its own for what it refuses
+            raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
+    (folder / "model.tflite").write_bytes(content)
+
+
+def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
+    """Returns the concrete function of a signature, in the shapes of a batch of examples if given.
+
+    Raises ParamError for a layer that calls Python.
+    """
+    shapes = {name: shape for name, (shape, _) in signature.inputs.items()}
+    if batch is not None:
+        shapes = {name: value.shape for name, value in signature.examples(batch).items()}
+    specs = {
+        name: tf.TensorSpec(shapes[name], dtype, name=name)
+        for name, (_, dtype) in signature.inputs.items()
+    }
+
+    def compute(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return signature.compute(model, inputs)
+
+    function = tf.function(compute, autograph=False).get_concrete_function(**specs)
+    model.refuse_host_calls(function.graph)
+    return function
+
+
+def _fold_pooling(file: Path) -> None:
+    """Makes MaxPool of each MaxPoolV2 in a SavedModel: TensorFlow Lite has only the first.
+
+    The sizes of windows and strides are inputs of the second, and attributes of the first.
+    """
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    saved = SavedModel.FromString(file.read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        values = {n.name: n.attr["value"].tensor for n in function.node_def if n.op == "Const"}
+        for node in function.node_def:
+            if node.op != "MaxPoolV2":
+                continue
+            for name, constant in zip(("ksize", "strides"), node.input[1:3], strict=True):
+                sizes = tf.make_ndarray(values[constant.partition(":")[0]])
+                node.attr[name].list.i.extend(sizes.tolist())
+            node.op = "MaxPool"
+            del node.input[1:]
+    file.write_bytes(saved.SerializeToString())
+
+
+def _representative(cases: Sequence[Case]) -> Callable[[], Iterator[tuple[str, Any]]]:
+    def examples() -> Iterator[tuple[str, Any]]:
+        yield from ((case.signature.name, dict(case.inputs)) for case in cases)
+
+    return examples
+
+
+def _refusal(
+    model: ExportedModel, signature: Signature, compiler: str, error: Exception
+) -> ParamError:
+    """Returns the error for what a compiler refuses, with the layer if it names an operation."""
+    text = str(error)
+    operations = _TEXT_OPERATION.findall(text) or re.findall(r"node `([^`]+)`", text)
+    where = (
+        model.owner(operations[0].removeprefix("StatefulPartitionedCall/")) if operations else ""
+    )
+    reason = next((line for line in text.splitlines() if "rror" in line), text.splitlines()[0])
+    return ParamError(
+        f"{where or 'task'}: {compiler} cannot compute the {signature.name} of this model:"
+        f" {reason.strip():.300}"
+    )

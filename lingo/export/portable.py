@@ -1,0 +1,182 @@
+"""Writes a trained model as a program that needs no lingo, checks it, and says what it is.
+
+    signatures = what the model computes           lingo/export/signature.py
+    files      = the signatures in a format        lingo/export/formats.py
+    report     = files against the run             lingo/export/check.py
+    export.json = run, signatures, report          here
+
+The folder gets its name when all of that is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.export.check import (
+    Bound,
+    Case,
+    Report,
+    check_export,
+    make_cases,
+    read_examples,
+    split_examples,
+)
+from lingo.export.exported_model import Arrays, ExportedModel
+from lingo.export.formats import (
+    BFLOAT16_BOUND,
+    BOUNDS,
+    Format,
+    Quantize,
+    write_saved_model,
+    write_stablehlo,
+    write_tflite,
+)
+from lingo.export.signature import Run, Signature, find_signatures
+from lingo.export.text_signature import text_signatures
+from lingo.storage.files import new_folder
+
+MANIFEST = "export.json"
+
+
+class Settings(NamedTuple):
+    """How a model is exported."""
+
+    format: Format
+    signatures: tuple[str, ...] = ()  # their names; none: all that the task has
+    batch_size: int = 1  # examples of a call, where shapes are static
+    quantize: Quantize = "none"  # the numbers of TensorFlow Lite
+
+    def check(self) -> None:
+        """Raises ParamError for settings that do not suit each other."""
+        if self.format not in (formats := get_args(Format)):
+            raise ParamError(f"format={self.format!r} is not one of {', '.join(formats)}")
+        if self.quantize not in (kinds := get_args(Quantize)):
+            raise ParamError(f"quantize={self.quantize!r} is not one of {', '.join(kinds)}")
+        if self.quantize != "none" and self.format != "tflite":
+            raise ParamError(f"quantize={self.quantize} is of format=tflite, not of {self.format}")
+        if self.batch_size < 1:
+            raise ParamError(f"batch_size={self.batch_size} is not positive")
+        if self.format != "savedmodel" and "decode" in self.signatures:
+            raise ParamError(
+                f"signature=decode has lengths that vary, but format={self.format} has static"
+                " shapes: take format=savedmodel for it"
+            )
+
+
+def export_portable(
+    experiment: Experiment,
+    weights: Arrays,
+    state: Arrays,
+    folder: Path,
+    settings: Settings,
+    *,
+    run: Run,
+    description: Mapping[str, Any],
+) -> Report:
+    """Writes a model into a new folder, or nothing.
+
+    Args:
+        experiment: that of the trained model.
+        weights: program path -> float32 [*stacked axes, ...].
+        state: the same of moving statistics.
+        folder: it must not exist, its parent must.
+        settings: the format and what is exported.
+        run: the trained model, which the export is compared with.
+        description: what the manifest says of the run; with its `step`.
+
+    Raises:
+        ParamError: if the folder exists, or the format cannot hold the model.
+        ExportError: if the export does not compute what the run computes.
+        StorageError: if the folder cannot be written.
+    """
+    settings.check()
+    is_static = settings.format != "savedmodel"
+    name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
+    examples = read_examples(data)
+    specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
+    model = ExportedModel(experiment, weights, state, compiled=settings.format == "stablehlo")
+    signatures = _signatures(model, specs, settings)
+    batches = list(
+        split_examples(
+            examples,
+            batch_size=settings.batch_size if is_static else data.p.batch_size,
+            is_static=is_static,
+        )
+    )
+    cases = make_cases(signatures, batches, is_static=is_static)
+    bound = BOUNDS[settings.quantize]
+    if experiment.task.p.dtype != "float32":
+        bound = Bound(*map(max, bound, BFLOAT16_BOUND))
+    with new_folder(folder) as partial:
+        _write(partial, model, signatures, cases, settings, description["step"])
+        report = check_export(partial, settings.format, cases, run, bound)
+        content = dict(description) | {
+            "format": settings.format,
+            "quantize": settings.quantize,
+            "weights_sha256": _digest({**weights, **state}),
+            "signatures": _describe(cases, is_static=is_static),
+            "check": {
+                "input": name,
+                "examples": len(examples["weights"]),
+                "bound": bound._asdict(),
+                "differences": {n: d._asdict() for n, d in report.differences.items()},
+            },
+            "evaluation": {"before": report.before, "after": report.after},
+            "versions": {name: metadata.version(name) for name in ("lingo-tf", "tensorflow")},
+        }
+        (partial / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+    return report
+
+
+def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Signature]:
+    names = settings.signatures
+    if settings.format == "savedmodel":
+        found = find_signatures(model, names, specs)
+        return found + text_signatures(model.experiment.train_input, found)
+    return [one for one in find_signatures(model, names, specs) if one.name != "decode"]
+
+
+def _write(
+    folder: Path,
+    model: ExportedModel,
+    signatures: Sequence[Signature],
+    cases: Sequence[Case],
+    settings: Settings,
+    step: int,
+) -> None:
+    match settings.format:
+        case "savedmodel":
+            write_saved_model(folder, model, signatures, step)
+        case "stablehlo":
+            write_stablehlo(folder, model, signatures, cases[0].batch)
+        case "tflite":
+            write_tflite(folder, model, signatures, cases, settings.quantize)
+
+
+def _describe(cases: Sequence[Case], *, is_static: bool) -> dict[str, Any]:
+    """Returns {signature: {input: [shape, dtype]}}; a size of None varies."""
+    described = {}
+    for case in cases:
+        described[case.signature.name] = {
+            name: [case.inputs[name].shape if is_static else shape, dtype]
+            for name, (shape, dtype) in case.signature.inputs.items()
+        }
+    return described
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns the SHA-256 of names and values, in the order of names."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return digest.hexdigest()

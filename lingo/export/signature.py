@@ -1,0 +1,314 @@
+"""What an exported model computes, by name, and on which examples that is checked.
+
+    predict       arrays of a batch -> what `Task.predict` says of each example
+    score         these and the targets -> the log-probabilities of the targets
+    decode        token ids of prompts -> their continuations, computed with caches
+    ..._text      the same of texts (`lingo/export/text_signature.py`)
+
+A signature computes twice: `compute` in TensorFlow, for the export; `expected` by the run.
+
+Axes: B examples, T positions, S texts of a prompt, N new tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.data.array_spec import ArraySpec
+from lingo.data.prompt import Prompt
+from lingo.data.tokenizer import Tokenizer
+from lingo.decode.decoding import Decoding
+from lingo.decode.sampling import Sampling
+from lingo.decode.text import Continuation
+from lingo.export.exported_model import Arrays, ExportedModel
+from lingo.learner.task import Task
+
+Inputs = Mapping[str, tuple[tuple[int | None, ...], str]]
+"""Name -> (shape, dtype) of the inputs of a signature; a size is None if it may vary."""
+
+_MIN_PROMPT, _MAX_PROMPT = 4, 16  # tokens of the prompts that a check takes from texts
+
+
+class Mean(NamedTuple):
+    """A sum of `count` values."""
+
+    sum: float
+    count: int
+
+
+class Run(Protocol):
+    """A trained model as its run computes it."""
+
+    def predict(self, arrays: Arrays) -> Arrays:
+        """Returns the predictions for a batch, {name: [B, ...]}."""
+        ...
+
+    def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
+        """Returns the texts of each prompt; the id of a prompt is its index, the seed is 0."""
+        ...
+
+
+class Signature:
+    """A function of an exported model. `inputs` describes the arrays that it takes."""
+
+    name: str
+    inputs: Inputs
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Returns {name: [B, ...]}, for inputs {name: [B, ...]} as `inputs` describes them."""
+        raise NotImplementedError
+
+    def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
+        """Returns inputs, [B, ...], that are made of a batch of an evaluation input."""
+        return {name: batch[name] for name in self.inputs}
+
+    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Returns what the run computes for inputs, with the names and shapes of `compute`."""
+        raise NotImplementedError
+
+    def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
+        """Returns, bool [B], the examples whose numbers are compared: here all."""
+        del found
+        return np.ones(len(next(iter(expected.values()))), bool)
+
+    def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
+        """Returns metrics of the outputs for a batch of an evaluation input; {} if it has none."""
+        del batch, outputs
+        return {}
+
+
+class Predict(Signature):
+    """The predictions of the task, without what it says of targets."""
+
+    name = "predict"
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        return model.predict(inputs)
+
+    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        return dict(run.predict(inputs))
+
+    def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
+        """Returns the fraction of predicted `labels` that are those of the batch."""
+        if "labels" not in outputs or "labels" not in batch:
+            return {}
+        right = outputs["labels"] == batch["labels"]
+        return {"accuracy": Mean(float(right.sum()), right.size)}
+
+
+class Score(Signature):
+    """The log-probabilities of given targets, in nats; 0 where a position does not count.
+
+    `log_probs`: float32 [B, T]; `log_prob`: float32 [B], their sum; `num_tokens`: int32 [B], the
+    number of positions that count.
+    """
+
+    name = "score"
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        counts = tf.cast(self._counts(inputs, tf.ones_like), tf.float32)
+        log_probs = tf.where(counts > 0, model.predict(inputs)["target_log_probs"], 0.0)
+        return {
+            "log_probs": log_probs,
+            "log_prob": tf.reduce_sum(log_probs, axis=1),
+            "num_tokens": tf.cast(tf.reduce_sum(counts, axis=1), tf.int32),
+        }
+
+    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        counts = self._counts(inputs, np.ones_like)
+        log_probs = np.where(counts > 0, run.predict(inputs)["target_log_probs"], np.float32(0))
+        return {
+            "log_probs": log_probs,
+            "log_prob": log_probs.sum(axis=1),
+            "num_tokens": (counts > 0).sum(axis=1).astype(np.int32),
+        }
+
+    def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
+        """Returns the loss, in nats per token."""
+        return {"loss": Mean(-float(outputs["log_prob"].sum()), int(outputs["num_tokens"].sum()))}
+
+    def _counts(self, inputs: Mapping[str, Any], ones_like: Any) -> Any:
+        """Returns which positions count, bool [B, T]: no padding, no position of weight 0."""
+        counts = inputs["segments"] > 0 if "segments" in inputs else ones_like(inputs["tokens"]) > 0
+        return counts & (inputs["target_weights"] > 0) if "target_weights" in inputs else counts
+
+
+class Decode(Signature):
+    """Continues prompts, or answers sources, by the decoding of the experiment.
+
+    Inputs: `tokens`, int32 [B, T], the ids of each prompt, or of its source if there is an encoder,
+    padded with anything; `lengths`, int32 [B], their numbers; and, if texts are drawn, `seeds`,
+    int32 [B]: the same prompt and seed give the same text.
+
+    Outputs: `tokens`, int32 [B, S, N], the end id after the end; `lengths`, int32 [B, S], without
+    the end; `log_probs`, float32 [B, S, N], those of the tokens and of the end, then 0.
+    """
+
+    name = "decode"
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Raises ParamError if the experiment continues no texts."""
+        tokenizer = getattr(experiment.train_input, "tokenizer", None)
+        if type(experiment.task).decode is Task.decode or not isinstance(tokenizer, Tokenizer):
+            raise ParamError(
+                f"--signature=decode: {type(experiment.task).__name__} continues no text:"
+                " leave it out"
+            )
+        self.decoding: Decoding = experiment.evaluate.sampling
+        self.inputs = {"tokens": ((None, None), "int32"), "lengths": ((None,), "int32")}
+        if isinstance(self.decoding, Sampling) and self.decoding.p.temperature > 0:
+            self.inputs["seeds"] = ((None,), "int32")
+        self._end_id = tokenizer.end_id
+        self.empty = experiment.train_input.prompt("")
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        batch = self._batch(inputs)
+        decoded = model.decode(batch, self.decoding)
+        new = batch["rest_length"][:, None, None] + tf.range(self.decoding.p.max_tokens)
+        new = tf.repeat(new, self.decoding.p.num_samples, axis=1)
+        tokens, log_probs = (
+            tf.gather(decoded[name], new, batch_dims=2) for name in ("tokens", "log_probs")
+        )
+        is_end = tf.cast(tokens == self._end_id, tf.int32)
+        ends_before = tf.cumsum(is_end, axis=2, exclusive=True) > 0
+        is_text = ~ends_before & (is_end == 0)
+        return {
+            "tokens": tf.where(ends_before, self._end_id, tokens),
+            "lengths": tf.reduce_sum(tf.cast(is_text, tf.int32), axis=2),
+            "log_probs": tf.where(ends_before, 0.0, log_probs),
+        }
+
+    def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
+        """Returns the beginnings of texts, or the first source of each example, as prompts."""
+        if self.empty.source is not None:
+            tokens = batch["source_tokens"]
+            lengths = (batch["source_segments"] == 1).sum(axis=1)
+        else:
+            tokens, numbers = batch["tokens"], np.arange(len(batch["tokens"]))
+            spread = 1 if self.empty.is_prefix else _MAX_PROMPT - _MIN_PROMPT + 1
+            lengths = np.minimum(_MIN_PROMPT + numbers % spread, tokens.shape[1])
+        width = max(1, int(lengths.max()))
+        inputs = {"tokens": tokens[:, :width], "lengths": np.maximum(lengths, 1).astype(np.int32)}
+        if "seeds" in self.inputs:
+            inputs["seeds"] = np.arange(len(tokens), dtype=np.int32)
+        return inputs
+
+    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        pairs = zip(inputs["tokens"], inputs["lengths"], strict=True)
+        texts = run.decode([self._prompt(ids[:size]) for ids, size in pairs], self.decoding)
+        shape = (len(texts), self.decoding.p.num_samples, self.decoding.p.max_tokens)
+        tokens, log_probs = np.full(shape, self._end_id, np.int32), np.zeros(shape, np.float32)
+        lengths = np.zeros(shape[:2], np.int32)
+        for i, samples in enumerate(texts):
+            for k, text in enumerate(samples):
+                lengths[i, k] = len(text.tokens)
+                tokens[i, k, : len(text.tokens)] = text.tokens
+                log_probs[i, k, : len(text.log_probs)] = text.log_probs
+        return {"tokens": tokens, "lengths": lengths, "log_probs": log_probs}
+
+    def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
+        """Returns the prompts with equal texts: another token has another log-probability."""
+        return (expected["tokens"] == found["tokens"]).all(axis=(1, 2))
+
+    def _prompt(self, ids: np.ndarray) -> Prompt:
+        whole = "tokens" if self.empty.source is None else "source"
+        return self.empty._replace(**{whole: ids})
+
+    def _batch(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns the batch of `lingo.decode.text.prompt_batch`, whose sizes are not static."""
+        ids, lengths = inputs["tokens"], inputs["lengths"]
+        message = "lengths are from 1 to the number of columns of tokens"
+        checks = [
+            tf.debugging.assert_greater(lengths, 0, message=message),
+            tf.debugging.assert_less_equal(lengths, tf.shape(ids)[1], message=message),
+        ]
+        if self.empty.is_prefix:
+            same = "prompts of this model, which are read as a whole, have one length in a call"
+            checks.append(tf.debugging.assert_equal(lengths, lengths[:1], message=same))
+        with tf.control_dependencies(checks):
+            size = tf.shape(ids)[0]
+        is_id = tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)
+        ids *= is_id
+        batch = {
+            "rows": inputs["seeds"] if "seeds" in inputs else tf.range(size),
+            "end_id": tf.fill([size], self._end_id),
+        }
+        if self.empty.source is not None:
+            first = tf.repeat(tf.constant(self.empty.tokens)[None], size, axis=0)
+            positions = tf.range(tf.shape(ids)[1])[None] * is_id
+            return batch | {
+                "prefix": first,
+                "rest": first[:, :0],
+                "rest_length": tf.zeros([size], tf.int32),
+                "source_tokens": ids,
+                "source_segments": is_id,
+                "source_positions": positions,
+            }
+        common = tf.reduce_min(lengths)
+        batch |= {
+            "prefix": ids[:, :common],
+            "rest": ids[:, common : tf.reduce_max(lengths)],
+            "rest_length": lengths - common,
+        }
+        if self.empty.is_prefix:
+            batch["prefix_seen"] = tf.ones_like(batch["prefix"], tf.bool)
+        return batch
+
+
+def find_signatures(
+    model: ExportedModel, names: Sequence[str], specs: Mapping[str, ArraySpec]
+) -> list[Signature]:
+    """Returns the signatures with these names; none named: all that the task has.
+
+    `specs` are those of the evaluation input's batches, name -> (shape, dtype). Raises ParamError
+    for a name that is not known, or that the task has no signature for.
+    """
+    known = ("predict", "score", "decode")
+    if unknown := [name for name in names if name not in known]:
+        raise ParamError(f"--signature={unknown[0]} is not one of {', '.join(known)}")
+    reads = model.reads(specs)
+    has_text = hasattr(model.experiment.train_input, "tokenizer")
+
+    def inputs(arrays: Sequence[str]) -> Inputs:
+        return {name: (_vary(specs[name][0], has_text), specs[name][1]) for name in arrays}
+
+    found: list[Signature] = []
+    if not names or "predict" in names:
+        found.append(Predict(inputs(reads.needed)))
+    is_scored = "targets" in reads.optional and "tokens" in reads.needed
+    if "score" in names and not is_scored:
+        raise ParamError(
+            f"--signature=score: {type(model.task).__name__} predicts no tokens: leave it out"
+        )
+    if is_scored and (not names or "score" in names):
+        more = [n for n in ("segments", "target_weights") if n in specs]
+        found.append(Score(inputs(list(dict.fromkeys([*reads.needed, "targets", *more])))))
+    can_decode = type(model.task).decode is not Task.decode and has_text
+    if "decode" in names or (can_decode and not names):
+        found.append(Decode(model.experiment))
+    return found
+
+
+def _vary(shape: Sequence[int], has_text: bool) -> tuple[int | None, ...]:
+    """Returns a shape whose batch size, and length if it is of tokens, may vary."""
+    return (None, None) if has_text and len(shape) == 2 else (None, *shape[1:])

@@ -1,0 +1,189 @@
+"""Signatures of texts instead of token ids, where a token is a byte: TensorFlow makes the ids.
+
+    score_text     texts -> their log-probabilities
+    decode_text    prompts -> the texts that continue or answer them
+
+Axes: B texts, T positions, S texts of a prompt, N new tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.data.input import Input
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.export.exported_model import Arrays, ExportedModel
+from lingo.export.signature import Decode, Inputs, Mean, Run, Score, Signature
+
+_FIRST_BYTE = 3  # the id of the byte 0 (`ByteTokenizer`)
+_PROBE = "ab"
+
+
+class Layout(NamedTuple):
+    """The ids that an input puts before and after those of a text, int32 [any number]."""
+
+    before: np.ndarray
+    after: np.ndarray
+
+    def encode(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns ids, int32 [B, T], padded with 0, and lengths, int32 [B], of string [B]."""
+        characters = tf.strings.bytes_split(texts)
+        values = tf.reshape(tf.io.decode_raw(characters.flat_values, tf.uint8), [-1])
+        ids = characters.with_flat_values(tf.cast(values, tf.int32) + _FIRST_BYTE)
+        size = tf.shape(texts)[0]
+        parts = (tf.repeat(tf.constant(part)[None], size, axis=0) for part in self)
+        before, after = (tf.RaggedTensor.from_tensor(part) for part in parts)
+        whole = tf.concat([before, ids, after], axis=1)
+        return whole.to_tensor(), tf.cast(whole.row_lengths(), tf.int32)
+
+
+def find_layout(data: Input) -> Layout | None:
+    """Returns how an input turns a text into ids; None if TensorFlow's operations cannot."""
+    tokenizer = getattr(data, "tokenizer", None)
+    if type(tokenizer) is not ByteTokenizer:
+        return None
+    empty, whole = (_ids(data, text) for text in ("", _PROBE))
+    probe = tokenizer.encode(_PROBE)
+    for size in range(len(empty) + 1):
+        before, after = empty[:size], empty[size:]
+        if np.array_equal(np.concatenate([before, probe, after]), whole):
+            return Layout(before, after)
+    return None
+
+
+class DecodeText(Signature):
+    """`text`, string [B], and `seeds` as of `Decode` -> `text`, string [B, S], UTF-8.
+
+    Bytes that are not UTF-8 become U+FFFD. `log_prob`, float32 [B, S], is that of the text and its
+    end.
+    """
+
+    name = "decode_text"
+
+    def __init__(self, decode: Decode, layout: Layout, tokenizer: ByteTokenizer) -> None:
+        self.inputs: Inputs = {"text": ((None,), "string")} | {
+            name: spec for name, spec in decode.inputs.items() if name == "seeds"
+        }
+        self._decode, self._layout, self._tokenizer = decode, layout, tokenizer
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        tokens, lengths = self._layout.encode(inputs["text"])
+        given = dict(inputs) | {"tokens": tokens, "lengths": lengths}
+        found = self._decode.compute(model, given)
+        byte = found["tokens"] - _FIRST_BYTE
+        is_byte = tf.sequence_mask(found["lengths"], tf.shape(byte)[2]) & (byte >= 0) & (byte < 256)
+        table = tf.constant([bytes([value]) for value in range(256)])
+        characters = tf.where(is_byte, tf.gather(table, tf.clip_by_value(byte, 0, 255)), "")
+        text = tf.strings.reduce_join(characters, axis=-1)
+        return {
+            "text": tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"),
+            "log_prob": tf.reduce_sum(found["log_probs"], axis=2),
+        }
+
+    def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
+        given = self._decode.examples(batch)
+        pairs = zip(given["tokens"], given["lengths"], strict=True)
+        texts = [self._tokenizer.decode(ids[:size]).encode() for ids, size in pairs]
+        others = {name: given[name] for name in self.inputs if name != "text"}
+        return {"text": np.array(texts, np.bytes_)} | others
+
+    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        ids, lengths = _encode(self._layout, self._tokenizer, inputs["text"])
+        found = self._decode.expected(run, {"tokens": ids, "lengths": lengths})
+        shape = found["lengths"].shape
+        texts = [
+            self._tokenizer.decode(found["tokens"][place][: found["lengths"][place]]).encode()
+            for place in np.ndindex(shape)
+        ]
+        return {
+            "text": np.array(texts, np.bytes_).reshape(shape),
+            "log_prob": found["log_probs"].sum(axis=2),
+        }
+
+    def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
+        return (expected["text"] == found["text"]).all(axis=1)
+
+
+class ScoreText(Signature):
+    """`text`, string [B] -> `log_prob`, float32 [B], in nats, without its end; `num_tokens`."""
+
+    name = "score_text"
+
+    def __init__(self, score: Score, layout: Layout, tokenizer: ByteTokenizer) -> None:
+        self.inputs: Inputs = {"text": ((None,), "string")}
+        self._score, self._layout, self._tokenizer = score, layout, tokenizer
+
+    def compute(
+        self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        ids, lengths = self._layout.encode(inputs["text"])
+        size, length = tf.shape(ids)[0], tf.shape(ids)[1] - 1
+        positions = tf.repeat(tf.range(length)[None], size, axis=0)
+        known = {
+            "tokens": ids[:, :-1],
+            "targets": ids[:, 1:],
+            "segments": tf.sequence_mask(lengths - 1, length, tf.int32),
+            "positions": positions,
+        }
+        found = self._score.compute(model, {name: known[name] for name in self._score.inputs})
+        return {name: found[name] for name in ("log_prob", "num_tokens")}
+
+    def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
+        pairs = zip(batch["tokens"], range(len(batch["tokens"])), strict=True)
+        texts = [self._tokenizer.decode(ids[: 8 + i % 9]).encode() for ids, i in pairs]
+        return {"text": np.array(texts, np.bytes_)}
+
+    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+        ids, lengths = _encode(self._layout, self._tokenizer, inputs["text"])
+        columns = np.arange(ids.shape[1] - 1, dtype=np.int32)
+        known = {
+            "tokens": ids[:, :-1],
+            "targets": ids[:, 1:],
+            "segments": (columns < lengths[:, None] - 1).astype(np.int32),
+            "positions": np.tile(columns, [len(ids), 1]),
+        }
+        found = self._score.expected(run, {name: known[name] for name in self._score.inputs})
+        return {name: found[name] for name in ("log_prob", "num_tokens")}
+
+    def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
+        del batch, outputs
+        return {}
+
+
+def text_signatures(data: Input, signatures: Sequence[Signature]) -> list[Signature]:
+    """Returns those of texts that belong to signatures; none if TensorFlow cannot make the ids."""
+    layout = find_layout(data)
+    if layout is None:
+        return []
+    tokenizer = ByteTokenizer.params().build()
+    arrays = {"tokens", "targets", "segments", "positions"}
+    found: list[Signature] = []
+    for signature in signatures:
+        if isinstance(signature, Decode):
+            found.append(DecodeText(signature, layout, tokenizer))
+        elif isinstance(signature, Score) and {*signature.inputs} <= arrays and len(layout.before):
+            found.append(ScoreText(signature, layout, tokenizer))
+    return found
+
+
+def _ids(data: Input, text: str) -> np.ndarray:
+    prompt = data.prompt(text)
+    return prompt.tokens if prompt.source is None else prompt.source
+
+
+def _encode(
+    layout: Layout, tokenizer: ByteTokenizer, texts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what `Layout.encode` does, in NumPy."""
+    rows = [np.concatenate([layout.before, tokenizer.encode(t), layout.after]) for t in texts]
+    lengths = np.array([*map(len, rows)], np.int32)
+    ids = np.zeros([len(rows), max(lengths)], np.int32)
+    for to, row in zip(ids, rows, strict=True):
+        to[: len(row)] = row
+    return ids, lengths

@@ -1,0 +1,52 @@
+"""Tiny trained models of several kinds."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import pytest
+
+import lingo
+from lingo.config.params import Params
+from lingo.layers import Conv2D, ImageHead
+from lingo.trainer.trained import Trained
+
+TINY = ("eval_inputs={}", "evaluate.prompts=[]", "max_steps=1", "evaluate.sampling.max_tokens=6")
+EXPERIMENTS = {
+    "tiny": "lm.source.tiny(model_dim=16, num_layers=1)",
+    "tiny_moe": "lm.source.tiny_moe(num_experts=4)",
+    "pairs": "seq2seq.source.signatures(model_dim=16, num_layers=1)",
+    "digits": "image.amoebanet.digits(num_filters=8)",
+    "convolution": "image.amoebanet.digits(num_filters=8)",
+}
+
+
+def small(name: str) -> Params:
+    """Returns a small experiment, whose evaluation input is a pass over what it trains on."""
+    params = lingo.get(EXPERIMENTS[name], *TINY)
+    if name == "tiny_moe":
+        params.task.model.set(dim=16)
+        params.task.model.stack.num_layers = 1
+    if name == "convolution":
+        head = ImageHead.params(dim=8, num_classes=10)
+        params.task.model.layers = [Conv2D.params(dim=1, output_dim=8, stride=2), head]
+    if name not in ("digits", "convolution"):
+        params.train_input.length = 32
+    data = params.train_input.copy().set(repeat=False, batch_size=24, max_batches=3)
+    return params.set(eval_inputs={"same": data})
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
+    """Returns a function that trains one of the experiments for a step, the first time."""
+    models: dict[str, Trained] = {}
+
+    def train(name: str) -> Trained:
+        if name not in models:
+            folder: pathlib.Path = tmp_path_factory.mktemp(name) / "run"
+            lingo.train(small(name), folder)
+            models[name] = lingo.load(folder)
+        return models[name]
+
+    return train
