@@ -60,8 +60,8 @@ class Report(NamedTuple):
     """The outcome of a check, for the manifest."""
 
     differences: dict[str, Difference]  # by signature
-    before: dict[str, float]  # metrics of the run, by signature/metric
-    after: dict[str, float]  # the same of the export
+    run_metrics: dict[str, float]  # of the run, by signature/metric
+    export_metrics: dict[str, float]  # of the export, likewise
 
 
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
@@ -118,7 +118,7 @@ def check_export(
     before: dict[str, Mean] = {}
     after: dict[str, Mean] = {}
     for case, found in zip(cases, compute_alone(folder, format, cases), strict=True):
-        name, expected = case.signature.name, case.signature.expected(run, case.inputs)
+        name, expected = case.signature.name, case.signature.run_outputs(run, case.inputs)
         difference = compare(case.signature, expected, found)
         pairs = zip(difference, differences.get(name, Difference()), strict=True)
         differences[name] = Difference(*(max(pair) for pair in pairs))
