@@ -311,10 +311,11 @@ class Trained:
             return
         saved = json.loads(self._run.read(CONFIG) or "{}")
         which = self.experiment.p.evaluate.weights
+        state = self._state.select(which)
         export_portable(
             self.experiment,
-            self._state.select_weights(which),
-            self._state.state,
+            state.weights,
+            state.state,
             Path(folder),
             Settings(format, tuple(signatures), batch_size, quantize),
             run=Reference(self.experiment, self._program),

@@ -9,7 +9,7 @@ import pytest
 
 import lingo
 from lingo.config.params import Params
-from lingo.layers import Conv2D, ImageHead
+from lingo.layers import ConvNorm, ImageHead
 from lingo.trainer.trained import Trained
 
 TINY = ("eval_inputs={}", "evaluate.prompts=[]", "max_steps=1", "evaluate.sampling.max_tokens=6")
@@ -29,9 +29,11 @@ def small(name: str) -> Params:
         params.task.model.set(dim=16)
         params.task.model.stack.num_layers = 1
     if name == "convolution":
-        head = ImageHead.params(dim=8, num_classes=10)
-        params.task.model.layers = [Conv2D.params(dim=1, output_dim=8, stride=2), head]
-    if name not in ("digits", "convolution"):
+        layers = [ConvNorm.params(dim=d, output_dim=2 * d, stride=2) for d in (8, 16)]
+        first = ConvNorm.params(dim=1, output_dim=8)
+        params.task.model.layers = [first, *layers, ImageHead.params(dim=32, num_classes=10)]
+        params.max_steps = 100  # its logits are far enough apart for eight bits
+    if name in ("tiny", "tiny_moe"):
         params.train_input.length = 32
     data = params.train_input.copy().set(repeat=False, batch_size=24, max_batches=3)
     return params.set(eval_inputs={"same": data})
@@ -39,7 +41,7 @@ def small(name: str) -> Params:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """Returns a function that trains one of the experiments for a step, the first time."""
+    """Returns a function that trains one of the experiments a little, the first time."""
     models: dict[str, Trained] = {}
 
     def train(name: str) -> Trained:
