@@ -29,11 +29,14 @@ KILOBYTES_PER_GB = 1024**2
 
 GROUPS = {
     "layers": ("tests/lingo/layers", "tests/lingo/ops"),
-    "runtimes": ("tests/lingo/runtimes", "tests/lingo/decode", "tests/tasks"),
+    "runtimes": ("tests/lingo/runtimes", "tests/lingo/decode", "tests/lingo/export", "tests/tasks"),
     "trainer": ("tests/lingo/trainer", "tests/lingo/checkpoints", "tests/lingo/learner"),
     "rest": ("tests",),
 }
-"""Folders that one pytest runs, by name; `rest` leaves out what the others have."""
+"""Folders that one pytest runs, by name; `rest` leaves out what the others have.
+
+Runtimes and exports import JAX, whose threads forbid what tests in `rest` do: fork.
+"""
 
 TIERS = {
     "quick": "not slow and not docs and not faults and not grid",

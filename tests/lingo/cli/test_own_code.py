@@ -211,7 +211,7 @@ MISTAKES = [
     Mistake("no result", "return x * self.w", "x * self.w", "None", "self.layer(batch", 1),
     Mistake("training", '(batch["x"])', '(batch["x"], training=True)', ".*unexpected key", code=1),
     Mistake("call of Keras", "__call__", "call", "Scale has no `__call__`", "class Scale"),
-    Mistake("a key", 'batch["x"]', 'batch["images"]', "KeyError: 'images'", code=1),
+    Mistake("a key", 'batch["x"]', 'batch["images"]', "the batch has no 'images', but .*x"),
     Mistake(
         "a Python if",
         "return x * self.w",
@@ -271,7 +271,7 @@ MISTAKES = [
     Mistake("no metrics", RETURN_METRICS, STATE, "Fit.metrics returned None: it", METRICS),
     Mistake("count", STATE, "{'total': 1.0, 'count': 2.0}", r"\['count', 'total'\]", METRICS),
     Mistake("a vector sum", STATE, "{'sum': batch['y'], 'weight': 4.0}", "as the 'sum'", METRICS),
-    Mistake("a label", "tf.abs(self.errors(batch))", 'batch["labels"]', "KeyError: 'la", code=1),
+    Mistake("a label", "tf.abs(self.errors(batch))", 'batch["labels"]', "has no 'labels', but"),
     Mistake(
         "no values",
         "    def metrics(",
