@@ -32,9 +32,12 @@ def found():
 def test_all_that_is_kept_for_a_stage_is_on_its_device(found):
     kinds = found["variables"]
     assert dict(kinds["weights"]) == {path: device for path, (_, device) in PLACES.items()}
-    wanted = [[path, device] for path, (_, device) in PLACES.items() for _ in range(3)]
-    assert sorted(kinds["slots"]) == sorted(wanted), "two moments and the average of each"
-    assert dict(kinds["state"]) == {f"chain/layers/{i + 1}/mean": i for i in range(3)}
+    states = [[f"chain/layers/{i + 1}/mean", i] for i in range(3)]
+    of_weights = [[path, device] for path, (_, device) in PLACES.items() for _ in range(3)]
+    assert sorted(kinds["slots"]) == sorted(of_weights + states), (
+        "two moments and the average of each weight, the average of each state"
+    )
+    assert sorted(kinds["state"]) == states
 
 
 def test_nothing_of_a_weight_is_on_another_device(found):

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,9 +189,12 @@ def test_a_checkpoint_is_evaluated_on_every_input(run, capsys):
     ],
 )
 def test_another_checkpoint_is_evaluated_if_one_cannot_be_read(
-    run, capsys, monkeypatch, step, error, code, said
+    run, capsys, monkeypatch, tmp_path, step, error, code, said
 ):
+    run = shutil.copytree(run, tmp_path / "run")
     path = run / "checkpoints/step_00000002"
+    for other in {*path.parent.iterdir()} - {path}:  # of tests that trained on
+        shutil.rmtree(other)
     failures = [error(path, "a", "b") if error is DamagedCheckpoint else error(path)]
 
     def evaluate(self, found, *, show_progress):
