@@ -31,8 +31,10 @@ def small(name: str) -> Params:
     if name == "convolution":
         head = ImageHead.params(dim=8, num_classes=10)
         params.task.model.layers = [Conv2D.params(dim=1, output_dim=8, stride=2), head]
-    if name not in ("digits", "convolution"):
+    if name.startswith("tiny"):
         params.train_input.length = 32
+    if name == "pairs":
+        params.train_input.set(source_length=48, target_length=32)
     data = params.train_input.copy().set(repeat=False, batch_size=24, max_batches=3)
     return params.set(eval_inputs={"same": data})
 
