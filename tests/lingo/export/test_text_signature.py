@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import lingo
 from lingo.data.tokenizer import ByteTokenizer
@@ -16,7 +17,7 @@ def test_ids_are_those_of_the_inputs_prompt(name: str) -> None:
     layout = find_layout(data)
     assert layout is not None
     texts = ["", "def ", "naïve"]
-    tokens, lengths = layout.encode(np.array([text.encode() for text in texts]))
+    tokens, lengths = layout.encode(tf.constant(texts))
     for text, ids, length in zip(texts, tokens.numpy(), lengths.numpy(), strict=True):
         prompt = data.prompt(text)
         expected = prompt.tokens if prompt.source is None else prompt.source
