@@ -74,8 +74,8 @@ class Report(NamedTuple):
     """The outcome of a check, for the manifest."""
 
     differences: dict[str, Difference]  # by signature
-    before: dict[str, float]  # metrics of the run, by signature/metric
-    after: dict[str, float]  # the same of the export
+    run_metrics: dict[str, float]  # metrics of the run, by signature/metric
+    export_metrics: dict[str, float]  # the same of the export
 
 
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
@@ -132,7 +132,7 @@ def check_export(
     before: dict[str, Mean] = {}
     after: dict[str, Mean] = {}
     for case, found in zip(cases, compute_alone(folder, format, cases), strict=True):
-        name, expected = case.signature.name, case.signature.expected(run, case.inputs)
+        name, expected = case.signature.name, case.signature.reference(run, case.inputs)
         difference = compare(case.signature, expected, found)
         differences[name] = differences.get(name, Difference()).merge(difference)
         for sums, outputs in ((before, expected), (after, found)):

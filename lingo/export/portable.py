@@ -133,7 +133,7 @@ def export_portable(
                     for n, d in report.differences.items()
                 },
             },
-            "evaluation": {"before": report.before, "after": report.after},
+            "evaluation": {"before": report.run_metrics, "after": report.export_metrics},
             "versions": {name: metadata.version(name) for name in ("lingo-tf", "tensorflow")},
         }
         (partial / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")

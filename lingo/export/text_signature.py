@@ -26,8 +26,8 @@ _PROBE = "ab"
 class Layout(NamedTuple):
     """The ids that an input puts before and after those of a text, int32 [any number]."""
 
-    before: np.ndarray
-    after: np.ndarray
+    prefix: np.ndarray
+    suffix: np.ndarray
 
     def encode(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns ids, int32 [B, T], padded with 0, and lengths, int32 [B], of string [B]."""
@@ -93,9 +93,9 @@ class DecodeText(Signature):
         others = {name: given[name] for name in self.inputs if name != "text"}
         return {"text": np.array(texts, np.bytes_)} | others
 
-    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         ids, lengths = _encode(self._layout, self._tokenizer, inputs["text"])
-        found = self._decode.expected(run, {"tokens": ids, "lengths": lengths})
+        found = self._decode.reference(run, {"tokens": ids, "lengths": lengths})
         shape = found["lengths"].shape
         texts = [
             self._tokenizer.decode(found["tokens"][place][: found["lengths"][place]]).encode()
@@ -139,7 +139,7 @@ class ScoreText(Signature):
         texts = [self._tokenizer.decode(ids[: 8 + i % 9]).encode() for ids, i in pairs]
         return {"text": np.array(texts, np.bytes_)}
 
-    def expected(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         ids, lengths = _encode(self._layout, self._tokenizer, inputs["text"])
         columns = np.arange(ids.shape[1] - 1, dtype=np.int32)
         known = {
@@ -148,7 +148,7 @@ class ScoreText(Signature):
             "segments": (columns < lengths[:, None] - 1).astype(np.int32),
             "positions": np.tile(columns, [len(ids), 1]),
         }
-        found = self._score.expected(run, {name: known[name] for name in self._score.inputs})
+        found = self._score.reference(run, {name: known[name] for name in self._score.inputs})
         return {name: found[name] for name in ("log_prob", "num_tokens")}
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
@@ -167,7 +167,7 @@ def text_signatures(data: Input, signatures: Sequence[Signature]) -> list[Signat
     for signature in signatures:
         if isinstance(signature, Decode):
             found.append(DecodeText(signature, layout, tokenizer))
-        elif isinstance(signature, Score) and {*signature.inputs} <= arrays and len(layout.before):
+        elif isinstance(signature, Score) and {*signature.inputs} <= arrays and len(layout.prefix):
             found.append(ScoreText(signature, layout, tokenizer))
     return found
 
@@ -181,7 +181,7 @@ def _encode(
     layout: Layout, tokenizer: ByteTokenizer, texts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns what `Layout.encode` does, in NumPy."""
-    rows = [np.concatenate([layout.before, tokenizer.encode(t), layout.after]) for t in texts]
+    rows = [np.concatenate([layout.prefix, tokenizer.encode(t), layout.suffix]) for t in texts]
     lengths = np.array([*map(len, rows)], np.int32)
     ids = np.zeros([len(rows), max(lengths)], np.int32)
     for to, row in zip(ids, rows, strict=True):

@@ -157,6 +157,32 @@ def test_a_layer_that_calls_python_is_refused_by_its_path(
 
 
 @pytest.mark.parametrize(
+    ("format", "compiler", "add"),
+    [
+        ("stablehlo", "XLA", lambda y: tf.strings.to_number(tf.strings.as_string(y))),
+        ("tflite", "TensorFlow Lite", lambda y: y + tf.math.igamma(tf.abs(y), tf.abs(y))),
+    ],
+    ids=["xla", "lite"],
+)
+def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
+    format: str,
+    compiler: str,
+    add: Callable[[tf.Tensor], tf.Tensor],
+    trained: Train,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = trained("tiny")
+    kind = type(model.experiment.task.model.stack.layers[0].ffn)
+    call = kind.__call__
+    monkeypatch.setattr(kind, "__call__", lambda self, x, **inputs: add(call(self, x, **inputs)))
+    words = rf"task\.model\.stack.*: {compiler} cannot compute the predict of this model"
+    with pytest.raises(ParamError, match=words):
+        model.export(tmp_path / "out", format=format, signatures=["predict"])
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         (Settings("onnx"), "format='onnx' is not one of savedmodel, stablehlo, tflite"),  # type: ignore[arg-type]
