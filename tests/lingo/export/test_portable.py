@@ -13,6 +13,7 @@ import tensorflow as tf
 from lingo.config.params import ParamError
 from lingo.export import check
 from lingo.export.check import Case, ExportError
+from lingo.export.formats import Format
 from lingo.export.portable import Settings
 from lingo.learner.task import Task
 from lingo.trainer.trained import Trained
@@ -165,7 +166,7 @@ def test_a_layer_that_calls_python_is_refused_by_its_path(
     ids=["xla", "lite"],
 )
 def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
-    format: str,
+    format: Format,
     compiler: str,
     add: Callable[[tf.Tensor], tf.Tensor],
     trained: Train,
