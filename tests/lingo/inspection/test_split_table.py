@@ -107,7 +107,6 @@ def test_some_rows_have_the_shards_of_the_whole_table():
     table, below = split_table.render(learner, laid, last).split("\n\n")
     assert table.splitlines()[1].split() == whole[3].split()
     assert below.splitlines() == whole[whole.index("") + 1 :]
-    assert (
-        split_table.as_json(learner, laid, last)["weights"]
-        == (split_table.as_json(learner, laid)["weights"][-1:])
+    assert split_table.as_json(learner, laid, last)["weights"] == (
+        split_table.as_json(learner, laid)["weights"][-1:]
     )

@@ -74,7 +74,7 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
     with pytest.raises(
         ParamError, match="format='onnx' is not known: there is huggingface, savedmodel, "
     ):
-        model.export("other", format="onnx")
+        model.export("other", format="onnx")  # type: ignore[arg-type]
     with pytest.raises(ParamError, match=r"cannot be read"):
         model.export("other", config=".")
 
