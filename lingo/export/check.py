@@ -42,10 +42,24 @@ class Bound(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How much the outputs of a signature differ."""
+    """How much the outputs of a signature differ, over one call or several."""
 
-    floats: float = 0.0
-    others: float = 0.0
+    floats: float = 0.0  # the largest difference, relative as that of `Bound`
+    num_unequal: int = 0  # of integers and texts
+    num_others: int = 0  # integers and texts
+
+    @property
+    def others(self) -> float:
+        """The fraction of integers and texts that are not equal."""
+        return self.num_unequal / max(1, self.num_others)
+
+    def merge(self, other: Difference) -> Difference:
+        """Returns the difference over the calls of both."""
+        return Difference(
+            max(self.floats, other.floats),
+            self.num_unequal + other.num_unequal,
+            self.num_others + other.num_others,
+        )
 
 
 class Case(NamedTuple):
@@ -60,8 +74,8 @@ class Report(NamedTuple):
     """The outcome of a check, for the manifest."""
 
     differences: dict[str, Difference]  # by signature
-    run_metrics: dict[str, float]  # of the run, by signature/metric
-    export_metrics: dict[str, float]  # of the export, likewise
+    run_metrics: dict[str, float]  # metrics of the run, by signature/metric
+    export_metrics: dict[str, float]  # the same of the export
 
 
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
@@ -118,10 +132,9 @@ def check_export(
     before: dict[str, Mean] = {}
     after: dict[str, Mean] = {}
     for case, found in zip(cases, compute_alone(folder, format, cases), strict=True):
-        name, expected = case.signature.name, case.signature.run_outputs(run, case.inputs)
+        name, expected = case.signature.name, case.signature.reference(run, case.inputs)
         difference = compare(case.signature, expected, found)
-        pairs = zip(difference, differences.get(name, Difference()), strict=True)
-        differences[name] = Difference(*(max(pair) for pair in pairs))
+        differences[name] = differences.get(name, Difference()).merge(difference)
         for sums, outputs in ((before, expected), (after, found)):
             for metric, mean in case.signature.evaluate(case.batch, outputs).items():
                 old = sums.get(f"{name}/{metric}", Mean(0.0, 0))
@@ -166,12 +179,12 @@ def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict
 
 
 def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference:
-    """Returns the largest difference of floats, and the fraction of other values not equal.
+    """Returns how much the outputs of a call differ.
 
     A shape that differs, or a number that is not finite only once, differs without bound.
     """
     if {*expected} != {*found} or any(expected[n].shape != found[n].shape for n in expected):
-        return Difference(np.inf, 1.0)
+        return Difference(np.inf)
     floats, unequal, number = 0.0, 0, 0
     rows = signature.comparable(expected, found)
     for name, value in expected.items():
@@ -179,7 +192,7 @@ def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference
             floats = max(floats, _largest_difference(value[rows], found[name][rows]))
         else:
             unequal, number = unequal + int((value != found[name]).sum()), number + value.size
-    return Difference(floats, unequal / max(1, number))
+    return Difference(floats, unequal, number)
 
 
 def _largest_difference(expected: np.ndarray, found: np.ndarray) -> float:

@@ -29,8 +29,8 @@ _HOST_CALLS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 class Reads(NamedTuple):
     """The arrays of a batch that `Task.predict` reads, by name."""
 
-    always: tuple[str, ...]
-    optional: tuple[str, ...]  # where they are there, for which it asks: targets, mostly
+    arrays: tuple[str, ...]
+    optional: tuple[str, ...]  # those of which it asks whether they are there: targets, mostly
 
 
 class ExportedModel:
@@ -79,7 +79,7 @@ class ExportedModel:
         tf.function(trace, autograph=False).get_concrete_function(**signature)
         names = [name for name in specs if name not in COUNTS]
         return Reads(
-            always=tuple(n for n in names if n in recorder.read and n not in recorder.asked),
+            arrays=tuple(n for n in names if n in recorder.read and n not in recorder.asked),
             optional=tuple(n for n in names if n in recorder.asked),
         )
 

@@ -38,7 +38,10 @@ BOUNDS: dict[Quantize, Bound] = {
 BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
 """The bound for layers that compute in 16 bits: another order of sums rounds otherwise."""
 
-_TEXT_OPERATION = re.compile(r'"\w+:", "([^"@]+)@')  # in errors of the compilers of TensorFlow
+_OPERATION = re.compile(r'"\w+:", "([^"@]+)@|\{node ([^}]+)\}|node `([^`]+)`')
+"""The name of an operation in the errors of TensorFlow Lite, and of XLA."""
+
+_REASON = re.compile(r"(Detected unsupported operations|Input \d+ to node|.*[Ee]rror:).*")
 
 
 def write_saved_model(
@@ -160,12 +163,9 @@ def _refusal(
 ) -> ParamError:
     """Returns the error for what a compiler refuses, with the layer if it names an operation."""
     text = str(error)
-    operations = _TEXT_OPERATION.findall(text) or re.findall(r"node `([^`]+)`", text)
-    where = (
-        model.owner(operations[0].removeprefix("StatefulPartitionedCall/")) if operations else ""
-    )
-    reason = next((line for line in text.splitlines() if "rror" in line), text.splitlines()[0])
+    names = ["".join(groups) for groups in _OPERATION.findall(text)]
+    where = model.owner(names[0].removeprefix("StatefulPartitionedCall/")) if names else "task"
+    reason = match[0] if (match := _REASON.search(text)) else text.splitlines()[0]
     return ParamError(
-        f"{where or 'task'}: {compiler} cannot compute the {signature.name} of this model:"
-        f" {reason.strip():.300}"
+        f"{where}: {compiler} cannot compute the {signature.name} of this model: {reason:.300}"
     )

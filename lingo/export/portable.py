@@ -128,7 +128,10 @@ def export_portable(
                 "input": name,
                 "examples": len(examples["weights"]),
                 "bound": bound._asdict(),
-                "differences": {n: d._asdict() for n, d in report.differences.items()},
+                "differences": {
+                    n: {"floats": d.floats, "others": d.others}
+                    for n, d in report.differences.items()
+                },
             },
             "evaluation": {"before": report.run_metrics, "after": report.export_metrics},
             "versions": {name: metadata.version(name) for name in ("lingo-tf", "tensorflow")},

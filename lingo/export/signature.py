@@ -5,7 +5,7 @@
     decode        token ids of prompts -> their continuations, computed with caches
     ..._text      the same of texts (`lingo/export/text_signature.py`)
 
-A signature computes twice: `compute` in TensorFlow, for the export; `expected` by the run.
+A signature computes twice: `compute` in TensorFlow, for the export; `reference` by the run.
 
 Axes: B examples, T positions, S texts of a prompt, N new tokens of a text.
 """
@@ -70,7 +70,7 @@ class Signature:
         """Returns inputs, [B, ...], that are made of a batch of an evaluation input."""
         return {name: batch[name] for name in self.inputs}
 
-    def run_outputs(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         """Returns what the run computes for inputs, with the names and shapes of `compute`."""
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class Predict(Signature):
     ) -> dict[str, tf.Tensor]:
         return model.predict(inputs)
 
-    def run_outputs(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         return dict(run.predict(inputs))
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
@@ -132,7 +132,7 @@ class Score(Signature):
             "num_tokens": tf.cast(tf.reduce_sum(counts, axis=1), tf.int32),
         }
 
-    def run_outputs(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         counts = self._counts(inputs, np.ones_like)
         log_probs = np.where(counts > 0, run.predict(inputs)["target_log_probs"], np.float32(0))
         return {
@@ -213,7 +213,7 @@ class Decode(Signature):
             inputs["seeds"] = np.arange(len(tokens), dtype=np.int32)
         return inputs
 
-    def run_outputs(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         pairs = zip(inputs["tokens"], inputs["lengths"], strict=True)
         texts = run.decode([self._prompt(ids[:size]) for ids, size in pairs], self.decoding)
         shape = (len(texts), self.decoding.p.num_samples, self.decoding.p.max_tokens)
@@ -294,15 +294,15 @@ def find_signatures(
 
     found: list[Signature] = []
     if not names or "predict" in names:
-        found.append(Predict(inputs(reads.always)))
-    is_scored = "targets" in reads.optional and "tokens" in reads.always
+        found.append(Predict(inputs(reads.arrays)))
+    is_scored = "targets" in reads.optional and "tokens" in reads.arrays
     if "score" in names and not is_scored:
         raise ParamError(
             f"--signature=score: {type(model.task).__name__} predicts no tokens: leave it out"
         )
     if is_scored and (not names or "score" in names):
         more = [n for n in ("segments", "target_weights") if n in specs]
-        found.append(Score(inputs(list(dict.fromkeys([*reads.always, "targets", *more])))))
+        found.append(Score(inputs(list(dict.fromkeys([*reads.arrays, "targets", *more])))))
     can_decode = type(model.task).decode is not Task.decode and has_text
     if "decode" in names or (can_decode and not names):
         found.append(Decode(model.experiment))

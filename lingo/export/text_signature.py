@@ -93,9 +93,9 @@ class DecodeText(Signature):
         others = {name: given[name] for name in self.inputs if name != "text"}
         return {"text": np.array(texts, np.bytes_)} | others
 
-    def run_outputs(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         ids, lengths = _encode(self._layout, self._tokenizer, inputs["text"])
-        found = self._decode.run_outputs(run, {"tokens": ids, "lengths": lengths})
+        found = self._decode.reference(run, {"tokens": ids, "lengths": lengths})
         shape = found["lengths"].shape
         texts = [
             self._tokenizer.decode(found["tokens"][place][: found["lengths"][place]]).encode()
@@ -139,7 +139,7 @@ class ScoreText(Signature):
         texts = [self._tokenizer.decode(ids[: 8 + i % 9]).encode() for ids, i in pairs]
         return {"text": np.array(texts, np.bytes_)}
 
-    def run_outputs(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
+    def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
         ids, lengths = _encode(self._layout, self._tokenizer, inputs["text"])
         columns = np.arange(ids.shape[1] - 1, dtype=np.int32)
         known = {
@@ -148,7 +148,7 @@ class ScoreText(Signature):
             "segments": (columns < lengths[:, None] - 1).astype(np.int32),
             "positions": np.tile(columns, [len(ids), 1]),
         }
-        found = self._score.run_outputs(run, {name: known[name] for name in self._score.inputs})
+        found = self._score.reference(run, {name: known[name] for name in self._score.inputs})
         return {name: found[name] for name in ("log_prob", "num_tokens")}
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:

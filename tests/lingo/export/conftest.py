@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import pytest
 
 import lingo
 from lingo.config.params import Params
-from lingo.layers import ConvNorm, ImageHead
+from lingo.layers import ConvNorm, ImageHead, MaxPool
 from lingo.trainer.trained import Trained
 
 TINY = ("eval_inputs={}", "evaluate.prompts=[]", "max_steps=1", "evaluate.sampling.max_tokens=6")
@@ -17,7 +18,6 @@ EXPERIMENTS = {
     "tiny": "lm.source.tiny(model_dim=16, num_layers=1)",
     "tiny_moe": "lm.source.tiny_moe(num_experts=4)",
     "pairs": "seq2seq.source.signatures(model_dim=16, num_layers=1)",
-    "digits": "image.amoebanet.digits(num_filters=8)",
     "convolution": "image.amoebanet.digits(num_filters=8)",
 }
 
@@ -29,26 +29,39 @@ def small(name: str) -> Params:
         params.task.model.set(dim=16)
         params.task.model.stack.num_layers = 1
     if name == "convolution":
-        layers = [ConvNorm.params(dim=d, output_dim=2 * d, stride=2) for d in (8, 16)]
-        first = ConvNorm.params(dim=1, output_dim=8)
-        params.task.model.layers = [first, *layers, ImageHead.params(dim=32, num_classes=10)]
-        params.max_steps = 100  # its logits are far enough apart for eight bits
-    if name in ("tiny", "tiny_moe"):
+        head = ImageHead.params(dim=8, num_classes=10)
+        params.task.model.layers = [ConvNorm.params(dim=1, output_dim=8), MaxPool, head]
+    if name.startswith("tiny"):
         params.train_input.length = 32
+    if name == "pairs":
+        params.train_input.set(source_length=48, target_length=32)
     data = params.train_input.copy().set(repeat=False, batch_size=24, max_batches=3)
     return params.set(eval_inputs={"same": data})
 
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trained]:
-    """Returns a function that trains one of the experiments a little, the first time."""
-    models: dict[str, Trained] = {}
+    """Returns a function that trains one of the experiments for a step, the first time."""
 
+    @functools.cache
     def train(name: str) -> Trained:
-        if name not in models:
-            folder: pathlib.Path = tmp_path_factory.mktemp(name) / "run"
-            lingo.train(small(name), folder)
-            models[name] = lingo.load(folder)
-        return models[name]
+        folder: pathlib.Path = tmp_path_factory.mktemp(name) / "run"
+        lingo.train(small(name), folder)
+        return lingo.load(folder)
 
     return train
+
+
+@pytest.fixture(scope="session")
+def saved(
+    trained: Callable[[str], Trained], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], pathlib.Path]:
+    """Returns a function that exports one of the models as a SavedModel, the first time."""
+
+    @functools.cache
+    def export(name: str) -> pathlib.Path:
+        folder: pathlib.Path = tmp_path_factory.mktemp(name) / "saved"
+        trained(name).export(folder, format="savedmodel")
+        return folder
+
+    return export

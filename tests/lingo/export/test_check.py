@@ -13,7 +13,10 @@ from lingo.export.signature import Predict
 def test_the_largest_difference_is_relative_to_the_largest_value() -> None:
     expected = {"x": np.array([1.0, -8.0], np.float32), "k": np.array([1, 2])}
     found = {"x": np.array([1.4, -8.0], np.float32), "k": np.array([1, 3])}
-    assert compare(Predict({}), expected, found) == pytest.approx(Difference(0.05, 0.5))
+    difference = compare(Predict({}), expected, found)
+    assert difference == pytest.approx(Difference(0.05, 1, 2))
+    both = difference.merge(Difference(0.01, 0, 6))
+    assert (both.floats, both.others) == (difference.floats, 1 / 8)  # over all calls
 
 
 @pytest.mark.parametrize("value", [[1.0], [1.0, np.nan], [1.0, np.inf]])
@@ -25,7 +28,7 @@ def test_other_shapes_and_numbers_that_are_not_finite_differ_without_bound(value
 
 def test_what_is_not_finite_in_both_is_equal() -> None:
     values = {"x": np.array([np.nan, -np.inf, 1.0], np.float32)}
-    assert compare(Predict({}), values, values) == Difference(0.0, 0.0)
+    assert compare(Predict({}), values, values) == Difference()
 
 
 def test_examples_leave_out_padding_and_are_at_most_the_number() -> None:

@@ -13,18 +13,23 @@ import tensorflow as tf
 from lingo.config.params import ParamError
 from lingo.export import check
 from lingo.export.check import Case, ExportError
+from lingo.export.formats import Format
 from lingo.export.portable import Settings
 from lingo.learner.task import Task
 from lingo.trainer.trained import Trained
 
 Train = Callable[[str], Trained]
+Save = Callable[[str], pathlib.Path]
 
 
 def read(folder: pathlib.Path) -> dict:
     return json.loads((folder / "export.json").read_text())
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*"),
+    pytest.mark.xdist_group("exports"),  # they share trained models
+]
 
 
 @pytest.mark.parametrize(
@@ -33,15 +38,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is depreca
         ("tiny", ["predict", "score", "decode", "score_text", "decode_text"]),
         ("tiny_moe", ["predict", "score", "decode", "score_text", "decode_text"]),
         ("pairs", ["predict", "score", "decode", "decode_text"]),
-        ("digits", ["predict"]),
+        ("convolution", ["predict"]),
     ],
 )
 def test_a_saved_model_computes_what_its_run_computes(
-    name: str, signatures: list[str], trained: Train, tmp_path: pathlib.Path
+    name: str, signatures: list[str], saved: Save
 ) -> None:
-    trained(name).export(tmp_path / "out", format="savedmodel")
-    assert (tmp_path / "out" / "1" / "saved_model.pb").exists()  # the version is the step
-    manifest = read(tmp_path / "out")
+    assert (saved(name) / "1" / "saved_model.pb").exists()  # the version is the step
+    manifest = read(saved(name))
     assert [*manifest["signatures"]] == signatures
     assert manifest["check"]["input"] == "same"
     assert manifest["check"]["examples"] == 64
@@ -53,18 +57,13 @@ def test_a_saved_model_computes_what_its_run_computes(
     assert after == pytest.approx(before, rel=1e-5)
 
 
-def test_a_saved_model_takes_texts_of_any_number_and_length(
-    trained: Train, tmp_path: pathlib.Path
-) -> None:
-    model = trained("tiny")
-    model.export(tmp_path / "out", format="savedmodel", signatures=["decode", "score"])
-    served = tf.saved_model.load(str(tmp_path / "out" / "1")).signatures
-    assert {*served} == {"decode", "score", "decode_text", "score_text"}
+def test_a_saved_model_takes_texts_of_any_number_and_length(trained: Train, saved: Save) -> None:
+    served = tf.saved_model.load(str(saved("tiny") / "1")).signatures
     prompts = ["a", "def f(x):", "import"]
     texts = served["decode_text"](
         text=tf.constant(prompts), seeds=tf.constant([0, 1, 2], tf.int32)
     )["text"]
-    expected = model.generate(prompts, max_tokens=6)
+    expected = trained("tiny").generate(prompts, max_tokens=6)
     assert [text.decode() for text in texts[:, 0].numpy()] == expected
     one = served["score_text"](text=tf.constant(["import"]))
     several = served["score_text"](text=tf.constant(["import", "import numpy"]))
@@ -87,7 +86,7 @@ def test_stablehlo_and_tensorflow_lite_have_the_shapes_of_a_batch(
         "score.stablehlo",
     ]
     assert read(tmp_path / "hlo")["signatures"]["score"]["targets"] == [[32, 32], "int32"]
-    model = trained("digits")
+    model = trained("convolution")
     model.export(tmp_path / "lite", format="tflite", batch_size=16, quantize="float16")
     assert [*sorted(f.name for f in (tmp_path / "lite").iterdir())] == [
         "export.json",
@@ -159,6 +158,32 @@ def test_a_layer_that_calls_python_is_refused_by_its_path(
 
 
 @pytest.mark.parametrize(
+    ("format", "compiler", "add"),
+    [
+        ("stablehlo", "XLA", lambda y: tf.strings.to_number(tf.strings.as_string(y))),
+        ("tflite", "TensorFlow Lite", lambda y: y + tf.math.igamma(tf.abs(y), tf.abs(y))),
+    ],
+    ids=["xla", "lite"],
+)
+def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
+    format: Format,
+    compiler: str,
+    add: Callable[[tf.Tensor], tf.Tensor],
+    trained: Train,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = trained("tiny")
+    kind = type(model.experiment.task.model.stack.layers[0].ffn)
+    call = kind.__call__
+    monkeypatch.setattr(kind, "__call__", lambda self, x, **inputs: add(call(self, x, **inputs)))
+    words = rf"task\.model\.stack.*: {compiler} cannot compute the predict of this model"
+    with pytest.raises(ParamError, match=words):
+        model.export(tmp_path / "out", format=format, signatures=["predict"])
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         (Settings("onnx"), "format='onnx' is not one of savedmodel, stablehlo, tflite"),  # type: ignore[arg-type]
@@ -179,7 +204,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: Settings, wor
 def test_signatures_that_a_task_does_not_have_are_refused(
     trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = trained("digits")
+    model = trained("convolution")
     for name, words in (
         ("score", "ImageClassification predicts no tokens"),
         ("decode", "ImageClassification continues no text"),

@@ -64,7 +64,7 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
         np.testing.assert_array_equal(after[name], value, err_msg=name)
         assert (after[name] != before[name]).any(), name
     lingo("export", "--run=run", "--output=start", "--step=0")
-    lingo("export", "--run=run", "--output=average", "--set=evaluate.weights=ema")
+    lingo("export", "--run=run", "--output=average", "--weights=ema")
     start, average = (read_weights(pathlib.Path(output)) for output in ("start", "average"))
     for name, value in before.items():
         np.testing.assert_array_equal(start[name], value, err_msg=name)
@@ -74,7 +74,7 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
     with pytest.raises(
         ParamError, match="format='onnx' is not known: there is huggingface, savedmodel, "
     ):
-        model.export("other", format="onnx")
+        model.export("other", format="onnx")  # type: ignore[arg-type]
     with pytest.raises(ParamError, match=r"cannot be read"):
         model.export("other", config=".")
 
