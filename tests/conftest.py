@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import pathlib
@@ -29,12 +30,18 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.TemporaryDirectory(prefix="lingo-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["XDG_CONFIG_HOME"] = folder.name  # also of fixtures that several tests share
+    logging.getLogger("tensorflow").addFilter(_is_of_one_test)
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGHUP, signal.SIG_DFL),
     ):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def _is_of_one_test(record: logging.LogRecord) -> bool:
+    """Returns False for TensorFlow's count of retraced functions, which is over all tests so far."""
+    return "triggered tf.function retracing" not in record.getMessage()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
