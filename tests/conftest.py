@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _is_of_one_test(record: logging.LogRecord) -> bool:
-    """Returns False for TensorFlow's count of retraced functions, which is over all tests so far."""
+    """Returns False for TensorFlow's count of retraced functions, which is over all tests."""
     return "triggered tf.function retracing" not in record.getMessage()
 
 
