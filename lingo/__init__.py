@@ -243,7 +243,11 @@ def train(
 
 
 def load(
-    run_dir: str | Path, *, step: int | Literal["best"] | None = None, trust: Sequence[str] = ()
+    run_dir: str | Path,
+    *,
+    step: int | Literal["best"] | None = None,
+    trust: Sequence[str] = (),
+    quantize: Literal["none", "int8_weights"] = "none",
 ) -> Trained:
     """Returns the model of a run.
 
@@ -252,6 +256,7 @@ def load(
         step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
         trust: files outside of lingo that define classes of the experiment and may be imported;
             those that `lingo train --exp` has trained as they are now need none.
+        quantize: "int8_weights" keeps the weights of products in 8 bits.
 
     Warns:
         UserWarning: for each of these files that is not what it was when the run began.
@@ -279,7 +284,7 @@ def load(
         raise ParamError(
             f"{run_dir} holds the Params of a {params.cls.__name__}, not of an Experiment"
         )
-    return Trained(params, directory, step=step)
+    return Trained(params, directory, step=step, quantize=quantize)
 
 
 def sweep(

@@ -37,18 +37,30 @@ class ExportedModel:
     """A task with the weights of a run, for functions that are traced any number of times.
 
     `module` holds the weights, program path -> variable. With `compiled`, layers compute as they do
-    under XLA, with static shapes, and the weights are constants of what is traced.
+    under XLA, with static shapes, and the weights are constants of what is traced. With
+    `weights_ready` they are those of `fold_weights` or `store_weights`; with `constant_ranges`
+    moving statistics are constants, and ranges of quantization operations that converters read.
     """
 
     def __init__(
-        self, experiment: Experiment, weights: Arrays, state: Arrays, *, compiled: bool = False
+        self,
+        experiment: Experiment,
+        weights: Arrays,
+        state: Arrays,
+        *,
+        compiled: bool = False,
+        weights_ready: bool = False,
+        constant_ranges: bool = False,
     ) -> None:
         self.experiment, self.task = experiment, experiment.task
         self.module: Any = tf.Module()
         hold: Any = np.asarray if compiled else tf.Variable
         self.module.weights = {where: hold(value) for where, value in weights.items()}
+        hold = np.asarray if compiled or constant_ranges else tf.Variable
         self.module.state = {where: hold(value) for where, value in state.items()}
-        self._place = Placement(compiled=compiled)
+        self._place = Placement(
+            compiled=compiled, weights_ready=weights_ready, constant_ranges=constant_ranges
+        )
 
     def predict(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns `Task.predict` of a batch, {name: [B, ...]}, which need not have the `COUNTS`."""

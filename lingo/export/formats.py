@@ -17,21 +17,24 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export.check import Bound, Case
 from lingo.export.exported_model import ExportedModel
+from lingo.export.ranges import quantize_in_ranges
 from lingo.export.signature import Signature
 from lingo.runtimes.mesh.engine import engine
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
 """A format that needs no lingo to compute."""
 
-Quantize = Literal["none", "float16", "int8_dynamic", "int8"]
+Quantize = Literal["none", "float16", "int8_dynamic", "int8", "int8_weights"]
 """The numbers of a model of TensorFlow Lite: float16 weights; int8 weights, and activations that
-are quantized while it computes, or whose ranges were measured before."""
+are quantized while it computes, or whose ranges were measured before. Of a SavedModel: int8 weights
+in memory and in the file, from which it computes in float32."""
 
 BOUNDS: dict[Quantize, Bound] = {
     "none": Bound(floats=1e-4, others=0.005),
     "float16": Bound(floats=0.02, others=0.02),
     "int8_dynamic": Bound(floats=0.1, others=0.05),
     "int8": Bound(floats=0.2, others=0.05),
+    "int8_weights": Bound(floats=1e-4, others=0.005),  # the run computes with the same weights
 }
 """How much the numbers of an export may differ from those of its run."""
 
@@ -102,8 +105,11 @@ def write_tflite(
             converter.target_spec.supported_types = [tf.float16]
         if quantize == "int8":
             converter.representative_dataset = _representative(cases)
+            converter._experimental_calibrate_only = True
         try:
             content = converter.convert()
+            if quantize == "int8":
+                content = quantize_in_ranges(content)
         except Exception as error:  # the converter has no class of its own for what it refuses
             raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
     (folder / "model.tflite").write_bytes(content)

@@ -53,7 +53,12 @@ class Settings(NamedTuple):
     format: Format
     signatures: tuple[str, ...] = ()  # their names; none: all that the task has
     batch_size: int = 1  # examples of a call, where shapes are static
-    quantize: Quantize = "none"  # the numbers of TensorFlow Lite
+    quantize: Quantize = "none"  # the numbers of TensorFlow Lite, or of the weights of a SavedModel
+
+    @property
+    def weights_ready(self) -> bool:
+        """Whether it takes the weights that products multiply: a converter rounds nothing again."""
+        return self.format == "tflite" or self.quantize == "int8_weights"
 
     def check(self) -> None:
         """Raises ParamError for settings that do not suit each other."""
@@ -61,8 +66,11 @@ class Settings(NamedTuple):
             raise ParamError(f"format={self.format!r} is not one of {', '.join(formats)}")
         if self.quantize not in (kinds := get_args(Quantize)):
             raise ParamError(f"quantize={self.quantize!r} is not one of {', '.join(kinds)}")
-        if self.quantize != "none" and self.format != "tflite":
-            raise ParamError(f"quantize={self.quantize} is of format=tflite, not of {self.format}")
+        format = "savedmodel" if self.quantize == "int8_weights" else "tflite"
+        if self.quantize != "none" and self.format != format:
+            raise ParamError(
+                f"quantize={self.quantize} is of format={format}, not of {self.format}"
+            )
         if self.batch_size < 1:
             raise ParamError(f"batch_size={self.batch_size} is not positive")
         if self.format != "savedmodel" and "decode" in self.signatures:
@@ -86,8 +94,9 @@ def export_portable(
 
     Args:
         experiment: that of the trained model.
-        weights: program path -> float32 [*stacked axes, ...].
-        state: the same of moving statistics.
+        weights: program path -> float32 [*stacked axes, ...], or, if the settings say
+            `weights_ready`, what `fold_state` or `store_state` returns.
+        state: the same of moving statistics, float32.
         folder: it must not exist, its parent must.
         settings: the format and what is exported.
         run: the trained model, which the export is compared with.
@@ -103,7 +112,14 @@ def export_portable(
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
     examples = read_examples(data)
     specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
-    model = ExportedModel(experiment, weights, state, compiled=settings.format == "stablehlo")
+    model = ExportedModel(
+        experiment,
+        weights,
+        state,
+        compiled=settings.format == "stablehlo",
+        weights_ready=settings.weights_ready,
+        constant_ranges=settings.quantize == "int8",
+    )
     signatures = _signatures(model, specs, settings)
     batches = list(
         split_examples(

@@ -119,7 +119,8 @@ class Call:
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
-    weights_ready: bool = False  # whether wrappers have computed their weights (`fold_weights`)
+    weights_ready: bool = False  # whether they are computed and rounded (`lingo.layers.wrap.fold`)
+    constant_ranges: bool = False  # whether a converter reads the ranges of quantization
     # program paths of weights that a loop over layers reads in vain; one set for all bodies
     unused_weights: set[str] = dataclasses.field(default_factory=set)
     # gets a layer, and the arguments, of every call below before it is computed

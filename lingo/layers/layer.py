@@ -291,7 +291,10 @@ class Layer(LayerTree, Configurable, interface=True):
         where = path.join(self.path, spec.path)
         if where not in values:
             raise KeyError(f"{where}: the call context has no such entry among its {kind}")
-        value = tf.cast(values[where], spec.dtype)
+        value = values[where]
+        if value.dtype == tf.int8 and kind == "weights":
+            value = tf.cast(value, tf.float32) * values[path.scale_of(where)]
+        value = tf.cast(value, spec.dtype)
         if kind != "weights" or call.rules is None:
             return value
         return call.rules.weight(value, call.mapped_axes + spec.axes)

@@ -44,6 +44,11 @@ def stack_shape(path: str) -> tuple[int, ...]:
     return tuple(len(r) for part in path.split("/") if (r := index_range(part)) is not None)
 
 
+def scale_of(where: str) -> str:
+    """Returns where the scale of a weight of 8 bits is, beside the weight at a program path."""
+    return f"{where}:scale"
+
+
 def names(path: str) -> list[str]:
     """Returns the name of every weight in the tensor of a program path, in row-major order."""
     choices = [

@@ -52,17 +52,20 @@ class Placement:
     """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
 
     `rules` are the sharding rules for what layers compute, None where nothing is split; `compiled`
-    tells whether XLA compiles that.
+    tells whether XLA compiles that, `weights_ready` and `constant_ranges` what `Call` says of them.
     """
 
     rules: Rules | None = None
 
-    def __init__(self, *, compiled: bool = False) -> None:
+    def __init__(
+        self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
+    ) -> None:
         self.compiled = compiled
+        self._fields = {"weights_ready": weights_ready, "constant_ranges": constant_ranges}
 
     def call_fields(self) -> dict[str, Any]:
         """Returns the fields of the call context (`Call`) that this placement sets."""
-        return {"rules": self.rules, "compiled": self.compiled}
+        return {"rules": self.rules, "compiled": self.compiled, **self._fields}
 
     def total(self, sums: Any) -> Any:
         """Returns a structure of tensors, of any shape, summed over replicas: the same on each."""

@@ -85,6 +85,22 @@ def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = 
     return tf.cast(_with_value(clipped, rounded), x.dtype)
 
 
+def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.Tensor:
+    """Returns `fake_quantize` by the operation from which converters of models read a range.
+
+    The range is that of constants, of scalars; if it is not known while a graph is made, or empty,
+    it is computed as otherwise. `x` has any shape and float type, which the result keeps.
+    """
+    low, high = (tf.get_static_value(tf.convert_to_tensor(v, tf.float32)) for v in limits)
+    if low is None or high is None or low == high:
+        return fake_quantize(x, limits, bits=bits)
+    exact = tf.cast(x, tf.float32)
+    rounded = tf.quantization.fake_quant_with_min_max_args(
+        exact, min=float(low), max=float(high), num_bits=bits
+    )
+    return tf.cast(rounded, x.dtype)
+
+
 class Channels(NamedTuple):
     """A weight as levels of its channels."""
 

@@ -179,20 +179,23 @@ class LocalProgram:
         return train_step(self._learner, state, batch, self._place)
 
     def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
-        state = self._read().select(weights)
+        state = self._select(weights)
         return evaluate_batch(self._learner.task, state.weights, state.state, batch, self._place)
 
     def _predictions(
         self, batch: Mapping[str, tf.Tensor], weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
-        state = self._read().select(weights)
+        state = self._select(weights)
         return predict_batch(self._learner.task, state.weights, state.state, batch, self._place)
 
     def _texts(
         self, batch: Batch, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
-        task, state, place = self._learner.task, self._read().select(weights), self._place
+        task, state, place = self._learner.task, self._select(weights), self._place
         return decode_batch(task, state.weights, state.state, batch, decoding, key, place)
+
+    def _select(self, weights: WhichWeights) -> TrainState:
+        return self._read().select(weights)
 
     def _read(self) -> TrainState:
         return tf.nest.map_structure(tf.convert_to_tensor, self._variables)

@@ -24,10 +24,13 @@ from lingo.export.formats import Format, Quantize
 from lingo.export.hugging_face import FloatType, export_hugging_face
 from lingo.export.portable import Settings, export_portable
 from lingo.layers import context, path
+from lingo.layers.wrap.fold import restore_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
+from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import Program
+from lingo.runtimes.stored import StoredProgram, fold_state, store_state
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
@@ -42,6 +45,10 @@ from lingo.trainer.evaluation.predict import (
     predict_input,
 )
 from lingo.trainer.evaluation.reference import Reference
+
+
+WeightQuantize = Literal["none", "int8_weights"]
+"""How the weights of products are stored while a model computes: float32, or 8 bits."""
 
 
 class LayerWeights(Mapping[str, np.ndarray]):
@@ -78,21 +85,38 @@ class Trained:
     """A model, `experiment`, with the weights of one `checkpoint` of its run."""
 
     def __init__(
-        self, params: Params, run: RunDirectory, *, step: int | Literal["best"] | None = None
+        self,
+        params: Params,
+        run: RunDirectory,
+        *,
+        step: int | Literal["best"] | None = None,
+        quantize: WeightQuantize = "none",
     ) -> None:
         """Reads the weights; if there are several processes, all call the same methods.
 
         It writes nothing into the run directory. `step` is that of the checkpoint, "best" by
-        `evaluate.metric`, or None for the latest sound one.
+        `evaluate.metric`, or None for the latest sound one. With `quantize="int8_weights"` only
+        the weights of evaluations are in memory, those of products in 8 bits.
 
         Raises:
-            ParamError: if the experiment cannot be built, or "best" is not defined.
+            ParamError: if the experiment cannot be built, "best" is not defined, or weights of 8
+                bits are for a runtime of several devices.
             NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
             CheckpointMismatch: if the checkpoint is of another model.
         """
         self.experiment: Experiment = params.build()
         self._run = run
-        self.checkpoint, self._state = _load(self.experiment, run, step)
+        self._is_stored = quantize == "int8_weights"
+        if self._is_stored and not isinstance(self.experiment.runtime, Local):
+            raise ParamError(
+                "--quantize=int8_weights computes on one device, not on"
+                f" {type(self.experiment.runtime).__name__}: add --set=runtime=Local"
+            )
+        self.checkpoint, state = _load(self.experiment, run, step)
+        if self._is_stored:
+            state = state.select(self.experiment.p.evaluate.weights)
+            state = store_state(self.experiment.task, state)
+        self._state = state
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
     @property
@@ -107,7 +131,7 @@ class Trained:
         A path is that of one layer, `model/stack/layers/3/ffn/w_in`, also where a program stacks
         layers. An array is cut out when it is asked for, and cannot be written to.
         """
-        return LayerWeights(self._state.select(self.experiment.p.evaluate.weights).weights)
+        return LayerWeights(restore_weights(self._evaluation_state.weights))
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
@@ -293,7 +317,8 @@ class Trained:
             dtype: of `huggingface`: that of the weights in the file.
             signatures: of a program: `predict`, `score`, `decode`; none: all that the task has.
             batch_size: of `stablehlo` and `tflite`: the examples of a call.
-            quantize: of `tflite`: `float16`, `int8_dynamic` or `int8`.
+            quantize: of `tflite`: `float16`, `int8_dynamic` or `int8`; of `savedmodel`:
+                `int8_weights`.
 
         Raises:
             ParamError: if the folder exists, the format is not known, or cannot hold the model.
@@ -310,22 +335,33 @@ class Trained:
             )
             return
         saved = json.loads(self._run.read(CONFIG) or "{}")
-        which = self.experiment.p.evaluate.weights
-        state = self._state.select(which)
+        settings = Settings(format, tuple(signatures), batch_size, quantize)
+        settings.check()
+        state, program = self._state_to_export(settings), self._program
+        if quantize == "int8_weights":
+            program = StoredProgram(self.experiment.learner, state, compiled=False)
         export_portable(
             self.experiment,
             state.weights,
             state.state,
             Path(folder),
-            Settings(format, tuple(signatures), batch_size, quantize),
-            run=Reference(self.experiment, self._program),
+            settings,
+            run=Reference(self.experiment, program),
             description={
                 "experiment": saved.get("experiment"),
                 "config_sha256": saved.get("digest"),
                 "step": self.step,
-                "weights": which,
+                "weights": self.experiment.p.evaluate.weights,
             },
         )
+
+    def _state_to_export(self, settings: Settings) -> TrainState:
+        state = self._evaluation_state
+        if settings.quantize == "int8_weights":
+            return state if self._is_stored else store_state(self.experiment.task, state)
+        if self._is_stored:
+            state = state._replace(weights=restore_weights(state.weights))
+        return fold_state(self.experiment.task, state) if settings.weights_ready else state
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):
@@ -339,6 +375,11 @@ class Trained:
                     f" {BATCH_EXAMPLE}"
                 )
 
+    @property
+    def _evaluation_state(self) -> TrainState:
+        which = self.experiment.p.evaluate.weights
+        return self._state if self._is_stored else self._state.select(which)
+
     @functools.cached_property
     def _loss(self) -> Any:
         task, state = self.experiment.task, self._state
@@ -346,6 +387,7 @@ class Trained:
         def loss(batch: Batch) -> tf.Tensor:
             batch = CheckedBatch(batch)
             call = {"state": state.state, "rows": batch.get("rows")}
+            call["weights_ready"] = self._is_stored
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
             denominators = task.loss_denominators(batch)
             return normalize_losses(task, sums, sides.losses, denominators)["total"]
@@ -354,6 +396,9 @@ class Trained:
 
     @functools.cached_property
     def _program(self) -> Program:
+        runtime = self.experiment.runtime
+        if self._is_stored and isinstance(runtime, Local):
+            return StoredProgram(self.experiment.learner, self._state, compiled=runtime.compiles)
         return self.experiment.runtime.start(self.experiment.learner, self._state)
 
 

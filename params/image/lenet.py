@@ -5,7 +5,7 @@ from __future__ import annotations
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import Digits, ImageInput
-from lingo.layers import Chain
+from lingo.layers import Chain, Quantized
 from lingo.layers.vision.lenet import lenet5 as lenet5_layers
 from lingo.optim import Adam, ConstantRate, Cosine, Exponential, SequentialSchedule, Warmup
 from tasks.image.task import ImageClassification
@@ -61,3 +61,15 @@ def digits():
         evaluate=Evaluation.params(every_steps=300),
         checkpoint=Checkpointing.params(every_steps=300),
     )
+
+
+@experiment
+def digits_int8():
+    """As digits, trained for 8 bits: all four products are quantized. TODO
+
+    lingo train --exp=image.lenet.digits_int8 --logdir=runs/digits_int8
+    lingo export --run=runs/digits_int8 --format=tflite --quantize=int8 --output=digits
+    """
+    cfg = digits()
+    cfg.task.model = Quantized.params(layer=cfg.task.model)
+    return cfg

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lingo.config.registry import experiment
-from lingo.layers import BatchNorm
+from lingo.layers import BatchNorm, Quantized
 from lingo.layers.vision.resnet import resnet
 from lingo.optim import (
     AdamW,
@@ -269,6 +269,18 @@ def glyphs(
         optimizer=glyph_optimizer(optimizer, learning_rate, batch_size, num_steps),
     )
     cfg.all(BatchNorm).set(statistics_over=statistics_over)
+    return cfg
+
+
+@experiment
+def glyphs_int8(epochs: float = 2.0):
+    """As glyphs, trained for 8 bits: all products are quantized. TODO
+
+    lingo train --exp=image.resnet.glyphs_int8 --logdir=runs/glyphs_int8
+    lingo export --run=runs/glyphs_int8 --format=tflite --quantize=int8 --output=glyphs
+    """
+    cfg = glyphs(epochs=epochs)
+    cfg.task.model = Quantized.params(layer=cfg.task.model)
     return cfg
 
 

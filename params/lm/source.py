@@ -5,7 +5,17 @@ from __future__ import annotations
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import Docstrings, InstalledSource, Mixture, TextInput
-from lingo.layers import Attention, FeedForward, MoE, Rotary, Stack, TopNRouter, TransformerLayer
+from lingo.layers import (
+    Attention,
+    FeedForward,
+    MoE,
+    Quantized,
+    Rotary,
+    Stack,
+    TopNRouter,
+    TransformerLayer,
+    WeightQDomain,
+)
 from lingo.optim import AdamW, Cosine, Warmup
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -52,6 +62,18 @@ def tiny(model_dim: int = 128, num_layers: int = 4):
         evaluate=Evaluation.params(every_steps=400, prompts=["def "]),
         checkpoint=Checkpointing.params(every_steps=400),
     )
+
+
+@experiment
+def tiny_int8():
+    """As tiny, trained with the weights that decoding stores in 8 bits. TODO
+
+    lingo train --exp=lm.source.tiny_int8 --logdir=runs/tiny_int8
+    lingo decode --run=runs/tiny_int8 --quantize=int8_weights --prompt='def '
+    """
+    cfg = tiny()
+    cfg.task.model.stack = Quantized.params(layer=cfg.task.model.stack, domain=WeightQDomain)
+    return cfg
 
 
 @experiment

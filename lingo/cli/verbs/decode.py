@@ -4,6 +4,7 @@
     lingo decode --run=runs/tiny --prompt='def ' --prompt='class ' --temperature=0
     lingo decode --run=runs/tiny --prompt='import ' --num_samples=4 --top_p=0.9 --seed=1
     lingo decode --run=runs/tiny --prompt='import ' --num_beams=4 --length_penalty=0.6
+    lingo decode --run=runs/tiny --prompt='def ' --quantize=int8_weights
     lingo decode --run=runs/tiny --prompts_file=prompts.txt --format=json > texts.jsonl
     cat header.py | lingo decode --run=runs/tiny --prompt=-
 
@@ -20,6 +21,7 @@ import json
 import sys
 import unicodedata
 from pathlib import Path
+from typing import get_args
 
 from absl import flags
 
@@ -30,7 +32,7 @@ from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.generate import answers
-from lingo.trainer.trained import Trained
+from lingo.trainer.trained import Trained, WeightQuantize
 
 WORD = ""  # it takes no word beside its flags
 STDIN = "-"
@@ -83,6 +85,9 @@ def define(values: flags.FlagValues) -> None:
     command.integer("seed", "Another number draws other texts (default: 0).", values)
     command.boolean("continuation_only", "Print texts without their prompts.", values)
     command.choice("format", ("text", "json"), "How to print them.", values)
+    command.choice(
+        "quantize", get_args(WeightQuantize), "Keep the weights of products in 8 bits.", values
+    )
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -102,7 +107,12 @@ def run(values: flags.FlagValues, word: str) -> int:
             raise UsageError(
                 "--prompt=- is for one process: several have no standard input in common"
             )
-        model = Trained(resolved.params, RunDirectory(values.run), step=step)
+        model = Trained(
+            resolved.params,
+            RunDirectory(values.run),
+            step=step,
+            quantize=values.quantize,
+        )
         experiment_flags.print_later_errors(model.checkpoint)
         progress = _print_progress if processes.is_leader else None
         found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)

@@ -13,11 +13,14 @@ from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.layers.quantization.schedule import FakeQuantizationSchedule, check_bits
 from lingo.ops.quantization import (
+    Channels,
     NaturalRange,
     Range,
     fake_quantize,
     fake_quantize_channels,
+    fake_quantize_constant,
     natural_range,
+    quantize_channels,
     value_range,
 )
 from lingo.ops.shape import sizes_of
@@ -30,6 +33,7 @@ class Progress(NamedTuple):
 
     steps: Any  # float32 scalar, the training steps done; None in a domain that counts none
     training: bool  # whether the call is part of a training step
+    constant_ranges: bool = False  # whether a converter reads the ranges after training
 
 
 class QDomain(Configurable, interface=True):
@@ -51,6 +55,10 @@ class QDomain(Configurable, interface=True):
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         """Returns a quantized weight, any shape; the product sums over its `sum_axes`."""
         raise NotImplementedError(f"{type(self).__name__} has no weight")
+
+    def channels(self, w: tf.Tensor, sum_axes: Sequence[int]) -> Channels | None:
+        """Returns levels of 8 bits whose product with the scale is `weight`; None: it has none."""
+        return None
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         """Returns quantized activations x [B, ...].
@@ -118,6 +126,9 @@ class PassiveAsymQDomain(QDomain):
         limits = Range(tf.minimum(low, -_TINY), tf.maximum(high, _TINY))
         return self._quantize(w, limits, now)
 
+    def channels(self, w: tf.Tensor, sum_axes: Sequence[int]) -> Channels | None:
+        return _byte_channels(w, sum_axes, self.p.bits) if self.p.per_channel else None
+
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         return x if limits is None else self._quantize(x, limits, now)
 
@@ -143,7 +154,8 @@ class PassiveAsymQDomain(QDomain):
         return Range(*(tf.reshape(tf.repeat(v, size), shape) for v in (least, largest)))
 
     def _quantize(self, x: tf.Tensor, limits: Range, now: Progress) -> tf.Tensor:
-        return self._delay(x, fake_quantize(x, limits, bits=self.p.bits), now)
+        rounding = fake_quantize_constant if now.constant_ranges else fake_quantize
+        return self._delay(x, rounding(x, limits, bits=self.p.bits), now)
 
     def _delay(self, x: tf.Tensor, rounded: tf.Tensor, now: Progress) -> tf.Tensor:
         """Returns x in training before `delay_start_steps`, else its rounded values."""
@@ -193,8 +205,15 @@ class WeightQDomain(QDomain):
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         return fake_quantize_channels(w, sum_axes, bits=self.p.bits)
 
+    def channels(self, w: tf.Tensor, sum_axes: Sequence[int]) -> Channels | None:
+        return _byte_channels(w, sum_axes, self.p.bits)
+
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         return x
 
     def natural(self, x: tf.Tensor, name: NaturalRange, now: Progress) -> tf.Tensor:
         return x
+
+
+def _byte_channels(w: tf.Tensor, sum_axes: Sequence[int], bits: int) -> Channels | None:
+    return quantize_channels(w, sum_axes, bits=bits) if bits <= 8 else None

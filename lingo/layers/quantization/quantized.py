@@ -23,7 +23,7 @@ from lingo.layers.product import Product
 from lingo.layers.quantization.domain import PassiveAsymQDomain, Progress, QDomain
 from lingo.layers.wrap.reweighted import split_dims
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.ops.quantization import NaturalRange, Range
+from lingo.ops.quantization import Channels, NaturalRange, Range, quantize_channels
 
 _NATURAL = get_args(NaturalRange)
 _MINUS_ONE = Constant.params(value=-1.0).build()
@@ -36,6 +36,10 @@ class LayerProduct(NamedTuple):
     product: Product
     sum_axes: tuple[int, ...]  # axes of the weight that the product sums over; () without one
     stack_axes: tuple[str, ...]  # logical axes of the stacked axes of the layer
+
+    def stacked_sum_axes(self, where: str) -> list[int]:
+        """Returns the axes that it sums over of its stacked weight, whose program path is this."""
+        return [len(path.stack_shape(where)) + axis for axis in self.sum_axes]
 
     @property
     def activations_to_measure(self) -> list[str]:
@@ -83,7 +87,7 @@ class Quantized(Wrapper):
 
     def call_wrapped(self, method: str, *args: Any, **inputs: Any) -> Any:
         call = context.current()
-        now = Progress(self._count_step(), call.training)
+        now = Progress(self._count_step(), call.training, call.constant_ranges)
         changes = {
             path.join(self.path, product.path): partial(self._quantize, product, now)
             for product in self.quantized_products
@@ -91,6 +95,26 @@ class Quantized(Wrapper):
         inner = call.derive(operands={**call.operands, **changes}, sides=call.sides)
         with context.enter_call(inner):
             return getattr(self.layer, method)(*args, **inputs)
+
+    def rounded_weights(self) -> dict[str, tf.Tensor]:
+        """Returns program path -> rounded weight, [stacked axes, ...], for the current call."""
+        now = Progress(self._steps_done(), training=False)
+        return {
+            where: self.domain.weight(w, product.stacked_sum_axes(where), now)
+            for where, product, w in self._product_weights()
+        }
+
+    def weight_channels(self) -> dict[str, Channels]:
+        """Returns program path -> weight of the current call, as levels that 8 bits can hold.
+
+        Their products are the rounded weights if the domain has such levels; others are rounded
+        to them after the domain has rounded.
+        """
+        found, rounded = {}, self.rounded_weights()
+        for where, product, w in self._product_weights():
+            axes = product.stacked_sum_axes(where)
+            found[where] = self.domain.channels(w, axes) or quantize_channels(rounded[where], axes)
+        return found
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         if self.domain.decay is None:
@@ -113,12 +137,21 @@ class Quantized(Wrapper):
             self.state(name, [], decay=decay, init=init)
             self._state[name] = self._state[name]._replace(stack_axes=product.stack_axes)
 
+    def _product_weights(self) -> Iterator[tuple[str, LayerProduct, tf.Tensor]]:
+        weights = context.current().weights
+        for product in self.quantized_products:
+            if product.product.has_weight:
+                where = path.join(self.path, product.path)
+                yield where, product, weights[where]
+
+    def _steps_done(self) -> tf.Tensor | None:
+        """Returns the training steps done before, a float32 scalar, if the domain counts them."""
+        return self.steps if self.domain.counts_steps else None
+
     def _count_step(self) -> tf.Tensor | None:
-        """Returns the training steps done before, a float32 scalar, and counts that of the call."""
-        if not self.domain.counts_steps:
-            return None
-        steps: tf.Tensor = self.steps
-        if context.current().training:
+        """Returns the training steps done before, and counts that of the call."""
+        steps = self._steps_done()
+        if steps is not None and context.current().training:
             self.batch_statistic("steps", steps + 1.0, tf.ones([]))
         return steps
 
@@ -130,7 +163,8 @@ class Quantized(Wrapper):
 
     def _operand(self, product: LayerProduct, name: str, x: tf.Tensor, now: Progress) -> tf.Tensor:
         if name == product.product.name:
-            return self.domain.weight(x, product.sum_axes, now)
+            is_ready = context.current().weights_ready
+            return x if is_ready else self.domain.weight(x, product.sum_axes, now)
         if name in _NATURAL:
             return self.domain.natural(x, cast("NaturalRange", name), now)
         if self.domain.decay is None:

@@ -13,7 +13,6 @@ Axes: I input dims of a matrix, O output dims.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 from lingo.layers import context, path
-from lingo.layers.context import Call
 from lingo.layers.initial import Constant, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.tree import ParamSpec
@@ -116,21 +114,6 @@ class Reweighted(Wrapper, interface=True):
                 " and not others: put the wrapper inside the stack, or match all"
             )
         return matched.pop()
-
-
-def fold_weights(layer: Layer, call: Call) -> Call:
-    """Returns a call context with computed weights, for a decoding loop, which reads them often.
-
-    They are computed from the outside in, stacked ones at once, and cast to the dtype of the
-    layers. `call` is a context outside of any scan.
-    """
-    weights = dict(call.weights)
-    for part in layer.tree():  # a wrapper comes before what it wraps
-        if isinstance(part, Reweighted):
-            with context.enter_call(call.derive(weights=weights)):
-                weights |= part.matrix_values()
-    weights |= {where: tf.cast(weights[where], s.dtype) for where, s in layer.weights().items()}
-    return dataclasses.replace(call, weights=weights, weights_ready=True)
 
 
 def is_matrix(spec: ParamSpec) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.layers import FeedForward, Layer, Lora, Remat, Repeat, Stack, WeightNorm, context
 from lingo.layers.context import Call
-from lingo.layers.wrap.reweighted import Reweighted, fold_weights
+from lingo.layers.wrap.fold import fold_weights
+from lingo.layers.wrap.reweighted import Reweighted
 
 D = 4
 X = tf.constant(np.random.default_rng(0).normal(size=(2, 3, D)).astype("f"))

@@ -1,0 +1,89 @@
+"""Weights that are ready before they are read: computed by wrappers, rounded, stored in 8 bits.
+
+    fold_weights     a decoding loop reads weights often: wrappers compute them once
+    store_weights    the same for programs that only compute: those of products as int8
+
+A weight of 8 bits has two entries: its levels at its path, its scale at `path.scale_of`. Layers
+read it as their product, which is a float32 tensor only where it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lingo.config.lazy import tf
+from lingo.layers import context, path
+from lingo.layers.context import Call
+from lingo.layers.layer import Layer
+from lingo.layers.quantization.quantized import Quantized, find_products
+from lingo.layers.wrap.reweighted import Reweighted
+from lingo.ops.quantization import Channels, quantize_channels
+
+
+def fold_weights(layer: Layer, call: Call) -> Call:
+    """Returns a call context with the weights that products multiply, each computed once.
+
+    They are computed from the outside in, stacked ones at once, cast to the dtype of the layers and
+    rounded. `call` is a context outside of any scan; if its weights are ready, it is returned.
+    """
+    if call.weights_ready:
+        return call
+    weights = _reweight(layer, call)
+    rounded = call.derive(weights=weights)
+    with context.enter_call(rounded):
+        for part in layer.tree():
+            if isinstance(part, Quantized):
+                weights |= part.rounded_weights()
+    return dataclasses.replace(call, weights=weights, weights_ready=True)
+
+
+def store_weights(layer: Layer, call: Call) -> dict[str, Any]:
+    """Returns the weights of `fold_weights`, those of products in 8 bits.
+
+    Each output of a product has a scale. A product that is not in a `Quantized`, or whose domain
+    has no such levels, is rounded to them here; routers and softmax layers stay as they are. The
+    result is program path -> [*stacked axes, *shape] tensor: int8, with a float32 entry for its
+    scale, or of the layer's dtype. A call that reads it says `weights_ready`.
+    """
+    weights = dict(fold_weights(layer, call).weights)
+    with context.enter_call(call.derive(weights=_reweight(layer, call))):
+        channels = dict(_product_channels(layer, weights))
+    for where, (levels, scale) in channels.items():
+        weights[where] = tf.cast(levels, tf.int8)
+        weights[path.scale_of(where)] = scale
+    return weights
+
+
+def restore_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns program path -> float32 weight of what `store_weights` returns, or of its arrays."""
+    scales = {path.scale_of(where) for where in weights} & {*weights}
+    return {
+        where: value * weights[path.scale_of(where)] if path.scale_of(where) in scales else value
+        for where, value in weights.items()
+        if where not in scales
+    }
+
+
+def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
+    """Returns the weights of a call after wrappers that compute them, in the dtype of the layers."""
+    weights = dict(call.weights)
+    for part in layer.tree():  # a wrapper comes before what it wraps
+        if isinstance(part, Reweighted):
+            with context.enter_call(call.derive(weights=weights)):
+                weights |= part.matrix_values()
+    return weights | {w: tf.cast(weights[w], spec.dtype) for w, spec in layer.weights().items()}
+
+
+def _product_channels(
+    layer: Layer, rounded: Mapping[str, Any]
+) -> Iterator[tuple[str, Channels]]:
+    """Yields program paths of weights of products, and what they are in 8 bits."""
+    for product in find_products(layer):
+        if product.product.has_weight and not product.product.exact:
+            axes = product.stacked_sum_axes(product.path)
+            yield product.path, quantize_channels(rounded[product.path], axes)
+    for part in layer.tree():
+        if isinstance(part, Quantized):
+            yield from part.weight_channels().items()
