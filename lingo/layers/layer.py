@@ -142,7 +142,7 @@ class Layer(LayerTree, Configurable, interface=True):
         axes: Sequence[str | None],
         per_position: bool = False,
         position_axis: int = 0,
-        dtype: Dtype | None = None,
+        dtype: Dtype | Literal["int8"] | None = None,
     ) -> Any:
         """Declares a cache for `step`, initially zeros, by default of the layer's dtype.
 

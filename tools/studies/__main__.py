@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> int:
             folder=RUNS / values.study,
             num_workers=values.workers,
             seconds=60 * values.minutes,
+            measure=getattr(study, "measure", None),
         )
     page: Path = study.PAGE
     page.write_text(fill_tables(page.read_text(), study.tables(results)))

@@ -30,6 +30,10 @@ Trials = Callable[[Results], Iterable[Trial]]
 seeds of the best learning rate are known when all learning rates have been tried."""
 
 
+Measure = Callable[[Trial, Path], dict[str, float]]
+"""Returns more metrics of the run in a directory, when its training is done."""
+
+
 class FailedTrial(Exception):
     """A trial ended by an error, which tells nothing of the question."""
 
@@ -42,7 +46,13 @@ class _Running(NamedTuple):
 
 
 def run(
-    trials: Trials, results: Results, *, folder: Path, num_workers: int, seconds: float
+    trials: Trials,
+    results: Results,
+    *,
+    folder: Path,
+    num_workers: int,
+    seconds: float,
+    measure: Measure | None = None,
 ) -> bool:
     """Runs trials, and adds their results; returns whether none is left.
 
@@ -64,6 +74,9 @@ def run(
                 return next(_next_trials(trials, results, folder, ()), None) is None
             for slot in [slot for slot, one in running.items() if one.process.poll() is not None]:
                 result = _result(running.pop(slot), folder)
+                if measure is not None and result.state == "done":
+                    more = measure(result.trial, folder / result.trial.name)
+                    result = result._replace(metrics={**result.metrics, **more})
                 results.add(result)
                 print(f"{result.trial.name}: {result.state}, {result.metrics}", flush=True)
             time.sleep(POLL_SECONDS)

@@ -33,6 +33,7 @@ class Attention(DotProductAttention):
     Caches:
         key, value: [K, S, H], where decoding has room for S positions; for a local window, S is
             window - 1, the last positions.
+        key_scale, value_scale: float32 [K, S, 1], with `cache_dtype`.
     """
 
     mask: Mask = Causal  # which positions of its document a position sees
@@ -46,17 +47,9 @@ class Attention(DotProductAttention):
             num_heads=p.num_heads, head_dim=self._head_dim, bidirectional=self.mask.sees_later
         )
         if self.mask.has_steps:
+            reach = self.mask.reach
             for name in ("key", "value"):
-                self._declare_cache(name)
-
-    def _declare_cache(self, name: str) -> None:
-        (num, axis), reach = self._num_heads(name), self.mask.reach
-        if reach is None:
-            shape, axes = [num, self._head_dim], (axis, "head_dim")
-            self.cache(name, shape, axes=axes, per_position=True, position_axis=1)
-        else:
-            shape = [num, reach.num_before, self._head_dim]
-            self.cache(name, shape, axes=(axis, None, "head_dim"))
+                self._declare_cache(name, None if reach is None else reach.num_before)
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Lets each position attend to those that the mask allows in its document.
@@ -147,18 +140,30 @@ class Attention(DotProductAttention):
 
     def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
         """Returns old and new keys and values, [B, K, S, H], of [B, K, C, H]; caches the last."""
-        old, new = [self.key, self.value], [key, value]
-        if self.mask.reach is None:
-            both = last = write_positions(old, new, index)
-        else:
-            both = [tf.concat(pair, axis=2) for pair in zip(old, new, strict=True)]
-            count = size_of(key, 2)
-            last = [
-                tf.ensure_shape(v[:, :, count:], o.shape) for v, o in zip(both, old, strict=True)
-            ]
-        for name, memory in zip(("key", "value"), last, strict=True):
+        new = self._to_cache("key", key) | self._to_cache("value", value)
+        both, last = {}, {}
+        for names in (("key", "value"), ("key_scale", "value_scale")):
+            if names[0] in new:
+                pairs = [[getattr(self, name) for name in names], [new[name] for name in names]]
+                for name, all_positions, kept in zip(
+                    names, *self._append(*pairs, index), strict=True
+                ):
+                    both[name], last[name] = all_positions, kept
+        for name, memory in last.items():
             self.new_cache(name, memory)
-        return both
+        return [self._from_cache(name, both) for name in ("key", "value")]
+
+    def _append(
+        self, old: list[tf.Tensor], new: list[tf.Tensor], index: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Returns old and new positions of tensors of one shape, and those of them to cache."""
+        if self.mask.reach is None:
+            both = write_positions(old, new, index)
+            return both, both
+        both = [tf.concat(pair, axis=2) for pair in zip(old, new, strict=True)]
+        count = size_of(new[0], 2)
+        last = [tf.ensure_shape(v[:, :, count:], o.shape) for v, o in zip(both, old, strict=True)]
+        return both, last
 
     def _blocks(self, length: int | None) -> Blocks | None:
         """Returns how T positions are cut into blocks; None if that saves no logits."""

@@ -23,15 +23,15 @@ class CrossAttention(DotProductAttention):
 
     Caches:
         memory_key, memory_value: [K, S, H], set by the step that gets the memory.
+        memory_key_scale, memory_value_scale: float32 [K, S, 1], with `cache_dtype`.
     """
 
     memory_dim: int | None = None  # width of the memory; None: dim
 
     def setup(self) -> None:
         super().setup()
-        num, axis = self._num_heads("key")
         for name in ("memory_key", "memory_value"):
-            self.cache(name, [num, 0, self._head_dim], axes=(axis, None, "head_dim"))
+            self._declare_cache(name, 0)  # the size of the memory
 
     @property
     def _source_dim(self) -> int:
@@ -59,11 +59,16 @@ class CrossAttention(DotProductAttention):
         step, and `memory_segments` in every step.
         """
         inputs = inputs._replace(segments=None)
-        if inputs.memory is None:  # the caches stay as they are
-            return self._attend_to_memory(x, self.memory_key, self.memory_value, inputs)
-        key, value = self._project_memory(inputs.memory)
-        self.new_cache("memory_key", key)
-        self.new_cache("memory_value", value)
+        names = ("memory_key", "memory_value")
+        parts: dict[str, tf.Tensor] = {}
+        if inputs.memory is not None:
+            for name, heads in zip(names, self._project_memory(inputs.memory), strict=True):
+                parts |= self._to_cache(name, heads)
+            for part, value in parts.items():
+                self.new_cache(part, value)
+        else:  # the caches stay as they are
+            parts = {part: getattr(self, part) for part in self._caches}
+        key, value = (self._from_cache(name, parts) for name in names)
         return self._attend_to_memory(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:

@@ -10,9 +10,9 @@ values, H head width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from lingo.layers.product import Product
 from lingo.ops.attention import attend
 from lingo.ops.blockwise_attention import Logits, attend_blockwise
 from lingo.ops.dropout import DropoutForm
+from lingo.ops.quantization import quantize_channels
 
 ATTENTION_PRODUCTS = (
     Product("logits", ("query", "key"), has_weight=False),
@@ -45,7 +46,8 @@ class DotProductAttention(Layer, interface=True):
 
     With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie
     et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first
-    paper: no biases by default.
+    paper: no biases by default. `cache_dtype="int8"` makes the caches of decoding a quarter as
+    large: each key and value is rounded to 255 levels up to its largest feature.
 
     Weights:
         w_query: [D, N, H].
@@ -68,6 +70,7 @@ class DotProductAttention(Layer, interface=True):
     dropout_rate: float = 0.0  # of the weights that average the values
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
     blockwise: bool | None = None  # whether logits exist by blocks; None: if more than 2048 x 2048
+    cache_dtype: Literal["int8"] | None = None  # of keys and values in decoding; None: `dtype`
     init: Initializer = FanIn  # of the four projections; biases start at zero
 
     products = (
@@ -141,6 +144,42 @@ class DotProductAttention(Layer, interface=True):
         if self.p.use_bias:
             y += getattr(self, f"b_{name}")
         return annotate(y, "batch", "length", self._num_heads(name)[1], "head_dim")
+
+    def _declare_cache(self, name: str, length: int | None) -> None:
+        """Declares the cache of "key" or "value", [heads, S, H], and of its scales if it is int8.
+
+        S is `length`, or, if that is None, the positions that decoding has room for.
+        """
+        num, axis = self._num_heads(name.rpartition("_")[2])
+        dims = {name: (self._head_dim, "head_dim", self.p.cache_dtype)}
+        if self.p.cache_dtype is not None:
+            dims[f"{name}_scale"] = (1, None, "float32")
+        for part, (width, width_axis, dtype) in dims.items():
+            if length is None:
+                shape, axes = [num, width], (axis, width_axis)
+                self.cache(
+                    part, shape, axes=axes, per_position=True, position_axis=1, dtype=dtype
+                )
+            else:
+                shape = [num, length, width]
+                self.cache(part, shape, axes=(axis, None, width_axis), dtype=dtype)
+
+    def _to_cache(self, name: str, heads: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns keys or values, [B, heads, positions, H], as they are in caches, by their names.
+
+        With `cache_dtype` each position and head has a scale, float32 [B, heads, positions, 1].
+        """
+        if self.p.cache_dtype is None:
+            return {name: heads}
+        levels, scale = quantize_channels(heads, [3])
+        return {name: tf.cast(levels, tf.int8), f"{name}_scale": scale}
+
+    def _from_cache(self, name: str, parts: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the keys or values of `_to_cache`, rounded if they are stored so."""
+        if self.p.cache_dtype is None:
+            return parts[name]
+        values = tf.cast(parts[name], tf.float32) * parts[f"{name}_scale"]
+        return tf.cast(values, self.p.dtype)
 
     def _scale_query(self, query: tf.Tensor) -> tf.Tensor:
         number = self._head_dim**-0.5 if self.p.query_scale is None else self.p.query_scale
