@@ -41,8 +41,11 @@ class Wrapper(Layer, interface=True):
 
     def __getattr__(self, name: str) -> Any:
         inside = self.__dict__.get("layer")
-        if inside is None or name.startswith("_") or not hasattr(wrapped_class(inside), name):
+        if inside is None or name.startswith("_"):
             return super().__getattr__(name)
+        if not hasattr(wrapped_class(inside), name):
+            child = vars(_innermost(inside)).get(name)  # such as the `embedding` of a model
+            return child if isinstance(child, Layer) else super().__getattr__(name)
         if name.endswith(_OF_SHAPES) or not callable(getattr(wrapped_class(inside), name)):
             return getattr(inside, name)
         return functools.partial(self.call_wrapped, name)
@@ -50,6 +53,10 @@ class Wrapper(Layer, interface=True):
 
 def wrapped_class(layer: Layer) -> type[Layer]:
     """Returns the class of a layer, or of the layer inside if it is a wrapper."""
+    return type(_innermost(layer))
+
+
+def _innermost(layer: Layer) -> Layer:
     while isinstance(layer, Wrapper):
         layer = layer.layer
-    return type(layer)
+    return layer

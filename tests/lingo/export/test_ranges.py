@@ -1,0 +1,106 @@
+"""TensorFlow Lite computes in 8 bits what the graph with fake quantization computes.
+
+Axes: B batch, H height, W width, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lingo.export.ranges import quantize_in_ranges
+from lingo.ops.quantization import Range, fake_quantize, fake_quantize_channels, natural_range
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
+
+RNG = np.random.default_rng(0)
+SHAPE = (1, 6, 6, 8)
+INPUT = Range(-1.5, 2.25)
+
+
+def weight(*shape: int, axes: tuple[int, ...]) -> tf.Tensor:
+    """Returns a weight of 8 bits."""
+    return fake_quantize_channels(tf.constant(RNG.normal(size=shape).astype("f")), axes)
+
+
+class Case(NamedTuple):
+    """An operation of images [1, 6, 6, 8] in 8 bits."""
+
+    function: Callable[[tf.Tensor], tf.Tensor]
+    output: Range | None = None  # None: that of its values
+
+
+CASES = {
+    "fully connected": Case(
+        lambda x, w=weight(8, 5, axes=(0,)): tf.reshape(x, [-1, 8]) @ w + tf.range(5.0)
+    ),
+    "convolution": Case(
+        lambda x, w=weight(3, 3, 8, 4, axes=(0, 1, 2)): tf.nn.conv2d(x, w, 1, "SAME") + 0.5
+    ),
+    "depthwise convolution": Case(
+        lambda x, w=weight(3, 3, 8, 1, axes=(0, 1)): tf.nn.depthwise_conv2d(
+            x, w, [1, 1, 1, 1], "SAME"
+        )
+    ),
+    "batch product": Case(
+        lambda x: tf.matmul(x, x, transpose_b=True),
+    ),
+    "sum": Case(lambda x: x + x[:, ::-1]),
+    "product": Case(lambda x: x * x[:, ::-1]),
+    "relu": Case(tf.nn.relu, INPUT),
+    "softmax": Case(tf.nn.softmax, natural_range("softmax")),
+    "tanh": Case(tf.tanh, natural_range("tanh")),
+    "sigmoid": Case(tf.sigmoid, natural_range("softmax")),
+    "average pool": Case(lambda x: tf.nn.avg_pool2d(x, 2, 2, "VALID"), INPUT),
+    "maximum pool": Case(lambda x: tf.nn.max_pool2d(x, 2, 2, "VALID"), INPUT),
+    "mean": Case(lambda x: tf.reduce_mean(x, [1, 2])),
+    "concatenation": Case(lambda x: tf.concat([x, x[:, ::-1]], -1), INPUT),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operation_differs_by_one_level_at_most(name: str) -> None:
+    case = CASES[name]
+    values = RNG.integers(0, 256, size=(16, *SHAPE)) * (INPUT.high - INPUT.low) / 255 + INPUT.low
+    examples = [fake_quantize(tf.constant(v, tf.float32), INPUT) for v in values]
+    plain = tf.stack([case.function(x) for x in examples])
+    output = case.output or Range(float(min(0, tf.reduce_min(plain))), float(tf.reduce_max(plain)))
+
+    def compute(x: tf.Tensor) -> tf.Tensor:
+        return constant(case.function(constant(x, INPUT)), output)
+
+    found = lite(compute, examples)
+    scale = (output.high - output.low) / 255
+    expected = fake_quantize(plain, output).numpy()
+    assert np.abs(found - expected).max() <= 1.01 * scale
+    assert np.abs(found - expected).mean() <= 0.2 * scale
+
+
+def constant(x: tf.Tensor, limits: Range) -> tf.Tensor:
+    return tf.quantization.fake_quant_with_min_max_args(x, limits.low, limits.high)
+
+
+def lite(compute: Callable[[tf.Tensor], tf.Tensor], examples: list[tf.Tensor]) -> np.ndarray:
+    """Returns what a model of TensorFlow Lite in 8 bits computes for examples."""
+    spec = tf.TensorSpec(examples[0].shape, tf.float32)
+    function = tf.function(compute).get_concrete_function(spec)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([function], tf.Module())
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([x] for x in examples)
+    converter._experimental_calibrate_only = True
+    content = quantize_in_ranges(converter.convert())
+    interpreter = tf.lite.Interpreter(model_content=content)
+    interpreter.allocate_tensors()
+    (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
+    types = {t["name"]: t["dtype"] for t in interpreter.get_tensor_details()}
+    print([o["op_name"] for o in interpreter._get_ops_details()], types)
+    found = []
+    for x in examples:
+        interpreter.set_tensor(given["index"], x.numpy())
+        interpreter.invoke()
+        found.append(interpreter.get_tensor(result["index"]))
+    return np.stack(found)
