@@ -53,6 +53,20 @@ def symmetric_range(cap: Any, *, bits: int = 8) -> Range:
     return Range(-cap, cap * (2 ** (bits - 1) - 1) / 2 ** (bits - 1))
 
 
+def center_range(limits: Range) -> Range:
+    """Returns the symmetric range around a range of constants; others stay as they are.
+
+    LiteRT's XNNPACK needs it where activations are multiplied with each other: in the second
+    operand it takes 0 for the level of 0, whatever a model says (TensorFlow 2.21).
+
+    >>> center_range(Range(-0.5, 2.0))
+    Range(low=-2.0, high=1.984375)
+    """
+    if (known := _static_range(limits)) is None:
+        return limits
+    return symmetric_range(max(-known.low, known.high))
+
+
 def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = False) -> tf.Tensor:
     """Rounds x to the levels of a range; equals `tf.quantization.fake_quant_with_min_max_vars`.
 
@@ -91,12 +105,11 @@ def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.
     The range is that of constants, of scalars; if it is not known while a graph is made, or empty,
     it is computed as otherwise. `x` has any shape and float type, which the result keeps.
     """
-    low, high = (tf.get_static_value(tf.convert_to_tensor(v, tf.float32)) for v in limits)
-    if low is None or high is None or low == high:
+    known = _static_range(limits)
+    if known is None or known.low == known.high:
         return fake_quantize(x, limits, bits=bits)
-    exact = tf.cast(x, tf.float32)
     rounded = tf.quantization.fake_quant_with_min_max_args(
-        exact, min=float(low), max=float(high), num_bits=bits
+        tf.cast(x, tf.float32), min=known.low, max=known.high, num_bits=bits
     )
     return tf.cast(rounded, x.dtype)
 
@@ -153,6 +166,12 @@ def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
     low = tf.reduce_min(x, axis=over, keepdims=True)
     high = tf.reduce_max(x, axis=over, keepdims=True)
     return Range(tf.minimum(low, 0.0), tf.maximum(high, 0.0))
+
+
+def _static_range(limits: Range) -> Range | None:
+    """Returns a range of floats; None if it is not known while a graph is made."""
+    low, high = (tf.get_static_value(tf.convert_to_tensor(v, tf.float32)) for v in limits)
+    return None if low is None or high is None else Range(float(low), float(high))
 
 
 def _nudge(low: tf.Tensor, high: tf.Tensor, least_level: int, last_level: int) -> Any:

@@ -31,14 +31,11 @@ def store_state(task: Layer, state: TrainState) -> TrainState:
 
 
 def _ready_state(compute: Callable[[Call], Mapping[str, Any]], state: TrainState) -> TrainState:
-    # in a graph, like evaluations: it rounds the last bits of a scale otherwise than eager code
-    @tf.function(autograph=False)
-    def ready(weights: Mapping[str, tf.Tensor], statistics: Mapping[str, tf.Tensor]) -> Any:
-        return dict(compute(Call(weights=weights, state=statistics)))
-
-    tensors = tf.nest.map_structure(tf.convert_to_tensor, (state.weights, state.state))
-    weights = {where: np.asarray(value) for where, value in ready(*tensors).items()}
-    return TrainState(state.step, weights, {}, state.state)
+    # eagerly: Grappler, which the programs of runs do without, divides otherwise in the last bit
+    weights, statistics = tf.nest.map_structure(tf.convert_to_tensor, (state.weights, state.state))
+    ready = compute(Call(weights=weights, state=statistics))
+    arrays = {where: np.asarray(value) for where, value in ready.items()}
+    return TrainState(state.step, arrays, {}, state.state)
 
 
 class StoredProgram(LocalProgram):

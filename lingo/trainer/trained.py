@@ -46,7 +46,6 @@ from lingo.trainer.evaluation.predict import (
 )
 from lingo.trainer.evaluation.reference import Reference
 
-
 WeightQuantize = Literal["none", "int8_weights"]
 """How the weights of products are stored while a model computes: float32, or 8 bits."""
 

@@ -59,7 +59,12 @@ def define(values: flags.FlagValues) -> None:
         values,
         lower_bound=1,
     )
-    command.choice("quantize", get_args(Quantize), "The numbers of a tflite, or of the weights of a savedmodel.", values)
+    command.choice(
+        "quantize",
+        get_args(Quantize),
+        "The numbers of a tflite, or of the weights of a savedmodel.",
+        values,
+    )
     command.string(
         "config",
         "Folder whose config.json describes the model; the one imported, if not given.",

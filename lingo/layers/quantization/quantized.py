@@ -23,7 +23,7 @@ from lingo.layers.product import Product
 from lingo.layers.quantization.domain import PassiveAsymQDomain, Progress, QDomain
 from lingo.layers.wrap.reweighted import split_dims
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.ops.quantization import Channels, NaturalRange, Range, quantize_channels
+from lingo.ops.quantization import Channels, NaturalRange, Range, center_range, quantize_channels
 
 _NATURAL = get_args(NaturalRange)
 _MINUS_ONE = Constant.params(value=-1.0).build()
@@ -173,6 +173,8 @@ class Quantized(Wrapper):
         if not now.training:
             state = context.current().state
             limits = Range(*(state[path.join(self.path, name)] for name in names))
+            if now.constant_ranges and not product.product.has_weight:
+                limits = center_range(limits)
             return self.domain.activation(x, limits, now)
         limits = self.domain.measure(x)
         # of one value that is not finite, the sum is not either; the least value may be

@@ -157,9 +157,7 @@ class DotProductAttention(Layer, interface=True):
         for part, (width, width_axis, dtype) in dims.items():
             if length is None:
                 shape, axes = [num, width], (axis, width_axis)
-                self.cache(
-                    part, shape, axes=axes, per_position=True, position_axis=1, dtype=dtype
-                )
+                self.cache(part, shape, axes=axes, per_position=True, position_axis=1, dtype=dtype)
             else:
                 shape = [num, length, width]
                 self.cache(part, shape, axes=(axis, None, width_axis), dtype=dtype)

@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from lingo.config.lazy import tf
 from lingo.layers import context, path
 from lingo.layers.context import Call
@@ -56,14 +58,15 @@ def store_weights(layer: Layer, call: Call) -> dict[str, Any]:
     return weights
 
 
-def restore_weights(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns program path -> float32 weight of what `store_weights` returns, or of its arrays."""
-    scales = {path.scale_of(where) for where in weights} & {*weights}
-    return {
-        where: value * weights[path.scale_of(where)] if path.scale_of(where) in scales else value
-        for where, value in weights.items()
-        if where not in scales
+def restore_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns program path -> array of float weights, for weights as `store_weights` returns."""
+    arrays = {where: np.asarray(value) for where, value in weights.items()}
+    scales = {
+        where: arrays.pop(path.scale_of(where))
+        for where in weights
+        if path.scale_of(where) in arrays
     }
+    return {w: value * scales[w] if w in scales else value for w, value in arrays.items()}
 
 
 def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
@@ -76,9 +79,7 @@ def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
     return weights | {w: tf.cast(weights[w], spec.dtype) for w, spec in layer.weights().items()}
 
 
-def _product_channels(
-    layer: Layer, rounded: Mapping[str, Any]
-) -> Iterator[tuple[str, Channels]]:
+def _product_channels(layer: Layer, rounded: Mapping[str, Any]) -> Iterator[tuple[str, Channels]]:
     """Yields program paths of weights of products, and what they are in 8 bits."""
     for product in find_products(layer):
         if product.product.has_weight and not product.product.exact:

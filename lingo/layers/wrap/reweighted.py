@@ -23,7 +23,6 @@ from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 from lingo.layers import context, path
 from lingo.layers.initial import Constant, Initializer
-from lingo.layers.layer import Layer
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.wrapper import Wrapper
 

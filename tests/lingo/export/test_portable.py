@@ -110,6 +110,53 @@ def test_eight_bits_compute_nearly_the_same_in_a_quarter_of_the_weights(
     assert kernel["dtype"] == np.int8
 
 
+def test_a_network_trained_for_8_bits_computes_in_its_trained_ranges(
+    trained: Train, tmp_path: pathlib.Path
+) -> None:
+    model = trained("convolution_int8")
+    model.export(tmp_path / "lite", format="tflite", quantize="int8")
+    interpreter = tf.lite.Interpreter(model_path=str(tmp_path / "lite" / "model.tflite"))
+    tensors = interpreter.get_tensor_details()
+    found = [t["quantization"][0] for t in tensors if t["dtype"] == np.int8]
+    state = model._state.state
+    lows = [where for where in state if where.endswith("_low")]
+    assert len(lows) == 2
+    for low in lows:
+        scale = (state[low.replace("_low", "_high")] - state[low]) / 255
+        assert min(abs(np.array(found) / scale - 1)) < 1e-5
+    kernel = next(t for t in tensors if [*t["shape"]] == [8, 3, 3, 1])
+    levels = interpreter.tensor(kernel["index"])().astype("f")
+    (weight,) = (v for name, v in model.weights.items() if name.endswith("conv/w"))
+    w = np.moveaxis(weight, -1, 0)
+    scale = np.abs(w).max((1, 2, 3), keepdims=True) / np.float32(127)
+    ours = np.floor(w / scale + np.float32(0.5))
+    assert set((levels / ours)[ours != 0].ravel()) <= {-1.0, 1.0}  # a norm is part of the scale
+    assert read(tmp_path / "lite")["check"]["differences"]["predict"]["floats"] < 0.05
+
+
+def test_weights_of_8_bits_are_a_quarter_of_a_saved_model(
+    trained: Train, tmp_path: pathlib.Path
+) -> None:
+    model = trained("tiny")
+    sizes = {}
+    for kind in ("none", "int8_weights"):
+        folder = tmp_path / kind
+        model.export(folder, format="savedmodel", quantize=kind, signatures=["predict", "decode"])
+        reader = tf.train.load_checkpoint(str(folder / "1" / "variables" / "variables"))
+        types = reader.get_variable_to_dtype_map()
+        shapes = reader.get_variable_to_shape_map()
+        sizes[kind] = sum(
+            np.prod(shape) * types[name].size
+            for name, shape in shapes.items()
+            if "layers" in name and len(shape) > 1
+        )
+        for difference in read(folder)["check"]["differences"].values():
+            assert difference["floats"] < 1e-5
+            assert difference["others"] == 0
+    scales = 4 * (4 * 16 + 16 + 2 * 48)  # of the outputs of seven products
+    assert sizes["int8_weights"] <= sizes["none"] / 4 + scales
+
+
 def test_an_export_that_differs_from_its_run_leaves_nothing(
     trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +235,10 @@ def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
     [
         (Settings("onnx"), "format='onnx' is not one of savedmodel, stablehlo, tflite"),  # type: ignore[arg-type]
         (Settings("tflite", quantize="int4"), "quantize='int4' is not one of none, float16"),  # type: ignore[arg-type]
+        (
+            Settings("tflite", quantize="int8_weights"),
+            "quantize=int8_weights is of format=savedmodel, not of tflite",
+        ),
         (
             Settings("savedmodel", quantize="int8"),
             "quantize=int8 is of format=tflite, not of saved",

@@ -13,13 +13,20 @@ import pytest
 import tensorflow as tf
 
 from lingo.export.ranges import quantize_in_ranges
-from lingo.ops.quantization import Range, fake_quantize, fake_quantize_channels, natural_range
+from lingo.ops.quantization import (
+    Range,
+    center_range,
+    fake_quantize,
+    fake_quantize_channels,
+    natural_range,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
 
 RNG = np.random.default_rng(0)
 SHAPE = (1, 6, 6, 8)
 INPUT = Range(-1.5, 2.25)
+CENTERED = center_range(Range(-0.5, 1.0))
 
 
 def weight(*shape: int, axes: tuple[int, ...]) -> tf.Tensor:
@@ -34,21 +41,17 @@ class Case(NamedTuple):
     output: Range | None = None  # None: that of its values
 
 
+MATRIX = weight(8, 5, axes=(0,))
+KERNEL = weight(3, 3, 8, 4, axes=(0, 1, 2))
+DEPTHWISE = weight(3, 3, 8, 1, axes=(0, 1))
+
 CASES = {
-    "fully connected": Case(
-        lambda x, w=weight(8, 5, axes=(0,)): tf.reshape(x, [-1, 8]) @ w + tf.range(5.0)
-    ),
-    "convolution": Case(
-        lambda x, w=weight(3, 3, 8, 4, axes=(0, 1, 2)): tf.nn.conv2d(x, w, 1, "SAME") + 0.5
-    ),
+    "fully connected": Case(lambda x: tf.reshape(x, [-1, 8]) @ MATRIX + tf.range(5.0)),
+    "convolution": Case(lambda x: tf.nn.conv2d(x, KERNEL, 1, "SAME") + 0.5),
     "depthwise convolution": Case(
-        lambda x, w=weight(3, 3, 8, 1, axes=(0, 1)): tf.nn.depthwise_conv2d(
-            x, w, [1, 1, 1, 1], "SAME"
-        )
+        lambda x: tf.nn.depthwise_conv2d(x, DEPTHWISE, [1, 1, 1, 1], "SAME")
     ),
-    "batch product": Case(
-        lambda x: tf.matmul(x, x, transpose_b=True),
-    ),
+    "batch product": Case(lambda x: tf.matmul(x, constant(tf.tanh(x), CENTERED), transpose_b=True)),
     "sum": Case(lambda x: x + x[:, ::-1]),
     "product": Case(lambda x: x * x[:, ::-1]),
     "relu": Case(tf.nn.relu, INPUT),
@@ -77,7 +80,7 @@ def test_an_operation_differs_by_one_level_at_most(name: str) -> None:
     scale = (output.high - output.low) / 255
     expected = fake_quantize(plain, output).numpy()
     assert np.abs(found - expected).max() <= 1.01 * scale
-    assert np.abs(found - expected).mean() <= 0.2 * scale
+    assert np.abs(found - expected).mean() <= 0.3 * scale
 
 
 def constant(x: tf.Tensor, limits: Range) -> tf.Tensor:
@@ -96,8 +99,8 @@ def lite(compute: Callable[[tf.Tensor], tf.Tensor], examples: list[tf.Tensor]) -
     interpreter = tf.lite.Interpreter(model_content=content)
     interpreter.allocate_tensors()
     (given,), (result,) = interpreter.get_input_details(), interpreter.get_output_details()
-    types = {t["name"]: t["dtype"] for t in interpreter.get_tensor_details()}
-    print([o["op_name"] for o in interpreter._get_ops_details()], types)
+    types = [t["dtype"] for t in interpreter.get_tensor_details()]
+    assert types.count(np.float32) == 2  # those of the input and of the output
     found = []
     for x in examples:
         interpreter.set_tensor(given["index"], x.numpy())

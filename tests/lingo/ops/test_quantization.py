@@ -4,8 +4,10 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.ops.quantization import (
     Range,
+    center_range,
     fake_quantize,
     fake_quantize_channels,
+    fake_quantize_constant,
     natural_range,
     quantize_channels,
     symmetric_range,
@@ -122,3 +124,37 @@ def test_ranges_of_values_include_zero_and_have_no_gradient():
     np.testing.assert_array_equal(low, [[0.0], [-3.0]])
     np.testing.assert_array_equal(high, [[2.0], [0.0]])
     assert tape.gradient(total, x) is None
+
+
+@pytest.mark.parametrize("limits", [(-1.0, 1.0), (-2.0, 0.3), (0.0, 2.5), (0.0, 0.0)])
+def test_the_operation_that_converters_read_rounds_alike(limits):
+    x = tf.constant(SOME)
+    np.testing.assert_array_equal(
+        fake_quantize_constant(x, Range(*limits)), fake_quantize(x, Range(*limits))
+    )
+    half = tf.cast(x, tf.bfloat16)
+    assert fake_quantize_constant(half, Range(*limits)).dtype == tf.bfloat16
+
+
+def test_a_converter_reads_ranges_of_constants_alone():
+    def kinds(*ends):
+        function = tf.function(lambda x, *ends: fake_quantize_constant(x, Range(*(ends or ENDS))))
+        specs = [tf.TensorSpec([4]), *(tf.TensorSpec([]) for _ in ends)]
+        graph = function.get_concrete_function(*specs).graph
+        return {op.type for op in graph.get_operations()}
+
+    ENDS = (np.float32(-1.0), np.float32(0.5))
+    assert "FakeQuantWithMinMaxArgs" in kinds()
+    assert "FakeQuantWithMinMaxArgs" not in kinds(*ENDS)
+
+
+def test_only_a_range_that_is_known_is_centered():
+    low, high = center_range(Range(tf.constant(-3.0), 2.0))
+    assert (low, high) == (-3.0, 3.0 * 127 / 128)
+
+    @tf.function
+    def ends(low):
+        assert center_range(Range(low, 2.0)).low is low
+        return low
+
+    ends(tf.constant(-1.0))

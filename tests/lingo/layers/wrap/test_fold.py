@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,26 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers import FeedForward, Layer, Lora, Remat, Repeat, Stack, WeightNorm, context
+from lingo.layers import (
+    FeedForward,
+    Layer,
+    Lora,
+    MoE,
+    PassiveAsymQDomain,
+    Quantized,
+    Remat,
+    Repeat,
+    SoftmaxHead,
+    Stack,
+    TopNRouter,
+    WeightNorm,
+    WeightQDomain,
+    context,
+)
 from lingo.layers.context import Call
-from lingo.layers.wrap.fold import fold_weights
+from lingo.layers.wrap.fold import fold_weights, restore_weights, store_weights
 from lingo.layers.wrap.reweighted import Reweighted
+from tasks.lm.model import LanguageModel
 
 D = 4
 X = tf.constant(np.random.default_rng(0).normal(size=(2, 3, D)).astype("f"))
@@ -84,3 +101,83 @@ def test_the_call_that_is_folded_stays_as_it_was(with_weights) -> None:
     fold_weights(layer, call)
     assert not call.weights_ready
     assert all(call.weights[where] is w for where, w in before.items())
+
+
+# ---- weights of 8 bits
+
+FFN = FeedForward.params(hidden_dim=6, gated=True)
+WEIGHTS = Quantized.params(layer=FFN, domain=WeightQDomain)
+EIGHT_BITS = {
+    "no wrapper": Stack.params(layer=FFN, num_layers=2),
+    "weights alone": Stack.params(layer=WEIGHTS, num_layers=2),
+    "around a scan": WEIGHTS.copy().set(layer=Repeat.params(layer=FFN, num_layers=2)),
+    "four bits": Repeat.params(layer=WEIGHTS.copy().set(domain=WeightQDomain.params(bits=4))),
+    "measured ranges": Repeat.params(layer=Quantized.params(layer=FFN)),
+    "around another": Stack.params(layer=Quantized.params(layer=LORA, domain=WeightQDomain)),
+    "vectorized": MoE.params(expert=WEIGHTS, num_experts=2, router=TopNRouter),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [*((form, "float32") for form in EIGHT_BITS), ("around a scan", "bfloat16")],
+)
+def test_weights_of_8_bits_compute_what_rounded_weights_do(
+    form: str, dtype: str, draw: Callable
+) -> None:
+    layer = EIGHT_BITS[form].copy().set(dtype=dtype).build(dim=D)
+    weights = {where: tf.constant(w) for where, w in draw(layer).items()}
+    state = {where: tf.fill(s.program_shape, 1.5) for where, s in layer.states().items()}
+    plain = layer
+    if form == "no wrapper":  # of equal paths
+        plain = Quantized.params(layer=EIGHT_BITS[form], domain=WeightQDomain)
+        plain = plain.copy().set(dtype=dtype).build(dim=D)
+
+    @tf.function
+    def outputs(weights: Any, state: Any) -> Any:
+        stored = store_weights(layer, Call(weights=weights, state=state))
+        ready = Call(weights=stored, state=state, weights_ready=True)
+        rows = tf.range(2)
+        return (
+            called(plain, Call(weights=weights, state=state, rows=rows)),
+            called(layer, dataclasses.replace(ready, rows=rows)),
+            stored,
+        )
+
+    expected, found, stored = outputs(weights, state)
+    np.testing.assert_array_equal(*(tf.cast(y, tf.float32) for y in (expected, found)))
+    levels = {where for where, value in stored.items() if value.dtype == tf.int8}
+    names = {where.rpartition("/")[2] for where in levels}
+    assert names == ({"w_in", "w_gate", "w_out"} if "another" not in form else {"w_in", "w_out"})
+    assert levels == {where.removesuffix(":scale") for where in stored if ":scale" in where}
+    if form == "four bits":
+        assert max(int(tf.reduce_max(stored[where])) for where in levels) == 7
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [PassiveAsymQDomain.params(per_channel=False), PassiveAsymQDomain.params(bits=12)],
+    ids=["one range", "12 bits"],
+)
+def test_weights_that_a_domain_rounds_otherwise_are_rounded_once_more(
+    domain: Any, draw: Callable
+) -> None:
+    layer = Quantized.params(layer=FFN, domain=domain).build(dim=D)
+    call = Call(weights=draw(layer))
+    stored, rounded = store_weights(layer, call), fold_weights(layer, call).weights
+    for where, value in restore_weights(stored).items():
+        half = np.abs(rounded[where]).max(0) / 254
+        assert (np.abs(value - rounded[where]) <= 1.001 * half).all()
+
+
+def test_heads_routers_and_embeddings_are_not_stored_in_8_bits(draw: Callable) -> None:
+    model = LanguageModel.params(dim=D, vocab_size=5, stack=Stack.params(layer=FFN))
+    layer = model.copy().set(head=SoftmaxHead).build()
+    weights = draw(layer)
+    stored = store_weights(layer, Call(weights=weights))
+    kept = {where for where in weights if stored[where].dtype == tf.float32}
+    assert kept == {"embedding/table", "head/w", "norm/scale"}
+    sizes = {where: np.asarray(value).nbytes for where, value in stored.items()}
+    assert sum(n for w, n in sizes.items() if w.startswith("stack") and ":" not in w) == sum(
+        weights[where].numpy().nbytes // 4 for where in weights if where.startswith("stack")
+    )
