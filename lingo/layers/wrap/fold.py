@@ -61,16 +61,14 @@ def store_weights(layer: Layer, call: Call) -> dict[str, Any]:
 def restore_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns program path -> array of float weights, for weights as `store_weights` returns."""
     arrays = {where: np.asarray(value) for where, value in weights.items()}
-    scales = {
-        where: arrays.pop(path.scale_of(where))
-        for where in weights
-        if path.scale_of(where) in arrays
-    }
-    return {w: value * scales[w] if w in scales else value for w, value in arrays.items()}
+    for where in weights:
+        if (scale := path.scale_of(where)) in arrays:
+            arrays[where] = arrays[where] * arrays.pop(scale)
+    return arrays
 
 
 def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
-    """Returns the weights of a call after wrappers that compute them, in the dtype of the layers."""
+    """Returns the weights of a call, those of wrappers computed, in the dtype of the layers."""
     weights = dict(call.weights)
     for part in layer.tree():  # a wrapper comes before what it wraps
         if isinstance(part, Reweighted):
