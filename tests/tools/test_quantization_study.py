@@ -1,0 +1,45 @@
+"""The page of the study of 8 bits shows what is in the file of its results."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.studies import quantization
+from tools.studies.__main__ import RESULTS
+from tools.studies.page import fill_tables
+from tools.studies.trial import Results, configuration_digest
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return Results(RESULTS / "quantization.jsonl")
+
+
+def test_every_line_is_of_an_experiment_as_it_is(results: Results) -> None:
+    assert [result.trial for result in results.stale] == []
+    wanted = {configuration_digest(trial) for trial in quantization.trials(results)}
+    assert {result.digest for result in results} == wanted
+
+
+def test_the_tables_are_those_of_the_results(results: Results) -> None:
+    page = quantization.PAGE.read_text()
+    assert page == fill_tables(page, quantization.tables(results))
+
+
+def test_8_bits_lose_what_the_page_promises_at_most(results: Results) -> None:
+    for plain, trained in quantization.IMAGES.values():
+        for one, other in zip(*map(quantization.over_seeds, (plain, trained)), strict=True):
+            lost = _metric(results, one, "none/accuracy") - _metric(results, other, "int8/accuracy")
+            assert lost <= 0.01
+    for trial in quantization.over_seeds(quantization.IMAGES["LeNet-5"][1]):
+        assert _metric(results, trial, "int8/bytes") < 0.3 * 3_058_724
+    for experiment in quantization.TEXT:
+        for trial in quantization.over_seeds(experiment):
+            bits = [_metric(results, trial, f"{form}/bits") for form in quantization.WEIGHTS]
+            assert bits[1] - bits[0] <= 0.01
+
+
+def _metric(results: Results, trial: quantization.Trial, tag: str) -> float:
+    value = results.metric(trial, tag)
+    assert value is not None
+    return value
