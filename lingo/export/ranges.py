@@ -21,7 +21,7 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
     from tensorflow.lite.python.convert import mlir_quantize
     from tensorflow.lite.tools import flatbuffer_utils
 
-    model = flatbuffer_utils.convert_bytearray_to_object(bytearray(calibrated))
+    model: Any = flatbuffer_utils.convert_bytearray_to_object(bytearray(calibrated))
     for graph in model.subgraphs:
         for operation in graph.operators:
             ranges = [
@@ -33,7 +33,8 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
                     _copy_range(*ranges)
                 case "BATCH_MATMUL":
                     _center_range(ranges[1])
-    return mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
+    content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
+    return content
 
 
 def _copy_range(integers: Any, floats: Any) -> None:

@@ -140,17 +140,14 @@ class Attention(DotProductAttention):
 
     def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
         """Returns old and new keys and values, [B, K, S, H], of [B, K, C, H]; caches the last."""
-        new = self._to_cache("key", key) | self._to_cache("value", value)
-        both, last = {}, {}
+        new, both = self._to_cache("key", key) | self._to_cache("value", value), {}
         for names in (("key", "value"), ("key_scale", "value_scale")):
             if names[0] in new:
-                pairs = [[getattr(self, name) for name in names], [new[name] for name in names]]
-                for name, all_positions, kept in zip(
-                    names, *self._append(*pairs, index), strict=True
-                ):
-                    both[name], last[name] = all_positions, kept
-        for name, memory in last.items():
-            self.new_cache(name, memory)
+                old = [getattr(self, name) for name in names]
+                joined, last = self._append(old, [new[name] for name in names], index)
+                both |= zip(names, joined, strict=True)
+                for name, memory in zip(names, last, strict=True):
+                    self.new_cache(name, memory)
         return [self._from_cache(name, both) for name in ("key", "value")]
 
     def _append(

@@ -150,17 +150,21 @@ class DotProductAttention(Layer, interface=True):
 
         S is `length`, or, if that is None, the positions that decoding has room for.
         """
-        num, axis = self._num_heads(name.rpartition("_")[2])
-        dims = {name: (self._head_dim, "head_dim", self.p.cache_dtype)}
-        if self.p.cache_dtype is not None:
-            dims[f"{name}_scale"] = (1, None, "float32")
-        for part, (width, width_axis, dtype) in dims.items():
-            if length is None:
-                shape, axes = [num, width], (axis, width_axis)
-                self.cache(part, shape, axes=axes, per_position=True, position_axis=1, dtype=dtype)
-            else:
-                shape = [num, length, width]
-                self.cache(part, shape, axes=(axis, None, width_axis), dtype=dtype)
+        dtype = self.p.cache_dtype
+        self._declare_heads(name, length, self._head_dim, "head_dim", dtype)
+        if dtype is not None:
+            self._declare_heads(f"{name}_scale", length, 1, None, "float32")
+
+    def _declare_heads(
+        self, name: str, length: int | None, width: int, width_axis: str | None, dtype: Any
+    ) -> None:
+        num, axis = self._num_heads("key")
+        if length is None:
+            shape, axes = [num, width], (axis, width_axis)
+            self.cache(name, shape, axes=axes, per_position=True, position_axis=1, dtype=dtype)
+        else:
+            shape, axes = [num, length, width], (axis, None, width_axis)
+            self.cache(name, shape, axes=axes, dtype=dtype)
 
     def _to_cache(self, name: str, heads: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns keys or values, [B, heads, positions, H], as they are in caches, by their names.
