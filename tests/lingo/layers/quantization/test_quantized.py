@@ -11,6 +11,7 @@ from lingo.layers.inputs import BatchRequirements
 from lingo.ops import random
 from lingo.ops.quantization import fake_quantize, fake_quantize_channels, value_range
 from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
 
 B, T, D = 2, 3, 4
 HEADS = nn.Attention.params(num_heads=2)
@@ -177,3 +178,26 @@ def test_refusals():
     repeated = nn.Repeat.params(num_layers=2, layer=nn.FeedForward.params(dim=D))
     with pytest.raises(ParamError, match=r"matches some of the layers stacked"):
         quantized(repeated, pattern="layers/0/.*")
+
+
+def test_a_whole_model_trains_as_with_its_stack_quantized():
+    stack = nn.Stack.params(layer=TRANSFORMER)
+    whole = Quantized.params(layer=LanguageModel.params(dim=D, stack=stack))
+    inside = LanguageModel.params(dim=D, stack=Quantized.params(layer=stack))
+    batch = {"tokens": tf.constant([[1, 2, 3]]), "targets": tf.constant([[2, 3, 4]])}
+    batch |= {"segments": tf.ones([1, 3], tf.int32), "positions": tf.constant([[0, 1, 2]])}
+    losses = []
+    for model in (whole, inside):
+        task = LanguageModeling.params(model=model, vocab_size=6, chunk_size=2).build()
+        values = initial_values(task)
+        fields = {"state": values.state, "training": True, "rows": tf.range(1)}
+        fields["key"] = random.root_key(0)
+        found, _ = context.apply(
+            task, values.weights, {**batch, "weights": tf.ones([1])}, method="loss", call=fields
+        )
+        losses.append(float(found["cross_entropy"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    layer = whole.copy().set().build(vocab_size=6)
+    assert layer.embedding is layer.layer.embedding
+    with pytest.raises(AttributeError, match="no attribute 'decoder'"):
+        layer.decoder
