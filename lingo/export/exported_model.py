@@ -37,9 +37,10 @@ class ExportedModel:
     """A task with the weights of a run, for functions that are traced any number of times.
 
     `module` holds the weights, program path -> variable. With `compiled`, layers compute as they do
-    under XLA, with static shapes, and the weights are constants of what is traced. With
-    `weights_ready` they are those of `fold_weights` or `store_weights`; with `constant_ranges`
-    moving statistics are constants, and ranges of quantization operations that converters read.
+    under XLA, with static shapes, and the weights are constants of what is traced. Weights are those
+    of `fold_weights` or `store_weights`: the compilers of other programs divide, and so round,
+    otherwise. With `constant_ranges` moving statistics are constants, and ranges of quantization
+    operations that converters read.
     """
 
     def __init__(
@@ -49,7 +50,6 @@ class ExportedModel:
         state: Arrays,
         *,
         compiled: bool = False,
-        weights_ready: bool = False,
         constant_ranges: bool = False,
     ) -> None:
         self.experiment, self.task = experiment, experiment.task
@@ -59,7 +59,7 @@ class ExportedModel:
         hold = np.asarray if compiled or constant_ranges else tf.Variable
         self.module.state = {where: hold(value) for where, value in state.items()}
         self._place = Placement(
-            compiled=compiled, weights_ready=weights_ready, constant_ranges=constant_ranges
+            compiled=compiled, weights_ready=True, constant_ranges=constant_ranges
         )
 
     def predict(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -55,11 +55,6 @@ class Settings(NamedTuple):
     batch_size: int = 1  # examples of a call, where shapes are static
     quantize: Quantize = "none"  # the numbers of TensorFlow Lite, or of the weights of a SavedModel
 
-    @property
-    def weights_ready(self) -> bool:
-        """Whether it takes the weights that products multiply: a converter rounds nothing again."""
-        return self.format == "tflite" or self.quantize == "int8_weights"
-
     def check(self) -> None:
         """Raises ParamError for settings that do not suit each other."""
         if self.format not in (formats := get_args(Format)):
@@ -94,8 +89,7 @@ def export_portable(
 
     Args:
         experiment: that of the trained model.
-        weights: program path -> float32 [*stacked axes, ...], or, if the settings say
-            `weights_ready`, what `fold_state` or `store_state` returns.
+        weights: program path -> [*stacked axes, ...], as `fold_state` or `store_state` returns.
         state: the same of moving statistics, float32.
         folder: it must not exist, its parent must.
         settings: the format and what is exported.
@@ -117,7 +111,6 @@ def export_portable(
         weights,
         state,
         compiled=settings.format == "stablehlo",
-        weights_ready=settings.weights_ready,
         constant_ranges=settings.quantize == "int8",
     )
     signatures = _signatures(model, specs, settings)

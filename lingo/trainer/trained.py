@@ -336,7 +336,7 @@ class Trained:
         saved = json.loads(self._run.read(CONFIG) or "{}")
         settings = Settings(format, tuple(signatures), batch_size, quantize)
         settings.check()
-        state, program = self._state_to_export(settings), self._program
+        state, program = self._state_to_export(quantize), self._program
         if quantize == "int8_weights":
             program = StoredProgram(self.experiment.learner, state, compiled=False)
         export_portable(
@@ -354,13 +354,13 @@ class Trained:
             },
         )
 
-    def _state_to_export(self, settings: Settings) -> TrainState:
+    def _state_to_export(self, quantize: Quantize) -> TrainState:
         state = self._evaluation_state
-        if settings.quantize == "int8_weights":
+        if quantize == "int8_weights":
             return state if self._is_stored else store_state(self.experiment.task, state)
         if self._is_stored:
             state = state._replace(weights=restore_weights(state.weights))
-        return fold_state(self.experiment.task, state) if settings.weights_ready else state
+        return fold_state(self.experiment.task, state)
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):

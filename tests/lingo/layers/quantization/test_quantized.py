@@ -200,4 +200,4 @@ def test_a_whole_model_trains_as_with_its_stack_quantized():
     layer = whole.copy().set().build(vocab_size=6)
     assert layer.embedding is layer.layer.embedding
     with pytest.raises(AttributeError, match="no attribute 'decoder'"):
-        layer.decoder
+        _ = layer.decoder
