@@ -36,11 +36,11 @@ class Reads(NamedTuple):
 class ExportedModel:
     """A task with the weights of a run, for functions that are traced any number of times.
 
-    `module` holds the weights, program path -> variable. With `compiled`, layers compute as they do
-    under XLA, with static shapes, and the weights are constants of what is traced. Weights are those
-    of `fold_weights` or `store_weights`: the compilers of other programs divide, and so round,
-    otherwise. With `constant_ranges` moving statistics are constants, and ranges of quantization
-    operations that converters read.
+    `module` holds the weights, program path -> variable: those of `fold_weights` or
+    `store_weights`, as compilers of other programs divide, and so round, otherwise. With `compiled`
+    layers compute as they do under XLA, with static shapes, and the weights are constants of what
+    is traced. With `constant_ranges` moving statistics are constants, too, and ranges of
+    quantization are operations that converters read.
     """
 
     def __init__(
