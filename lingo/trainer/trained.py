@@ -20,6 +20,7 @@ from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
+from lingo.export.exported_model import ExportedModel
 from lingo.export.formats import Format, Quantize
 from lingo.export.hugging_face import FloatType, export_hugging_face
 from lingo.export.portable import Settings, export_portable
@@ -326,6 +327,11 @@ class Trained:
                 "weights": which,
             },
         )
+
+    def exported_model(self) -> ExportedModel:
+        """Returns the task with the weights of evaluations as functions that can be traced."""
+        state = self._state.select(self.experiment.p.evaluate.weights)
+        return ExportedModel(self.experiment, state.weights, state.state)
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):
