@@ -205,9 +205,7 @@ class Service:
         if given["name"] != name:
             raise _not_found(f"there is no model {given['name']!r:.100}: there is {name}")
         if given.get("version", version) != version:
-            raise _not_found(
-                f"there is no version {given['version']!r:.100} of {name}: {version} is"
-            )
+            raise _not_found(f"{name} has no version {given['version']!r:.100}: it has {version}")
         if given.get("verb", "predict") != "predict":
             raise _not_found(f"{name} has no {given['verb']!r:.100}: it has predict")
 

@@ -140,7 +140,7 @@ def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> Serv
 
 
 def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) -> ServedModel:
-    if "/" in name or ":" in name or not name:
+    if "/" in name or ":" in name:
         raise ParamError(f"--name={name} is a part of a path: it has no / and no :")
     signatures = {one: ServedSignature(one, function) for one, function in functions.items()}
     return ServedModel(name, version, signatures, owner)

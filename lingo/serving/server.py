@@ -34,9 +34,11 @@ def bind(host: str, port: int) -> socket.socket:
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
+        with contextlib.ExitStack() as stack:
+            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            stack.pop_all()  # it stays open
     except OSError as error:
         raise ParamError(f"--host={host} --port={port} cannot be used: {error.strerror}") from None
     return bound

@@ -20,9 +20,10 @@ with 143 or 130. A second signal ends it at once.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -77,9 +78,10 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     if (values.run is None) == (values.export is None):
         raise UsageError("what is served? lingo serve --run=DIR, or --export=FOLDER")
-    server = _import_server()
-    from lingo.serving.app import Limits  # slow
+    _check_packages()
+    from lingo.serving.app import Limits
     from lingo.serving.batcher import BatchLimits
+    from lingo.serving.server import bind, serve
 
     limits = Limits(
         batch=BatchLimits(
@@ -91,16 +93,17 @@ def run(values: flags.FlagValues, word: str) -> int:
         timeout_seconds=values.timeout or 60,
         read_timeout_seconds=values.read_timeout or 10,
     )
-    bound = server.bind(values.host or _HOST, _PORT if values.port is None else values.port)
-    model = _load(values)
-
-    def print_address() -> None:
-        host, port = bound.getsockname()[:2]
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    host, port = values.host or _HOST, _PORT if values.port is None else values.port
+    with bind(host, port) as bound:
+        model = _load(values)
         print(f"{model.name}, version {model.version}: {', '.join(model.signatures)}")
-        print(f"serving at http://{address}/v1/models/{model.name}", flush=True)
 
-    server.serve(model, limits, bound, report=_print_error, on_ready=print_address)
+        def print_address() -> None:
+            place = f"[{host}]" if ":" in host else host
+            path = f"{place}:{bound.getsockname()[1]}/v1/models/{model.name}"
+            print(f"serving at http://{path}", flush=True)
+
+        serve(model, limits, bound, report=_print_error, on_ready=print_address)
     return 0
 
 
@@ -122,16 +125,12 @@ def _load(values: flags.FlagValues) -> ServedModel:
         return load_run(trained, Path(values.run), name=values.name)
 
 
-def _import_server() -> Any:
-    try:
-        from lingo.serving import server
-    except ImportError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
+def _check_packages() -> None:
+    """Raises MissingPackage without the packages of the extra."""
+    if any(importlib.util.find_spec(package) is None for package in ("starlette", "uvicorn")):
         raise MissingPackage(
             "serving needs packages that are not installed: pip install 'lingo-tf[serve]'"
-        ) from None
-    return server
+        )
 
 
 def _positive(name: str, help: str, values: flags.FlagValues) -> None:
