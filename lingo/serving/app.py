@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lingo.config.errors import LingoError
 from lingo.serving import codec, prometheus
 from lingo.serving.batcher import Batcher, BatchLimits
 from lingo.serving.model import ServedModel
@@ -98,7 +99,11 @@ class Service:
                 *(Route(f"{path}/metadata", self._metadata) for path in paths),
                 *(Route(path, self._status) for path in paths),
             ],
-            exception_handlers={Refusal: _answer_refusal, HTTPException: self._answer_http_error},
+            exception_handlers={
+                Refusal: _answer_refusal,
+                HTTPException: self._answer_http_error,
+                Exception: _answer_failure,  # and then it is raised, for the server's output
+            },
         )
 
     def close(self) -> None:
@@ -127,20 +132,27 @@ class Service:
 
     async def _post(self, request: Request) -> Response:
         """Answers a request for predictions, and counts it."""
-        begin, request.state.signature = time.monotonic(), ""
+        begin, status = time.monotonic(), HTTPStatus.INTERNAL_SERVER_ERROR.value
+        request.state.signature = ""
+        try:
+            response = await self._answer(request)
+            status = response.status_code
+        finally:
+            self._requests.add(request.state.signature, str(status))
+            self._latency.observe(request.state.signature, time.monotonic() - begin)
+        return response
+
+    async def _answer(self, request: Request) -> Response:
         try:
             with self._admit():
-                response = await self._predict(request)
+                return await self._predict(request)
         except Refusal as refusal:
-            response = _answer_refusal(request, refusal)
+            return _answer_refusal(request, refusal)
         except ClientDisconnect:
-            response = Response(status_code=_NOBODY_READS)
-        except Exception as error:  # noqa: BLE001  # it must not end the other requests
-            self._report(f"{request.url.path} failed: {type(error).__name__}: {error}")
-            response = _error(HTTPStatus.INTERNAL_SERVER_ERROR, "the model failed: see the server")
-        self._requests.add(request.state.signature, str(response.status_code))
-        self._latency.observe(request.state.signature, time.monotonic() - begin)
-        return response
+            return Response(status_code=_NOBODY_READS)
+        except LingoError as error:
+            self._report(f"{request.url.path} failed: {error}")
+            return _answer_failure(request, error)
 
     @contextlib.contextmanager
     def _admit(self) -> Iterator[None]:
@@ -223,6 +235,10 @@ class Service:
 def _answer_refusal(request: Request, error: Exception) -> Response:
     refusal = cast(Refusal, error)
     return _error(refusal.status, str(refusal), refusal.headers)
+
+
+def _answer_failure(request: Request, error: Exception) -> Response:
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "the model failed: see the server's output")
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -13,6 +13,7 @@ Axes: B examples of a request or a batch.
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lingo.export.exported_model import Arrays
+from lingo.runtimes.runtime import ProgramError
 from lingo.serving.model import ServedSignature
 from lingo.serving.refusal import Refusal
 
@@ -50,9 +52,6 @@ class _Request:
         return tuple(sorted(shapes))
 
 
-_Outcome = Arrays | Exception
-
-
 class Batcher:
     """Computes a signature of a model for requests of one event loop, several at a time."""
 
@@ -66,13 +65,14 @@ class Batcher:
         """`observe` is called with the number of examples of each batch."""
         self.signature, self.limits, self._observe = signature, limits, observe
         self._waiting: dict[Hashable, list[_Request]] = {}
+        self._failed: collections.deque[_Request] = collections.deque()  # in a batch
         self._num_computing = 0
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=signature.name)
 
     @property
     def num_waiting(self) -> int:
-        """The number of requests that are in no batch yet."""
-        return sum(map(len, self._waiting.values()))
+        """The number of requests that are not being computed."""
+        return sum(map(len, self._waiting.values())) + len(self._failed)
 
     async def compute(self, inputs: Arrays) -> Arrays:
         """Returns the outputs, {name: [B, ...]}, for inputs of the signature, {name: [B, ...]}.
@@ -108,10 +108,13 @@ class Batcher:
             self._num_computing += 1
             self._observe(_num_examples(batch))
             done = loop.run_in_executor(self._threads, compute_batch, self.signature, batch)
-            done.add_done_callback(lambda done, batch=batch: self._finish(batch, done.result()))
+            done.add_done_callback(lambda done, batch=batch: self._finish(batch, done))
 
     def _take(self) -> list[_Request]:
         """Removes and returns the requests of a batch that is due; none if there is none."""
+        while self._failed:
+            if not (request := self._failed.popleft()).future.done():
+                return [request]
         for key, requests in [*self._waiting.items()]:
             requests = [request for request in requests if not request.future.done()]
             size = self._num_fitting(requests)
@@ -131,15 +134,19 @@ class Batcher:
         sizes = itertools.accumulate(request.num_examples for request in requests)
         return sum(size <= self.limits.max_examples for size in sizes)
 
-    def _finish(self, batch: Sequence[_Request], outcomes: Sequence[_Outcome]) -> None:
+    def _finish(self, batch: Sequence[_Request], done: asyncio.Future[list[Arrays]]) -> None:
+        """Gives each request of a batch its outputs; if it failed, each is computed alone."""
         self._num_computing -= 1
-        for request, outcome in zip(batch, outcomes, strict=True):
+        error = done.exception()
+        if error is not None and len(batch) > 1:
+            self._failed += batch
+        for i, request in enumerate(batch):
             if request.future.done():  # cancelled meanwhile
                 continue
-            if isinstance(outcome, Exception):
-                request.future.set_exception(outcome)
-            else:
-                request.future.set_result(outcome)
+            if error is None:
+                request.future.set_result(done.result()[i])
+            elif len(batch) == 1:
+                request.future.set_exception(error)
         self._start_batches()
 
 
@@ -147,41 +154,31 @@ def _num_examples(requests: Sequence[_Request]) -> int:
     return sum(request.num_examples for request in requests)
 
 
-def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list[_Outcome]:
-    """Returns what each request gets: its outputs, or its error."""
-    if len(batch) > 1:
-        together = _compute(
-            signature,
-            {
-                name: np.concatenate([request.padded[name] for request in batch])
-                for name in signature.inputs
-            },
-        )
-        if not isinstance(together, Exception):
-            return _split(signature, batch, together)
-    return [_compute(signature, request.inputs) for request in batch]
+def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list[Arrays]:
+    """Returns the outputs of each request, without those that were computed for padding.
+
+    Raises what the signature raises, and ProgramError if its outputs are not of examples.
+    """
+    if len(batch) == 1:
+        return [_compute(signature, batch[0].inputs)]
+    inputs = {
+        name: np.concatenate([request.padded[name] for request in batch])
+        for name in signature.inputs
+    }
+    outputs = _compute(signature, inputs)
+    found, end = [], 0
+    for request in batch:
+        begin, end = end, end + request.num_examples
+        own = {name: value[begin:end] for name, value in outputs.items()}
+        found.append(signature.cut(own, inputs=request.inputs, padded=request.padded))
+    return found
 
 
-def _compute(signature: ServedSignature, inputs: Arrays) -> _Outcome:
-    try:
-        outputs = signature.compute(inputs)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it answers the request
-        return error
-    size = len(next(iter(inputs.values())))
+def _compute(signature: ServedSignature, inputs: Arrays) -> Arrays:
+    outputs, size = signature.compute(inputs), len(next(iter(inputs.values())))
     for name, value in outputs.items():
         if value.shape[:1] != (size,):
-            return ValueError(f"{signature.name}: {name} has shape {value.shape}: not {size} rows")
+            raise ProgramError(
+                f"{signature.name}: {name} has shape {[*value.shape]} for {size} examples"
+            )
     return outputs
-
-
-def _split(
-    signature: ServedSignature, batch: Sequence[_Request], outputs: Arrays
-) -> list[_Outcome]:
-    """Returns the rows of each request, without those columns that were computed for padding."""
-    ends = np.cumsum([request.num_examples for request in batch])
-    outcomes: list[_Outcome] = []
-    for request, end in zip(batch, ends.tolist(), strict=True):
-        rows = slice(end - request.num_examples, end)
-        own = {name: value[rows] for name, value in outputs.items()}
-        outcomes.append(signature.cut(own, inputs=request.inputs, padded=request.padded))
-    return outcomes

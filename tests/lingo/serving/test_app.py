@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from lingo.runtimes.runtime import ProgramError
 from lingo.serving.app import Limits, Service
 from lingo.serving.batcher import BatchLimits
 from lingo.serving.model import ServedModel
@@ -45,6 +46,7 @@ class Client:
     def __init__(self, service: Service) -> None:
         self.service, self.app = service, service.app()
         self.num_chunks_read = 0
+        self.sent: list[Any] = []  # by the last answer
 
     async def ask(
         self, method: str, path: str, chunks: AsyncIterator[bytes] | bytes = b"", **headers: str
@@ -53,7 +55,7 @@ class Client:
         if isinstance(chunks, bytes):
             headers = {"content-length": str(len(chunks)), **headers}
         body = one_chunk(chunks) if isinstance(chunks, bytes) else chunks
-        sent: list[Any] = []
+        sent = self.sent = []
 
         async def receive() -> Any:
             async for chunk in body:
@@ -269,14 +271,29 @@ def test_a_failure_of_the_model_is_reported_and_the_next_request_answered(
     client: Client, model: ServedModel, reports: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(inputs: Any) -> Any:
-        raise RuntimeError("no device")
+        raise ProgramError("double: no device")
 
     with monkeypatch.context() as patch:
         patch.setattr(model.signatures["double"], "compute", fail)
         found = client.post(doubles(1))
-    assert (found.status, found.error) == (500, "the model failed: see the server")
-    assert reports == [f"{PREDICT} failed: RuntimeError: no device"]
+    assert (found.status, found.error) == (500, "the model failed: see the server's output")
+    assert reports == [f"{PREDICT} failed: double: no device"]
     assert client.post(doubles(1)).status == 200
+
+
+def test_an_error_that_nobody_expects_is_raised_counted_and_answered(
+    client: Client, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(inputs: Any) -> Any:
+        raise RuntimeError("a mistake of lingo's")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model.signatures["double"], "compute", fail)
+        with pytest.raises(RuntimeError, match="a mistake of lingo's"):
+            client.post(doubles(1))
+    assert client.sent[0]["status"] == 500
+    assert 'signature="double",status="500"} 1' in client.get("/metrics").body.decode()
+    assert client.service.num_running == 0
 
 
 def test_a_client_that_is_gone_fails_nothing(client: Client, reports: list[str]) -> None:

@@ -93,7 +93,6 @@ def test_a_run_is_served_as_it_predicts_and_padding_changes_nothing(run: Path) -
 
     together = asyncio.run(requests())
     for request, found in zip(together, compute_batch(score, together), strict=True):
-        assert not isinstance(found, Exception)
         alone = score.compute(request.inputs)
         assert {*found} == {*alone}
         for name, value in alone.items():
@@ -111,5 +110,4 @@ def test_prompts_of_different_lengths_are_continued_as_each_alone(run: Path) -> 
 
     together = asyncio.run(requests())
     for request, found in zip(together, compute_batch(decode, together), strict=True):
-        assert not isinstance(found, Exception)
         assert found["tokens"].tolist() == decode.compute(request.inputs)["tokens"].tolist()
