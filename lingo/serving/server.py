@@ -60,6 +60,7 @@ def serve(
     with Signals() as signals:
         server = _Server(service, signals, on_ready)
         asyncio.run(server.serve(sockets=[bound]))
+        service.close()
         signals.check()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ import tensorflow as tf
 
 import lingo
 from lingo.config.params import ParamError
-from lingo.serving.batcher import _Request, compute_batch
+from lingo.serving.batcher import Batcher, BatchLimits, _Request, compute_batch
 from lingo.serving.model import ServedModel, load_export, load_run
+from lingo.serving.refusal import Refusal
 from tests.lingo.serving.conftest import trace_all
 
 TINY = (
@@ -103,11 +105,24 @@ def test_a_run_is_served_as_it_predicts_and_padding_changes_nothing(run: Path) -
 def test_prompts_of_different_lengths_are_continued_as_each_alone(run: Path) -> None:
     decode = load_run(lingo.load(run), run).signatures["decode"]
 
-    async def requests() -> list[_Request]:
-        prompts = [np.arange(3, 3 + size, dtype=np.int32)[None] for size in (2, 7, 5)]
-        inputs = [{"tokens": p, "lengths": np.array([p.shape[1]], np.int32)} for p in prompts]
-        return [_Request(one, decode.pad(one)) for one in inputs]
+    def inputs(size: int, length: int) -> dict[str, np.ndarray]:
+        prompt = np.arange(3, 3 + size, dtype=np.int32)[None]
+        return {"tokens": prompt, "lengths": np.array([length], np.int32)}
 
-    together = asyncio.run(requests())
-    for request, found in zip(together, compute_batch(decode, together), strict=True):
-        assert found["tokens"].tolist() == decode.compute(request.inputs)["tokens"].tolist()
+    prompts = [inputs(size, size) for size in (2, 7, 5)]
+
+    async def ask() -> list[Any]:
+        limits = BatchLimits(4, 600.0)
+        batcher = Batcher(decode, limits, observe=sizes.append)
+        too_long = [batcher.compute(inputs(2, 3)) for _ in range(4)]
+        return await asyncio.gather(
+            *map(batcher.compute, [*prompts, prompts[0]]), *too_long, return_exceptions=True
+        )
+
+    sizes: list[int] = []
+    *found, _, error = asyncio.run(ask())[:5]
+    assert sizes[:2] == [4, 4]
+    for one, outputs in zip(prompts, found, strict=True):
+        assert outputs["tokens"].tolist() == decode.compute(one)["tokens"].tolist()
+    assert isinstance(error, Refusal)  # though a padded prompt has so many columns
+    assert "lengths are from 1 to the number of columns of tokens" in str(error)
