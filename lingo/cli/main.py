@@ -41,6 +41,7 @@ VERBS = (
     "eval",
     "predict",
     "decode",
+    "serve",
     "checkpoint",
     "sweep",
     "launch",

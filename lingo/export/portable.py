@@ -41,7 +41,7 @@ from lingo.export.formats import (
     write_tflite,
 )
 from lingo.export.signature import Run, Signature, find_signatures
-from lingo.export.text_signature import text_signatures
+from lingo.export.text_signature import model_signatures
 from lingo.storage.files import new_folder
 
 MANIFEST = "export.json"
@@ -152,8 +152,7 @@ def export_portable(
 def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Signature]:
     names = settings.signatures
     if settings.format == "savedmodel":
-        found = find_signatures(model, names, specs)
-        return found + text_signatures(model.experiment.train_input, found)
+        return model_signatures(model, names, specs)
     return [one for one in find_signatures(model, names, specs) if one.name != "decode"]
 
 

@@ -14,10 +14,19 @@ from typing import NamedTuple
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
 from lingo.data.input import Input
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.export.exported_model import Arrays, ExportedModel
-from lingo.export.signature import Decode, Inputs, Mean, Run, Score, Signature
+from lingo.export.signature import (
+    Decode,
+    Inputs,
+    Mean,
+    Run,
+    Score,
+    Signature,
+    find_signatures,
+)
 
 _FIRST_BYTE = 3  # the id of the byte 0 (`ByteTokenizer`)
 _PROBE = "ab"
@@ -154,6 +163,12 @@ class ScoreText(Signature):
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
         del batch, outputs
         return {}
+
+
+def model_signatures(model: ExportedModel, names: Sequence[str], specs: Specs) -> list[Signature]:
+    """Returns the signatures with these names, as `find_signatures`, and those of texts."""
+    found = find_signatures(model, names, specs)
+    return found + text_signatures(model.experiment.train_input, found)
 
 
 def text_signatures(data: Input, signatures: Sequence[Signature]) -> list[Signature]:

@@ -20,6 +20,7 @@ from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.decode.settings import decoding_of
 from lingo.decode.text import Continuation
+from lingo.export.exported_model import ExportedModel
 from lingo.export.formats import Format, Quantize
 from lingo.export.hugging_face import FloatType, export_hugging_face
 from lingo.export.portable import Settings, export_portable
@@ -361,6 +362,11 @@ class Trained:
         if self._is_stored:
             state = state._replace(weights=restore_weights(state.weights))
         return fold_state(self.experiment.task, state)
+
+    def exported_model(self) -> ExportedModel:
+        """Returns the task with the weights of evaluations as functions that can be traced."""
+        state = self._state_to_export("none")
+        return ExportedModel(self.experiment, state.weights, state.state)
 
     def _check_batch(self, batch: Mapping[str, np.ndarray]) -> None:
         if not isinstance(batch, Mapping):

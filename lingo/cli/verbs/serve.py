@@ -1,0 +1,141 @@
+"""Serves a trained model over HTTP on this machine, by the paths of TensorFlow Serving.
+
+    lingo serve --run=runs/tiny
+    lingo serve --run=runs/tiny --step=best --weights=ema --port=8502
+    lingo serve --export=served --name=tiny
+    lingo serve --export=served --max_batch_size=64 --max_delay_ms=2 --max_requests=1000
+    lingo serve --export=served --host=0.0.0.0
+
+    curl localhost:8501/v1/models/tiny:predict \\
+        -d '{"signature_name": "score_text", "instances": ["import numpy"]}'
+
+A run is served from one checkpoint, an export of --format=savedmodel from its newest version; what
+is written later is not served. Requests that arrive together are computed together. Metrics are at
+/metrics, health at /healthz. Only programs of this machine reach the server, unless --host says
+otherwise: it has no passwords and no encryption.
+
+At SIGTERM or Ctrl+C requests in progress are answered, others refused (503); then the server ends,
+with 143 or 130. A second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from lingo.cli import command, experiment_flags
+from lingo.cli.command import UsageError
+from lingo.config.errors import MissingPackage
+from lingo.config.printable import escape_controls
+from lingo.contract import build_experiment
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.trained import Trained
+
+if TYPE_CHECKING:
+    from lingo.serving.model import ServedModel
+
+WORD = ""  # it takes no word beside its flags
+
+_HOST, _PORT = "127.0.0.1", 8501  # the port of TensorFlow Serving
+_BYTES_PER_MB = 1_000_000
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    experiment_flags.define_run(values)
+    experiment_flags.define_devices(values)
+    experiment_flags.define_step(values)
+    command.string("weights", "trained or ema, in place of evaluate.weights.", values)
+    command.string("export", "A folder of lingo export, instead of a run.", values)
+    command.string("name", "The model's name in paths (default: the folder's).", values)
+    command.string("host", f"The address to listen at (default: {_HOST}).", values)
+    command.integer(
+        "port",
+        f"The port; 0: any that is free (default: {_PORT}).",
+        values,
+        lower_bound=0,
+        upper_bound=65535,
+    )
+    _positive("max_batch_size", "Examples of a batch, and of a request (default: 32).", values)
+    command.number(
+        "max_delay_ms",
+        "How long a request waits for others (default: 5).",
+        values,
+        lower_bound=0,
+    )
+    _positive("max_requests", "Requests in progress at a time, else 429 (default: 512).", values)
+    _positive("max_body_mb", "Size of a request, else 413 (default: 8).", values)
+    _positive("timeout", "Seconds for a request, else 504 (default: 60).", values)
+    _positive("read_timeout", "Seconds for a client to send, else 408 (default: 10).", values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Serves until a signal."""
+    del word
+    if (values.run is None) == (values.export is None):
+        raise UsageError("what is served? lingo serve --run=DIR, or --export=FOLDER")
+    _check_packages()
+    from lingo.serving.app import Limits
+    from lingo.serving.batcher import BatchLimits
+    from lingo.serving.server import bind, serve
+
+    limits = Limits(
+        batch=BatchLimits(
+            max_examples=values.max_batch_size or 32,
+            max_delay_seconds=(5 if values.max_delay_ms is None else values.max_delay_ms) / 1000,
+        ),
+        max_requests=values.max_requests or 512,
+        max_body_bytes=(values.max_body_mb or 8) * _BYTES_PER_MB,
+        timeout_seconds=values.timeout or 60,
+        read_timeout_seconds=values.read_timeout or 10,
+    )
+    host, port = values.host or _HOST, _PORT if values.port is None else values.port
+    with bind(host, port) as bound:
+        model = _load(values)
+        print(f"{model.name}, version {model.version}: {', '.join(model.signatures)}")
+
+        def print_address() -> None:
+            place = f"[{host}]" if ":" in host else host
+            path = f"{place}:{bound.getsockname()[1]}/v1/models/{model.name}"
+            print(f"serving at http://{path}", flush=True)
+
+        serve(model, limits, bound, report=_print_error, on_ready=print_address)
+    return 0
+
+
+def _load(values: flags.FlagValues) -> ServedModel:
+    from lingo.serving.model import load_export, load_run
+
+    if values.export is not None:
+        given = ["set", "step", "weights", "devices"]
+        if stray := next((flag for flag in given if values[flag].value), None):
+            raise UsageError(f"--{stray} is of --run: an export is what it is")
+        return load_export(Path(values.export), name=values.name)
+    step = experiment_flags.read_step(values.step)
+    weights = [f"evaluate.weights={values.weights}"] if values.weights else []
+    resolved = experiment_flags.resolve_run(values, [*values.set, *weights])
+    experiment_flags.make_devices(values, resolved.params)
+    with build_experiment(resolved).runtime.join():
+        trained = Trained(resolved.params, RunDirectory(values.run), step=step)
+        experiment_flags.print_later_errors(trained.checkpoint)
+        return load_run(trained, Path(values.run), name=values.name)
+
+
+def _check_packages() -> None:
+    """Raises MissingPackage without the packages of the extra."""
+    if any(importlib.util.find_spec(package) is None for package in ("starlette", "uvicorn")):
+        raise MissingPackage(
+            "serving needs packages that are not installed: pip install 'lingo-tf[serve]'"
+        )
+
+
+def _positive(name: str, help: str, values: flags.FlagValues) -> None:
+    command.integer(name, help, values, lower_bound=1)
+
+
+def _print_error(line: str) -> None:
+    print(f"lingo serve: {escape_controls(line)}", file=sys.stderr, flush=True)

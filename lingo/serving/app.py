@@ -1,0 +1,250 @@
+"""The paths of a served model: predictions, status, metadata, health and metrics.
+
+    POST /v1/models/NAME[/versions/V]:predict       admit -> read -> compute in a batch -> write
+    GET  /v1/models/NAME[/versions/V][/metadata]
+    GET  /healthz    GET /metrics
+
+At most `max_requests` are read, wait or are computed at a time, so that memory is bounded by that
+number and the size of a body; another one is refused before its body is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import NamedTuple, cast
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from lingo.config.errors import LingoError
+from lingo.serving import codec, prometheus
+from lingo.serving.batcher import Batcher, BatchLimits
+from lingo.serving.model import ServedModel
+from lingo.serving.refusal import Refusal
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+_AGAIN = {"Retry-After": "1"}
+_NOBODY_READS = 499  # the status in the counts for a client that is gone, as nginx has it
+
+
+class Limits(NamedTuple):
+    """What a client may ask for."""
+
+    batch: BatchLimits
+    max_requests: int  # at a time
+    max_body_bytes: int
+    timeout_seconds: float  # of a request, from its head to the answer
+    read_timeout_seconds: float  # of a head, and of a body
+
+
+class Service:
+    """A model, the requests that are in progress, and the numbers of those before."""
+
+    def __init__(
+        self, model: ServedModel, limits: Limits, *, report: Callable[[str], None]
+    ) -> None:
+        """`report` is called with a line on each error that is not the client's."""
+        self.model, self.limits, self._report = model, limits, report
+        self.num_running = 0
+        self.is_draining = False
+        self._requests = prometheus.Counter(
+            "lingo_requests_total", "Requests for predictions.", ("signature", "status")
+        )
+        self._latency = prometheus.Histogram(
+            "lingo_request_seconds", "From the head to the answer.", "signature", _SECONDS
+        )
+        self._batch_sizes = prometheus.Histogram(
+            "lingo_batch_examples", "Examples of a batch.", "signature", _EXAMPLES
+        )
+        self._families: list[prometheus.Family] = [
+            self._requests,
+            self._latency,
+            self._batch_sizes,
+            prometheus.Gauge(
+                "lingo_queue_requests", "Requests in no batch yet.", "signature", self._num_waiting
+            ),
+            prometheus.Gauge(
+                "lingo_running_requests",
+                "Requests in progress.",
+                "model",
+                lambda: {model.name: self.num_running},
+            ),
+        ]
+        self._batchers = {
+            name: Batcher(
+                signature,
+                limits.batch,
+                observe=lambda size, name=name: self._batch_sizes.observe(name, size),
+            )
+            for name, signature in model.signatures.items()
+        }
+
+    def app(self) -> Starlette:
+        """Returns the ASGI application."""
+        paths = "/v1/models/{name}", "/v1/models/{name}/versions/{version}"
+        return Starlette(
+            routes=[
+                Route("/healthz", self._health),
+                Route("/metrics", self._metrics),
+                *(Route(f"{path}:{{verb}}", self._post, methods=["POST"]) for path in paths),
+                *(Route(f"{path}/metadata", self._metadata) for path in paths),
+                *(Route(path, self._status) for path in paths),
+            ],
+            exception_handlers={
+                Refusal: _answer_refusal,
+                HTTPException: self._answer_http_error,
+                Exception: _answer_failure,  # and then it is raised, for the server's output
+            },
+        )
+
+    def close(self) -> None:
+        """Ends the threads that compute."""
+        for batcher in self._batchers.values():
+            batcher.close()
+
+    # ---- paths -----------------------------------------------------------------------------------
+
+    async def _health(self, request: Request) -> Response:
+        if self.is_draining:
+            return JSONResponse({"status": "draining"}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return JSONResponse({"status": "ready"})
+
+    async def _metrics(self, request: Request) -> Response:
+        text = prometheus.page(self._families)
+        return Response(text, media_type=prometheus.CONTENT_TYPE)
+
+    async def _status(self, request: Request) -> Response:
+        self._check_path(request)
+        return JSONResponse(codec.status_of(self.model))
+
+    async def _metadata(self, request: Request) -> Response:
+        self._check_path(request)
+        return JSONResponse(codec.metadata_of(self.model))
+
+    async def _post(self, request: Request) -> Response:
+        """Answers a request for predictions, and counts it."""
+        begin, status = time.monotonic(), HTTPStatus.INTERNAL_SERVER_ERROR.value
+        request.state.signature = ""
+        try:
+            response = await self._answer(request)
+            status = response.status_code
+        finally:
+            self._requests.add(request.state.signature, str(status))
+            self._latency.observe(request.state.signature, time.monotonic() - begin)
+        return response
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            with self._admit():
+                return await self._predict(request)
+        except Refusal as refusal:
+            return _answer_refusal(request, refusal)
+        except ClientDisconnect:
+            return Response(status_code=_NOBODY_READS)
+        except LingoError as error:
+            self._report(f"{request.url.path} failed: {error}")
+            return _answer_failure(request, error)
+
+    @contextlib.contextmanager
+    def _admit(self) -> Iterator[None]:
+        """Counts a request as one in progress; raises Refusal if there are too many."""
+        if self.is_draining:
+            why = "the server is stopping: ask another one"
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, _AGAIN | {"Connection": "close"})
+        if self.num_running >= (most := self.limits.max_requests):
+            why = f"{most} requests are in progress: try again later"
+            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, why, _AGAIN)
+        self.num_running += 1
+        try:
+            yield
+        finally:
+            self.num_running -= 1
+
+    async def _predict(self, request: Request) -> Response:
+        seconds = self.limits.timeout_seconds
+        self._check_path(request)
+        try:
+            async with asyncio.timeout(seconds):
+                call = codec.read_call(await self._read(request))
+                name = request.state.signature = codec.find_signature(self.model, call.signature)
+                inputs = codec.read_inputs(call, self.model.signatures[name].inputs)
+                call = call._replace(content=None)  # lists take many times the memory of arrays
+                outputs = await self._batchers[name].compute(inputs)
+        except TimeoutError:
+            why = f"there was no answer within {seconds:g} s"
+            raise Refusal(HTTPStatus.GATEWAY_TIMEOUT, why, _AGAIN) from None
+        content = codec.write_outputs(outputs, is_rows=call.is_rows)
+        return Response(content, media_type="application/json")
+
+    async def _read(self, request: Request) -> bytes:
+        """Returns the body; raises Refusal if it is too large or does not arrive.
+
+        The server drops the rest of a body that is not read.
+        """
+        most, seconds = self.limits.max_body_bytes, self.limits.read_timeout_seconds
+        declared = request.headers.get("content-length", "0")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                if int(declared) <= most:
+                    async for chunk in request.stream():
+                        body += chunk
+                        if len(body) > most:
+                            break
+                    else:
+                        return bytes(body)
+        except TimeoutError:
+            why = f"the body has not arrived within {seconds:g} s"
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, why) from None
+        why = f"the body is larger than {most:,} bytes: send several requests"
+        raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+
+    def _check_path(self, request: Request) -> None:
+        """Raises Refusal for another model, version or verb."""
+        name, version = self.model.name, str(self.model.version)
+        given = request.path_params
+        if ":" in given["name"]:  # `NAME:predict` by GET
+            why = "predictions are asked for by POST"
+            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why, {"Allow": "POST"})
+        if given["name"] != name:
+            raise _not_found(f"there is no model {given['name']!r:.100}: there is {name}")
+        if given.get("version", version) != version:
+            raise _not_found(f"{name} has no version {given['version']!r:.100}: it has {version}")
+        if given.get("verb", "predict") != "predict":
+            raise _not_found(f"{name} has no {given['verb']!r:.100}: it has predict")
+
+    def _num_waiting(self) -> dict[str, float]:
+        return {name: batcher.num_waiting for name, batcher in self._batchers.items()}
+
+    def _answer_http_error(self, request: Request, error: Exception) -> Response:
+        """Answers a request for a path or method that there is not."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        headers = dict(getattr(error, "headers", None) or {})
+        paths = f"GET /v1/models/{self.model.name}, its /metadata, POST its :predict"
+        return _error(status, f"there is no {request.method} of this path: {paths}", headers)
+
+
+def _answer_refusal(request: Request, error: Exception) -> Response:
+    refusal = cast(Refusal, error)
+    return _error(refusal.status, str(refusal), refusal.headers)
+
+
+def _answer_failure(request: Request, error: Exception) -> Response:
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "the model failed: see the server's output")
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": message}, status, headers)
+
+
+def _not_found(message: str) -> Refusal:
+    return Refusal(HTTPStatus.NOT_FOUND, message)

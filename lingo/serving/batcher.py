@@ -1,0 +1,184 @@
+"""Puts concurrent requests into batches: one program computes several at the time of few.
+
+    key   = the shapes and types of a request's inputs, but for the number of examples
+    batch = requests of one key, oldest first; it is due when it is full, or when its first
+            request has waited `max_delay_seconds`
+
+A request that fails in a batch is computed again, alone, as each of that batch is: what is wrong
+with one is not the fault of the others.
+
+Axes: B examples of a request or a batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import NamedTuple
+
+import numpy as np
+
+from lingo.export.exported_model import Arrays
+from lingo.runtimes.runtime import ProgramError
+from lingo.serving.model import ServedSignature
+from lingo.serving.refusal import Refusal
+
+NUM_THREADS = 2
+"""Batches that are computed at a time: the next is ready while one ends."""
+
+
+class BatchLimits(NamedTuple):
+    """When a batch is due."""
+
+    max_examples: int
+    max_delay_seconds: float  # that its first request waits for others
+
+
+class _Request:
+    """The inputs of one request, and the future of its outputs."""
+
+    def __init__(self, inputs: Arrays, padded: Arrays) -> None:
+        self.inputs, self.padded = inputs, padded
+        self.num_examples = len(next(iter(inputs.values())))
+        self.future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
+        self.has_waited = False
+
+    def key(self) -> Hashable:
+        shapes = ((name, a.shape[1:], a.dtype.str) for name, a in self.padded.items())
+        return tuple(sorted(shapes))
+
+
+class Batcher:
+    """Computes a signature of a model for requests of one event loop, several at a time."""
+
+    def __init__(
+        self,
+        signature: ServedSignature,
+        limits: BatchLimits,
+        *,
+        observe: Callable[[int], None] = lambda num_examples: None,
+    ) -> None:
+        """`observe` is called with the number of examples of each batch."""
+        self.signature, self.limits, self._observe = signature, limits, observe
+        self._waiting: dict[Hashable, list[_Request]] = {}
+        self._failed: collections.deque[_Request] = collections.deque()  # in a batch
+        self._num_computing = 0
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=signature.name)
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that are not being computed."""
+        return sum(map(len, self._waiting.values())) + len(self._failed)
+
+    async def compute(self, inputs: Arrays) -> Arrays:
+        """Returns the outputs, {name: [B, ...]}, for inputs of the signature, {name: [B, ...]}.
+
+        A request that is cancelled before its batch begins is not computed. Raises Refusal for more
+        than `max_examples`, and what the signature raises for these inputs.
+        """
+        request = _Request(inputs, self.signature.pad(inputs))
+        if request.num_examples > (most := self.limits.max_examples):
+            raise Refusal(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"the request has {request.num_examples} examples, more than {most}: send several",
+            )
+        self._waiting.setdefault(request.key(), []).append(request)
+        asyncio.get_running_loop().call_later(
+            self.limits.max_delay_seconds, self._end_delay, request
+        )
+        self._start_batches()
+        return await request.future
+
+    def close(self) -> None:
+        """Ends the threads, after the batches that they compute."""
+        self._threads.shutdown()
+
+    def _end_delay(self, request: _Request) -> None:
+        request.has_waited = True
+        self._start_batches()
+
+    def _start_batches(self) -> None:
+        """Starts batches that are due, the oldest first, while threads are free."""
+        loop = asyncio.get_running_loop()
+        while self._num_computing < NUM_THREADS and (batch := self._take()):
+            self._num_computing += 1
+            self._observe(_num_examples(batch))
+            done = loop.run_in_executor(self._threads, compute_batch, self.signature, batch)
+            done.add_done_callback(lambda done, batch=batch: self._finish(batch, done))
+
+    def _take(self) -> list[_Request]:
+        """Removes and returns the requests of a batch that is due; none if there is none."""
+        while self._failed:
+            if not (request := self._failed.popleft()).future.done():
+                return [request]
+        for key, requests in [*self._waiting.items()]:
+            requests = [request for request in requests if not request.future.done()]
+            size = self._num_fitting(requests)
+            is_full = size < len(requests) or _num_examples(requests) == self.limits.max_examples
+            is_due = bool(requests) and (is_full or requests[0].has_waited)
+            batch, rest = (requests[:size], requests[size:]) if is_due else ([], requests)
+            if batch or not rest:
+                del self._waiting[key]  # if requests are left, their turn is after the other keys
+            if rest:
+                self._waiting[key] = rest
+            if batch:
+                return batch
+        return []
+
+    def _num_fitting(self, requests: Sequence[_Request]) -> int:
+        """Returns how many of the first requests fit into a batch."""
+        sizes = itertools.accumulate(request.num_examples for request in requests)
+        return sum(size <= self.limits.max_examples for size in sizes)
+
+    def _finish(self, batch: Sequence[_Request], done: asyncio.Future[list[Arrays]]) -> None:
+        """Gives each request of a batch its outputs; if it failed, each is computed alone."""
+        self._num_computing -= 1
+        error = done.exception()
+        if error is not None and len(batch) > 1:
+            self._failed += batch
+        for i, request in enumerate(batch):
+            if request.future.done():  # cancelled meanwhile
+                continue
+            if error is None:
+                request.future.set_result(done.result()[i])
+            elif len(batch) == 1:
+                request.future.set_exception(error)
+        self._start_batches()
+
+
+def _num_examples(requests: Sequence[_Request]) -> int:
+    return sum(request.num_examples for request in requests)
+
+
+def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list[Arrays]:
+    """Returns the outputs of each request, without those that were computed for padding.
+
+    Raises what the signature raises, and ProgramError if its outputs are not of examples.
+    """
+    if len(batch) == 1:
+        return [_compute(signature, batch[0].inputs)]
+    inputs = {
+        name: np.concatenate([request.padded[name] for request in batch])
+        for name in signature.inputs
+    }
+    outputs = _compute(signature, inputs)
+    found, end = [], 0
+    for request in batch:
+        begin, end = end, end + request.num_examples
+        own = {name: value[begin:end] for name, value in outputs.items()}
+        found.append(signature.cut(own, inputs=request.inputs, padded=request.padded))
+    return found
+
+
+def _compute(signature: ServedSignature, inputs: Arrays) -> Arrays:
+    outputs, size = signature.compute(inputs), len(next(iter(inputs.values())))
+    for name, value in outputs.items():
+        if value.shape[:1] != (size,):
+            raise ProgramError(
+                f"{signature.name}: {name} has shape {[*value.shape]} for {size} examples"
+            )
+    return outputs

@@ -1,0 +1,160 @@
+"""A trained model that is ready to compute: the signatures of an export, or of a run.
+
+    load_export   an export's newest version, in TensorFlow Serving's layout
+    load_run      the same functions, traced in this process from a checkpoint
+
+Axes: B examples, T positions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.export.exported_model import Arrays
+from lingo.export.formats import trace
+from lingo.export.portable import MANIFEST
+from lingo.export.text_signature import model_signatures
+from lingo.runtimes.runtime import ProgramError, explain_program_errors
+from lingo.serving.refusal import Refusal
+from lingo.trainer.trained import Trained
+
+MIN_LENGTH = 16  # to which texts are padded, at least
+
+
+class ServedSpec(NamedTuple):
+    """An input or output of a signature."""
+
+    shape: tuple[int | None, ...]  # None: any size
+    dtype: str  # by its name in TensorFlow
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
+        return f"{self.dtype} [{sizes}]"
+
+
+Specs = Mapping[str, ServedSpec]
+"""The inputs or outputs of a signature, by name."""
+
+
+class ServedSignature:
+    """A function of a model: arrays [B, ...] in and out, by name, as `inputs` and `outputs` say."""
+
+    def __init__(self, name: str, function: Any) -> None:
+        """Takes a concrete function of TensorFlow, of keywords."""
+        self.name, self._function = name, function
+        self.inputs = _specs(function.structured_input_signature[1])
+        self.outputs = _specs(function.structured_outputs)
+
+    def compute(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs, {name: [B, ...]}.
+
+        Raises Refusal if the model refuses the inputs, ProgramError if a device fails.
+        """
+        tensors = {
+            name: tf.constant(value, self.inputs[name].dtype) for name, value in inputs.items()
+        }
+        try:
+            with explain_program_errors(self.name):
+                return {name: value.numpy() for name, value in self._function(**tensors).items()}
+        except ProgramError as error:
+            if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
+                raise
+            raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+    def pad(self, inputs: Arrays) -> Arrays:
+        """Returns the inputs, padded to the next of few lengths, so that more of them are equal.
+
+        That is the next power of two. Only token ids are padded where the signature knows which of
+        them count, by `segments` or `lengths`; the others are returned as they are.
+        """
+        if not {"segments", "lengths"} & {*self.inputs}:
+            return inputs
+        texts = [name for name, spec in self.inputs.items() if spec.shape == (None, None)]
+        lengths = {inputs[name].shape[1] for name in texts}
+        if len(lengths) != 1:
+            return inputs
+        (length,) = lengths
+        if "lengths" in inputs and (inputs["lengths"] > length).any():
+            return inputs  # with more columns, the model would not refuse it
+        more = max(MIN_LENGTH, 1 << (length - 1).bit_length()) - length
+        padded = {name: np.pad(inputs[name], [(0, 0), (0, more)]) for name in texts}
+        return {**inputs, **padded}
+
+    def cut(self, outputs: Arrays, *, inputs: Arrays, padded: Arrays) -> dict[str, np.ndarray]:
+        """Returns the outputs for padded inputs without what was computed for padding."""
+        texts = [name for name in inputs if inputs[name].shape != padded[name].shape]
+        if not texts or "segments" not in self.inputs:
+            return dict(outputs)
+        length = inputs[texts[0]].shape[1]
+        return {
+            name: value[:, :length] if self.outputs[name].shape[1:2] == (None,) else value
+            for name, value in outputs.items()
+        }
+
+
+class ServedModel(NamedTuple):
+    """The signatures of one version of a model."""
+
+    name: str
+    version: int
+    signatures: dict[str, ServedSignature]
+    owner: Any  # of the variables, which are deleted with it: functions do not keep them
+
+
+def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
+    """Returns the newest version of a SavedModel that `lingo export` wrote.
+
+    Raises ParamError if the folder holds none.
+    """
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise ParamError(f"{folder} is not an export: it holds no {MANIFEST}")
+    if (form := json.loads(file.read_text()).get("format")) != "savedmodel":
+        raise ParamError(
+            f"{folder} is a model of {form}: what is served is of lingo export --format=savedmodel"
+        )
+    versions = [int(p.parent.name) for p in folder.glob("*/saved_model.pb") if _is_version(p)]
+    if not versions:
+        raise ParamError(f"{folder} holds no version: a folder named by a number")
+    version = max(versions)
+    owner = tf.saved_model.load(str(folder / str(version)))
+    return _model(name or folder.resolve().name, version, owner.signatures, owner)
+
+
+def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> ServedModel:
+    """Returns the signatures that `lingo export` writes for a trained model, traced here.
+
+    Raises ParamError if the task has no predictions, or a layer calls Python.
+    """
+    owner, experiment = trained.exported_model(), trained.experiment
+    data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
+    found = model_signatures(owner, (), data.specs())
+    functions = {signature.name: trace(owner, signature) for signature in found}
+    return _model(name or folder.resolve().name, trained.step, functions, owner)
+
+
+def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) -> ServedModel:
+    if "/" in name or ":" in name:
+        raise ParamError(f"--name={name} is a part of a path: it has no / and no :")
+    signatures = {one: ServedSignature(one, function) for one, function in functions.items()}
+    return ServedModel(name, version, signatures, owner)
+
+
+def _is_version(file: Path) -> bool:
+    name = file.parent.name
+    return name.isascii() and name.isdigit()
+
+
+def _specs(tensors: Mapping[str, Any]) -> dict[str, ServedSpec]:
+    return {
+        name: ServedSpec(tuple(tensor.shape), tensor.dtype.name)
+        for name, tensor in sorted(tensors.items())
+    }

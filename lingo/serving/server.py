@@ -1,0 +1,158 @@
+"""Serves a model over HTTP until a signal, then answers what is in progress.
+
+listen   the address is taken before the model is read, so that a mistake in it is found at once
+drain    after a signal: health and new requests get 503, those in progress their answers
+end      when none is in progress; at once, after a second signal
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from lingo.config.params import ParamError
+from lingo.processes.signals import STOPPING, Signals
+from lingo.serving.app import Limits, Service
+from lingo.serving.model import ServedModel
+
+_AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and for its group
+_WRITE_SECONDS = 5  # in which clients take the last answers
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Returns a socket with an address, which does not listen yet; port 0 is any that is free.
+
+    Raises ParamError if it cannot have the address.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.ExitStack() as stack:
+            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            stack.pop_all()  # it stays open
+    except OSError as error:
+        raise ParamError(f"--host={host} --port={port} cannot be used: {error.strerror}") from None
+    return bound
+
+
+def serve(
+    model: ServedModel,
+    limits: Limits,
+    bound: socket.socket,
+    *,
+    report: Callable[[str], None],
+    on_ready: Callable[[], None],
+) -> None:
+    """Serves a model until SIGINT, SIGTERM or SIGHUP, then raises Stop.
+
+    `report` is called with a line on each error of the server's, `on_ready` when it listens.
+    """
+    service = Service(model, limits, report=report)
+    with Signals() as signals:
+        server = _Server(service, signals, on_ready)
+        asyncio.run(server.serve(sockets=[bound]))
+        service.close()
+        signals.check()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but for what it does about signals and about connections without a request."""
+
+    def __init__(self, service: Service, signals: Signals, on_ready: Callable[[], None]) -> None:
+        self._service, self._signals, self._on_ready = service, signals, on_ready
+        self._since = 0.0  # the time of the signal
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each client's mistake
+
+        class Protocol(_Protocol):
+            idle_seconds = service.limits.read_timeout_seconds
+
+        super().__init__(
+            uvicorn.Config(
+                service.app(),
+                http=Protocol,
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=_WRITE_SECONDS,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Returns whether the server ends; called ten times a second."""
+        await super().on_tick(counter)
+        if self._signals.received is None:
+            return False
+        if not self._service.is_draining:
+            self._service.is_draining, self._since = True, time.monotonic()
+        elif time.monotonic() - self._since > _AGAIN_SECONDS:
+            for number in STOPPING:
+                signal.signal(number, signal.SIG_DFL)  # the next one ends the process
+        return self._service.num_running == 0
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the handlers as they are."""
+        yield
+
+
+class _Protocol(H11Protocol):
+    """A connection, which is closed when it has had no request for some time.
+
+    Then its client sends no whole head, sends the rest of a body that was refused, takes no answer,
+    or has nothing to ask.
+    """
+
+    idle_seconds: float
+    _idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._wait_for_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _wait_for_request(self) -> None:
+        """Begins to wait for a request, or ends that if there is one."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._idle is None:
+            self._idle = self.loop.call_later(self.idle_seconds, self._hang_up)
+
+    def _stop_waiting(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _hang_up(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # its client does not read: closing would wait for it
+        else:
+            self.transport.close()

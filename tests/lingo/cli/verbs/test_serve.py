@@ -1,0 +1,42 @@
+"""Mistakes in the flags of `lingo serve`; tests/lingo/serving has the servers."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+
+import pytest
+
+from lingo.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "what is served? lingo serve --run=DIR, or --export=FOLDER"),
+        (["--run=a", "--export=b"], "what is served? lingo serve --run=DIR, or --export=FOLDER"),
+        (["--run=nowhere"], "nowhere is not a run directory"),
+        (["--export=nowhere"], "nowhere is not an export: it holds no export.json"),
+        (["--export=here", "--step=best"], "--step is of --run: an export is what it is"),
+        (["--export=here", "--set=max_steps=1"], "--set is of --run: an export is what it is"),
+        (["--export=here"], "here is a model of tflite"),
+        (["--export=here", "--host=no.such.host.invalid"], "--host=no.such.host.invalid --port=0"),
+        (["--export=here", "--max_requests=0"], "--max_requests"),
+    ],
+)
+def test_a_mistake_is_named(flags, message, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "export.json").write_text(json.dumps({"format": "tflite"}))
+    assert main(["serve", "--port=0", *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_without_the_extra_it_says_what_to_install(
+    package: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["serve", f"--export={tmp_path}", "--port=0"]) == 2
+    assert "pip install 'lingo-tf[serve]'" in capsys.readouterr().err

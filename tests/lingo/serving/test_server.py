@@ -1,0 +1,208 @@
+"""A real server: clients that hang or send too much, and signals, harm nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import tensorflow as tf
+
+from lingo.config.params import ParamError
+from lingo.serving.server import bind
+from tests.lingo.serving.conftest import trace_all
+
+TIMEOUT = 120.0
+PREDICT = "/v1/models/small:predict"
+DOUBLE = json.dumps({"signature_name": "double", "instances": [[1, 2]]}).encode()
+
+
+class Server(NamedTuple):
+    process: subprocess.Popen[str]
+    port: int
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT)
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, Any]:
+        """Returns the status and the body of an answer."""
+        with self.connect() as connection:
+            connection.sendall(head(method, path, len(body)) + body)
+            return read_answer(connection)
+
+    def peak_megabytes(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert peak is not None
+        return int(peak[1]) / 1024
+
+    def wait_for_requests(self, number: int) -> None:
+        """Waits until so many are in progress."""
+        while f'lingo_running_requests{{model="small"}} {number}' not in self.metrics():
+            time.sleep(0.01)
+
+    def metrics(self) -> str:
+        return self.ask("GET", "/metrics")[1]
+
+
+def head(method: str, path: str, length: int) -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nHost: here\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+def read_answer(connection: socket.socket) -> tuple[int, Any]:
+    with connection.makefile("rb") as file:
+        status = int(file.readline().split()[1])
+        headers = dict(line.decode().lower().split(": ") for line in iter(file.readline, b"\r\n"))
+        body = file.read(int(headers["content-length"]))
+    is_json = "json" in headers["content-type"]
+    return status, json.loads(body) if is_json else body.decode()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of an export with two versions."""
+    folder = tmp_path_factory.mktemp("export") / "small"
+    for version in ("7", "10"):
+        tf.saved_model.save(tf.Module(), str(folder / version), signatures=trace_all())
+    (folder / "export.json").write_text('{"format": "savedmodel"}')
+    return folder
+
+
+@contextlib.contextmanager
+def serve(folder: Path, *flags: str) -> Iterator[Server]:
+    command = [sys.executable, "-m", "lingo.cli.main", "serve", f"--export={folder}", "--port=0"]
+    process = subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(2)]
+        start, _, names = lines[0].strip().partition(": ")
+        assert (start, {*names.split(", ")}) == ("small, version 10", {*trace_all()})
+        match = re.fullmatch(r"serving at http://127\.0\.0\.1:(\d+)/v1/models/small\n", lines[1])
+        assert match is not None
+        yield Server(process, int(match[1]))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Server]:
+    with serve(folder, "--read_timeout=1", "--max_body_mb=2") as server:
+        yield server
+
+
+def test_a_body_of_100_megabytes_is_refused_and_never_in_memory(server: Server) -> None:
+    assert server.ask("POST", PREDICT, DOUBLE) == (200, {"predictions": [[2.0, 4.0]]})
+    before = server.peak_megabytes()
+    piece = bytes(1_000_000)
+    with server.connect() as connection:
+        connection.sendall(head("POST", PREDICT, 100 * len(piece)))
+        for _ in range(100):
+            connection.sendall(piece)
+        status, answer = read_answer(connection)
+        assert (status, answer["error"]) == (
+            413,
+            "the body is larger than 2,000,000 bytes: send several requests",
+        )
+        connection.sendall(head("GET", "/healthz", 0))  # the connection is as good as before
+        assert read_answer(connection) == (200, {"status": "ready"})
+    with server.connect() as connection:
+        connection.sendall(head("POST", PREDICT, 0).replace(b"Content-Length: 0", CHUNKED))
+        for _ in range(100):
+            connection.sendall(b"f4240\r\n" + piece + b"\r\n")
+        connection.sendall(b"0\r\n\r\n")
+        assert read_answer(connection)[0] == 413
+    assert server.peak_megabytes() < before + 20
+
+
+CHUNKED = b"Transfer-Encoding: chunked"
+
+
+def test_clients_that_hang_are_hung_up_on_and_others_are_answered(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        silent, half_head, half_body = (stack.enter_context(server.connect()) for _ in range(3))
+        half_head.sendall(b"POST /v1/models/sm")
+        half_body.sendall(head("POST", PREDICT, len(DOUBLE)) + DOUBLE[:5])
+        assert server.ask("POST", PREDICT, DOUBLE)[0] == 200
+        assert read_answer(half_body) == (408, {"error": "the body has not arrived within 1 s"})
+        assert [one.recv(1) for one in (silent, half_head, half_body)] == [b""] * 3
+    assert server.ask("GET", "/healthz") == (200, {"status": "ready"})
+
+
+def test_what_is_no_http_is_refused(server: Server) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    with server.connect() as connection:
+        with contextlib.suppress(OSError):  # it may have hung up already
+            for _ in range(100):
+                connection.sendall(b"a" * 10_000)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert server.ask("GET", "/healthz")[0] == 200
+
+
+def ask_in_threads(server: Server, number: int, answers: list[Any]) -> Sequence[threading.Thread]:
+    def ask() -> None:
+        with contextlib.suppress(OSError, IndexError):  # of a server that has ended
+            answers.append(server.ask("POST", PREDICT, DOUBLE))
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_after_sigterm_requests_in_progress_are_answered_and_no_others(folder: Path) -> None:
+    answers: list[Any] = []
+    with serve(folder, "--max_delay_ms=3000", "--max_batch_size=8") as server:
+        threads = ask_in_threads(server, 5, answers)  # they wait for three more
+        server.wait_for_requests(5)
+        server.process.send_signal(signal.SIGTERM)
+        while (health := server.ask("GET", "/healthz")) == (200, {"status": "ready"}):
+            time.sleep(0.01)
+        assert health == (503, {"status": "draining"})
+        stopping = {"error": "the server is stopping: ask another one"}
+        assert server.ask("POST", PREDICT, DOUBLE) == (503, stopping)
+        for thread in threads:
+            thread.join(TIMEOUT)
+        assert answers == [(200, {"predictions": [[2.0, 4.0]]})] * 5
+        _, errors = server.process.communicate(timeout=TIMEOUT)
+    assert server.process.returncode == 143
+    assert errors.splitlines()[-1] == "lingo: stopped by SIGTERM; nothing had to be saved"
+    with pytest.raises(ConnectionRefusedError):
+        server.connect()
+
+
+def test_a_second_signal_ends_a_server_at_once(folder: Path) -> None:
+    with serve(folder, "--max_delay_ms=600000") as server:
+        ask_in_threads(server, 1, [])
+        server.wait_for_requests(1)
+        begin = time.monotonic()
+        while server.process.poll() is None:
+            assert time.monotonic() - begin < 30  # the request would take 60 s
+            server.process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+    assert server.process.returncode == -signal.SIGTERM
+
+
+def test_an_address_in_use_is_an_error_before_the_model_is_read(folder: Path) -> None:
+    with bind("127.0.0.1", 0) as bound:
+        bound.listen()
+        port = bound.getsockname()[1]
+        with pytest.raises(ParamError, match=f"--host=127.0.0.1 --port={port} cannot be used: Add"):
+            bind("127.0.0.1", port)
+    with pytest.raises(ParamError, match=r"--host=no\.such\.host\.invalid --port=1 cannot be used"):
+        bind("no.such.host.invalid", 1)
