@@ -104,6 +104,9 @@ def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.
 
     The range is that of constants, of scalars; if it is not known while a graph is made, or empty,
     it is computed as otherwise. `x` has any shape and float type, which the result keeps.
+
+    >>> fake_quantize_constant(tf.constant([-2.0, 0.1, 0.4]), Range(0.0, 1.5), bits=2).numpy()
+    array([0. , 0. , 0.5], dtype=float32)
     """
     known = _static_range(limits)
     if known is None or known.low == known.high:

@@ -107,7 +107,7 @@ def _measure_lite(file: Path, batches: Iterator[Mapping[str, np.ndarray]]) -> di
 
 
 def _measure_text(run: Path) -> dict[str, float]:
-    """Returns bits per byte, the size of a SavedModel that decodes, and the time of a token."""
+    """Returns bits per byte, the size of the weights of a SavedModel, and the time of a token."""
     found = {}
     for form in ("none", "int8_weights"):
         model = lingo.load(run, quantize=form)
@@ -120,7 +120,7 @@ def _measure_text(run: Path) -> dict[str, float]:
         values["ms"] = 1e3 * statistics.median(seconds[1:]) / TIMED_TOKENS
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place) / "export"
-            model.export(folder, format="savedmodel", signatures=["decode"], quantize=form)
+            model.export(folder, format="savedmodel", signatures=["predict"], quantize=form)
             files = folder.glob("*/variables/*.data*")
             values["bytes"] = sum(file.stat().st_size for file in files)
         found |= _named(form, values)
