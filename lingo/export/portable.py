@@ -46,6 +46,9 @@ from lingo.storage.files import new_folder
 
 MANIFEST = "export.json"
 
+PROMPT_LENGTH = 64
+"""Tokens of a prompt where shapes are static, unless the model has sources or a flag says so."""
+
 
 class Settings(NamedTuple):
     """How a model is exported."""
@@ -54,6 +57,7 @@ class Settings(NamedTuple):
     signatures: tuple[str, ...] = ()  # their names; none: all that the task has
     batch_size: int = 1  # examples of a call, where shapes are static
     quantize: Quantize = "none"  # the numbers of TensorFlow Lite
+    prompt_length: int = 0  # tokens of a prompt of `decode`, where shapes are static; 0: default
 
     def check(self) -> None:
         """Raises ParamError for settings that do not suit each other."""
@@ -65,11 +69,10 @@ class Settings(NamedTuple):
             raise ParamError(f"quantize={self.quantize} is of format=tflite, not of {self.format}")
         if self.batch_size < 1:
             raise ParamError(f"batch_size={self.batch_size} is not positive")
-        if self.format != "savedmodel" and "decode" in self.signatures:
-            raise ParamError(
-                f"signature=decode has lengths that vary, but format={self.format} has static"
-                " shapes: take format=savedmodel for it"
-            )
+        if self.prompt_length < 0:
+            raise ParamError(f"prompt_length={self.prompt_length} is negative")
+        if self.prompt_length and self.format == "savedmodel":
+            raise ParamError("prompt_length is of static shapes: a savedmodel takes any length")
 
 
 def export_portable(
@@ -145,7 +148,8 @@ def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Si
     if settings.format == "savedmodel":
         found = find_signatures(model, names, specs)
         return found + text_signatures(model.experiment.train_input, found)
-    return [one for one in find_signatures(model, names, specs) if one.name != "decode"]
+    length = specs["source_tokens"][0][1] if "source_tokens" in specs else PROMPT_LENGTH
+    return find_signatures(model, names, specs, num_columns=settings.prompt_length or length)
 
 
 def _write(

@@ -281,6 +281,7 @@ class Trained:
         signatures: Sequence[str] = (),
         batch_size: int = 1,
         quantize: Quantize = "none",
+        prompt_length: int = 0,
     ) -> None:
         """Writes the model, with the weights of evaluations, into a new folder for other programs.
 
@@ -294,6 +295,8 @@ class Trained:
             signatures: of a program: `predict`, `score`, `decode`; none: all that the task has.
             batch_size: of `stablehlo` and `tflite`: the examples of a call.
             quantize: of `tflite`: `float16`, `int8_dynamic` or `int8`.
+            prompt_length: of `stablehlo` and `tflite`: the largest number of tokens of a prompt; 0:
+                64, or that of the sources of the evaluation input.
 
         Raises:
             ParamError: if the folder exists, the format is not known, or cannot hold the model.
@@ -317,7 +320,7 @@ class Trained:
             state.weights,
             state.state,
             Path(folder),
-            Settings(format, tuple(signatures), batch_size, quantize),
+            Settings(format, tuple(signatures), batch_size, quantize, prompt_length),
             run=Reference(self.experiment, self._program),
             description={
                 "experiment": saved.get("experiment"),
