@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ COUNTS = ("example_id", "rows", "weights")
 """Arrays of every batch that a program need not give: they are made of the number of examples."""
 
 _HOST_CALLS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+_BETWEEN_DEVICES = ("Collective", "Nccl")
 
 
 class Reads(NamedTuple):
@@ -83,32 +85,50 @@ class ExportedModel:
             optional=tuple(n for n in names if n in recorder.asked),
         )
 
-    def refuse_host_calls(self, graph: tf.Graph) -> None:
-        """Raises ParamError if a graph calls Python, which no other program can, with the layer."""
-        definition = graph.as_graph_def()
-        nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-        for node in nodes:
-            if node.op in _HOST_CALLS:
-                raise ParamError(
-                    f"{self.owner(node.name)}: {node.op} calls Python, which no other program can:"
-                    " compute it by operations of TensorFlow"
-                )
+    def refuse_foreign(self, function: Any) -> None:
+        """Raises ParamError, with the layer, for what a concrete function must not need.
 
-    def owner(self, operation: str) -> str:
-        """Returns the path of the layer that made an operation of a graph, or that of the task."""
-        parts = operation.split("/")
-        for size in range(len(parts), 0, -1):
-            scope = "/".join(parts[:size])
-            for layer in self.task.tree():
-                if layer.path == scope or layer.path.endswith(f"/{scope}"):
-                    return f"task.{layer.path.replace('/', '.')}"
+        Programs without lingo have neither its Python functions, nor tables and variables that are
+        no weights, nor other devices.
+        """
+        values = [value for held in self._held() for value in held.values()]
+        handles = {id(v.handle) for v in values if not isinstance(v, np.ndarray)}
+        for outer, inner in function.graph.captures:
+            if outer.dtype == tf.resource and id(outer) not in handles:
+                users = [op.name for op in inner.consumers()]
+                raise ParamError(
+                    f"{self.owner(*users)}: it reads a table or variable of its own, which is no"
+                    " weight and not exported: declare a weight, or use tf.gather"
+                )
+        definition = function.graph.as_graph_def()
+        inner = definition.library.function
+        nodes = [*definition.node, *(node for one in inner for node in one.node_def)]
+        names = {one.signature.name for one in inner}
+        for node in nodes:
+            if node.op not in names and (reason := _foreign(node.op)):
+                raise ParamError(f"{self.owner(node.name)}: {node.op} {reason}")
+
+    def owner(self, *operations: str) -> str:
+        """Returns the path of the layer that made operations of a graph, or that of the task.
+
+        It is that of the first operation whose name has a layer.
+        """
+        for parts in (operation.split("/") for operation in operations):
+            for size in range(len(parts), 0, -1):
+                scope = "/".join(parts[:size])
+                for layer in self.task.tree():
+                    if layer.path == scope or layer.path.endswith(f"/{scope}"):
+                        return f"task.{layer.path.replace('/', '.')}"
         return "task"
+
+    def _held(self) -> list[dict[str, Any]]:
+        return [self.module.weights, self.module.state]
 
     def _tensors(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Returns weights and moving statistics: program path -> float32 [*stacked axes, ...]."""
         weights, state = (
             {where: tf.convert_to_tensor(variable) for where, variable in variables.items()}
-            for variables in (self.module.weights, self.module.state)
+            for variables in self._held()
         )
         return weights, state
 
@@ -131,6 +151,21 @@ class _Recorder(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self.keys() else default
+
+
+@functools.cache
+def _foreign(kind: str) -> str:
+    """Returns why no other program can compute operations of a kind; "" if it can."""
+    from tensorflow.python.framework import kernels
+
+    if kind in _HOST_CALLS:
+        return "calls Python, which no other program can: compute it by operations of TensorFlow"
+    if kind.startswith(_BETWEEN_DEVICES):
+        return "waits for other devices, but an export is for one: leave it to the runtime"
+    known = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(kind).kernel}
+    if known.isdisjoint(("CPU", "DEFAULT")):
+        return "is computed by no CPU: compute it by other operations of TensorFlow"
+    return ""
 
 
 def _with_counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

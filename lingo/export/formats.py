@@ -19,6 +19,7 @@ from lingo.export.check import Bound, Case
 from lingo.export.exported_model import ExportedModel
 from lingo.export.signature import Signature
 from lingo.runtimes.mesh.engine import engine
+from lingo.storage.files import storage_error
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
 """A format that needs no lingo to compute."""
@@ -38,6 +39,9 @@ BOUNDS: dict[Quantize, Bound] = {
 BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
 """The bound for layers that compute in 16 bits: another order of sums rounds otherwise."""
 
+Functions = dict[str, Any]
+"""Signature -> concrete function."""
+
 _OPERATION = re.compile(r'"\w+:", "([^"@]+)@|\{node ([^}]+)\}|node `([^`]+)`')
 """The name of an operation in the errors of TensorFlow Lite, and of XLA."""
 
@@ -46,15 +50,19 @@ _REASON = re.compile(r"(Detected unsupported operations|Input \d+ to node|.*[Ee]
 
 def write_saved_model(
     folder: Path, model: ExportedModel, signatures: Iterable[Signature], step: int
-) -> None:
-    """Writes `<step>/saved_model.pb` and its variables."""
+) -> Functions:
+    """Writes `<step>/saved_model.pb` and its variables; returns the functions in it.
+
+    Raises ParamError for a layer that no other program can compute, StorageError on a full disk.
+    """
     functions = {one.name: trace(model, one) for one in signatures}
-    tf.saved_model.save(model.module, str(folder / str(step)), signatures=functions)
+    _save(folder / str(step), model, functions)
+    return functions
 
 
 def write_stablehlo(
-    folder: Path, model: ExportedModel, signatures: Iterable[Signature], batch: Any
-) -> None:
+    folder: Path, model: ExportedModel, signatures: Sequence[Signature], batch: Any
+) -> Functions:
     """Writes a file for each signature, in the shapes of a batch of examples; weights included.
 
     Raises ParamError without JAX, or for a layer that XLA does not compile.
@@ -62,8 +70,9 @@ def write_stablehlo(
     jax = engine()
     from jax.experimental import jax2tf
 
+    functions = {one.name: trace(model, one, batch) for one in signatures}
     for signature in signatures:
-        function = trace(model, signature, batch)
+        function = functions[signature.name]
         inputs = {
             name: jax.ShapeDtypeStruct(value.shape, value.dtype)
             for name, value in signature.examples(batch).items()
@@ -74,6 +83,7 @@ def write_stablehlo(
         except ValueError as error:
             raise _refusal(model, signature, "XLA", error) from error
         (folder / f"{signature.name}.stablehlo").write_bytes(exported.serialize())
+    return functions
 
 
 def write_tflite(
@@ -82,8 +92,8 @@ def write_tflite(
     signatures: Sequence[Signature],
     cases: Sequence[Case],
     quantize: Quantize,
-) -> None:
-    """Writes `model.tflite`.
+) -> Functions:
+    """Writes `model.tflite`; returns the functions in it.
 
     The cases have the static shapes, and the examples that ranges of activations are measured on.
     Raises ParamError for a layer that cannot be converted.
@@ -92,8 +102,8 @@ def write_tflite(
         one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
         for one in signatures
     }
-    with tempfile.TemporaryDirectory() as saved:
-        tf.saved_model.save(model.module, saved, signatures=functions)
+    with tempfile.TemporaryDirectory(dir=folder) as saved:
+        _save(Path(saved), model, functions)
         _fold_pooling(Path(saved) / "saved_model.pb")
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[*functions])
         if quantize != "none":
@@ -107,12 +117,13 @@ def write_tflite(
         except Exception as error:  # the converter has no class of its own for what it refuses
             raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
     (folder / "model.tflite").write_bytes(content)
+    return functions
 
 
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     """Returns the concrete function of a signature, in the shapes of a batch of examples if given.
 
-    Raises ParamError for a layer that calls Python.
+    Raises ParamError for a layer that no other program can compute.
     """
     shapes = {name: shape for name, (shape, _) in signature.inputs.items()}
     if batch is not None:
@@ -125,9 +136,17 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     def compute(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return signature.compute(model, inputs)
 
+    compute.__name__ = f"compute_{signature.name}"  # errors of compilers quote it
     function = tf.function(compute, autograph=False).get_concrete_function(**specs)
-    model.refuse_host_calls(function.graph)
+    model.refuse_foreign(function)
     return function
+
+
+def _save(folder: Path, model: ExportedModel, functions: Functions) -> None:
+    try:
+        tf.saved_model.save(model.module, str(folder), signatures=functions)
+    except tf.errors.OpError as error:
+        raise storage_error(folder, error) from error
 
 
 def _fold_pooling(file: Path) -> None:

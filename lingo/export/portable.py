@@ -3,7 +3,7 @@
     signatures = what the model computes           lingo/export/signature.py
     files      = the signatures in a format        lingo/export/formats.py
     report     = files against the run             lingo/export/check.py
-    export.json = run, signatures, report          here
+    export.json = run, signatures, report          lingo/export/manifest.py
 
 The folder gets its name when all of that is done.
 """
@@ -11,8 +11,7 @@ The folder gets its name when all of that is done.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -35,19 +34,26 @@ from lingo.export.formats import (
     BFLOAT16_BOUND,
     BOUNDS,
     Format,
+    Functions,
     Quantize,
     write_saved_model,
     write_stablehlo,
     write_tflite,
 )
+from lingo.export.manifest import write_manifest
 from lingo.export.signature import Run, Signature, find_signatures
 from lingo.export.text_signature import text_signatures
 from lingo.storage.files import new_folder
 
-MANIFEST = "export.json"
-
 PROMPT_LENGTH = 64
 """Tokens of a prompt where shapes are static, unless the model has sources or a flag says so."""
+
+_PACKAGES: dict[Format, tuple[str, ...]] = {
+    "savedmodel": ("lingo-tf", "tensorflow"),
+    "stablehlo": ("lingo-tf", "tensorflow", "jax", "jaxlib"),
+    "tflite": ("lingo-tf", "tensorflow"),
+}
+"""Those that an export is made with."""
 
 
 class Settings(NamedTuple):
@@ -84,6 +90,7 @@ def export_portable(
     *,
     run: Run,
     description: Mapping[str, Any],
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Writes a model into a new folder, or nothing.
 
@@ -95,6 +102,7 @@ def export_portable(
         settings: the format and what is exported.
         run: the trained model, which the export is compared with.
         description: what the manifest says of the run; with its `step`.
+        progress: called with what is done next, where it takes seconds.
 
     Raises:
         ParamError: if the folder exists, or the format cannot hold the model.
@@ -106,7 +114,7 @@ def export_portable(
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
     examples = read_examples(data)
     specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
-    model = ExportedModel(experiment, weights, state, compiled=settings.format == "stablehlo")
+    model = ExportedModel(experiment, weights, state, compiled=is_static)
     signatures = _signatures(model, specs, settings)
     batches = list(
         split_examples(
@@ -120,16 +128,19 @@ def export_portable(
     if experiment.task.p.dtype != "float32":
         bound = Bound(*map(max, bound, BFLOAT16_BOUND))
     with new_folder(folder) as partial:
-        _write(partial, model, signatures, cases, settings, description["step"])
+        progress(f"write {', '.join(one.name for one in signatures)} as {settings.format}")
+        functions = _write(partial, model, signatures, cases, settings, description["step"])
+        number = len(examples["weights"])
+        progress(f"compare {number} examples of {name} with a process without lingo")
         report = check_export(partial, settings.format, cases, run, bound)
         content = dict(description) | {
             "format": settings.format,
             "quantize": settings.quantize,
             "weights_sha256": _digest({**weights, **state}),
-            "signatures": _describe(cases, is_static=is_static),
+            "signatures": _describe(cases, functions, is_static=is_static),
             "check": {
                 "input": name,
-                "examples": len(examples["weights"]),
+                "examples": number,
                 "bound": bound._asdict(),
                 "differences": {
                     n: {"floats": d.floats, "others": d.others}
@@ -137,9 +148,9 @@ def export_portable(
                 },
             },
             "evaluation": {"before": report.run_metrics, "after": report.export_metrics},
-            "versions": {name: metadata.version(name) for name in ("lingo-tf", "tensorflow")},
+            "versions": {n: metadata.version(n) for n in _PACKAGES[settings.format]},
         }
-        (partial / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+        write_manifest(partial, content)
     return report
 
 
@@ -159,23 +170,31 @@ def _write(
     cases: Sequence[Case],
     settings: Settings,
     step: int,
-) -> None:
+) -> Functions:
     match settings.format:
         case "savedmodel":
-            write_saved_model(folder, model, signatures, step)
+            return write_saved_model(folder, model, signatures, step)
         case "stablehlo":
-            write_stablehlo(folder, model, signatures, cases[0].batch)
+            return write_stablehlo(folder, model, signatures, cases[0].batch)
         case "tflite":
-            write_tflite(folder, model, signatures, cases, settings.quantize)
+            return write_tflite(folder, model, signatures, cases, settings.quantize)
 
 
-def _describe(cases: Sequence[Case], *, is_static: bool) -> dict[str, Any]:
-    """Returns {signature: {input: [shape, dtype]}}; a size of None varies."""
+def _describe(
+    cases: Sequence[Case], functions: Functions, *, is_static: bool
+) -> dict[str, dict[str, Any]]:
+    """Returns {signature: {"inputs", "outputs"}}, {name: [shape, dtype]}; a size of None varies."""
     described = {}
     for case in cases:
+        outputs = functions[case.signature.name].structured_outputs
         described[case.signature.name] = {
-            name: [case.inputs[name].shape if is_static else shape, dtype]
-            for name, (shape, dtype) in case.signature.inputs.items()
+            "inputs": {
+                name: [case.inputs[name].shape if is_static else shape, dtype]
+                for name, (shape, dtype) in case.signature.inputs.items()
+            },
+            "outputs": {
+                name: [spec.shape.as_list(), spec.dtype.name] for name, spec in outputs.items()
+            },
         }
     return described
 
