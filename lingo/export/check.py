@@ -10,6 +10,7 @@ Axes: B examples of a call.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,8 @@ from lingo.export.exported_model import Arrays
 from lingo.export.signature import Mean, Run, Signature
 
 NUM_EXAMPLES = 64
+
+_SYSTEM_ERROR = re.compile(r"OSError: \[Errno (\d+)\]")
 
 
 class ExportError(LingoError):
@@ -151,13 +154,16 @@ def check_export(
 
 
 def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict[str, np.ndarray]]:
-    """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo."""
+    """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo.
+
+    Raises ExportError if it cannot be read or computed, OSError if the results cannot be written.
+    """
     given = {
         f"{case.signature.name}|{i}|{name}": value
         for i, case in enumerate(cases)
         for name, value in case.inputs.items()
     }
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=folder) as place:
         files = [str(Path(place) / name) for name in ("given.npz", "results.npz")]
         np.savez(files[0], **dict[str, Any](given))
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
@@ -169,6 +175,8 @@ def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict
         )
         if done.returncode:
             last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            if match := _SYSTEM_ERROR.match(last):
+                raise OSError(int(match[1]), os.strerror(int(match[1])))
             raise ExportError(f"the export cannot be used without lingo: {last}")
         with np.load(files[1]) as results:
             outputs: list[dict[str, np.ndarray]] = [{} for _ in cases]

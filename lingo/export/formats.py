@@ -45,7 +45,12 @@ Functions = dict[str, Any]
 _OPERATION = re.compile(r'"\w+:", "([^"@]+)@|\{node ([^}]+)\}|node `([^`]+)`')
 """The name of an operation in the errors of TensorFlow Lite, and of XLA."""
 
-_REASON = re.compile(r"(Detected unsupported operations|Input \d+ to node|.*[Ee]rror:).*")
+_REASONS = (
+    re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op"),
+    re.compile(r"(Detected unsupported operations.*|Input \d+ to node.*)"),
+    re.compile(r"(.*[Ee]rror:.*)"),
+)
+"""What compilers say of the first operation that they refuse; the first that matches is told."""
 
 
 def write_saved_model(
@@ -114,8 +119,11 @@ def write_tflite(
             converter.representative_dataset = _representative(cases)
         try:
             content = converter.convert()
+        except OSError:
+            raise
         except Exception as error:  # the converter has no class of its own for what it refuses
-            raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
+            signature = _signature_of(error, signatures)
+            raise _refusal(model, signature, "TensorFlow Lite", error) from error
     (folder / "model.tflite").write_bytes(content)
     return functions
 
@@ -183,8 +191,15 @@ def _refusal(
     """Returns the error for what a compiler refuses, with the layer if it names an operation."""
     text = str(error)
     names = ["".join(groups) for groups in _OPERATION.findall(text)]
-    where = model.owner(names[0].removeprefix("StatefulPartitionedCall/")) if names else "task"
-    reason = match[0] if (match := _REASON.search(text)) else text.splitlines()[0]
+    where = model.owner(*(name.removeprefix("StatefulPartitionedCall/") for name in names))
+    found = (match[1] for reason in _REASONS if (match := reason.search(text)))
+    reason = next(found, text.splitlines()[0])
     return ParamError(
-        f"{where}: {compiler} cannot compute the {signature.name} of this model: {reason:.300}"
+        f"{where}: {compiler} cannot compute the {signature.name} of this model: leave it out by"
+        f" --signature, or take format=savedmodel ({reason:.300})"
     )
+
+
+def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signature:
+    """Returns the signature whose function an error quotes, else the first."""
+    return next((s for s in signatures if f"_compute_{s.name}_" in str(error)), signatures[0])

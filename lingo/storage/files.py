@@ -155,7 +155,7 @@ def _clear_partial_folders(path: Path) -> None:
 
 @contextlib.contextmanager
 def _locked_folder(path: Path) -> Iterator[None]:
-    """Holds the lock of a folder; raises OSError if another process has it, or there are no locks."""
+    """Holds the lock of a folder; raises OSError if another process does, or there are no locks."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
