@@ -25,7 +25,6 @@ COUNTS = ("example_id", "rows", "weights")
 """Arrays of every batch that a program need not give: they are made of the number of examples."""
 
 _HOST_CALLS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-_BETWEEN_DEVICES = ("Collective", "Nccl")
 
 
 class Reads(NamedTuple):
@@ -85,25 +84,16 @@ class ExportedModel:
             optional=tuple(n for n in names if n in recorder.asked),
         )
 
-    def refuse_foreign(self, function: Any) -> None:
-        """Raises ParamError, with the layer, for what a concrete function must not need.
+    def refuse_foreign(self, graph: tf.Graph) -> None:
+        """Raises ParamError, with the layer, for operations that no other program can compute.
 
-        Programs without lingo have neither its Python functions, nor tables and variables that are
-        no weights, nor other devices.
+        Layers have no operations with a state, such as tables and `tf.py_function`, in any program
+        (`lingo/layers/hidden_state.py`).
         """
-        values = [value for held in self._held() for value in held.values()]
-        handles = {id(v.handle) for v in values if not isinstance(v, np.ndarray)}
-        for outer, inner in function.graph.captures:
-            if outer.dtype == tf.resource and id(outer) not in handles:
-                users = [op.name for op in inner.consumers()]
-                raise ParamError(
-                    f"{self.owner(*users)}: it reads a table or variable of its own, which is no"
-                    " weight and not exported: declare a weight, or use tf.gather"
-                )
-        definition = function.graph.as_graph_def()
-        inner = definition.library.function
-        nodes = [*definition.node, *(node for one in inner for node in one.node_def)]
-        names = {one.signature.name for one in inner}
+        definition = graph.as_graph_def()
+        functions = definition.library.function
+        nodes = [*definition.node, *(node for one in functions for node in one.node_def)]
+        names = {one.signature.name for one in functions}
         for node in nodes:
             if node.op not in names and (reason := _foreign(node.op)):
                 raise ParamError(f"{self.owner(node.name)}: {node.op} {reason}")
@@ -121,14 +111,11 @@ class ExportedModel:
                         return f"task.{layer.path.replace('/', '.')}"
         return "task"
 
-    def _held(self) -> list[dict[str, Any]]:
-        return [self.module.weights, self.module.state]
-
     def _tensors(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
         """Returns weights and moving statistics: program path -> float32 [*stacked axes, ...]."""
         weights, state = (
             {where: tf.convert_to_tensor(variable) for where, variable in variables.items()}
-            for variables in self._held()
+            for variables in (self.module.weights, self.module.state)
         )
         return weights, state
 
@@ -160,11 +147,11 @@ def _foreign(kind: str) -> str:
 
     if kind in _HOST_CALLS:
         return "calls Python, which no other program can: compute it by operations of TensorFlow"
-    if kind.startswith(_BETWEEN_DEVICES):
-        return "waits for other devices, but an export is for one: leave it to the runtime"
     known = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(kind).kernel}
     if known.isdisjoint(("CPU", "DEFAULT")):
-        return "is computed by no CPU: compute it by other operations of TensorFlow"
+        return (
+            "has no form for one CPU: compute it by operations that have, or leave it to runtimes"
+        )
     return ""
 
 

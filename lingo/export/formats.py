@@ -146,7 +146,7 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
 
     compute.__name__ = f"compute_{signature.name}"  # errors of compilers quote it
     function = tf.function(compute, autograph=False).get_concrete_function(**specs)
-    model.refuse_foreign(function)
+    model.refuse_foreign(function.graph)
     return function
 
 

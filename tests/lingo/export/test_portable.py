@@ -13,7 +13,6 @@ import tensorflow as tf
 from lingo.config.params import ParamError
 from lingo.export import check
 from lingo.export.check import Case, ExportError
-from lingo.export.formats import Format
 from lingo.export.portable import Settings
 from lingo.learner.task import Task
 from lingo.trainer.trained import Trained
@@ -39,6 +38,8 @@ pytestmark = [
         ("tiny_moe", ["predict", "score", "decode", "score_text", "decode_text"]),
         ("pairs", ["predict", "score", "decode", "decode_text"]),
         ("convolution", ["predict"]),
+        ("resnet", ["predict"]),
+        ("vit", ["predict"]),
     ],
 )
 def test_a_saved_model_computes_what_its_run_computes(
@@ -47,6 +48,13 @@ def test_a_saved_model_computes_what_its_run_computes(
     assert (saved(name) / "1" / "saved_model.pb").exists()  # the version is the step
     manifest = read(saved(name))
     assert [*manifest["signatures"]] == signatures
+    specs = manifest["signatures"][signatures[-1]]
+    served = tf.saved_model.load(str(saved(name) / "1")).signatures[signatures[-1]]
+    assert {*specs["inputs"]} == {*served.structured_input_signature[1]}
+    assert specs["outputs"] == {
+        name: [spec.shape.as_list(), spec.dtype.name]
+        for name, spec in served.structured_outputs.items()
+    }
     assert manifest["check"]["input"] == "same"
     assert manifest["check"]["examples"] == 64
     for name in signatures:
@@ -79,13 +87,17 @@ def test_stablehlo_and_tensorflow_lite_have_the_shapes_of_a_batch(
     trained: Train, tmp_path: pathlib.Path
 ) -> None:
     model = trained("tiny_moe")
-    model.export(tmp_path / "hlo", format="stablehlo", batch_size=32)
+    signatures = ["predict", "score"]
+    model.export(tmp_path / "hlo", format="stablehlo", signatures=signatures, batch_size=32)
     assert [*sorted(f.name for f in (tmp_path / "hlo").iterdir())] == [
         "export.json",
         "predict.stablehlo",
         "score.stablehlo",
     ]
-    assert read(tmp_path / "hlo")["signatures"]["score"]["targets"] == [[32, 32], "int32"]
+    assert read(tmp_path / "hlo")["signatures"]["score"]["inputs"]["targets"] == [
+        [32, 32],
+        "int32",
+    ]
     model = trained("convolution")
     model.export(tmp_path / "lite", format="tflite", batch_size=16, quantize="float16")
     assert [*sorted(f.name for f in (tmp_path / "lite").iterdir())] == [
@@ -93,7 +105,8 @@ def test_stablehlo_and_tensorflow_lite_have_the_shapes_of_a_batch(
         "model.tflite",
     ]
     assert read(tmp_path / "lite")["signatures"]["predict"] == {
-        "images": [[16, 8, 8, 1], "float32"]
+        "inputs": {"images": [[16, 8, 8, 1], "float32"]},
+        "outputs": {"labels": [[16], "int32"], "log_probs": [[16, 10], "float32"]},
     }
 
 
@@ -138,51 +151,6 @@ def test_an_export_that_cannot_be_used_without_lingo_leaves_nothing(
     assert [*tmp_path.iterdir()] == [broken]
 
 
-def test_a_layer_that_calls_python_is_refused_by_its_path(
-    trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = trained("tiny")
-    norm = model.experiment.task.model.stack.layers[0].ffn
-    call = type(norm).__call__
-
-    def call_python(self: object, x: tf.Tensor, **inputs: object) -> tf.Tensor:
-        y = call(self, x, **inputs)
-        return tf.ensure_shape(
-            tf.numpy_function(lambda a: a, [y], y.dtype, stateful=False), y.shape
-        )
-
-    monkeypatch.setattr(type(norm), "__call__", call_python)
-    with pytest.raises(ParamError, match=r"task\.model\.stack.*: PyFuncStateless calls Python"):
-        model.export(tmp_path / "out", format="savedmodel", signatures=["predict"])
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize(
-    ("format", "compiler", "add"),
-    [
-        ("stablehlo", "XLA", lambda y: tf.strings.to_number(tf.strings.as_string(y))),
-        ("tflite", "TensorFlow Lite", lambda y: y + tf.math.igamma(tf.abs(y), tf.abs(y))),
-    ],
-    ids=["xla", "lite"],
-)
-def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
-    format: Format,
-    compiler: str,
-    add: Callable[[tf.Tensor], tf.Tensor],
-    trained: Train,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = trained("tiny")
-    kind = type(model.experiment.task.model.stack.layers[0].ffn)
-    call = kind.__call__
-    monkeypatch.setattr(kind, "__call__", lambda self, x, **inputs: add(call(self, x, **inputs)))
-    words = rf"task\.model\.stack.*: {compiler} cannot compute the predict of this model"
-    with pytest.raises(ParamError, match=words):
-        model.export(tmp_path / "out", format=format, signatures=["predict"])
-    assert [*tmp_path.iterdir()] == []
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -193,7 +161,8 @@ def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
             "quantize=int8 is of format=tflite, not of saved",
         ),
         (Settings("tflite", batch_size=0), "batch_size=0 is not positive"),
-        (Settings("stablehlo", ("decode",)), "lengths that vary, but format=stablehlo has static"),
+        (Settings("stablehlo", prompt_length=-1), "prompt_length=-1 is negative"),
+        (Settings("savedmodel", prompt_length=9), "a savedmodel takes any length"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: Settings, words: str) -> None:
