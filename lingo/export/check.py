@@ -41,19 +41,19 @@ class Bound(NamedTuple):
     """How much an export may differ from its run."""
 
     floats: float  # largest |difference| of an output, relative to its largest |value| or 1
-    others: float  # largest fraction of integers and texts that are not equal
+    others: float  # largest fraction of integers, bytes and tokens of texts that are not equal
 
 
 class Difference(NamedTuple):
     """How much the outputs of a signature differ, over one call or several."""
 
     floats: float = 0.0  # the largest difference, relative as that of `Bound`
-    num_unequal: int = 0  # of integers and texts
-    num_others: int = 0  # integers and texts
+    num_unequal: int = 0  # of integers, and of bytes and tokens of texts
+    num_others: int = 0  # those that are compared
 
     @property
     def others(self) -> float:
-        """The fraction of integers and texts that are not equal."""
+        """The fraction of integers, bytes and tokens of texts that are not equal."""
         return self.num_unequal / max(1, self.num_others)
 
     def merge(self, other: Difference) -> Difference:
@@ -193,14 +193,11 @@ def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference
     """
     if {*expected} != {*found} or any(expected[n].shape != found[n].shape for n in expected):
         return Difference(np.inf)
-    floats, unequal, number = 0.0, 0, 0
-    rows = signature.comparable(expected, found)
+    floats, rows = 0.0, signature.comparable(expected, found)
     for name, value in expected.items():
         if value.dtype.kind == "f":
             floats = max(floats, _largest_difference(value[rows], found[name][rows]))
-        else:
-            unequal, number = unequal + int((value != found[name]).sum()), number + value.size
-    return Difference(floats, unequal, number)
+    return Difference(floats, *signature.count_unequal(expected, found))
 
 
 def _largest_difference(expected: np.ndarray, found: np.ndarray) -> float:

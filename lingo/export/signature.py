@@ -80,6 +80,11 @@ class Signature:
         del found
         return np.ones(len(next(iter(expected.values()))), bool)
 
+    def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
+        """Returns how many integers and texts differ, and how many are compared: here all."""
+        pairs = [(v, found[name]) for name, v in expected.items() if v.dtype.kind != "f"]
+        return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
+
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
         """Returns metrics of the outputs for a batch of an evaluation input; {} if it has none."""
         del batch, outputs
@@ -178,6 +183,8 @@ class Decode(Signature):
         self.decoding: Decoding = experiment.evaluate.sampling
         self.empty = experiment.train_input.prompt("")
         self._num_columns, self._end_id = num_columns, tokenizer.end_id
+        if num_columns is not None:
+            self._check_positions(experiment, num_columns)
         self.inputs = {"tokens": ((None, None), "int32")}
         if num_columns is None or not self.empty.is_prefix:
             self.inputs["lengths"] = ((None,), "int32")
@@ -239,6 +246,25 @@ class Decode(Signature):
         """Returns the prompts with equal texts: another token has another log-probability."""
         return (expected["tokens"] == found["tokens"]).all(axis=(1, 2))
 
+    def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
+        unequal, number = count_changes(
+            expected["tokens"], found["tokens"], np.maximum(expected["lengths"], found["lengths"])
+        )
+        rows = self.comparable(expected, found)
+        lengths = expected["lengths"][rows] != found["lengths"][rows]
+        return unequal + int(lengths.sum()), number + lengths.size
+
+    def _check_positions(self, experiment: Experiment, num_columns: int) -> None:
+        """Raises ParamError if the model has no positions for prompts of so many tokens."""
+        num = self.decoding.p.max_tokens
+        prompt = self._prompt(np.zeros(num_columns, np.int32))
+        try:
+            experiment.task.check_positions(prompt.num_positions(num))
+        except ParamError as error:
+            raise ParamError(
+                f"prompt_length={num_columns} and evaluate.sampling.max_tokens={num}: {error}"
+            ) from None
+
     def _prompt(self, ids: np.ndarray) -> Prompt:
         whole = "tokens" if self.empty.source is None else "source"
         return self.empty._replace(**{whole: ids})
@@ -292,6 +318,18 @@ class Decode(Signature):
             checks.append(tf.debugging.assert_equal(lengths, lengths[:1], message=same))
         with tf.control_dependencies(checks):
             return tf.identity(lengths)
+
+
+def count_changes(expected: np.ndarray, found: np.ndarray, lengths: np.ndarray) -> tuple[int, int]:
+    """Returns how many texts differ, and at how many positions they are compared.
+
+    Texts, [B, S, N] of ids or bytes, are compared up to their ends, at lengths, int [B, S], or to
+    the first position that differs: what follows there continues another text.
+    """
+    same = expected == found
+    is_compared = np.arange(same.shape[-1]) <= lengths[..., None]
+    is_compared[..., 1:] &= np.logical_and.accumulate(same, axis=-1)[..., :-1]
+    return int((is_compared & ~same).sum()), int(is_compared.sum())
 
 
 def find_signatures(

@@ -17,7 +17,7 @@ from lingo.config.lazy import tf
 from lingo.data.input import Input
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.export.exported_model import Arrays, ExportedModel
-from lingo.export.signature import Decode, Inputs, Mean, Run, Score, Signature
+from lingo.export.signature import Decode, Inputs, Mean, Run, Score, Signature, count_changes
 
 _FIRST_BYTE = 3  # the id of the byte 0 (`ByteTokenizer`)
 _PROBE = "ab"
@@ -108,6 +108,15 @@ class DecodeText(Signature):
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
         return (expected["text"] == found["text"]).all(axis=1)
+
+    def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
+        width = 1 + max(one["text"].itemsize for one in (expected, found))
+        values = [
+            np.frombuffer(one["text"].astype(f"S{width}").tobytes(), np.uint8)
+            for one in (expected, found)
+        ]
+        a, b = (value.reshape(*expected["text"].shape, width) for value in values)
+        return count_changes(a, b, np.maximum((a > 0).sum(axis=-1), (b > 0).sum(axis=-1)))
 
 
 class ScoreText(Signature):

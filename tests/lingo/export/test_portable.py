@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import lingo
 from lingo.config.params import ParamError
 from lingo.export import check
 from lingo.export.check import Case, ExportError
+from lingo.export.manifest import verify_export
 from lingo.export.portable import Settings
 from lingo.learner.task import Task
 from lingo.trainer.trained import Trained
+from tests.lingo.export.models import small
 
 Train = Callable[[str], Trained]
 Save = Callable[[str], pathlib.Path]
@@ -106,7 +110,7 @@ def test_stablehlo_and_tensorflow_lite_have_the_shapes_of_a_batch(
     ]
     assert read(tmp_path / "lite")["signatures"]["predict"] == {
         "inputs": {"images": [[16, 8, 8, 1], "float32"]},
-        "outputs": {"labels": [[16], "int32"], "log_probs": [[16, 10], "float32"]},
+        "outputs": {"labels": [[16], "int32"], "logits": [[16, 10], "float32"]},
     }
 
 
@@ -149,6 +153,74 @@ def test_an_export_that_cannot_be_used_without_lingo_leaves_nothing(
     with pytest.raises(ExportError, match="without lingo: ImportError: no module named lingo"):
         trained("tiny").export(tmp_path / "out", format="savedmodel", signatures=["predict"])
     assert [*tmp_path.iterdir()] == [broken]
+
+
+def test_layers_of_16_bits_have_a_bound_of_their_own(saved: Save) -> None:
+    manifest = read(saved("bfloat16"))
+    assert manifest["check"]["bound"] == {"floats": 0.05, "others": 0.05}
+    assert manifest["check"]["differences"]["score"]["floats"] < 0.05
+
+
+def test_weights_and_step_are_those_that_were_chosen(tmp_path: pathlib.Path) -> None:
+    lingo.train(small("average"), tmp_path / "run")
+    model = lingo.load(tmp_path / "run", step="best")
+    model.export(tmp_path / "out", format="savedmodel", signatures=["score"])
+    manifest = read(tmp_path / "out")
+    assert (manifest["step"], manifest["weights"]) == (1, "ema")  # of 3 steps
+    served = tf.saved_model.load(str(tmp_path / "out" / "1"))
+    trained = lingo.load(tmp_path / "run", step=1)._state.select("trained").weights
+    for where, value in model.weights.items():
+        np.testing.assert_array_equal(served.weights[where], value)
+    assert any((served.weights[where].numpy() != trained[where]).any() for where in trained)
+
+
+def test_one_byte_that_was_changed_is_found_by_the_digests(
+    saved: Save, tmp_path: pathlib.Path
+) -> None:
+    shutil.copytree(saved("convolution"), tmp_path / "out")
+    manifest = verify_export(tmp_path / "out")
+    names = ["1/fingerprint.pb", "1/saved_model.pb", "1/variables/variables.index"]
+    assert {*names} < {*manifest["files"]}
+    assert manifest["versions"]["tensorflow"] == tf.__version__
+    file = tmp_path / "out" / "1" / "variables" / "variables.data-00000-of-00001"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    (tmp_path / "out" / "1" / "fingerprint.pb").unlink()
+    words = "is not as it was exported: 1/fingerprint.pb, 1/variables/variables.data-00000-of-00001"
+    with pytest.raises(ExportError, match=words):
+        verify_export(tmp_path / "out")
+    for text in ("{", "[]", '{"files": 1}'):
+        (tmp_path / "out" / "export.json").write_text(text)
+        with pytest.raises(ParamError, match=r"out is not an export: it has no export\.json"):
+            verify_export(tmp_path / "out")
+
+
+def test_several_processes_are_refused(
+    trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Two:
+        count = 2
+
+    model = trained("tiny")
+    monkeypatch.setattr(type(model.experiment.runtime), "join", lambda self: Two)
+    with pytest.raises(ParamError, match="written by one process, and TF_CONFIG names several"):
+        model.export(tmp_path / "out", format="savedmodel")
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_nothing_is_written_into_a_run_or_over_a_folder(tmp_path: pathlib.Path) -> None:
+    lingo.train(small("convolution"), tmp_path / "run")
+    model = lingo.load(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    for format in ("savedmodel", "huggingface"):
+        with pytest.raises(ParamError, match=r"is inside the run .*: name a folder outside"):
+            model.export(tmp_path / "run" / "checkpoints" / "out", format=format)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ParamError, match="other exists: name another folder, or remove it"):
+        model.export(tmp_path / "other", format="savedmodel")
+    (tmp_path / "other").rmdir()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
