@@ -7,6 +7,7 @@ tflite        model.tflite             static shapes; what `tf.lite.Interpreter`
 
 from __future__ import annotations
 
+import errno
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from lingo.export.check import Bound, Case
 from lingo.export.exported_model import ExportedModel
 from lingo.export.signature import Signature
 from lingo.runtimes.mesh.engine import engine
-from lingo.storage.files import storage_error
+from lingo.storage.files import describe_os_error
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
 """A format that needs no lingo to compute."""
@@ -58,7 +59,7 @@ def write_saved_model(
 ) -> Functions:
     """Writes `<step>/saved_model.pb` and its variables; returns the functions in it.
 
-    Raises ParamError for a layer that no other program can compute, StorageError on a full disk.
+    Raises ParamError for a layer that no other program can compute, OSError on a full disk.
     """
     functions = {one.name: trace(model, one) for one in signatures}
     _save(folder / str(step), model, functions)
@@ -154,7 +155,7 @@ def _save(folder: Path, model: ExportedModel, functions: Functions) -> None:
     try:
         tf.saved_model.save(model.module, str(folder), signatures=functions)
     except tf.errors.OpError as error:
-        raise storage_error(folder, error) from error
+        raise OSError(errno.EIO, describe_os_error(error)) from error
 
 
 def _fold_pooling(file: Path) -> None:

@@ -18,6 +18,7 @@ from lingo.export.check import Case, ExportError
 from lingo.export.manifest import verify_export
 from lingo.export.portable import Settings
 from lingo.learner.task import Task
+from lingo.storage.files import StorageError
 from lingo.trainer.trained import Trained
 from tests.lingo.export.models import small
 
@@ -221,6 +222,17 @@ def test_nothing_is_written_into_a_run_or_over_a_folder(tmp_path: pathlib.Path) 
         model.export(tmp_path / "other", format="savedmodel")
     (tmp_path / "other").rmdir()
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_is_full_for_the_results_is_told(
+    trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "reader.py"
+    full.write_text("raise OSError(28, 'No space left on device')")
+    monkeypatch.setattr(check.reader, "__file__", str(full))
+    with pytest.raises(StorageError, match=r"cannot write .*out: No space left on device"):
+        trained("tiny").export(tmp_path / "out", format="savedmodel", signatures=["predict"])
+    assert [*tmp_path.iterdir()] == [full]
 
 
 @pytest.mark.parametrize(
