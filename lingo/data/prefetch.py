@@ -97,6 +97,8 @@ class Prefetch:
 
     def _make(self, steps: range, offset: int) -> Item:
         batches = [self._batch(step + offset) for step in steps]
+        if len(batches) == 1:  # not copied
+            return Item(steps, {name: array[None] for name, array in batches[0].items()})
         return Item(steps, {name: np.stack([b[name] for b in batches]) for name in batches[0]})
 
     def _batch(self, number: int) -> dict[str, np.ndarray]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,15 @@ def root_key(seed: int) -> Key:
     """
     seed &= 0xFFFFFFFFFFFFFFFF
     return fold(Key(np.uint32(seed >> 32), np.uint32(seed & 0xFFFFFFFF)), 0)
+
+
+def key_array(keys: Iterable[Key]) -> Key:
+    """Returns keys on the host as one array of keys, words [number of keys].
+
+    >>> key_array([root_key(7), root_key(8)]).high.shape
+    (2,)
+    """
+    return Key(*np.array([*keys], np.uint32).reshape(-1, 2).T)
 
 
 def text_hash(text: str) -> int:

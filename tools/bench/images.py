@@ -30,8 +30,8 @@ from lingo.data.prefetch import Prefetch
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.resnet import resnet
 from lingo.learner.state import initial_state
-from lingo.ops.image.box import random_box
-from lingo.ops.random import fold, root_key
+from lingo.ops.image.box import random_boxes
+from lingo.ops.random import fold, key_array, root_key
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification
 from tools.harness import Report, Turns, at_least, at_most, measure
@@ -49,9 +49,11 @@ def write_photographs(folder: Path) -> Path:
     with tf.io.TFRecordWriter(str(file)) as writer:
         for i in range(NUM_IMAGES):
             photograph = photographs[i % len(NAMES)]
-            key, limits = fold(root_key(0), i), {"min_area": 0.35, "max_area": 0.6}
+            keys = key_array([fold(root_key(0), i)])
             size = (photograph.shape[0], photograph.shape[1])
-            box = random_box(size, key, name="bench", max_aspect=1.5, **limits)
+            (box,) = random_boxes(
+                [size], keys, name="bench", min_area=0.35, max_area=0.6, max_aspect=1.5
+            )
             part = photograph if box is None else photograph[box.slices]
             stream = io.BytesIO()
             Image.fromarray(part).save(stream, "JPEG", quality=QUALITY)

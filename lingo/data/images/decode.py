@@ -14,7 +14,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -123,8 +123,8 @@ def part_of(data: bytes, header: Header, window: Window) -> Part:
     return Part(data, box, mirrored)
 
 
-def decode(parts: Sequence[Part], *, size: int, channels: Channels) -> np.ndarray:
-    """Decodes parts of images and resizes them.
+def decode_into(images: np.ndarray, parts: Sequence[Part]) -> None:
+    """Decodes parts of images, resizes them, and writes them into an array.
 
     A part with at least twice the pixels that are needed, along each side, is divided by 2, 4 or 8
     first, a JPEG by its decoder: a pixel is then the mean of a square. What remains is bilinear,
@@ -133,17 +133,13 @@ def decode(parts: Sequence[Part], *, size: int, channels: Channels) -> np.ndarra
     may differ from that of the whole image in colour, which JPEG stores at half the resolution.
 
     Args:
+        images: uint8 [B, H, W, C], H = W, which receive them.
         parts: [B], of images whose headers were read.
-        size: H and W of the results, in pixels.
-        channels: C.
-
-    Returns:
-        uint8 [B, H, W, C].
 
     Raises:
         BrokenImage: if one cannot be decoded.
     """
-    images = np.empty([len(parts), size, size, channels], np.uint8)
+    size, channels = images.shape[2:]
     forms = [_form(part, size) for part in parts]
     for form in sorted(set(forms)):
         rows = [row for row, other in enumerate(forms) if other == form]
@@ -151,13 +147,14 @@ def decode(parts: Sequence[Part], *, size: int, channels: Channels) -> np.ndarra
         boxes = np.array([parts[row].box for row in rows], np.int32)
         mirrored = np.array([_is_mirrored(parts[row].turn) for row in rows])
         try:
-            images[rows] = _program(form, size, channels)(data, boxes, mirrored).numpy()
+            decoded: Any = _program(form, size, channels)(data, boxes, mirrored)
         except tf.errors.OpError as error:
             reason = error.message.partition("\t [[")[0].strip().rpartition("\n")[-1]
             raise BrokenImage(reason.rstrip(".")) from None
+        where = rows if len(rows) < len(parts) else ...  # copying all takes less time
+        images[where] = memoryview(decoded)
     for image, part in zip(images, parts, strict=True):
         _turn(image, part.turn)
-    return images
 
 
 class _Form(NamedTuple):

@@ -16,10 +16,19 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.config.types import Operational
 from lingo.data.example_input import IndexedInput
 from lingo.data.gzip_copy import describe_copies
-from lingo.data.images.decode import BrokenImage, Channels, Part, decode, part_of, read_header
-from lingo.data.images.encoded import EncodedImages, from_document, open_images
+from lingo.data.images.decode import (
+    BrokenImage,
+    Channels,
+    Header,
+    decode_into,
+    part_of,
+    read_header,
+)
+from lingo.data.images.encoded import EncodedImage, EncodedImages, from_document, open_images
 from lingo.data.images.view import CentralView, View
 from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
@@ -43,6 +52,7 @@ class ImageFileInput(IndexedInput):
     size: int = 224  # H and W, in pixels
     channels: Channels = 3  # 3: colours; 1: grey
     view: View = CentralView  # the part of an image that is seen; RandomView for training
+    cache: Operational[bool] = False  # keep decoded images in memory, if each epoch shows the same
 
     def check(self) -> None:
         super().check()
@@ -51,7 +61,13 @@ class ImageFileInput(IndexedInput):
     def setup(self) -> None:
         super().setup()
         self.source, self.view = self.p.source.build(), self.p.view.build()
+        if self.p.cache and not self.view.is_fixed:
+            raise ParamError(
+                f"cache=True keeps images as they are seen, but {type(self.view).__name__} shows"
+                " another part in each epoch: it is for evaluation, with CentralView"
+            )
         self._threads = functools.cache(lambda: ThreadPoolExecutor(_THREADS, "images"))
+        self._cache = functools.cache(lambda: (np.zeros(self.num_examples(), bool), self._empty()))
 
     def offers(self) -> dict[str, Any]:
         """Returns the number of classes, and the shape of images that `augment` does not resize."""
@@ -73,11 +89,16 @@ class ImageFileInput(IndexedInput):
 
     def read(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns images and labels by example number, int64 [B]."""
-        _ = self.index  # opened here, not by two threads
-        starts = range(0, max(len(numbers), 1), _GROUP)
-        groups = [numbers[start : start + _GROUP] for start in starts]
-        examples = list(self._threads().map(self._read_group, groups))
-        return {name: np.concatenate([group[name] for group in examples]) for name in examples[0]}
+        documents = self._order().indices(numbers)
+        if not self.p.cache:
+            return self._decode(documents, self._keys(numbers))
+        is_cached, cached = self._cache()
+        if (is_new := ~is_cached[documents]).any():
+            new = np.unique(documents[is_new])
+            for name, array in self._decode(new, self._keys(new)).items():
+                cached[name][new] = array
+            is_cached[new] = True
+        return {name: array[documents] for name, array in cached.items()}
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns the source, the number of images, their bytes, and a digest of files and classes.
@@ -97,45 +118,66 @@ class ImageFileInput(IndexedInput):
     def remarks(self) -> list[str]:
         damage = self.index.damage
         left_out = [f"left out {damage}"] if damage.records else []
-        return describe_copies(self.index.files) + left_out
+        num = self.num_examples()
+        size = num * self.p.size**2 * self.p.channels / 2**30
+        kept = [f"keeps {num:,} decoded images in memory: up to {size:.2g} GiB"]
+        return describe_copies(self.index.files) + left_out + (kept if self.p.cache else [])
 
     def _keys(self, numbers: np.ndarray) -> random.Key:
         """Returns the random keys of the views of examples, words [B]; numbers: int64 [B]."""
         root = random.fold(random.root_key(self.p.seed), random.text_hash("view"))
         return random.fold(random.fold(root, numbers >> 32), numbers)
 
-    def _read_group(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns images and labels by example number, int64 [some of B]."""
-        documents = self._order().indices(numbers).tolist()
-        keys = zip(*self._keys(numbers), strict=True)
-        read = [self._read_part(d, random.Key(*k)) for d, k in zip(documents, keys, strict=True)]
-        return {
-            "images": self._decode(documents, [part for part, _ in read]),
-            "labels": np.array([label for _, label in read], np.int32),
-        }
+    def _empty(self, num: int | None = None) -> dict[str, np.ndarray]:
+        """Returns arrays for some images and labels, by default for all; none has been written."""
+        num, p = self.num_examples() if num is None else num, self.p
+        shape = (num, p.size, p.size, p.channels)
+        return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
 
-    def _read_part(self, document: int, key: random.Key) -> tuple[Part, int]:
-        """Returns the part of an image that an example shows, not decoded yet, and its label."""
-        index = self.index
-        label, data = from_document(index.read(document, 0, int(index.size[document])))
-        try:
-            header = read_header(data)
-        except BrokenImage as error:
-            raise self._error(document, error) from None
-        return part_of(data, header, self.view.window(header.upright_size, key)), label
+    def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
+        """Returns images and labels of documents, int64 [B], in views of keys, words [B]."""
+        _ = self.index  # opened here, not by two threads
+        arrays = self._empty(len(documents))
 
-    def _decode(self, documents: list[int], parts: list[Part]) -> np.ndarray:
-        """Returns parts of images, uint8 [B, H, W, C]."""
-        form = {"size": self.p.size, "channels": self.p.channels}
+        def decode_group(start: int) -> None:
+            group = slice(start, start + _GROUP)
+            part = {name: array[group] for name, array in arrays.items()}
+            self._decode_group(
+                documents[group].tolist(), random.Key(*(k[group] for k in keys)), part
+            )
+
+        list(self._threads().map(decode_group, range(0, len(documents), _GROUP)))
+        return arrays
+
+    def _decode_group(
+        self, documents: list[int], keys: random.Key, arrays: dict[str, np.ndarray]
+    ) -> None:
+        """Writes the images and labels of some documents into arrays."""
+        encoded = [self._read_encoded(document) for document in documents]
+        headers = [self._header(*pair) for pair in zip(documents, encoded, strict=True)]
+        windows = self.view.windows([header.upright_size for header in headers], keys)
+        fields = zip(encoded, headers, windows, strict=True)
+        parts = [part_of(image.data, header, window) for image, header, window in fields]
+        arrays["labels"][:] = [image.label for image in encoded]
         try:
-            return decode(parts, **form)
+            decode_into(arrays["images"], parts)
         except BrokenImage:
-            for document, part in zip(documents, parts, strict=True):
+            for document, part, image in zip(documents, parts, arrays["images"], strict=True):
                 try:
-                    decode([part], **form)
+                    decode_into(image[None], [part])
                 except BrokenImage as error:
                     raise self._error(document, error) from None
             raise
+
+    def _read_encoded(self, document: int) -> EncodedImage:
+        index = self.index
+        return from_document(index.read(document, 0, int(index.size[document])))
+
+    def _header(self, document: int, image: EncodedImage) -> Header:
+        try:
+            return read_header(image.data)
+        except BrokenImage as error:
+            raise self._error(document, error) from None
 
     def _error(self, document: int, error: BrokenImage) -> DataError:
         return DataError(

@@ -1,13 +1,17 @@
-"""Which part of an image an example shows: a random one for training, the middle for evaluation."""
+"""Which part of an image an example shows: a random one for training, the middle for evaluation.
+
+Axes: B images.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 from lingo.config.params import Configurable, ParamError
 from lingo.ops import random
 from lingo.ops.image.box import Box, center_box
-from lingo.ops.image.crop import inception_box
+from lingo.ops.image.crop import inception_boxes
 from lingo.ops.image.pixel import draw
 
 
@@ -21,6 +25,14 @@ class Window(NamedTuple):
 class View(Configurable, interface=True):
     """Chooses the part of an image that an example shows, before the image is decoded."""
 
+    is_fixed: ClassVar[bool] = False
+    """Whether a window depends on the image alone: on its size, not on the key."""
+
+    def windows(self, sizes: Sequence[tuple[int, int]], keys: random.Key) -> list[Window]:
+        """Returns the windows of several images, by their sizes [B] and keys, words [B]."""
+        words = zip(*keys, strict=True)
+        return [self.window(size, random.Key(*k)) for size, k in zip(sizes, words, strict=True)]
+
     def window(self, size: tuple[int, int], key: random.Key) -> Window:
         """Returns a part of an image of a size, (height, width), by the key of the example."""
         raise NotImplementedError(f"{type(self).__name__} has no window")
@@ -29,7 +41,7 @@ class View(Configurable, interface=True):
 class RandomView(View):
     """A random rectangle, mirrored or not (Szegedy et al. 2015, sec. 6): for training.
 
-    It is that of `lingo.ops.image.inception_crop` for the same key.
+    It is that of `lingo.ops.image.inception_crop` and `flip` for the same key.
     """
 
     min_area: float = 0.08  # least part of the image's area
@@ -50,14 +62,20 @@ class RandomView(View):
             raise ParamError(f"flip_rate={p.flip_rate} is not in 0..1")
 
     def window(self, size: tuple[int, int], key: random.Key) -> Window:
+        return self.windows([size], random.key_array([key]))[0]
+
+    def windows(self, sizes: Sequence[tuple[int, int]], keys: random.Key) -> list[Window]:
         p = self.p
         limits = {"min_area": p.min_area, "max_area": p.max_area, "max_aspect": p.max_aspect}
-        box = inception_box(size, key, **limits)
-        return Window(box, bool(p.flip_rate and draw(key, "flip") < p.flip_rate))
+        boxes = inception_boxes(sizes, keys, **limits)
+        is_mirrored = (draw(keys, "flip") < p.flip_rate).tolist()
+        return [Window(*fields) for fields in zip(boxes, is_mirrored, strict=True)]
 
 
 class CentralView(View):
     """The square in the middle: for evaluation."""
+
+    is_fixed = True
 
     side: float = 0.875  # part of the shorter side: 0.875 is 224 of 256 pixels
 

@@ -6,7 +6,7 @@ Axes: B batch, C channels, G groups of neighbouring examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -15,15 +15,24 @@ from lingo.layers import context
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm
-from lingo.ops.shape import sizes_of
+from lingo.ops.shape import size_of, sizes_of
+
+_MOST_KERNELS = 16  # groups that are normalized one by one; more are normalized together
 
 
-class GroupStatistics(NamedTuple):
-    """Examples in groups, and the statistics of each group, float32."""
+class Groups(NamedTuple):
+    """How the examples of a call are grouped. Numbers are ints or int32 scalars."""
 
-    deviation: tf.Tensor  # [G, B / G, ..., C], the input minus the mean
-    mean: tf.Tensor  # [G, 1, ..., 1, C]
-    variance: tf.Tensor  # [G, 1, ..., 1, C], the mean square of `deviation` in the whole group
+    count: Any  # of the groups that this call has examples of
+    size: Any  # examples of a group in this call
+    shared_by: int  # replicas that share a group, each with `size` of its examples
+
+
+class Moments(NamedTuple):
+    """Statistics of each group, float32."""
+
+    mean: tf.Tensor  # [G, C]
+    variance: tf.Tensor  # [G, C], the mean square of deviations from the mean
 
 
 class BatchNorm(Norm):
@@ -77,9 +86,8 @@ class BatchNorm(Norm):
         x = tf.cast(x, tf.float32)
         if context.current().training:
             groups = self._group(x)
-            self._update_averages(groups)
-            scale = tf.math.rsqrt(groups.variance + self.p.epsilon) * self.gamma
-            y = tf.reshape(groups.deviation * scale + self.beta, sizes_of(x))
+            y, moments = (self._by_kernel if _has_kernel(groups) else self._by_formula)(x, groups)
+            self._update_averages(groups, moments)
         else:
             mean = self.moving_mean
             variance = tf.maximum(self.moving_mean_square - tf.square(mean), 0.0)
@@ -90,9 +98,9 @@ class BatchNorm(Norm):
         size = self.p.statistics_over
         return BatchRequirements(examples_together=size or 1, examples_counted=size or 0)
 
-    def _group(self, x: tf.Tensor) -> GroupStatistics:
-        batch, *rest = sizes_of(x)
-        size, replicas = self.p.statistics_over or batch, context.current().replicas
+    def _group(self, x: tf.Tensor) -> Groups:
+        batch, replicas = size_of(x, 0), context.current().replicas
+        size = self.p.statistics_over or batch
         shared_by = size // batch if replicas is not None and size % batch == 0 else 1
         size //= shared_by  # what this replica has of a group
         if isinstance(batch, int) and batch % size:
@@ -100,24 +108,65 @@ class BatchNorm(Norm):
                 f"{self.path or type(self).__name__}: statistics_over={size} does not divide the"
                 f" {batch} examples of a call: take another, or larger parts of the batch"
             )
-        groups = tf.reshape(x, [-1, size, *rest])
+        return Groups(batch // size, size, shared_by)
+
+    def _by_kernel(self, x: tf.Tensor, groups: Groups) -> tuple[tf.Tensor, Moments]:
+        """Normalizes x as `_by_formula` does, by one operation of TensorFlow for each group."""
+        parts = tf.split(tf.reshape(x, [x.shape[0], -1, 1, self.p.dim]), groups.count)
+        outputs = [
+            tf.raw_ops.FusedBatchNormV3(
+                x=part,
+                scale=self.gamma,
+                offset=self.beta,
+                mean=tf.constant([], tf.float32),
+                variance=tf.constant([], tf.float32),
+                epsilon=self.p.epsilon,
+            )
+            for part in parts
+        ]
+        y = tf.reshape(tf.concat([output.y for output in outputs], axis=0), sizes_of(x))
+        # its variance divides by one less than the number of values
+        num = tf.cast(tf.reduce_prod(tf.shape(parts[0])[:2]), tf.float32)
+        variance = tf.stack([output.batch_variance for output in outputs])
+        variance *= tf.maximum(num - 1, 1) / num
+        return y, Moments(tf.stack([output.batch_mean for output in outputs]), variance)
+
+    def _by_formula(self, x: tf.Tensor, groups: Groups) -> tuple[tf.Tensor, Moments]:
+        """Returns x normalized, and the moments of its groups."""
+        batch, *rest = sizes_of(x)
+        grouped = tf.reshape(x, [-1, groups.size, *rest])
         axes = list(range(1, len(x.shape)))
-        mean = tf.reduce_mean(groups, axes, keepdims=True)
-        deviation = groups - mean
+        mean = tf.reduce_mean(grouped, axes, keepdims=True)  # [G, 1, ..., 1, C]
+        deviation = grouped - mean
         variance = tf.reduce_mean(tf.square(deviation), axes, keepdims=True)
-        if replicas is not None and shared_by > 1:
+        replicas = context.current().replicas
+        if replicas is not None and groups.shared_by > 1:
             # For parts of equal size (Chan et al. 1979); E[x^2] - E[x]^2 would lose digits.
-            parts = replicas.gather_neighbours(tf.stack([mean, variance]), shared_by)
+            parts = replicas.gather_neighbours(tf.stack([mean, variance]), groups.shared_by)
             means, variances = tf.unstack(parts, axis=1)
             mean = tf.reduce_mean(means, axis=0)
             variance = tf.reduce_mean(variances + tf.square(means - mean), axis=0)
-            deviation = groups - mean
-        return GroupStatistics(deviation, mean, variance)
+            deviation = grouped - mean
+        y = deviation * (tf.math.rsqrt(variance + self.p.epsilon) * self.gamma) + self.beta
+        moments = (tf.reshape(value, [-1, self.p.dim]) for value in (mean, variance))
+        return tf.reshape(y, [batch, *rest]), Moments(*moments)
 
-    def _update_averages(self, groups: GroupStatistics) -> None:
+    def _update_averages(self, groups: Groups, moments: Moments) -> None:
         """Adds E[x] and E[x^2] over the call, weighted by its number of examples, to the states."""
-        num_groups, size, *_ = sizes_of(groups.deviation)
-        square = groups.variance + tf.square(groups.mean)
-        for name, value in (("moving_mean", groups.mean), ("moving_mean_square", square)):
-            total = tf.reduce_sum(tf.reshape(value, [-1, self.p.dim]), axis=0)
-            self.batch_statistic(name, tf.cast(size, tf.float32) * total, num_groups * size)
+        square = moments.variance + tf.square(moments.mean)
+        for name, value in (("moving_mean", moments.mean), ("moving_mean_square", square)):
+            total = tf.cast(groups.size, tf.float32) * tf.reduce_sum(value, axis=0)
+            self.batch_statistic(name, total, groups.count * groups.size)
+
+
+def _has_kernel(groups: Groups) -> bool:
+    """Whether TensorFlow's kernel, which XLA and meshes do not need, normalizes these groups."""
+    call = context.current()
+    return (
+        not call.compiled
+        and call.rules is None
+        and not call.mapped_axes
+        and groups.shared_by == 1
+        and isinstance(groups.count, int)
+        and groups.count <= _MOST_KERNELS
+    )

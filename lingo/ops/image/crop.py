@@ -2,15 +2,17 @@
 
 They copy parts of arrays: NumPy.
 
-Axes: H height, W width, C channels.
+Axes: B images, H height, W width, C channels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lingo.ops import random
-from lingo.ops.image.box import Box, center_box, random_box
+from lingo.ops.image.box import Box, center_box, random_boxes
 from lingo.ops.image.pixel import check_image, check_rate, check_size, draw
 from lingo.ops.image.scale import Method, resize
 
@@ -128,46 +130,44 @@ def inception_crop(
     """
     check_image(image)
     height, width = image.shape[:2]
-    box = inception_box(
-        (height, width), key, min_area=min_area, max_area=max_area, max_aspect=max_aspect
-    )
+    limits = {"min_area": min_area, "max_area": max_area, "max_aspect": max_aspect}
+    (box,) = inception_boxes([(height, width)], random.key_array([key]), **limits)
     return resize(image[box.slices], size, method=method)
 
 
-def inception_box(
-    size: tuple[int, int],
-    key: random.Key,
+def inception_boxes(
+    sizes: Sequence[tuple[int, int]],
+    keys: random.Key,
     *,
     min_area: float = 0.08,
     max_area: float = 1.0,
     max_aspect: float = 4 / 3,
-) -> Box:
-    """Returns the rectangle that `inception_crop` cuts out of an image of some size.
+) -> list[Box]:
+    """Returns the rectangles that `inception_crop` cuts out of images of some sizes.
 
-    It is a `random_box`, or, if none of ten draws fits, the largest rectangle in the middle of the
-    image whose ratio is allowed.
+    Each is the first of ten random rectangles that fits or, if none does, the largest in the middle
+    of the image whose ratio is allowed.
 
     Args:
-        size: (height, width) of the image.
-        key: of this image.
+        sizes: (height, width) of each image, [B].
+        keys: of the images, words [B].
         min_area: as of `inception_crop`, likewise the others.
 
     Raises:
         ValueError: for areas or a ratio out of range.
 
-    >>> inception_box((300, 400), random.root_key(0))
-    Box(row=112, column=76, height=158, width=146)
+    >>> inception_boxes([(300, 400)], random.key_array([random.root_key(0)]))
+    [Box(row=112, column=76, height=158, width=146)]
     """
-    box = random_box(
-        size,
-        key,
-        name="inception_crop",
-        min_area=min_area,
-        max_area=max_area,
-        max_aspect=max_aspect,
-    )
-    if box is not None:
-        return box
+    limits = {"min_area": min_area, "max_area": max_area, "max_aspect": max_aspect}
+    boxes = random_boxes(sizes, keys, name="inception_crop", **limits)
+    return [
+        _largest_box(size, max_aspect) if box is None else box
+        for size, box in zip(sizes, boxes, strict=True)
+    ]
+
+
+def _largest_box(size: tuple[int, int], max_aspect: float) -> Box:
     height, width = size
     part = min(height, round(width * max_aspect)), min(width, round(height * max_aspect))
     return center_box(size, part)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from lingo.ops import random
-from lingo.ops.image.box import random_box
+from lingo.ops.image.box import random_boxes
 from lingo.ops.image.pixel import check_image, check_rate, draw
 from lingo.ops.image.warp import GRAY
 
@@ -80,14 +80,9 @@ def random_erasing(
     check_image(image)
     check_rate(rate)
     height, width, channels = image.shape
-    box = random_box(
-        (height, width),
-        key,
-        name="random_erasing",
-        min_area=min_area,
-        max_area=max_area,
-        max_aspect=max_aspect,
-    )
+    limits = {"min_area": min_area, "max_area": max_area, "max_aspect": max_aspect}
+    keys = random.key_array([key])
+    (box,) = random_boxes([(height, width)], keys, name="random_erasing", **limits)
     result = image.copy()
     if box is not None and draw(key, "random_erasing.rate") < rate:
         noise = draw(key, "random_erasing.noise", box.height, box.width, channels)

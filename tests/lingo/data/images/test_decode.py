@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from lingo.data.images.decode import BrokenImage, decode, part_of, read_header
+from lingo.data.images.decode import BrokenImage, decode_into, part_of, read_header
 from lingo.data.images.view import Window
 from lingo.ops.image.box import Box
 from tests.lingo.data.images.pictures import decode_by_pillow, encode, picture
@@ -19,6 +19,12 @@ GREY = np.asarray(Image.fromarray(picture(16, 16)).convert("L"))
 
 def show(data, window, size=16, channels=3):
     return decode([part_of(data, read_header(data), window)], size=size, channels=channels)[0]
+
+
+def decode(parts, *, size, channels):
+    images = np.empty([len(parts), size, size, channels], np.uint8)
+    decode_into(images, parts)
+    return images
 
 
 def whole(data, channels=3):

@@ -114,6 +114,20 @@ def test_views_differ_from_epoch_to_epoch_and_are_those_of_inception_crop(root):
         assert np.abs(image.astype(int) - expected).mean() < 3  # that shrinks antialiased
 
 
+def test_cached_images_are_those_that_are_decoded_and_are_read_once(tmp_path):
+    root = write_folder(tmp_path / "pets", num=5)
+    fields = {"view": CentralView, "batch_size": 7}  # of 10: batches cross epochs
+    expected = [pets(root, **fields).batch(step) for step in range(6)]
+    data = pets(root, cache=True, **fields)
+    for step in range(2):
+        data.batch(step)
+    shutil.rmtree(root)
+    for step in range(6):
+        for name, array in data.batch(step).items():
+            np.testing.assert_array_equal(array, expected[step][name])
+    assert data.remarks() == ["keeps 10 decoded images in memory: up to 7.2e-06 GiB"]
+
+
 def test_augment_gets_the_part_that_is_seen(root):
     plain, inverted = (pets(root, augment=augment).batch(2) for augment in (None, invert))
     np.testing.assert_array_equal(inverted["images"], 255 - plain["images"])
@@ -190,6 +204,7 @@ def test_what_is_left_out_is_remarked(tmp_path):
         ({"size": 0}, "size=0 is not positive"),
         ({"channels": 2}, "channels"),
         ({"batch_size": 0}, "batch_size=0 is not positive"),
+        ({"cache": True}, "RandomView shows another part in each epoch"),
     ],
 )
 def test_fields_out_of_range_are_refused(root, fields, message):

@@ -26,6 +26,13 @@ def test_a_random_view_is_that_of_inception_crop_and_flip_for_the_same_key():
         np.testing.assert_array_equal(flip(part, key), part[:, ::-1] if is_mirrored else part)
 
 
+def test_windows_of_several_images_are_those_of_each():
+    sizes = [(40, 60), (300, 20), (7, 7)]
+    for view in (RandomView.params().build(), CentralView.params().build()):
+        windows = view.windows(sizes, random.key_array(KEYS[:3]))
+        assert windows == [view.window(*pair) for pair in zip(sizes, KEYS[:3], strict=True)]
+
+
 def test_about_half_of_random_views_are_mirrored_and_none_at_rate_0():
     rates = [
         np.mean([view.window((40, 60), key).is_mirrored for key in KEYS])

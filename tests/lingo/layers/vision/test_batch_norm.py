@@ -142,3 +142,35 @@ def test_a_group_that_does_not_divide_the_batch_is_refused(draw: Callable) -> No
     layer = batch_norm(statistics_over=3)
     with pytest.raises(ParamError, match=r"statistics_over=3 does not divide the 8 examples"):
         apply(layer, draw(layer), X, call=TRAINING)
+
+
+@pytest.mark.parametrize("shape", [(8, 4, 5, 3), (8, 3)])
+@pytest.mark.parametrize("statistics_over", [None, 4, 1])
+def test_one_operation_for_each_group_equals_the_formula(
+    shape: tuple[int, ...], statistics_over: int | None, draw: Callable
+) -> None:
+    layer = batch_norm(statistics_over=statistics_over)
+    weights, x = draw(layer), tf.random.stateless_normal(shape, [1, 2], 3.0, 2.0)
+    target = tf.random.stateless_normal(shape, [3, 4])
+
+    def results(*, compiled: bool) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x, *weights.values()])
+            y, sides = apply(layer, weights, x, call=TRAINING | {"compiled": compiled})
+            total = tf.reduce_sum(target * y)
+        return y, sides.batch_statistics, tape.gradient(total, [x, weights])
+
+    tf.nest.map_structure(
+        lambda kernel, formula: np.testing.assert_allclose(kernel, formula, rtol=1e-4, atol=1e-4),
+        results(compiled=False),
+        results(compiled=True),
+    )
+
+
+def test_a_batch_of_unknown_size_is_normalized_by_the_formula(draw: Callable) -> None:
+    layer = batch_norm(statistics_over=2)
+    weights = draw(layer)
+    spec = tf.TensorSpec([None, *X.shape[1:]], tf.float32)
+    graph = tf.function(lambda x: apply(layer, weights, x, call=TRAINING)[0], [spec])
+    expected = apply(layer, weights, X, call=TRAINING)[0]
+    np.testing.assert_allclose(graph(X), expected, rtol=1e-5, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 from lingo.config.lazy import keras
 from lingo.ops import random
 from lingo.ops.image import center_crop, flip, inception_crop, pad_and_crop, resize
-from lingo.ops.image.crop import Box, inception_box
+from lingo.ops.image.crop import Box, inception_boxes
 from tests.lingo.ops.image.images import distance_to_uniform, noise
 
 KEY = random.root_key(5)
@@ -20,8 +20,13 @@ NUM_DRAWS = 2000
 
 def boxes(size: tuple[int, int], **fields: float) -> np.ndarray:
     """Returns many boxes, [N, (top, left, height, width)]."""
-    keys = (random.fold(KEY, i) for i in range(NUM_DRAWS))
-    return np.array([inception_box(size, key, **fields) for key in keys])
+    keys = random.fold(KEY, np.arange(NUM_DRAWS))
+    return np.array(inception_boxes([size] * NUM_DRAWS, keys, **fields))
+
+
+def box(size: tuple[int, int], **fields: float) -> Box:
+    """Returns one box."""
+    return inception_boxes([size], random.key_array([KEY]), **fields)[0]
 
 
 def test_areas_ratios_and_places_are_uniform_where_every_draw_fits() -> None:
@@ -70,14 +75,14 @@ def test_boxes_touch_each_edge() -> None:
 
 
 def test_after_ten_draws_that_do_not_fit_the_box_is_in_the_middle() -> None:
-    assert inception_box((10, 1000), KEY, min_area=0.5) == Box(0, 493, 10, 13)
-    assert inception_box((1000, 10), KEY, min_area=0.5) == Box(493, 0, 13, 10)
-    assert inception_box((1, 1), KEY) == Box(0, 0, 1, 1)
+    assert box((10, 1000), min_area=0.5) == Box(0, 493, 10, 13)
+    assert box((1000, 10), min_area=0.5) == Box(493, 0, 13, 10)
+    assert box((1, 1)) == Box(0, 0, 1, 1)
 
 
 def test_the_crop_is_the_box_resized() -> None:
     image = noise(20, 30, 3)
-    row, column, height, width = inception_box((20, 30), KEY)
+    row, column, height, width = box((20, 30))
     part = image[row : row + height, column : column + width]
     for method in ("bilinear", "bicubic"):
         np.testing.assert_array_equal(

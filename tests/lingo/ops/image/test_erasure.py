@@ -9,7 +9,7 @@ import pytest
 
 from lingo.ops import random
 from lingo.ops.image import cutout, random_erasing
-from lingo.ops.image.box import random_box
+from lingo.ops.image.box import random_boxes
 from tests.lingo.ops.image.images import as_float, distance_to_uniform, noise
 
 KEY = random.root_key(9)
@@ -44,9 +44,9 @@ def test_half_of_the_images_have_a_rectangle_of_noise() -> None:
         if not result.any():
             continue
         num_changed += 1
-        box = random_box(
-            (40, 50), key, name="random_erasing", min_area=0.02, max_area=0.4, max_aspect=10 / 3
-        )
+        limits = {"min_area": 0.02, "max_area": 0.4, "max_aspect": 10 / 3}
+        keys = random.key_array([key])
+        (box,) = random_boxes([(40, 50)], keys, name="random_erasing", **limits)
         assert box is not None
         is_changed = result.any(axis=2)
         assert is_changed.sum() == is_changed[box.slices].sum() == box.height * box.width
