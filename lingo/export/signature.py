@@ -30,7 +30,7 @@ from lingo.export.exported_model import Arrays, ExportedModel
 from lingo.learner.task import Task
 from lingo.ops.shape import sizes_of
 
-Inputs = Mapping[str, tuple[tuple[int | None, ...], str]]
+Inputs = dict[str, tuple[tuple[int | None, ...], str]]
 """Name -> (shape, dtype) of the inputs of a signature; a size is None if it may vary."""
 
 _MIN_PROMPT, _MAX_PROMPT = 4, 16  # tokens of the prompts that a check takes from texts
@@ -185,11 +185,11 @@ class Decode(Signature):
         self._num_columns, self._end_id = num_columns, tokenizer.end_id
         if num_columns is not None:
             self._check_positions(experiment, num_columns)
-        self.inputs = {"tokens": ((None, None), "int32")}
+        self.inputs: Inputs = {"tokens": ((None, None), "int32")}
         if num_columns is None or not self.empty.is_prefix:
-            self.inputs["lengths"] = ((None,), "int32")
+            self.inputs |= {"lengths": ((None,), "int32")}
         if isinstance(self.decoding, Sampling) and self.decoding.p.temperature > 0:
-            self.inputs["seeds"] = ((None,), "int32")
+            self.inputs |= {"seeds": ((None,), "int32")}
 
     def compute(
         self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
@@ -277,7 +277,8 @@ class Decode(Signature):
         else:  # a program of static shapes reads token by token after the first
             last = self._num_columns
             first = last if self.empty.is_prefix else 1
-            lengths = tf.clip_by_value(inputs.get("lengths", last), 1, last)
+            given: Any = inputs.get("lengths", last)
+            lengths = tf.clip_by_value(given, 1, last)
         size, columns = sizes_of(inputs["tokens"])
         lengths = tf.broadcast_to(lengths, [size])
         is_id = tf.sequence_mask(lengths, columns, tf.int32)
