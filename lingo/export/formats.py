@@ -132,7 +132,7 @@ def write_tflite(
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     """Returns the concrete function of a signature, in the shapes of a batch of examples if given.
 
-    Raises ParamError for a layer that no other program can compute.
+    Raises ParamError for a layer that no other program can compute, or a result without a rank.
     """
     shapes = {name: shape for name, (shape, _) in signature.inputs.items()}
     if batch is not None:
@@ -148,6 +148,12 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     compute.__name__ = f"compute_{signature.name}"  # errors of compilers quote it
     function = tf.function(compute, autograph=False).get_concrete_function(**specs)
     model.refuse_foreign(function.graph)
+    for name, spec in function.structured_outputs.items():
+        if spec.shape.rank is None:
+            raise ParamError(
+                f"task: nothing is known of the shape of {name}, which {signature.name} returns:"
+                " give it one by tf.ensure_shape"
+            )
     return function
 
 

@@ -127,3 +127,21 @@ def test_a_layer_that_a_compiler_cannot_compute(
     with pytest.raises(ParamError, match=words):
         change(function).export(tmp_path / "out", format=format, signatures=["predict"])
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_result_without_a_rank(
+    trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trained("tiny")
+    kind = type(model.experiment.task)
+    predict = kind.predict
+
+    def predict_more(self: Any, batch: Any) -> dict[str, tf.Tensor]:
+        found = predict(self, batch)
+        text = tf.io.serialize_tensor(next(iter(found.values())))
+        return {**found, "more": tf.io.parse_tensor(text, tf.float32)}
+
+    monkeypatch.setattr(kind, "predict", predict_more)
+    with pytest.raises(ParamError, match="nothing is known of the shape of more, which predict"):
+        model.export(tmp_path / "out", format="savedmodel", signatures=["predict"])
+    assert [*tmp_path.iterdir()] == []
