@@ -262,7 +262,8 @@ class Decode(Signature):
             experiment.task.check_positions(prompt.num_positions(num))
         except ParamError as error:
             raise ParamError(
-                f"prompt_length={num_columns} and evaluate.sampling.max_tokens={num}: {error}"
+                f"prompt_length={num_columns} and evaluate.sampling.max_tokens={num}: {error};"
+                " set a smaller one of the two, or leave decode out by --signature"
             ) from None
 
     def _prompt(self, ids: np.ndarray) -> Prompt:
