@@ -17,7 +17,7 @@ Train = Callable[[str], Trained]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*"),
-    pytest.mark.xdist_group("exports"),  # they share trained models
+    pytest.mark.xdist_group("static_exports"),  # a process of their own, for the memory
 ]
 
 GREEDY = Sampling.params(max_tokens=6, temperature=0)
