@@ -126,7 +126,8 @@ class Beam(Decoding):
         candidates, parents, token = _candidates(plan, index, search.live, logits)
         ends = (token == plan.end_id[:, None]) & (index >= plan.first)[:, None]
         ends |= (index >= plan.last)[:, None]
-        length = tf.clip_by_value(index + 1 - plan.first, 0, self.p.max_tokens)
+        # no text of 0 tokens has a score; TensorFlow Lite takes 0..6 for a Relu6, also of integers
+        length = tf.clip_by_value(index + 1 - plan.first, 1, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
         ends_now = candidates._replace(value=tf.where(ends, scores, _NONE))
         complete, _ = _best(_join_texts(search.complete, ends_now, num_beams), self.p.num_samples)

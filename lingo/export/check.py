@@ -10,6 +10,7 @@ Axes: B examples of a call.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,8 @@ from lingo.export.signature import Mean, Run, Signature
 
 NUM_EXAMPLES = 64
 
+_SYSTEM_ERROR = re.compile(r"OSError: \[Errno (\d+)\]")
+
 
 class ExportError(LingoError):
     """An exported model cannot be read, or does not compute what its run computes."""
@@ -38,19 +41,19 @@ class Bound(NamedTuple):
     """How much an export may differ from its run."""
 
     floats: float  # largest |difference| of an output, relative to its largest |value| or 1
-    others: float  # largest fraction of integers and texts that are not equal
+    others: float  # largest fraction of integers, bytes and tokens of texts that are not equal
 
 
 class Difference(NamedTuple):
     """How much the outputs of a signature differ, over one call or several."""
 
     floats: float = 0.0  # the largest difference, relative as that of `Bound`
-    num_unequal: int = 0  # of integers and texts
-    num_others: int = 0  # integers and texts
+    num_unequal: int = 0  # of integers, and of bytes and tokens of texts
+    num_others: int = 0  # those that are compared
 
     @property
     def others(self) -> float:
-        """The fraction of integers and texts that are not equal."""
+        """The fraction of integers, bytes and tokens of texts that are not equal."""
         return self.num_unequal / max(1, self.num_others)
 
     def merge(self, other: Difference) -> Difference:
@@ -151,13 +154,16 @@ def check_export(
 
 
 def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict[str, np.ndarray]]:
-    """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo."""
+    """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo.
+
+    Raises ExportError if it cannot be read or computed, OSError if the results cannot be written.
+    """
     given = {
         f"{case.signature.name}|{i}|{name}": value
         for i, case in enumerate(cases)
         for name, value in case.inputs.items()
     }
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=folder) as place:
         files = [str(Path(place) / name) for name in ("given.npz", "results.npz")]
         np.savez(files[0], **dict[str, Any](given))
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
@@ -169,6 +175,8 @@ def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict
         )
         if done.returncode:
             last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+            if match := _SYSTEM_ERROR.match(last):
+                raise OSError(int(match[1]), os.strerror(int(match[1])))
             raise ExportError(f"the export cannot be used without lingo: {last}")
         with np.load(files[1]) as results:
             outputs: list[dict[str, np.ndarray]] = [{} for _ in cases]
@@ -185,14 +193,11 @@ def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference
     """
     if {*expected} != {*found} or any(expected[n].shape != found[n].shape for n in expected):
         return Difference(np.inf)
-    floats, unequal, number = 0.0, 0, 0
-    rows = signature.comparable(expected, found)
+    floats, rows = 0.0, signature.comparable(expected, found)
     for name, value in expected.items():
         if value.dtype.kind == "f":
             floats = max(floats, _largest_difference(value[rows], found[name][rows]))
-        else:
-            unequal, number = unequal + int((value != found[name]).sum()), number + value.size
-    return Difference(floats, unequal, number)
+    return Difference(floats, *signature.count_unequal(expected, found))
 
 
 def _largest_difference(expected: np.ndarray, found: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -95,25 +96,31 @@ class ExportedModel:
             optional=tuple(n for n in names if n in recorder.asked),
         )
 
-    def refuse_host_calls(self, graph: tf.Graph) -> None:
-        """Raises ParamError if a graph calls Python, which no other program can, with the layer."""
-        definition = graph.as_graph_def()
-        nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-        for node in nodes:
-            if node.op in _HOST_CALLS:
-                raise ParamError(
-                    f"{self.owner(node.name)}: {node.op} calls Python, which no other program can:"
-                    " compute it by operations of TensorFlow"
-                )
+    def refuse_foreign(self, graph: tf.Graph) -> None:
+        """Raises ParamError, with the layer, for operations that no other program can compute.
 
-    def owner(self, operation: str) -> str:
-        """Returns the path of the layer that made an operation of a graph, or that of the task."""
-        parts = operation.split("/")
-        for size in range(len(parts), 0, -1):
-            scope = "/".join(parts[:size])
-            for layer in self.task.tree():
-                if layer.path == scope or layer.path.endswith(f"/{scope}"):
-                    return f"task.{layer.path.replace('/', '.')}"
+        Layers have no operations with a state, such as tables and `tf.py_function`, in any program
+        (`lingo/layers/hidden_state.py`).
+        """
+        definition = graph.as_graph_def()
+        functions = definition.library.function
+        nodes = [*definition.node, *(node for one in functions for node in one.node_def)]
+        names = {one.signature.name for one in functions}
+        for node in nodes:
+            if node.op not in names and (reason := _foreign(node.op)):
+                raise ParamError(f"{self.owner(node.name)}: {node.op} {reason}")
+
+    def owner(self, *operations: str) -> str:
+        """Returns the path of the layer that made operations of a graph, or that of the task.
+
+        It is that of the first operation whose name has a layer.
+        """
+        for parts in (operation.split("/") for operation in operations):
+            for size in range(len(parts), 0, -1):
+                scope = "/".join(parts[:size])
+                for layer in self.task.tree():
+                    if layer.path == scope or layer.path.endswith(f"/{scope}"):
+                        return f"task.{layer.path.replace('/', '.')}"
         return "task"
 
     def _tensors(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
@@ -143,6 +150,21 @@ class _Recorder(dict[str, Any]):
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self.keys() else default
+
+
+@functools.cache
+def _foreign(kind: str) -> str:
+    """Returns why no other program can compute operations of a kind; "" if it can."""
+    from tensorflow.python.framework import kernels
+
+    if kind in _HOST_CALLS:
+        return "calls Python, which no other program can: compute it by operations of TensorFlow"
+    known = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(kind).kernel}
+    if known.isdisjoint(("CPU", "DEFAULT")):
+        return (
+            "has no form for one CPU: compute it by operations that have, or leave it to runtimes"
+        )
+    return ""
 
 
 def _with_counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

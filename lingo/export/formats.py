@@ -7,6 +7,7 @@ tflite        model.tflite             static shapes; what `tf.lite.Interpreter`
 
 from __future__ import annotations
 
+import errno
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from lingo.export.exported_model import ExportedModel
 from lingo.export.ranges import quantize_in_ranges
 from lingo.export.signature import Signature
 from lingo.runtimes.mesh.engine import engine
+from lingo.storage.files import describe_os_error
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
 """A format that needs no lingo to compute."""
@@ -41,23 +43,35 @@ BOUNDS: dict[Quantize, Bound] = {
 BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
 """The bound for layers that compute in 16 bits: another order of sums rounds otherwise."""
 
+Functions = dict[str, Any]
+"""Signature -> concrete function."""
+
 _OPERATION = re.compile(r'"\w+:", "([^"@]+)@|\{node ([^}]+)\}|node `([^`]+)`')
 """The name of an operation in the errors of TensorFlow Lite, and of XLA."""
 
-_REASON = re.compile(r"(Detected unsupported operations|Input \d+ to node|.*[Ee]rror:).*")
+_REASONS = (
+    re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op"),
+    re.compile(r"(Detected unsupported operations.*|Input \d+ to node.*)"),
+    re.compile(r"(.*[Ee]rror:.*)"),
+)
+"""What compilers say of the first operation that they refuse; the first that matches is told."""
 
 
 def write_saved_model(
     folder: Path, model: ExportedModel, signatures: Iterable[Signature], step: int
-) -> None:
-    """Writes `<step>/saved_model.pb` and its variables."""
+) -> Functions:
+    """Writes `<step>/saved_model.pb` and its variables; returns the functions in it.
+
+    Raises ParamError for a layer that no other program can compute, OSError on a full disk.
+    """
     functions = {one.name: trace(model, one) for one in signatures}
-    tf.saved_model.save(model.module, str(folder / str(step)), signatures=functions)
+    _save(folder / str(step), model, functions)
+    return functions
 
 
 def write_stablehlo(
-    folder: Path, model: ExportedModel, signatures: Iterable[Signature], batch: Any
-) -> None:
+    folder: Path, model: ExportedModel, signatures: Sequence[Signature], batch: Any
+) -> Functions:
     """Writes a file for each signature, in the shapes of a batch of examples; weights included.
 
     Raises ParamError without JAX, or for a layer that XLA does not compile.
@@ -65,8 +79,9 @@ def write_stablehlo(
     jax = engine()
     from jax.experimental import jax2tf
 
+    functions = {one.name: trace(model, one, batch) for one in signatures}
     for signature in signatures:
-        function = trace(model, signature, batch)
+        function = functions[signature.name]
         inputs = {
             name: jax.ShapeDtypeStruct(value.shape, value.dtype)
             for name, value in signature.examples(batch).items()
@@ -77,6 +92,7 @@ def write_stablehlo(
         except ValueError as error:
             raise _refusal(model, signature, "XLA", error) from error
         (folder / f"{signature.name}.stablehlo").write_bytes(exported.serialize())
+    return functions
 
 
 def write_tflite(
@@ -85,8 +101,8 @@ def write_tflite(
     signatures: Sequence[Signature],
     cases: Sequence[Case],
     quantize: Quantize,
-) -> None:
-    """Writes `model.tflite`.
+) -> Functions:
+    """Writes `model.tflite`; returns the functions in it.
 
     The cases have the static shapes, and the examples that ranges of activations are measured on.
     Raises ParamError for a layer that cannot be converted.
@@ -95,8 +111,8 @@ def write_tflite(
         one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
         for one in signatures
     }
-    with tempfile.TemporaryDirectory() as saved:
-        tf.saved_model.save(model.module, saved, signatures=functions)
+    with tempfile.TemporaryDirectory(dir=folder) as saved:
+        _save(Path(saved), model, functions)
         _fold_pooling(Path(saved) / "saved_model.pb")
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[*functions])
         if quantize != "none":
@@ -110,15 +126,19 @@ def write_tflite(
             content = converter.convert()
             if quantize == "int8":
                 content = quantize_in_ranges(content)
+        except OSError:
+            raise
         except Exception as error:  # the converter has no class of its own for what it refuses
-            raise _refusal(model, signatures[0], "TensorFlow Lite", error) from error
+            signature = _signature_of(error, signatures)
+            raise _refusal(model, signature, "TensorFlow Lite", error) from error
     (folder / "model.tflite").write_bytes(content)
+    return functions
 
 
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     """Returns the concrete function of a signature, in the shapes of a batch of examples if given.
 
-    Raises ParamError for a layer that calls Python.
+    Raises ParamError for a layer that no other program can compute, or a result without a rank.
     """
     shapes = {name: shape for name, (shape, _) in signature.inputs.items()}
     if batch is not None:
@@ -131,9 +151,23 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     def compute(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         return signature.compute(model, inputs)
 
+    compute.__name__ = f"compute_{signature.name}"  # errors of compilers quote it
     function = tf.function(compute, autograph=False).get_concrete_function(**specs)
-    model.refuse_host_calls(function.graph)
+    model.refuse_foreign(function.graph)
+    for name, spec in function.structured_outputs.items():
+        if spec.shape.rank is None:
+            raise ParamError(
+                f"task: nothing is known of the shape of {name}, which {signature.name} returns:"
+                " give it one by tf.ensure_shape"
+            )
     return function
+
+
+def _save(folder: Path, model: ExportedModel, functions: Functions) -> None:
+    try:
+        tf.saved_model.save(model.module, str(folder), signatures=functions)
+    except tf.errors.OpError as error:
+        raise OSError(errno.EIO, describe_os_error(error)) from error
 
 
 def _fold_pooling(file: Path) -> None:
@@ -170,8 +204,15 @@ def _refusal(
     """Returns the error for what a compiler refuses, with the layer if it names an operation."""
     text = str(error)
     names = ["".join(groups) for groups in _OPERATION.findall(text)]
-    where = model.owner(names[0].removeprefix("StatefulPartitionedCall/")) if names else "task"
-    reason = match[0] if (match := _REASON.search(text)) else text.splitlines()[0]
+    where = model.owner(*(name.removeprefix("StatefulPartitionedCall/") for name in names))
+    found = (match[1] for reason in _REASONS if (match := reason.search(text)))
+    reason = next(found, text.splitlines()[0])
     return ParamError(
-        f"{where}: {compiler} cannot compute the {signature.name} of this model: {reason:.300}"
+        f"{where}: {compiler} cannot compute the {signature.name} of this model: leave it out by"
+        f" --signature, or take format=savedmodel ({reason:.300})"
     )
+
+
+def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signature:
+    """Returns the signature whose function an error quotes, else the first."""
+    return next((s for s in signatures if f"_compute_{s.name}_" in str(error)), signatures[0])

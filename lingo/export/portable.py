@@ -3,7 +3,7 @@
     signatures = what the model computes           lingo/export/signature.py
     files      = the signatures in a format        lingo/export/formats.py
     report     = files against the run             lingo/export/check.py
-    export.json = run, signatures, report          here
+    export.json = run, signatures, report          lingo/export/manifest.py
 
 The folder gets its name when all of that is done.
 """
@@ -11,8 +11,7 @@ The folder gets its name when all of that is done.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -35,16 +34,26 @@ from lingo.export.formats import (
     BFLOAT16_BOUND,
     BOUNDS,
     Format,
+    Functions,
     Quantize,
     write_saved_model,
     write_stablehlo,
     write_tflite,
 )
+from lingo.export.manifest import write_manifest
 from lingo.export.signature import Run, Signature, find_signatures
 from lingo.export.text_signature import model_signatures
 from lingo.storage.files import new_folder
 
-MANIFEST = "export.json"
+PROMPT_LENGTH = 64
+"""Tokens of a prompt where shapes are static, unless the model has sources or a flag says so."""
+
+_PACKAGES: dict[Format, tuple[str, ...]] = {
+    "savedmodel": ("lingo-tf", "tensorflow"),
+    "stablehlo": ("lingo-tf", "tensorflow", "jax", "jaxlib"),
+    "tflite": ("lingo-tf", "tensorflow"),
+}
+"""Those that an export is made with."""
 
 
 class Settings(NamedTuple):
@@ -54,6 +63,7 @@ class Settings(NamedTuple):
     signatures: tuple[str, ...] = ()  # their names; none: all that the task has
     batch_size: int = 1  # examples of a call, where shapes are static
     quantize: Quantize = "none"  # the numbers of TensorFlow Lite, or of the weights of a SavedModel
+    prompt_length: int = 0  # tokens of a prompt of `decode`, where shapes are static; 0: default
 
     def check(self) -> None:
         """Raises ParamError for settings that do not suit each other."""
@@ -68,11 +78,10 @@ class Settings(NamedTuple):
             )
         if self.batch_size < 1:
             raise ParamError(f"batch_size={self.batch_size} is not positive")
-        if self.format != "savedmodel" and "decode" in self.signatures:
-            raise ParamError(
-                f"signature=decode has lengths that vary, but format={self.format} has static"
-                " shapes: take format=savedmodel for it"
-            )
+        if self.prompt_length < 0:
+            raise ParamError(f"prompt_length={self.prompt_length} is negative")
+        if self.prompt_length and self.format == "savedmodel":
+            raise ParamError("prompt_length is of static shapes: a savedmodel takes any length")
 
 
 def export_portable(
@@ -84,6 +93,7 @@ def export_portable(
     *,
     run: Run,
     description: Mapping[str, Any],
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Writes a model into a new folder, or nothing.
 
@@ -95,6 +105,7 @@ def export_portable(
         settings: the format and what is exported.
         run: the trained model, which the export is compared with.
         description: what the manifest says of the run; with its `step`.
+        progress: called with what is done next, where it takes seconds.
 
     Raises:
         ParamError: if the folder exists, or the format cannot hold the model.
@@ -106,12 +117,9 @@ def export_portable(
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
     examples = read_examples(data)
     specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
+    constant_ranges = settings.quantize == "int8"
     model = ExportedModel(
-        experiment,
-        weights,
-        state,
-        compiled=settings.format == "stablehlo",
-        constant_ranges=settings.quantize == "int8",
+        experiment, weights, state, compiled=is_static, constant_ranges=constant_ranges
     )
     signatures = _signatures(model, specs, settings)
     batches = list(
@@ -126,16 +134,19 @@ def export_portable(
     if experiment.task.p.dtype != "float32":
         bound = Bound(*map(max, bound, BFLOAT16_BOUND))
     with new_folder(folder) as partial:
-        _write(partial, model, signatures, cases, settings, description["step"])
+        progress(f"write {', '.join(one.name for one in signatures)} as {settings.format}")
+        functions = _write(partial, model, signatures, cases, settings, description["step"])
+        number = len(examples["weights"])
+        progress(f"compare {number} examples of {name} with a process without lingo")
         report = check_export(partial, settings.format, cases, run, bound)
         content = dict(description) | {
             "format": settings.format,
             "quantize": settings.quantize,
             "weights_sha256": _digest({**weights, **state}),
-            "signatures": _describe(cases, is_static=is_static),
+            "signatures": _describe(cases, functions, is_static=is_static),
             "check": {
                 "input": name,
-                "examples": len(examples["weights"]),
+                "examples": number,
                 "bound": bound._asdict(),
                 "differences": {
                     n: {"floats": d.floats, "others": d.others}
@@ -143,9 +154,9 @@ def export_portable(
                 },
             },
             "evaluation": {"before": report.run_metrics, "after": report.export_metrics},
-            "versions": {name: metadata.version(name) for name in ("lingo-tf", "tensorflow")},
+            "versions": {n: metadata.version(n) for n in _PACKAGES[settings.format]},
         }
-        (partial / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+        write_manifest(partial, content)
     return report
 
 
@@ -153,7 +164,8 @@ def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Si
     names = settings.signatures
     if settings.format == "savedmodel":
         return model_signatures(model, names, specs)
-    return [one for one in find_signatures(model, names, specs) if one.name != "decode"]
+    length = specs["source_tokens"][0][1] if "source_tokens" in specs else PROMPT_LENGTH
+    return find_signatures(model, names, specs, num_columns=settings.prompt_length or length)
 
 
 def _write(
@@ -163,23 +175,31 @@ def _write(
     cases: Sequence[Case],
     settings: Settings,
     step: int,
-) -> None:
+) -> Functions:
     match settings.format:
         case "savedmodel":
-            write_saved_model(folder, model, signatures, step)
+            return write_saved_model(folder, model, signatures, step)
         case "stablehlo":
-            write_stablehlo(folder, model, signatures, cases[0].batch)
+            return write_stablehlo(folder, model, signatures, cases[0].batch)
         case "tflite":
-            write_tflite(folder, model, signatures, cases, settings.quantize)
+            return write_tflite(folder, model, signatures, cases, settings.quantize)
 
 
-def _describe(cases: Sequence[Case], *, is_static: bool) -> dict[str, Any]:
-    """Returns {signature: {input: [shape, dtype]}}; a size of None varies."""
+def _describe(
+    cases: Sequence[Case], functions: Functions, *, is_static: bool
+) -> dict[str, dict[str, Any]]:
+    """Returns {signature: {"inputs", "outputs"}}, {name: [shape, dtype]}; a size of None varies."""
     described = {}
     for case in cases:
+        outputs = functions[case.signature.name].structured_outputs
         described[case.signature.name] = {
-            name: [case.inputs[name].shape if is_static else shape, dtype]
-            for name, (shape, dtype) in case.signature.inputs.items()
+            "inputs": {
+                name: [case.inputs[name].shape if is_static else shape, dtype]
+                for name, (shape, dtype) in case.signature.inputs.items()
+            },
+            "outputs": {
+                name: [spec.shape.as_list(), spec.dtype.name] for name, spec in outputs.items()
+            },
         }
     return described
 

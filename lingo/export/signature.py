@@ -28,8 +28,9 @@ from lingo.decode.sampling import Sampling
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import Arrays, ExportedModel
 from lingo.learner.task import Task
+from lingo.ops.shape import sizes_of
 
-Inputs = Mapping[str, tuple[tuple[int | None, ...], str]]
+Inputs = dict[str, tuple[tuple[int | None, ...], str]]
 """Name -> (shape, dtype) of the inputs of a signature; a size is None if it may vary."""
 
 _MIN_PROMPT, _MAX_PROMPT = 4, 16  # tokens of the prompts that a check takes from texts
@@ -78,6 +79,11 @@ class Signature:
         """Returns, bool [B], the examples whose numbers are compared: here all."""
         del found
         return np.ones(len(next(iter(expected.values()))), bool)
+
+    def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
+        """Returns how many integers and texts differ, and how many are compared: here all."""
+        pairs = [(v, found[name]) for name, v in expected.items() if v.dtype.kind != "f"]
+        return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
         """Returns metrics of the outputs for a batch of an evaluation input; {} if it has none."""
@@ -156,7 +162,9 @@ class Decode(Signature):
 
     Inputs: `tokens`, int32 [B, T], the ids of each prompt, or of its source if there is an encoder,
     padded with anything; `lengths`, int32 [B], their numbers; and, if texts are drawn, `seeds`,
-    int32 [B]: the same prompt and seed give the same text.
+    int32 [B]: the same prompt and seed give the same text. With a static T, a length outside of
+    1..T counts as the nearest in it, and prompts that are read as a whole have T tokens and no
+    `lengths`.
 
     Outputs: `tokens`, int32 [B, S, N], the end id after the end; `lengths`, int32 [B, S], without
     the end; `log_probs`, float32 [B, S, N], those of the tokens and of the end, then 0.
@@ -164,8 +172,8 @@ class Decode(Signature):
 
     name = "decode"
 
-    def __init__(self, experiment: Experiment) -> None:
-        """Raises ParamError if the experiment continues no texts."""
+    def __init__(self, experiment: Experiment, *, num_columns: int | None = None) -> None:
+        """Takes T if it is static; raises ParamError if the experiment continues no texts."""
         tokenizer = getattr(experiment.train_input, "tokenizer", None)
         if type(experiment.task).decode is Task.decode or not isinstance(tokenizer, Tokenizer):
             raise ParamError(
@@ -173,11 +181,15 @@ class Decode(Signature):
                 " leave it out"
             )
         self.decoding: Decoding = experiment.evaluate.sampling
-        self.inputs = {"tokens": ((None, None), "int32"), "lengths": ((None,), "int32")}
-        if isinstance(self.decoding, Sampling) and self.decoding.p.temperature > 0:
-            self.inputs["seeds"] = ((None,), "int32")
-        self._end_id = tokenizer.end_id
         self.empty = experiment.train_input.prompt("")
+        self._num_columns, self._end_id = num_columns, tokenizer.end_id
+        if num_columns is not None:
+            self._check_positions(experiment, num_columns)
+        self.inputs: Inputs = {"tokens": ((None, None), "int32")}
+        if num_columns is None or not self.empty.is_prefix:
+            self.inputs |= {"lengths": ((None,), "int32")}
+        if isinstance(self.decoding, Sampling) and self.decoding.p.temperature > 0:
+            self.inputs |= {"seeds": ((None,), "int32")}
 
     def compute(
         self, model: ExportedModel, inputs: Mapping[str, tf.Tensor]
@@ -200,21 +212,25 @@ class Decode(Signature):
 
     def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
         """Returns the beginnings of texts, or the first source of each example, as prompts."""
+        numbers = np.arange(len(batch["weights"]), dtype=np.int32)
         if self.empty.source is not None:
             tokens = batch["source_tokens"]
             lengths = (batch["source_segments"] == 1).sum(axis=1)
+        elif self.empty.is_prefix:
+            tokens = batch["tokens"]
+            lengths = np.full_like(numbers, self._num_columns or _MIN_PROMPT)
         else:
-            tokens, numbers = batch["tokens"], np.arange(len(batch["tokens"]))
-            spread = 1 if self.empty.is_prefix else _MAX_PROMPT - _MIN_PROMPT + 1
-            lengths = np.minimum(_MIN_PROMPT + numbers % spread, tokens.shape[1])
-        width = max(1, int(lengths.max()))
-        inputs = {"tokens": tokens[:, :width], "lengths": np.maximum(lengths, 1).astype(np.int32)}
-        if "seeds" in self.inputs:
-            inputs["seeds"] = np.arange(len(tokens), dtype=np.int32)
-        return inputs
+            tokens = batch["tokens"]
+            lengths = _MIN_PROMPT + numbers % (_MAX_PROMPT - _MIN_PROMPT + 1)
+        lengths = np.clip(lengths, 1, self._num_columns or tokens.shape[1]).astype(np.int32)
+        width = self._num_columns or int(lengths.max())
+        tokens = np.pad(tokens[:, :width], [(0, 0), (0, max(0, width - tokens.shape[1]))])
+        inputs = {"tokens": tokens, "lengths": lengths, "seeds": numbers}
+        return {name: inputs[name] for name in self.inputs}
 
     def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
-        pairs = zip(inputs["tokens"], inputs["lengths"], strict=True)
+        whole = np.full(len(inputs["tokens"]), inputs["tokens"].shape[1])
+        pairs = zip(inputs["tokens"], inputs.get("lengths", whole), strict=True)
         texts = run.decode([self._prompt(ids[:size]) for ids, size in pairs], self.decoding)
         shape = (len(texts), self.decoding.p.num_samples, self.decoding.p.max_tokens)
         tokens, log_probs = np.full(shape, self._end_id, np.int32), np.zeros(shape, np.float32)
@@ -230,12 +246,69 @@ class Decode(Signature):
         """Returns the prompts with equal texts: another token has another log-probability."""
         return (expected["tokens"] == found["tokens"]).all(axis=(1, 2))
 
+    def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
+        unequal, number = count_changes(
+            expected["tokens"], found["tokens"], np.maximum(expected["lengths"], found["lengths"])
+        )
+        rows = self.comparable(expected, found)
+        lengths = expected["lengths"][rows] != found["lengths"][rows]
+        return unequal + int(lengths.sum()), number + lengths.size
+
+    def _check_positions(self, experiment: Experiment, num_columns: int) -> None:
+        """Raises ParamError if the model has no positions for prompts of so many tokens."""
+        num = self.decoding.p.max_tokens
+        prompt = self._prompt(np.zeros(num_columns, np.int32))
+        try:
+            experiment.task.check_positions(prompt.num_positions(num))
+        except ParamError as error:
+            raise ParamError(
+                f"prompt_length={num_columns} and evaluate.sampling.max_tokens={num}: {error};"
+                " set a smaller one of the two, or leave decode out by --signature"
+            ) from None
+
     def _prompt(self, ids: np.ndarray) -> Prompt:
         whole = "tokens" if self.empty.source is None else "source"
         return self.empty._replace(**{whole: ids})
 
     def _batch(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the batch of `lingo.decode.text.prompt_batch`, whose sizes are not static."""
+        """Returns the batch of `lingo.decode.text.prompt_batch`, static as the inputs are."""
+        if self._num_columns is None:
+            lengths = self._check_lengths(inputs)
+            first, last = tf.reduce_min(lengths), tf.reduce_max(lengths)
+        else:  # a program of static shapes reads token by token after the first
+            last = self._num_columns
+            first = last if self.empty.is_prefix else 1
+            given: Any = inputs.get("lengths", last)
+            lengths = tf.clip_by_value(given, 1, last)
+        size, columns = sizes_of(inputs["tokens"])
+        lengths = tf.broadcast_to(lengths, [size])
+        is_id = tf.sequence_mask(lengths, columns, tf.int32)
+        ids = inputs["tokens"] * is_id
+        batch = {
+            "rows": inputs["seeds"] if "seeds" in inputs else tf.range(size),
+            "end_id": tf.fill([size], self._end_id),
+        }
+        if self.empty.source is not None:
+            prefix = tf.repeat(tf.constant(self.empty.tokens)[None], size, axis=0)
+            return batch | {
+                "prefix": prefix,
+                "rest": prefix[:, :0],
+                "rest_length": tf.zeros([size], tf.int32),
+                "source_tokens": ids,
+                "source_segments": is_id,
+                "source_positions": tf.range(columns)[None] * is_id,
+            }
+        batch |= {
+            "prefix": ids[:, :first],
+            "rest": ids[:, first:last],
+            "rest_length": lengths - first,
+        }
+        if self.empty.is_prefix:
+            batch["prefix_seen"] = tf.ones_like(batch["prefix"], tf.bool)
+        return batch
+
+    def _check_lengths(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Returns the lengths, int32 [B], from an operation that fails for those out of range."""
         ids, lengths = inputs["tokens"], inputs["lengths"]
         message = "lengths are from 1 to the number of columns of tokens"
         checks = [
@@ -246,42 +319,33 @@ class Decode(Signature):
             same = "prompts of this model, which are read as a whole, have one length in a call"
             checks.append(tf.debugging.assert_equal(lengths, lengths[:1], message=same))
         with tf.control_dependencies(checks):
-            size = tf.shape(ids)[0]
-        is_id = tf.sequence_mask(lengths, tf.shape(ids)[1], tf.int32)
-        ids *= is_id
-        batch = {
-            "rows": inputs["seeds"] if "seeds" in inputs else tf.range(size),
-            "end_id": tf.fill([size], self._end_id),
-        }
-        if self.empty.source is not None:
-            first = tf.repeat(tf.constant(self.empty.tokens)[None], size, axis=0)
-            positions = tf.range(tf.shape(ids)[1])[None] * is_id
-            return batch | {
-                "prefix": first,
-                "rest": first[:, :0],
-                "rest_length": tf.zeros([size], tf.int32),
-                "source_tokens": ids,
-                "source_segments": is_id,
-                "source_positions": positions,
-            }
-        common = tf.reduce_min(lengths)
-        batch |= {
-            "prefix": ids[:, :common],
-            "rest": ids[:, common : tf.reduce_max(lengths)],
-            "rest_length": lengths - common,
-        }
-        if self.empty.is_prefix:
-            batch["prefix_seen"] = tf.ones_like(batch["prefix"], tf.bool)
-        return batch
+            return tf.identity(lengths)
+
+
+def count_changes(expected: np.ndarray, found: np.ndarray, lengths: np.ndarray) -> tuple[int, int]:
+    """Returns how many texts differ, and at how many positions they are compared.
+
+    Texts, [B, S, N] of ids or bytes, are compared up to their ends, at lengths, int [B, S], or to
+    the first position that differs: what follows there continues another text.
+    """
+    same = expected == found
+    is_compared = np.arange(same.shape[-1]) <= lengths[..., None]
+    is_compared[..., 1:] &= np.logical_and.accumulate(same, axis=-1)[..., :-1]
+    return int((is_compared & ~same).sum()), int(is_compared.sum())
 
 
 def find_signatures(
-    model: ExportedModel, names: Sequence[str], specs: Mapping[str, ArraySpec]
+    model: ExportedModel,
+    names: Sequence[str],
+    specs: Mapping[str, ArraySpec],
+    *,
+    num_columns: int | None = None,
 ) -> list[Signature]:
     """Returns the signatures with these names; none named: all that the task has.
 
-    `specs` are those of the evaluation input's batches, name -> (shape, dtype). Raises ParamError
-    for a name that is not known, or that the task has no signature for.
+    `specs` are those of the evaluation input's batches, name -> (shape, dtype); `num_columns` is as
+    for `Decode`. Raises ParamError for a name that is not known, or that the task has no signature
+    for.
     """
     known = ("predict", "score", "decode")
     if unknown := [name for name in names if name not in known]:
@@ -305,7 +369,7 @@ def find_signatures(
         found.append(Score(inputs(list(dict.fromkeys([*reads.arrays, "targets", *more])))))
     can_decode = type(model.task).decode is not Task.decode and has_text
     if "decode" in names or (can_decode and not names):
-        found.append(Decode(model.experiment))
+        found.append(Decode(model.experiment, num_columns=num_columns))
     return found
 
 

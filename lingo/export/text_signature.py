@@ -25,11 +25,13 @@ from lingo.export.signature import (
     Run,
     Score,
     Signature,
+    count_changes,
     find_signatures,
 )
 
 _FIRST_BYTE = 3  # the id of the byte 0 (`ByteTokenizer`)
 _PROBE = "ab"
+_NOT_UTF_8 = "\ufffd".encode()  # what decoding puts in the place of such bytes
 
 
 class Layout(NamedTuple):
@@ -116,7 +118,18 @@ class DecodeText(Signature):
         }
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        return (expected["text"] == found["text"]).all(axis=1)
+        """Returns the prompts with equal texts; U+FFFD may be of other bytes, of other tokens."""
+        is_same = expected["text"] == found["text"]
+        return (is_same & (np.char.find(expected["text"], _NOT_UTF_8) < 0)).all(axis=1)
+
+    def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
+        width = 1 + max(one["text"].itemsize for one in (expected, found))
+        values = [
+            np.frombuffer(one["text"].astype(f"S{width}").tobytes(), np.uint8)
+            for one in (expected, found)
+        ]
+        a, b = (value.reshape(*expected["text"].shape, width) for value in values)
+        return count_changes(a, b, np.maximum((a > 0).sum(axis=-1), (b > 0).sum(axis=-1)))
 
 
 class ScoreText(Signature):

@@ -112,7 +112,8 @@ def positions_in_expert(
         positions = positions_in_expert(expert, counted, num_experts=num_experts)
         return tf.gather(positions, back, batch_dims=1)
     claims = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.int32)
-    firsts_first = tf.unstack(claims, axis=2)
+    # slices: what tf.unstack and tf.concat make of them, TensorFlow Lite mistakes for a reshape
+    firsts_first = [claims[:, :, k] for k in range(claims.shape[2])]
     before = tf.cumsum(tf.concat(firsts_first, axis=1), axis=1, exclusive=True)
     before = tf.stack(tf.split(before, len(firsts_first), axis=1), axis=2)
     return tf.reduce_sum(claims * before, axis=-1)

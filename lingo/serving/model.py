@@ -20,7 +20,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export.exported_model import Arrays
 from lingo.export.formats import trace
-from lingo.export.portable import MANIFEST
+from lingo.export.manifest import MANIFEST
 from lingo.export.text_signature import model_signatures
 from lingo.runtimes.runtime import ProgramError, explain_program_errors
 from lingo.serving.refusal import Refusal

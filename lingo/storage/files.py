@@ -124,18 +124,44 @@ def open_atomic(path: Path, *, root: Path | None = None) -> Iterator[BinaryIO]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yields a new folder, which gets its name when it is complete; an error leaves nothing.
 
-    Raises ParamError if there is something at the path, StorageError if it cannot be written.
+    What a killed process left of such a folder is deleted. Raises ParamError if there is something
+    at the path, StorageError if it cannot be written.
     """
     if os.path.lexists(path):
         raise ParamError(f"{path} exists: name another folder, or remove it")
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     with explain_write_errors(path):
+        _clear_partial_folders(path)
         partial.mkdir()
         try:
-            yield partial
-            partial.rename(path)
+            with contextlib.ExitStack() as stack:
+                with contextlib.suppress(OSError):  # a file system without locks clears nothing
+                    stack.enter_context(_locked_folder(partial))
+                yield partial
+                partial.rename(path)
+            sync(path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _clear_partial_folders(path: Path) -> None:
+    """Deletes what killed processes left of a new folder: those still there have it locked."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.\d+")
+    for other in path.parent.iterdir():
+        if name.fullmatch(other.name) and other.is_dir():
+            with contextlib.suppress(OSError), _locked_folder(other):
+                shutil.rmtree(other)
+
+
+@contextlib.contextmanager
+def _locked_folder(path: Path) -> Iterator[None]:
+    """Holds the lock of a folder; raises OSError if another process does, or there are no locks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def clear_leftovers(folder: Path) -> None:

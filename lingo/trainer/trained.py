@@ -305,6 +305,8 @@ class Trained:
         signatures: Sequence[str] = (),
         batch_size: int = 1,
         quantize: Quantize = "none",
+        prompt_length: int = 0,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Writes the model, with the weights of evaluations, into a new folder for other programs.
 
@@ -319,23 +321,34 @@ class Trained:
             batch_size: of `stablehlo` and `tflite`: the examples of a call.
             quantize: of `tflite`: `float16`, `int8_dynamic` or `int8`; of `savedmodel`:
                 `int8_weights`.
+            prompt_length: of `stablehlo` and `tflite`: the largest number of tokens of a prompt; 0:
+                64, or that of the sources of the evaluation input.
+            progress: of a program: called with what is done next, where it takes seconds.
 
         Raises:
-            ParamError: if the folder exists, the format is not known, or cannot hold the model.
+            ParamError: if the folder exists or is inside the run, the format is not known, or
+                cannot hold the model; and if several processes export a program.
             ExportError: if a program does not compute what the run computes.
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
         if format not in (known := ("huggingface", *get_args(Format))):
             raise ParamError(f"{format=} is not known: there is {', '.join(known)}")
+        if Path(folder).resolve().is_relative_to(self._run.path.resolve()):
+            raise ParamError(f"{folder} is inside the run {self._run.path}: name a folder outside")
         if format == "huggingface":
             source = None if config is None else Path(config).expanduser()
             export_hugging_face(
                 self.experiment, self.weights, Path(folder), config=source, dtype=dtype
             )
             return
+        if self.experiment.runtime.join().count > 1:
+            raise ParamError(
+                f"{format} is written by one process, and TF_CONFIG names several: run it once"
+                " without TF_CONFIG, on devices of this machine or with runtime=Local"
+            )
         saved = json.loads(self._run.read(CONFIG) or "{}")
-        settings = Settings(format, tuple(signatures), batch_size, quantize)
+        settings = Settings(format, tuple(signatures), batch_size, quantize, prompt_length)
         settings.check()
         state, program = self._state_to_export(quantize), self._program
         if quantize == "int8_weights":
@@ -353,6 +366,7 @@ class Trained:
                 "step": self.step,
                 "weights": self.experiment.p.evaluate.weights,
             },
+            progress=progress,
         )
 
     def _state_to_export(self, quantize: Quantize) -> TrainState:

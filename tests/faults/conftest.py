@@ -132,6 +132,10 @@ class Runs:
 
         until(sleeps, process)
 
+    def reach_entry(self, folder, process):
+        """Waits until a process has made something in an empty folder."""
+        until(lambda: any(folder.iterdir()), process)
+
     def finish(self, process):
         """Waits for the end of a process, and kills it if it hangs."""
         try:

@@ -62,3 +62,21 @@ def test_kills_at_random_leave_no_trace(runs):
     runs.assert_resumes(runs, *LONG)
     assert runs.status("run") == runs.status("whole") == "done at step 200"
     assert numbered(runs.folder / "run") == []
+
+
+@pytest.mark.faults
+def test_a_killed_export_leaves_no_folder_and_the_next_clears_up(runs, reference):
+    place = runs.folder / "exports"
+    place.mkdir()
+    run = f"--run={reference.folder / 'whole'}"
+    trust = f"--trust={reference.folder / 'small.py'}"
+    command = ("export", run, trust, "--format=savedmodel", "--signature=predict")
+    process = runs.start(*command, "--output=exports/out")
+    runs.reach_entry(place, process)
+    process.kill()
+    assert runs.finish(process).returncode == -signal.SIGKILL
+    (left,) = place.iterdir()
+    assert left.name == f".out.{process.pid}"
+    done = runs.lingo(*command, "--output=exports/out")
+    assert done.returncode == 0, done.stderr
+    assert [*place.iterdir()] == [place / "out"]

@@ -241,3 +241,28 @@ def test_a_system_call_that_fails(runs, reference, fault):
     if done.returncode == 0:
         assert runs.digests("run") == reference.digests("whole")
     assert_goes_on(runs, reference, losses=False)
+
+
+# ---- exports -------------------------------------------------------------------------------------
+
+
+@pytest.mark.faults
+def test_an_export_to_a_full_disk_leaves_nothing(runs, reference, mounts):
+    shutil.copytree(reference.folder / "whole", runs.folder / "whole")
+    disk = runs.folder / "disk"
+    mounts.tmpfs(disk, "size=200k")
+    done = runs.lingo("export", "--run=whole", "--format=savedmodel", "--output=disk/out")
+    assert (done.returncode, "Traceback" in done.stderr) == (STORAGE, False), done.stderr
+    assert re.search(r"cannot write disk/out: No space left on device \(", done.stderr)
+    assert [*disk.iterdir()] == []
+
+
+@pytest.mark.faults
+def test_an_export_to_a_read_only_directory_leaves_nothing(runs, reference, mounts):
+    shutil.copytree(reference.folder / "whole", runs.folder / "whole")
+    (runs.folder / "kept").mkdir()
+    mounts.read_only(runs.folder / "kept")
+    done = runs.lingo("export", "--run=whole", "--format=savedmodel", "--output=kept/out")
+    assert done.returncode == STORAGE
+    assert "cannot write kept/out: Read-only file system" in done.stderr
+    assert [*(runs.folder / "kept").iterdir()] == []

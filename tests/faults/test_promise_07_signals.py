@@ -156,3 +156,17 @@ def test_other_verbs_end_in_one_line(runs, reference, arguments):
     done = runs.finish(process)
     if done.returncode:  # it may be done already
         assert (done.returncode, done.stderr) == (130, f"lingo: stopped by SIGINT; {NOTHING}\n")
+
+
+@pytest.mark.faults
+def test_an_export_that_is_stopped_leaves_nothing(runs, reference):
+    place = runs.folder / "exports"
+    place.mkdir()
+    run = f"--run={reference.folder / 'whole'}"
+    trust = f"--trust={reference.folder / 'small.py'}"
+    process = runs.start("export", run, trust, "--format=savedmodel", f"--output={place / 'out'}")
+    runs.reach_entry(place, process)
+    process.send_signal(signal.SIGTERM)
+    done = runs.finish(process)
+    assert (done.returncode, done.stderr) == (143, f"lingo: stopped by SIGTERM; {NOTHING}\n")
+    assert [*place.iterdir()] == []

@@ -4,13 +4,15 @@
     lingo export --run=runs/tiny --format=savedmodel --output=served --signature=predict,score
     lingo export --run=runs/tiny --format=stablehlo --output=programs --batch_size=8
     lingo export --run=runs/digits --format=tflite --output=phone --quantize=int8 --step=best
+    lingo export --verify=served
     lingo export --run=runs/gpt2 --format=huggingface --output=tuned
     lingo export --run=runs/gpt2 --format=huggingface --output=tuned --weights=ema
     lingo export --run=runs/mine --format=huggingface --output=mine --config=llama
 
 A program (savedmodel, stablehlo, tflite) is loaded in a process without lingo and computes 64
 examples of the first evaluation input; if that is not what the run computes, there is an error and
-no folder. export.json says what the program is, and how much it differed.
+no folder. export.json says what the program is, how much it differed, and has the digests of all
+files: --verify compares them.
 
 --format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
 as models of Hugging Face's hub have them. Its config.json is that of the folder from which the run
@@ -32,7 +34,7 @@ from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.contract import build_experiment
 from lingo.export.formats import Format, Quantize
-from lingo.export.portable import MANIFEST
+from lingo.export.manifest import MANIFEST, verify_export
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.trained import Trained
 
@@ -59,6 +61,13 @@ def define(values: flags.FlagValues) -> None:
         values,
         lower_bound=1,
     )
+    command.integer(
+        "prompt_length",
+        "Most tokens of a prompt of stablehlo and tflite (default: 64, or those of sources).",
+        values,
+        lower_bound=1,
+    )
+    command.string("verify", "An exported folder: check that its files are as written.", values)
     command.choice(
         "quantize",
         get_args(Quantize),
@@ -76,6 +85,8 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Writes the folder, and prints its size."""
     del word
+    if values.verify is not None:
+        return _verify(Path(values.verify))
     output = _check(values)
     step = experiment_flags.read_step(values.step)
     weights = [f"evaluate.weights={values.weights}"] if values.weights else []
@@ -84,7 +95,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     with build_experiment(resolved).runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(values.run), step=step)
         experiment_flags.print_later_errors(model.checkpoint)
-        if processes.is_leader:
+        if processes.is_leader or values.format != "huggingface":  # which refuse several processes
             model.export(
                 output,
                 format=values.format,
@@ -93,11 +104,20 @@ def run(values: flags.FlagValues, word: str) -> int:
                 signatures=values.signature.split(",") if values.signature else (),
                 batch_size=values.batch_size or 1,
                 quantize=values.quantize,
+                prompt_length=values.prompt_length or 0,
+                progress=lambda text: print(text, flush=True),
             )
             size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
             print(f"{output}: {len(model.weights)} weights of step {model.step}, {size:,} bytes")
             if (manifest := output / MANIFEST).exists():
                 _print_check(json.loads(manifest.read_text()))
+    return 0
+
+
+def _verify(folder: Path) -> int:
+    manifest = verify_export(folder)
+    number, step = len(manifest["files"]), manifest["step"]
+    print(f"{folder}: {number} files of step {step}, as they were written")
     return 0
 
 
@@ -117,10 +137,10 @@ def _check(values: flags.FlagValues) -> Path:
 
 
 def _print_check(manifest: Mapping[str, Any]) -> None:
-    """Prints a line for each signature: its inputs, and how much it differs from the run."""
-    for name, inputs in manifest["signatures"].items():
+    """Prints a line for each signature: its inputs and how much it differs from the run."""
+    for name, specs in manifest["signatures"].items():
         difference = manifest["check"]["differences"][name]
         print(
-            f"  {name}({', '.join(inputs)}): numbers differ by {difference['floats']:.1g},"
+            f"  {name}({', '.join(specs['inputs'])}): numbers differ by {difference['floats']:.1g},"
             f" {difference['others']:.2%} of others"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from lingo.contract import Experiment
@@ -21,9 +22,18 @@ class Reference:
         self._experiment, self._program = experiment, program
 
     def predict(self, arrays: Arrays) -> Arrays:
-        size = len(next(iter(arrays.values())))
-        batches = predict_arrays(self._experiment, self._program, arrays, batch_size=size)
-        return concatenate(batches)
+        size, log = len(next(iter(arrays.values()))), logging.getLogger("tensorflow")
+        log.addFilter(_is_not_of_shapes)
+        try:
+            batches = predict_arrays(self._experiment, self._program, arrays, batch_size=size)
+            return concatenate(batches)
+        finally:
+            log.removeFilter(_is_not_of_shapes)
 
     def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
         return continue_prompts(self._experiment, self._program, prompts, decoding, seed=0)
+
+
+def _is_not_of_shapes(record: logging.LogRecord) -> bool:
+    """Returns False for TensorFlow's warning of many shapes, which the examples have on purpose."""
+    return "triggered tf.function retracing" not in record.getMessage()

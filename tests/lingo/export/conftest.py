@@ -9,37 +9,8 @@ from collections.abc import Callable
 import pytest
 
 import lingo
-from lingo.config.params import Params
-from lingo.layers import ConvNorm, ImageHead, MaxPool, Quantized
 from lingo.trainer.trained import Trained
-
-TINY = ("eval_inputs={}", "evaluate.prompts=[]", "max_steps=1", "evaluate.sampling.max_tokens=6")
-EXPERIMENTS = {
-    "tiny": "lm.source.tiny(model_dim=16, num_layers=1)",
-    "tiny_moe": "lm.source.tiny_moe(num_experts=4)",
-    "pairs": "seq2seq.source.signatures(model_dim=16, num_layers=1)",
-    "convolution": "image.amoebanet.digits(num_filters=8)",
-    "convolution_int8": "image.amoebanet.digits(num_filters=8)",
-}
-
-
-def small(name: str) -> Params:
-    """Returns a small experiment, whose evaluation input is a pass over what it trains on."""
-    params = lingo.get(EXPERIMENTS[name], *TINY)
-    if name == "tiny_moe":
-        params.task.model.set(dim=16)
-        params.task.model.stack.num_layers = 1
-    if name.startswith("convolution"):
-        head = ImageHead.params(dim=8, num_classes=10)
-        params.task.model.layers = [ConvNorm.params(dim=1, output_dim=8), MaxPool, head]
-    if name == "convolution_int8":
-        params.task.model = Quantized.params(layer=params.task.model)
-    if name.startswith("tiny"):
-        params.train_input.length = 32
-    if name == "pairs":
-        params.train_input.set(source_length=48, target_length=32)
-    data = params.train_input.copy().set(repeat=False, batch_size=24, max_batches=3)
-    return params.set(eval_inputs={"same": data})
+from tests.lingo.export.models import small
 
 
 @pytest.fixture(scope="session")

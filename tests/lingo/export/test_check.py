@@ -7,7 +7,7 @@ import pytest
 
 from lingo.data import ArrayInput
 from lingo.export.check import Difference, compare, read_examples, split_examples
-from lingo.export.signature import Predict
+from lingo.export.signature import Predict, count_changes
 
 
 def test_the_largest_difference_is_relative_to_the_largest_value() -> None:
@@ -29,6 +29,14 @@ def test_other_shapes_and_numbers_that_are_not_finite_differ_without_bound(value
 def test_what_is_not_finite_in_both_is_equal() -> None:
     values = {"x": np.array([np.nan, -np.inf, 1.0], np.float32)}
     assert compare(Predict({}), values, values) == Difference()
+
+
+def test_texts_are_compared_up_to_the_first_token_that_differs() -> None:
+    expected = np.array([[[5, 6, 7, 2, 2], [5, 2, 2, 2, 2]]])
+    found = np.array([[[5, 9, 4, 4, 4], [5, 2, 2, 2, 2]]])
+    lengths = np.array([[5, 1]])  # the second has an end after one token
+    assert count_changes(expected, found, lengths) == (1, 2 + 2)
+    assert count_changes(expected, expected, lengths) == (0, 5 + 2)
 
 
 def test_examples_leave_out_padding_and_are_at_most_the_number() -> None:

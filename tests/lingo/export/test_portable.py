@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import lingo
 from lingo.config.params import ParamError
 from lingo.export import check
 from lingo.export.check import Case, ExportError
-from lingo.export.formats import Format
+from lingo.export.manifest import verify_export
 from lingo.export.portable import Settings
 from lingo.learner.task import Task
+from lingo.storage.files import StorageError
 from lingo.trainer.trained import Trained
+from tests.lingo.export.models import small
 
 Train = Callable[[str], Trained]
 Save = Callable[[str], pathlib.Path]
@@ -39,6 +43,8 @@ pytestmark = [
         ("tiny_moe", ["predict", "score", "decode", "score_text", "decode_text"]),
         ("pairs", ["predict", "score", "decode", "decode_text"]),
         ("convolution", ["predict"]),
+        ("resnet", ["predict"]),
+        ("vit", ["predict"]),
     ],
 )
 def test_a_saved_model_computes_what_its_run_computes(
@@ -47,6 +53,13 @@ def test_a_saved_model_computes_what_its_run_computes(
     assert (saved(name) / "1" / "saved_model.pb").exists()  # the version is the step
     manifest = read(saved(name))
     assert [*manifest["signatures"]] == signatures
+    specs = manifest["signatures"][signatures[-1]]
+    served = tf.saved_model.load(str(saved(name) / "1")).signatures[signatures[-1]]
+    assert {*specs["inputs"]} == {*served.structured_input_signature[1]}
+    assert specs["outputs"] == {
+        name: [spec.shape.as_list(), spec.dtype.name]
+        for name, spec in served.structured_outputs.items()
+    }
     assert manifest["check"]["input"] == "same"
     assert manifest["check"]["examples"] == 64
     for name in signatures:
@@ -79,13 +92,17 @@ def test_stablehlo_and_tensorflow_lite_have_the_shapes_of_a_batch(
     trained: Train, tmp_path: pathlib.Path
 ) -> None:
     model = trained("tiny_moe")
-    model.export(tmp_path / "hlo", format="stablehlo", batch_size=32)
+    signatures = ["predict", "score"]
+    model.export(tmp_path / "hlo", format="stablehlo", signatures=signatures, batch_size=32)
     assert [*sorted(f.name for f in (tmp_path / "hlo").iterdir())] == [
         "export.json",
         "predict.stablehlo",
         "score.stablehlo",
     ]
-    assert read(tmp_path / "hlo")["signatures"]["score"]["targets"] == [[32, 32], "int32"]
+    assert read(tmp_path / "hlo")["signatures"]["score"]["inputs"]["targets"] == [
+        [32, 32],
+        "int32",
+    ]
     model = trained("convolution")
     model.export(tmp_path / "lite", format="tflite", batch_size=16, quantize="float16")
     assert [*sorted(f.name for f in (tmp_path / "lite").iterdir())] == [
@@ -93,7 +110,8 @@ def test_stablehlo_and_tensorflow_lite_have_the_shapes_of_a_batch(
         "model.tflite",
     ]
     assert read(tmp_path / "lite")["signatures"]["predict"] == {
-        "images": [[16, 8, 8, 1], "float32"]
+        "inputs": {"images": [[16, 8, 8, 1], "float32"]},
+        "outputs": {"labels": [[16], "int32"], "logits": [[16, 10], "float32"]},
     }
 
 
@@ -182,49 +200,83 @@ def test_an_export_that_cannot_be_used_without_lingo_leaves_nothing(
     assert [*tmp_path.iterdir()] == [broken]
 
 
-def test_a_layer_that_calls_python_is_refused_by_its_path(
+def test_layers_of_16_bits_have_a_bound_of_their_own(saved: Save) -> None:
+    manifest = read(saved("bfloat16"))
+    assert manifest["check"]["bound"] == {"floats": 0.05, "others": 0.05}
+    assert manifest["check"]["differences"]["score"]["floats"] < 0.05
+
+
+def test_weights_and_step_are_those_that_were_chosen(tmp_path: pathlib.Path) -> None:
+    lingo.train(small("average"), tmp_path / "run")
+    model = lingo.load(tmp_path / "run", step="best")
+    model.export(tmp_path / "out", format="savedmodel", signatures=["score"])
+    manifest = read(tmp_path / "out")
+    assert (manifest["step"], manifest["weights"]) == (1, "ema")  # of 3 steps
+    served = tf.saved_model.load(str(tmp_path / "out" / "1"))
+    trained = lingo.load(tmp_path / "run", step=1)._state.select("trained").weights
+    for where, value in model.weights.items():
+        np.testing.assert_array_equal(served.weights[where], value)
+    assert any((served.weights[where].numpy() != trained[where]).any() for where in trained)
+
+
+def test_one_byte_that_was_changed_is_found_by_the_digests(
+    saved: Save, tmp_path: pathlib.Path
+) -> None:
+    shutil.copytree(saved("convolution"), tmp_path / "out")
+    manifest = verify_export(tmp_path / "out")
+    names = ["1/fingerprint.pb", "1/saved_model.pb", "1/variables/variables.index"]
+    assert {*names} < {*manifest["files"]}
+    assert manifest["versions"]["tensorflow"] == tf.__version__
+    file = tmp_path / "out" / "1" / "variables" / "variables.data-00000-of-00001"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    (tmp_path / "out" / "1" / "fingerprint.pb").unlink()
+    words = "is not as it was exported: 1/fingerprint.pb, 1/variables/variables.data-00000-of-00001"
+    with pytest.raises(ExportError, match=words):
+        verify_export(tmp_path / "out")
+    for text in ("{", "[]", '{"files": 1}'):
+        (tmp_path / "out" / "export.json").write_text(text)
+        with pytest.raises(ParamError, match=r"out is not an export: it has no export\.json"):
+            verify_export(tmp_path / "out")
+
+
+def test_several_processes_are_refused(
     trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Two:
+        count = 2
+
     model = trained("tiny")
-    norm = model.experiment.task.model.stack.layers[0].ffn
-    call = type(norm).__call__
-
-    def call_python(self: object, x: tf.Tensor, **inputs: object) -> tf.Tensor:
-        y = call(self, x, **inputs)
-        return tf.ensure_shape(
-            tf.numpy_function(lambda a: a, [y], y.dtype, stateful=False), y.shape
-        )
-
-    monkeypatch.setattr(type(norm), "__call__", call_python)
-    with pytest.raises(ParamError, match=r"task\.model\.stack.*: PyFuncStateless calls Python"):
-        model.export(tmp_path / "out", format="savedmodel", signatures=["predict"])
+    monkeypatch.setattr(type(model.experiment.runtime), "join", lambda self: Two)
+    with pytest.raises(ParamError, match="written by one process, and TF_CONFIG names several"):
+        model.export(tmp_path / "out", format="savedmodel")
     assert [*tmp_path.iterdir()] == []
 
 
-@pytest.mark.parametrize(
-    ("format", "compiler", "add"),
-    [
-        ("stablehlo", "XLA", lambda y: tf.strings.to_number(tf.strings.as_string(y))),
-        ("tflite", "TensorFlow Lite", lambda y: y + tf.math.igamma(tf.abs(y), tf.abs(y))),
-    ],
-    ids=["xla", "lite"],
-)
-def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
-    format: Format,
-    compiler: str,
-    add: Callable[[tf.Tensor], tf.Tensor],
-    trained: Train,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_nothing_is_written_into_a_run_or_over_a_folder(tmp_path: pathlib.Path) -> None:
+    lingo.train(small("convolution"), tmp_path / "run")
+    model = lingo.load(tmp_path / "run")
+    before = sorted(tmp_path.rglob("*"))
+    for format in ("savedmodel", "huggingface"):
+        with pytest.raises(ParamError, match=r"is inside the run .*: name a folder outside"):
+            model.export(tmp_path / "run" / "checkpoints" / "out", format=format)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(ParamError, match="other exists: name another folder, or remove it"):
+        model.export(tmp_path / "other", format="savedmodel")
+    (tmp_path / "other").rmdir()
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_that_is_full_for_the_results_is_told(
+    trained: Train, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = trained("tiny")
-    kind = type(model.experiment.task.model.stack.layers[0].ffn)
-    call = kind.__call__
-    monkeypatch.setattr(kind, "__call__", lambda self, x, **inputs: add(call(self, x, **inputs)))
-    words = rf"task\.model\.stack.*: {compiler} cannot compute the predict of this model"
-    with pytest.raises(ParamError, match=words):
-        model.export(tmp_path / "out", format=format, signatures=["predict"])
-    assert [*tmp_path.iterdir()] == []
+    full = tmp_path / "reader.py"
+    full.write_text("raise OSError(28, 'No space left on device')")
+    monkeypatch.setattr(check.reader, "__file__", str(full))
+    with pytest.raises(StorageError, match=r"cannot write .*out: No space left on device"):
+        trained("tiny").export(tmp_path / "out", format="savedmodel", signatures=["predict"])
+    assert [*tmp_path.iterdir()] == [full]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +293,8 @@ def test_a_layer_that_a_compiler_cannot_compute_is_refused_by_its_path(
             "quantize=int8 is of format=tflite, not of saved",
         ),
         (Settings("tflite", batch_size=0), "batch_size=0 is not positive"),
-        (Settings("stablehlo", ("decode",)), "lengths that vary, but format=stablehlo has static"),
+        (Settings("stablehlo", prompt_length=-1), "prompt_length=-1 is negative"),
+        (Settings("savedmodel", prompt_length=9), "a savedmodel takes any length"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings: Settings, words: str) -> None:

@@ -9,12 +9,15 @@ import sys
 
 import pytest
 
+from lingo.config.errors import ParamError
 from lingo.storage.files import (
     DirectoryLocked,
     Lock,
     StorageError,
+    _clear_partial_folders,
     append,
     describe_os_error,
+    new_folder,
     open_folder,
     open_inside,
     write_text,
@@ -37,6 +40,29 @@ def test_a_failed_write_names_path_and_free_bytes_and_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["note.txt"]
     with pytest.raises(StorageError, match="No such file"):
         write_text(tmp_path / "a" / "b" / "note.txt", "text")
+
+
+def test_a_new_folder_has_its_name_when_it_is_complete_and_an_error_leaves_nothing(tmp_path):
+    with new_folder(tmp_path / "out") as partial:
+        (partial / "note.txt").write_text("whole")
+        assert not (tmp_path / "out").exists()
+    assert [*tmp_path.rglob("*.txt")] == [tmp_path / "out" / "note.txt"]
+    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other"):
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == ["out"]
+    with pytest.raises(ParamError, match="out exists"), new_folder(tmp_path / "out"):
+        pass
+
+
+def test_a_new_folder_clears_what_killed_processes_left_of_it_and_no_more(tmp_path):
+    for name in (".out.1", ".other.1", ".out.1.kept", ".out.x"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    with new_folder(tmp_path / "out") as partial:
+        left = {".other.1", ".out.1.kept", ".out.x"}
+        assert {*os.listdir(tmp_path)} == {*left, partial.name}
+        _clear_partial_folders(tmp_path / "out")  # as another process does
+        assert partial.exists()
+    assert {*os.listdir(tmp_path)} == {*left, "out"}
 
 
 def test_what_is_appended_begins_a_new_file_in_its_own_way(tmp_path):

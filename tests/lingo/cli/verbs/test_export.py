@@ -79,6 +79,27 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
         model.export("other", config=".")
 
 
+def test_a_program_is_exported_with_lines_of_progress_and_verified(lingo: Callable) -> None:
+    settings = ("--set=max_steps=1", "--set=train_input.length=32", "--set=eval_inputs={}")
+    made = lingo("train", "--exp=tiny(model_dim=16,num_layers=1)", "--logdir=run", *settings)
+    assert made.code == 0
+    program = ("--format=stablehlo", "--signature=predict", "--batch_size=16", "--output=out")
+    done = lingo("export", "--run=run", *program)
+    assert (done.code, done.err) == (0, "")
+    first, second, third, last = done.out.splitlines()
+    assert first == "write predict as stablehlo"
+    assert second == "compare 64 examples of train_input with a process without lingo"
+    assert third.startswith("out: 11 weights of step 1, ")
+    assert last.startswith("  predict(tokens, segments, positions): numbers differ by ")
+    same = lingo("export", "--verify=out")
+    assert (same.code, same.out) == (0, "out: 1 files of step 1, as they were written\n")
+    with open("out/predict.stablehlo", "ab") as file:
+        file.write(b"!")
+    other = lingo("export", "--verify=out")
+    words = "lingo export: out is not as it was exported: predict.stablehlo\n"
+    assert (other.code, other.err) == (1, words)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -92,6 +113,8 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
         (("--run=run", "--output=a", "--config=none"), "--config=none: there is no such folder"),
         (("--run=run", "--output=a"), "run is not a run directory"),
         (("--run=run", "--output=a", "--batch_size=0"), "--batch_size"),
+        (("--run=run", "--output=a", "--prompt_length=0"), "--prompt_length"),
+        (("--verify=none",), "none is not an export"),
         (("--run=run", "--output=a", "--quantize=int4"), "<none|float16|int8_dynamic|int8>"),
     ],
 )
