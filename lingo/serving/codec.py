@@ -140,11 +140,12 @@ def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
     dtype = np.dtype(tf.as_dtype(spec.dtype).as_numpy_dtype)
     kind = dtype.kind if dtype.kind in _KINDS else "f"  # of bfloat16 it is V
     # As objects first: of strings, NumPy makes an array in which each has the size of the longest.
-    for leaf in np.array(value, dtype=object).flat:
-        if isinstance(leaf, list):
+    leaves = np.array(value, dtype=object).ravel()
+    if strange := {*map(type, leaves)} - {bool, int, float}:
+        if list in strange:
             raise ValueError("lists of different lengths, or nested too deeply")
-        if not isinstance(leaf, bool | int | float):
-            raise ValueError(f"a value is {_json_type(leaf)}")
+        leaf = next(leaf for leaf in leaves if type(leaf) in strange)
+        raise ValueError(f"a value is {_json_type(leaf)}")
     array = np.array(value)
     if array.dtype.kind == "O":
         raise ValueError("a number needs more than 64 bits")

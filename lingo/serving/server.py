@@ -64,7 +64,8 @@ def serve(
     try:
         bound.listen()  # sockets may share an address until one of them listens
     except OSError as error:
-        raise _unusable(*bound.getsockname()[:2], error) from None
+        host, port, *_ = bound.getsockname()
+        raise _unusable(host, port, error) from None
     service = Service(model, limits, report=report)
     with Signals() as signals:
         server = _Server(service, signals, on_ready)
