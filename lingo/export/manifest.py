@@ -30,24 +30,33 @@ def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
     sync(folder / MANIFEST)
 
 
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of an export; raises ParamError if the folder has none of files."""
+    try:
+        content = json.loads((folder / MANIFEST).read_text())
+        content["files"] = {
+            name: {"size": entry["size"], "sha256": entry["sha256"]}
+            for name, entry in content["files"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ParamError(
+            f"{folder} is not an export: it has no {MANIFEST} of the form that lingo writes"
+        ) from error
+    return content
+
+
 def verify_export(folder: Path) -> dict[str, Any]:
     """Returns the manifest of an export whose files are all as they were written.
 
     Files that it does not name, such as other versions, are not looked at. Raises ParamError if the
     folder has no manifest of files, ExportError with the names of files that are missing or differ.
     """
-    try:
-        content = json.loads((folder / MANIFEST).read_text())
-        files = {name: (entry["size"], entry["sha256"]) for name, entry in content["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ParamError(
-            f"{folder} is not an export: it has no {MANIFEST} of the form that lingo writes"
-        ) from error
-    wrong = [name for name, sealed in files.items() if not _is_sealed(folder / name, sealed)]
+    content = read_manifest(folder)
+    wrong = [name for name, seal in content["files"].items() if not _is_sealed(folder / name, seal)]
     if wrong:
         raise ExportError(f"{folder} is not as it was exported: {', '.join(wrong)}")
     return content
 
 
-def _is_sealed(path: Path, sealed: tuple[int, str]) -> bool:
-    return path.is_file() and (*seal_file(path).values(),) == sealed
+def _is_sealed(path: Path, seal: Mapping[str, Any]) -> bool:
+    return path.is_file() and seal_file(path) == seal

@@ -4,8 +4,8 @@
     GET  /v1/models/NAME[/versions/V][/metadata]
     GET  /healthz    GET /metrics
 
-At most `max_requests` are read, wait or are computed at a time, so that memory is bounded by that
-number and the size of a body; another one is refused before its body is read.
+At most `max_requests` are read, wait or are computed at a time, so that the memory of bodies has a
+bound; another one is refused before its body is read. Answers not yet taken are not counted.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Service:
         """Raises Refusal for another model, version or verb."""
         name, version = self.model.name, str(self.model.version)
         given = request.path_params
-        if ":" in given["name"]:  # `NAME:predict` by GET
+        if request.method != "POST" and ":" in given.get("version", given["name"]):
             why = "predictions are asked for by POST"
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why, {"Allow": "POST"})
         if given["name"] != name:
@@ -229,8 +229,9 @@ class Service:
         """Answers a request for a path or method that there is not."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict(getattr(error, "headers", None) or {})
-        paths = f"GET /v1/models/{self.model.name}, its /metadata, POST its :predict"
-        return _error(status, f"there is no {request.method} of this path: {paths}", headers)
+        paths = f"GET /v1/models/{self.model.name} and its /metadata, POST its :predict"
+        why = f"{request.method} {request.url.path:.100} is not served; served are: {paths}"
+        return _error(status, f"{why}, GET /healthz and /metrics", headers)
 
 
 def _answer_refusal(request: Request, error: Exception) -> Response:

@@ -28,7 +28,8 @@ from lingo.serving.model import ServedSignature
 from lingo.serving.refusal import Refusal
 
 NUM_THREADS = 2
-"""Batches that are computed at a time: the next is ready while one ends."""
+"""Batches of one signature computed at a time: while the result of one is copied out, the next is
+computed."""
 
 
 class BatchLimits(NamedTuple):
@@ -77,7 +78,7 @@ class Batcher:
     async def compute(self, inputs: Arrays) -> Arrays:
         """Returns the outputs, {name: [B, ...]}, for inputs of the signature, {name: [B, ...]}.
 
-        A request that is cancelled before its batch begins is not computed. Raises Refusal for more
+        A request that is cancelled before its batch begins is dropped. Raises Refusal for more
         than `max_examples`, and what the signature raises for these inputs.
         """
         request = _Request(inputs, self.signature.pad(inputs))
@@ -86,23 +87,37 @@ class Batcher:
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the request has {request.num_examples} examples, more than {most}: send several",
             )
-        self._waiting.setdefault(request.key(), []).append(request)
-        asyncio.get_running_loop().call_later(
+        self._waiting.setdefault(key := request.key(), []).append(request)
+        timer = asyncio.get_running_loop().call_later(
             self.limits.max_delay_seconds, self._end_delay, request
         )
-        self._start_batches()
-        return await request.future
+        try:
+            self._start_batches()
+            return await request.future
+        except asyncio.CancelledError:
+            self._drop(request, key)
+            raise
+        finally:
+            timer.cancel()  # it holds the inputs
 
     def close(self) -> None:
         """Ends the threads, after the batches that they compute."""
         self._threads.shutdown()
+
+    def _drop(self, request: _Request, key: Hashable) -> None:
+        """Removes a request from those that wait."""
+        for requests in (self._waiting.get(key, []), self._failed):
+            if request in requests:
+                requests.remove(request)
+        if not self._waiting.get(key):
+            self._waiting.pop(key, None)
 
     def _end_delay(self, request: _Request) -> None:
         request.has_waited = True
         self._start_batches()
 
     def _start_batches(self) -> None:
-        """Starts batches that are due, the oldest first, while threads are free."""
+        """Starts batches that are due, in turn by key, while threads are free."""
         loop = asyncio.get_running_loop()
         while self._num_computing < NUM_THREADS and (batch := self._take()):
             self._num_computing += 1
@@ -138,8 +153,6 @@ class Batcher:
         """Gives each request of a batch its outputs; if it failed, each is computed alone."""
         self._num_computing -= 1
         error = done.exception()
-        if error is not None and len(batch) > 1:
-            self._failed += batch
         for i, request in enumerate(batch):
             if request.future.done():  # cancelled meanwhile
                 continue
@@ -147,6 +160,8 @@ class Batcher:
                 request.future.set_result(done.result()[i])
             elif len(batch) == 1:
                 request.future.set_exception(error)
+            else:
+                self._failed.append(request)
         self._start_batches()
 
 

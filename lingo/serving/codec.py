@@ -4,7 +4,7 @@
     columns    {"inputs": {"tokens": [[5, 6], ...]}}        -> {"outputs": {...}}
 
 Where a signature has one input or output, its name is left out. `{"b64": "..."}` is a string of any
-bytes; in answers, those of outputs whose names end with `_bytes`. See
+bytes; in answers, one that is not UTF-8, and those of outputs whose names end with `_bytes`. See
 https://www.tensorflow.org/tfx/serving/api_rest.
 
 Axes: B examples.
@@ -51,9 +51,10 @@ def read_call(body: bytes) -> Call:
         raise _mistake('the body is not an object: write {"instances": [...]}')
     given = [key for key in ("instances", "inputs") if key in message]
     if len(given) != 1:
-        raise _mistake(f"the body has {' and '.join(given) or 'no instances'}: give one of them")
+        found = "both instances and inputs" if given else "neither instances nor inputs"
+        raise _mistake(f"the body has {found}: give one")
     if unknown := sorted({*message} - {"instances", "inputs", "signature_name"}):
-        raise _mistake(f"the body has {unknown[0]!r}, besides signature_name and {given[0]}")
+        raise _mistake(f"the body has {unknown[0]!r:.100}, besides signature_name and {given[0]}")
     signature = message.get("signature_name")
     if signature is not None and not isinstance(signature, str):
         raise _mistake(f"signature_name is {_json_type(signature)}, not a string")
@@ -138,10 +139,16 @@ def _array(name: str, value: Any, spec: ServedSpec) -> np.ndarray:
 def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
     dtype = np.dtype(tf.as_dtype(spec.dtype).as_numpy_dtype)
     kind = dtype.kind if dtype.kind in _KINDS else "f"  # of bfloat16 it is V
-    try:
-        array = np.array(value)
-    except ValueError:
-        raise ValueError("lists of different lengths, or nested too deeply") from None
+    # As objects first: of strings, NumPy makes an array in which each has the size of the longest.
+    leaves = np.array(value, dtype=object).ravel()
+    if strange := {*map(type, leaves)} - {bool, int, float}:
+        if list in strange:
+            raise ValueError("lists of different lengths, or nested too deeply")
+        leaf = next(leaf for leaf in leaves if type(leaf) in strange)
+        raise ValueError(f"a value is {_json_type(leaf)}")
+    array = np.array(value)
+    if array.dtype.kind == "O":
+        raise ValueError("a number needs more than 64 bits")
     if array.size and array.dtype.kind not in _KINDS[kind]:
         raise ValueError(f"values are of type {array.dtype.name}")
     if array.size and kind in "iu":

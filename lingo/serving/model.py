@@ -8,7 +8,6 @@ Axes: B examples, T positions.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +19,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export.exported_model import Arrays
 from lingo.export.formats import trace
-from lingo.export.manifest import MANIFEST
+from lingo.export.manifest import read_manifest
 from lingo.export.text_signature import model_signatures
 from lingo.runtimes.runtime import ProgramError, explain_program_errors
 from lingo.serving.refusal import Refusal
@@ -114,18 +113,16 @@ def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
 
     Raises ParamError if the folder holds none.
     """
-    file = folder / MANIFEST
-    if not file.is_file():
-        raise ParamError(f"{folder} is not an export: it holds no {MANIFEST}")
-    if (form := json.loads(file.read_text()).get("format")) != "savedmodel":
+    if (form := read_manifest(folder).get("format")) != "savedmodel":
         raise ParamError(
             f"{folder} is a model of {form}: what is served is of lingo export --format=savedmodel"
         )
-    versions = [int(p.parent.name) for p in folder.glob("*/saved_model.pb") if _is_version(p)]
+    files = filter(_is_version, folder.glob("*/saved_model.pb"))
+    versions = {int(file.parent.name): file.parent for file in files}  # a name may begin with 0
     if not versions:
         raise ParamError(f"{folder} holds no version: a folder named by a number")
     version = max(versions)
-    owner = tf.saved_model.load(str(folder / str(version)))
+    owner = tf.saved_model.load(str(versions[version]))
     return _model(name or folder.resolve().name, version, owner.signatures, owner)
 
 
@@ -143,7 +140,10 @@ def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> Serv
 
 def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) -> ServedModel:
     if "/" in name or ":" in name:
-        raise ParamError(f"--name={name} is a part of a path: it has no / and no :")
+        raise ParamError(
+            f"the model's name {name!r} has / or :, which its path cannot have: "
+            "give another by --name"
+        )
     signatures = {one: ServedSignature(one, function) for one, function in functions.items()}
     return ServedModel(name, version, signatures, owner)
 

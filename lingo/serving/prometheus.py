@@ -93,7 +93,7 @@ def page(families: Sequence[Family]) -> str:
 
 
 def _line(name: str, labels: dict[str, str], value: float) -> str:
-    """Returns a line; values of labels are names of signatures, methods and numbers."""
+    """Returns a line; values of labels are names of signatures, models and statuses."""
     return f"{name}{{{','.join(f'{key}={_quote(text)}' for key, text in labels.items())}}} {value}"
 
 

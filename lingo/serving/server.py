@@ -12,7 +12,6 @@ import contextlib
 import logging
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -39,9 +38,14 @@ def bind(host: str, port: int) -> socket.socket:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             stack.pop_all()  # it stays open
-    except OSError as error:
-        raise ParamError(f"--host={host} --port={port} cannot be used: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:
+        raise _unusable(host, port, error) from None
     return bound
+
+
+def _unusable(host: str, port: int, error: Exception) -> ParamError:
+    why = getattr(error, "strerror", "it is not a name of a host")
+    return ParamError(f"--host={host} --port={port} cannot be used: {why}")
 
 
 def serve(
@@ -54,14 +58,28 @@ def serve(
 ) -> None:
     """Serves a model until SIGINT, SIGTERM or SIGHUP, then raises Stop.
 
-    `report` is called with a line on each error of the server's, `on_ready` when it listens.
+    `report` is called with a line on each error of the server's, `on_ready` when it listens. Raises
+    ParamError if another process listens at the address by now.
     """
+    try:
+        bound.listen()  # sockets may share an address until one of them listens
+    except OSError as error:
+        host, port, *_ = bound.getsockname()
+        raise _unusable(host, port, error) from None
     service = Service(model, limits, report=report)
     with Signals() as signals:
         server = _Server(service, signals, on_ready)
         asyncio.run(server.serve(sockets=[bound]))
-        service.close()
+        _heed_no_more()
+        service.close()  # it waits for batches, though their requests may have timed out
         signals.check()
+
+
+def _heed_no_more() -> None:
+    """Lets the next signal end the process, unless it is ignored, as SIGHUP under `nohup`."""
+    for number in STOPPING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Server(uvicorn.Server):
@@ -69,7 +87,6 @@ class _Server(uvicorn.Server):
 
     def __init__(self, service: Service, signals: Signals, on_ready: Callable[[], None]) -> None:
         self._service, self._signals, self._on_ready = service, signals, on_ready
-        self._since = 0.0  # the time of the signal
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each client's mistake
 
         class Protocol(_Protocol):
@@ -101,10 +118,8 @@ class _Server(uvicorn.Server):
         if self._signals.received is None:
             return False
         if not self._service.is_draining:
-            self._service.is_draining, self._since = True, time.monotonic()
-        elif time.monotonic() - self._since > _AGAIN_SECONDS:
-            for number in STOPPING:
-                signal.signal(number, signal.SIG_DFL)  # the next one ends the process
+            self._service.is_draining = True
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, _heed_no_more)
         return self._service.num_running == 0
 
     @contextlib.contextmanager

@@ -77,7 +77,8 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Serves until a signal."""
     del word
     if (values.run is None) == (values.export is None):
-        raise UsageError("what is served? lingo serve --run=DIR, or --export=FOLDER")
+        both = ", not both" if values.run is not None else ""
+        raise UsageError(f"give either --run=DIR or --export=FOLDER{both}")
     _check_packages()
     from lingo.serving.app import Limits
     from lingo.serving.batcher import BatchLimits
@@ -113,7 +114,9 @@ def _load(values: flags.FlagValues) -> ServedModel:
     if values.export is not None:
         given = ["set", "step", "weights", "devices"]
         if stray := next((flag for flag in given if values[flag].value), None):
-            raise UsageError(f"--{stray} is of --run: an export is what it is")
+            raise UsageError(
+                f"--{stray} applies to --run only: an export's weights and settings are fixed"
+            )
         return load_export(Path(values.export), name=values.name)
     step = experiment_flags.read_step(values.step)
     weights = [f"evaluate.weights={values.weights}"] if values.weights else []

@@ -154,8 +154,10 @@ def test_status_metadata_and_health(client: Client) -> None:
         ("POST", f"{PATH}:classify", 404, "small has no 'classify': it has predict"),
         ("POST", f"{PATH}:regress", 404, "small has no 'regress': it has predict"),
         ("GET", PREDICT, 405, "predictions are asked for by POST"),
-        ("POST", PATH, 405, f"there is no POST of this path: GET {PATH}, its /metadata, POST its"),
-        ("GET", "/v2", 404, "there is no GET of this path"),
+        ("GET", f"{PATH}/versions/7:predict", 405, "predictions are asked for by POST"),
+        ("POST", "/v1/models/a:b:predict", 404, "there is no model 'a:b': there is small"),
+        ("POST", PATH, 405, f"POST {PATH} is not served; served are: GET {PATH} and its /metadata"),
+        ("GET", "/v2", 404, "POST its :predict, GET /healthz and /metrics"),
     ],
 )
 def test_an_unknown_path_is_refused_with_those_that_there_are(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from lingo.export.exported_model import Arrays
 from lingo.runtimes.runtime import ProgramError
-from lingo.serving.batcher import Batcher, BatchLimits
+from lingo.serving.batcher import NUM_THREADS, Batcher, BatchLimits
 from lingo.serving.model import ServedModel
 from lingo.serving.refusal import Refusal
 
@@ -127,13 +128,42 @@ def test_a_request_that_is_cancelled_is_not_computed(model: ServedModel) -> None
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await batcher.compute(inputs)
-        assert batcher.num_waiting == 1
-        found = await batcher.compute(inputs)
         assert batcher.num_waiting == 0
-        return found
+        return await batcher.compute(inputs)
 
     _, sizes = serve(model, "double", cancel_one)
     assert sizes == [1]
+
+
+def test_requests_cancelled_while_all_threads_compute_are_dropped(model, monkeypatch) -> None:
+    release = threading.Event()
+
+    def compute(inputs: Arrays) -> Arrays:
+        if len(inputs["x"]) > 1:
+            raise ProgramError("a batch fails")
+        assert release.wait(LONG)
+        return {"y": inputs["x"]}
+
+    async def cancel_two(batcher: Batcher) -> None:
+        def ask() -> asyncio.Task[Arrays]:
+            return asyncio.create_task(batcher.compute({"x": np.ones([1, 2], np.float32)}))
+
+        first, second, failed = ask(), ask(), ask()  # a batch, and then each alone
+        while batcher._num_computing < NUM_THREADS:
+            await asyncio.sleep(0)
+        late = ask()
+        await asyncio.sleep(0)
+        assert batcher.num_waiting == 2
+        for task in (failed, late):
+            task.cancel()
+        await asyncio.wait([failed, late])
+        assert batcher.num_waiting == 0
+        release.set()
+        await asyncio.gather(first, second)
+
+    monkeypatch.setattr(model.signatures["double"], "compute", compute)
+    _, sizes = serve(model, "double", cancel_two)
+    assert sizes == [3, 1, 1]
 
 
 def test_a_request_with_too_many_examples_is_refused(model: ServedModel) -> None:

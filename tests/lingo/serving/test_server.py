@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import json
 import re
 import signal
@@ -19,8 +21,13 @@ import pytest
 import tensorflow as tf
 
 from lingo.config.params import ParamError
+from lingo.processes.signals import Signals, Stop
+from lingo.serving import server as server_module
+from lingo.serving.app import Service
+from lingo.serving.model import ServedModel
 from lingo.serving.server import bind
 from tests.lingo.serving.conftest import trace_all
+from tests.lingo.serving.test_app import LIMITS
 
 TIMEOUT = 120.0
 PREDICT = "/v1/models/small:predict"
@@ -74,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "small"
     for version in ("7", "10"):
         tf.saved_model.save(tf.Module(), str(folder / version), signatures=trace_all())
-    (folder / "export.json").write_text('{"format": "savedmodel"}')
+    (folder / "export.json").write_text('{"format": "savedmodel", "files": {}}')
     return folder
 
 
@@ -198,11 +205,54 @@ def test_a_second_signal_ends_a_server_at_once(folder: Path) -> None:
     assert server.process.returncode == -signal.SIGTERM
 
 
+def test_a_second_signal_is_obeyed_with_nothing_in_progress_unless_it_is_ignored(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_AGAIN_SECONDS", 0.0)
+    service = Service(model, LIMITS, report=print)
+
+    async def stop() -> None:
+        signals.received = signal.SIGTERM
+        assert await server_module._Server(service, signals, print).on_tick(1)
+        async with asyncio.timeout(TIMEOUT):
+            while signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+                await asyncio.sleep(0)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        with Signals() as signals:
+            asyncio.run(stop())
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_batch_that_does_not_end_is_waited_for_until_a_second_signal(model, monkeypatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(Service, "close", lambda self: found.append(signal.getsignal(15)))
+    stop = functools.partial(signal.raise_signal, signal.SIGTERM)
+    with bind("127.0.0.1", 0) as bound, pytest.raises(Stop):
+        server_module.serve(model, LIMITS, bound, report=print, on_ready=stop)
+    assert found == [signal.SIG_DFL]
+
+
 def test_an_address_in_use_is_an_error_before_the_model_is_read(folder: Path) -> None:
     with bind("127.0.0.1", 0) as bound:
         bound.listen()
         port = bound.getsockname()[1]
         with pytest.raises(ParamError, match=f"--host=127.0.0.1 --port={port} cannot be used: Add"):
             bind("127.0.0.1", port)
+    with pytest.raises(ParamError, match=r"--host=a\.\.b --port=1 cannot be used: it is not a"):
+        bind("a..b", 1)
     with pytest.raises(ParamError, match=r"--host=no\.such\.host\.invalid --port=1 cannot be used"):
         bind("no.such.host.invalid", 1)
+
+
+def test_an_address_that_another_took_since_is_an_error(model: ServedModel) -> None:
+    with bind("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        with bind("127.0.0.1", port) as bound:
+            other.listen()
+            with pytest.raises(ParamError, match=f"--host=127.0.0.1 --port={port} cannot be used"):
+                server_module.serve(model, LIMITS, bound, report=print, on_ready=print)

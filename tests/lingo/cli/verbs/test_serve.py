@@ -14,12 +14,12 @@ from lingo.cli.main import main
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "what is served? lingo serve --run=DIR, or --export=FOLDER"),
-        (["--run=a", "--export=b"], "what is served? lingo serve --run=DIR, or --export=FOLDER"),
+        ([], "give either --run=DIR or --export=FOLDER\n"),
+        (["--run=a", "--export=b"], "give either --run=DIR or --export=FOLDER, not both"),
         (["--run=nowhere"], "nowhere is not a run directory"),
-        (["--export=nowhere"], "nowhere is not an export: it holds no export.json"),
-        (["--export=here", "--step=best"], "--step is of --run: an export is what it is"),
-        (["--export=here", "--set=max_steps=1"], "--set is of --run: an export is what it is"),
+        (["--export=nowhere"], "nowhere is not an export: it has no export.json of the form"),
+        (["--export=here", "--step=best"], "--step applies to --run only: an export's"),
+        (["--export=here", "--set=max_steps=1"], "--set applies to --run only: an export's"),
         (["--export=here"], "here is a model of tflite"),
         (["--export=here", "--host=no.such.host.invalid"], "--host=no.such.host.invalid --port=0"),
         (["--export=here", "--max_requests=0"], "--max_requests"),
@@ -28,7 +28,7 @@ from lingo.cli.main import main
 def test_a_mistake_is_named(flags, message, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
-    (tmp_path / "here" / "export.json").write_text(json.dumps({"format": "tflite"}))
+    (tmp_path / "here" / "export.json").write_text(json.dumps({"format": "tflite", "files": {}}))
     assert main(["serve", "--port=0", *flags]) == 2
     assert message in capsys.readouterr().err
 
