@@ -22,6 +22,7 @@ from lingo.export.check import (
     read_examples,
     split_examples,
 )
+from lingo.export.exported_model import Arrays
 from lingo.export.signature import Predict, count_changes
 
 
@@ -74,7 +75,7 @@ def test_static_batches_are_filled_up_with_the_first_examples() -> None:
 class Labels:
     """A run, and an export, that says that every label is 1."""
 
-    def predict(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def predict(self, arrays: Arrays) -> dict[str, np.ndarray]:
         return {"labels": np.ones_like(arrays["tokens"])}
 
 
