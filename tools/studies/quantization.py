@@ -77,7 +77,7 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
             file = folder / "model.tflite"
             data = model.experiment.eval_inputs["heldout"]
             batches = (data.batch(step) for step in range(data.num_batches()))
-            found |= _named(form, _measure_lite(file, batches))
+            found |= _prefix_names(form, _measure_lite(file, batches))
     return found
 
 
@@ -123,11 +123,11 @@ def _measure_text(run: Path) -> dict[str, float]:
             model.export(folder, format="savedmodel", signatures=["predict"], quantize=form)
             files = folder.glob("*/variables/*.data*")
             values["bytes"] = sum(file.stat().st_size for file in files)
-        found |= _named(form, values)
+        found |= _prefix_names(form, values)
     return found
 
 
-def _named(form: str, values: Mapping[str, float]) -> dict[str, float]:
+def _prefix_names(form: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{form}/{name}": value for name, value in values.items()}
 
 

@@ -20,7 +20,7 @@ from lingo.config.params import fields
 from lingo.config.serial import serial
 from lingo.contract import Experiment, build_experiment
 
-PRETRAINED = "PRETRAINED"
+PRETRAINED = "/PRETRAINED"
 """Stands in an override for the directory of the run of `Trial.start`."""
 
 State = Literal["done", "diverged"]
