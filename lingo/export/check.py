@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.config.errors import LingoError
+from lingo.config.errors import LingoError, ParamError
 from lingo.data.input import Input
 from lingo.export import reader
 from lingo.export.exported_model import Arrays
@@ -71,6 +72,7 @@ class Case(NamedTuple):
     signature: Signature
     batch: Arrays  # from which the inputs are made
     inputs: Arrays
+    is_evaluated: bool = True  # whether its outputs are those of the whole batch
 
 
 class Report(NamedTuple):
@@ -82,15 +84,22 @@ class Report(NamedTuple):
 
 
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
-    """Returns the first examples of an input, {name: [number or fewer, ...]}, without padding."""
+    """Returns the first examples of an input, {name: [number or fewer, ...]}, without padding.
+
+    Of an input that repeats, they are those of `number` batches at most. Raises ParamError if there
+    are none.
+    """
     batches: list[dict[str, np.ndarray]] = []
-    missing, step = number, 0
-    while missing > 0 and (data.p.repeat or step < data.num_batches()):
+    missing = number
+    for step in range(number if data.p.repeat else data.num_batches()):
         batch = data.batch(step)
         is_example = batch["weights"] > 0
         batches.append({name: array[is_example][:missing] for name, array in batch.items()})
         missing -= len(batches[-1]["weights"])
-        step += 1
+        if not missing:
+            break
+    if missing == number:
+        raise ParamError(f"{type(data).__name__} has no examples to check an export with")
     return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
 
 
@@ -99,14 +108,15 @@ def split_examples(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of examples, {name: [B, ...]}.
 
-    Static ones all have the size; the first examples fill up the last batch. Otherwise the last one
-    may be smaller.
+    Static ones all have the size; the first examples fill up the last batch, as padding of weight
+    0. Otherwise the last one may be smaller.
     """
     number = len(examples["weights"])
     for start in range(0, number, batch_size):
         ids = np.arange(start, start + batch_size)
-        ids = ids % number if is_static else ids[ids < number]
-        yield {name: array[ids] for name, array in examples.items()}
+        ids = ids if is_static else ids[ids < number]
+        batch = {name: array[ids % number] for name, array in examples.items()}
+        yield batch | {"weights": batch["weights"] * (ids < number)}
 
 
 def make_cases(
@@ -120,7 +130,7 @@ def make_cases(
     first = cases[0]
     if not is_static and all(s == (None, None) for s, _ in first.signature.inputs.values()):
         half = {name: array[:, : -(-array.shape[1] // 2)] for name, array in first.inputs.items()}
-        cases.append(first._replace(inputs=half))
+        cases.append(first._replace(inputs=half, is_evaluated=False))
     return cases
 
 
@@ -138,17 +148,27 @@ def check_export(
         name, expected = case.signature.name, case.signature.reference(run, case.inputs)
         difference = compare(case.signature, expected, found)
         differences[name] = differences.get(name, Difference()).merge(difference)
-        for sums, outputs in ((before, expected), (after, found)):
-            for metric, mean in case.signature.evaluate(case.batch, outputs).items():
+        if not (case.is_evaluated and np.isfinite(difference.floats)):
+            continue
+        is_example = case.batch["weights"] > 0
+        batch = {key: array[is_example] for key, array in case.batch.items()}
+        for sums, arrays in ((before, expected), (after, found)):
+            outputs = {key: array[is_example] for key, array in arrays.items()}
+            for metric, mean in case.signature.evaluate(batch, outputs).items():
                 old = sums.get(f"{name}/{metric}", Mean(0.0, 0))
                 total = Mean(old.sum + mean.sum, old.count + mean.count)
                 sums[f"{name}/{metric}"] = total
     for name, difference in differences.items():
+        wrong = f"the exported {name} is not what the run computes"
+        if np.isinf(difference.floats):
+            raise ExportError(
+                f"{wrong}: its outputs have other names or shapes, or are finite on one side only"
+            )
         if not (difference.floats <= bound.floats and difference.others <= bound.others):
             raise ExportError(
-                f"the exported {name} is not what the run computes: numbers differ by up to"
-                f" {difference.floats:.2g}, where {bound.floats:.2g} is allowed, and"
-                f" {difference.others:.2%} of integers and texts, where {bound.others:.2%} is"
+                f"{wrong}: numbers differ by up to {difference.floats:.2g}, where"
+                f" {bound.floats:.2g} is allowed, and {difference.others:.2%} of integers and"
+                f" texts, where {bound.others:.2%} is"
             )
     return Report(differences, _divide(before), _divide(after))
 
@@ -173,6 +193,9 @@ def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict
             capture_output=True,
             text=True,
         )
+        if done.returncode < 0:
+            ended = f"signal {-done.returncode} ({signal.strsignal(-done.returncode)})"
+            raise ExportError(f"{ended} ended the process that computes with the export")
         if done.returncode:
             last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
             if match := _SYSTEM_ERROR.match(last):

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.config.versions import find_versions
 from lingo.contract import Experiment
 from lingo.export.check import (
     Bound,
@@ -48,40 +48,42 @@ from lingo.storage.files import new_folder
 PROMPT_LENGTH = 64
 """Tokens of a prompt where shapes are static, unless the model has sources or a flag says so."""
 
-_PACKAGES: dict[Format, tuple[str, ...]] = {
-    "savedmodel": ("lingo-tf", "tensorflow"),
-    "stablehlo": ("lingo-tf", "tensorflow", "jax", "jaxlib"),
-    "tflite": ("lingo-tf", "tensorflow"),
-}
-"""Those that an export is made with."""
+_PACKAGES = ("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib")
+"""Those that an export may be made with."""
 
 
 class Settings(NamedTuple):
     """How a model is exported."""
 
-    format: Format
+    format: Literal["huggingface"] | Format
     signatures: tuple[str, ...] = ()  # their names; none: all that the task has
     batch_size: int = 1  # examples of a call, where shapes are static
     quantize: Quantize = "none"  # the numbers of TensorFlow Lite, or of the weights of a SavedModel
     prompt_length: int = 0  # tokens of a prompt of `decode`, where shapes are static; 0: default
 
-    def check(self) -> None:
-        """Raises ParamError for settings that do not suit each other."""
-        if self.format not in (formats := get_args(Format)):
-            raise ParamError(f"format={self.format!r} is not one of {', '.join(formats)}")
+    def check(self, *, config: object = None, dtype: str = "float32") -> None:
+        """Raises ParamError for settings that do not suit each other, or those of huggingface."""
+        hub, programs, static = ("huggingface",), get_args(Format), ("stablehlo", "tflite")
+        if self.format not in (known := hub + programs):
+            raise ParamError(f"format={self.format!r} is not one of {', '.join(known)}")
         if self.quantize not in (kinds := get_args(Quantize)):
             raise ParamError(f"quantize={self.quantize!r} is not one of {', '.join(kinds)}")
-        format = "savedmodel" if self.quantize == "int8_weights" else "tflite"
-        if self.quantize != "none" and self.format != format:
-            raise ParamError(
-                f"quantize={self.quantize} is of format={format}, not of {self.format}"
-            )
+        quantized = "savedmodel" if self.quantize == "int8_weights" else "tflite"
+        for name, value, default, formats in (
+            ("config", config, None, hub),
+            ("dtype", dtype, "float32", hub),
+            ("signatures", self.signatures, (), programs),
+            ("batch_size", self.batch_size, 1, static),
+            ("quantize", self.quantize, "none", (quantized,)),
+            ("prompt_length", self.prompt_length, 0, static),
+        ):
+            if value != default and self.format not in formats:
+                words = " or ".join(formats)
+                raise ParamError(f"{name}={value!r} is of format={words}, not of {self.format}")
         if self.batch_size < 1:
             raise ParamError(f"batch_size={self.batch_size} is not positive")
         if self.prompt_length < 0:
             raise ParamError(f"prompt_length={self.prompt_length} is negative")
-        if self.prompt_length and self.format == "savedmodel":
-            raise ParamError("prompt_length is of static shapes: a savedmodel takes any length")
 
 
 def export_portable(
@@ -154,7 +156,7 @@ def export_portable(
                 },
             },
             "evaluation": {"before": report.run_metrics, "after": report.export_metrics},
-            "versions": {n: metadata.version(n) for n in _PACKAGES[settings.format]},
+            "versions": find_versions(_PACKAGES),
         }
         write_manifest(partial, content)
     return report
@@ -181,7 +183,7 @@ def _write(
             return write_saved_model(folder, model, signatures, step)
         case "stablehlo":
             return write_stablehlo(folder, model, signatures, cases[0].batch)
-        case "tflite":
+        case _:
             return write_tflite(folder, model, signatures, cases, settings.quantize)
 
 

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -326,14 +326,15 @@ class Trained:
             progress: of a program: called with what is done next, where it takes seconds.
 
         Raises:
-            ParamError: if the folder exists or is inside the run, the format is not known, or
-                cannot hold the model; and if several processes export a program.
+            ParamError: if the folder exists or is inside the run, the format is not known,
+                has no such setting, or cannot hold the model; and if several processes export a
+                program.
             ExportError: if a program does not compute what the run computes.
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
-        if format not in (known := ("huggingface", *get_args(Format))):
-            raise ParamError(f"{format=} is not known: there is {', '.join(known)}")
+        settings = Settings(format, tuple(signatures), batch_size, quantize, prompt_length)
+        settings.check(config=config, dtype=dtype)
         if Path(folder).resolve().is_relative_to(self._run.path.resolve()):
             raise ParamError(f"{folder} is inside the run {self._run.path}: name a folder outside")
         if format == "huggingface":
@@ -348,8 +349,6 @@ class Trained:
                 " without TF_CONFIG, on devices of this machine or with runtime=Local"
             )
         saved = json.loads(self._run.read(CONFIG) or "{}")
-        settings = Settings(format, tuple(signatures), batch_size, quantize, prompt_length)
-        settings.check()
         state, program = self._state_to_export(quantize), self._program
         if quantize == "int8_weights":
             program = StoredProgram(self.experiment.learner, state, compiled=False)

@@ -86,6 +86,9 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Writes the folder, and prints its size."""
     del word
     if values.verify is not None:
+        alone = ("verify", "traceback", "flagfile")
+        if others := [name for name in values if values[name].present and name not in alone]:
+            raise UsageError(f"--verify reads nothing but a folder: leave out --{others[0]}")
         return _verify(Path(values.verify))
     output = _check(values)
     step = experiment_flags.read_step(values.step)
@@ -142,5 +145,5 @@ def _print_check(manifest: Mapping[str, Any]) -> None:
         difference = manifest["check"]["differences"][name]
         print(
             f"  {name}({', '.join(specs['inputs'])}): numbers differ by {difference['floats']:.1g},"
-            f" {difference['others']:.2%} of others"
+            f" {difference['others']:.2%} of integers and texts"
         )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from lingo.config.lazy import tf
 from lingo.data.images.view import Window
@@ -96,6 +96,8 @@ def explain_errors() -> Iterator[None]:
     """Turns Pillow's errors about damaged images into BrokenImage."""
     try:
         yield
+    except UnidentifiedImageError as error:  # whose message is the address of an object
+        raise BrokenImage("its header is cut off or damaged") from error
     except (*_ERRORS, Image.DecompressionBombError) as error:
         raise BrokenImage(str(error).rstrip(".")) from error
 

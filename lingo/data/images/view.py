@@ -57,7 +57,10 @@ class RandomView(View):
                 " 0 < min_area <= max_area <= 1"
             )
         if not p.max_aspect >= 1:
-            raise ParamError(f"max_aspect={p.max_aspect} is below 1: it is longer by shorter side")
+            raise ParamError(
+                f"max_aspect={p.max_aspect} is below 1:"
+                " it is the longer side divided by the shorter, so at least 1"
+            )
         if not 0 <= p.flip_rate <= 1:
             raise ParamError(f"flip_rate={p.flip_rate} is not in 0..1")
 

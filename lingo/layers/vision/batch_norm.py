@@ -81,7 +81,7 @@ class BatchNorm(Norm):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
-        In training it raises ParamError if `statistics_over` does not divide B.
+        In training it raises ParamError if B is known and `statistics_over` does not divide it.
         """
         x = tf.cast(x, tf.float32)
         if context.current().training:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import platform
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lingo.config.lazy import tf
+from lingo.config.versions import find_versions
 
 _PACKAGES = (
     *("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "libtpu", "keras"),
@@ -71,11 +71,7 @@ def _stable_part(record: dict[str, Any]) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that may change results."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+    return {"python": platform.python_version(), **find_versions(_PACKAGES)}
 
 
 def numerics() -> dict[str, Any]:

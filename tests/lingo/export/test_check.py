@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import numpy as np
 import pytest
 
+from lingo.config.params import ParamError
 from lingo.data import ArrayInput
-from lingo.export.check import Difference, compare, read_examples, split_examples
+from lingo.export import check
+from lingo.export.check import (
+    Bound,
+    Case,
+    Difference,
+    ExportError,
+    check_export,
+    compare,
+    compute_alone,
+    make_cases,
+    read_examples,
+    split_examples,
+)
+from lingo.export.exported_model import Arrays
 from lingo.export.signature import Predict, count_changes
 
 
@@ -54,6 +70,73 @@ def test_static_batches_are_filled_up_with_the_first_examples() -> None:
     )
     assert static == [[0, 1, 2], [3, 4, 0]]
     assert others == [[0, 1, 2], [3, 4]]
+
+
+class Labels:
+    """A run, and an export, that says that every label is 1."""
+
+    def predict(self, arrays: Arrays) -> dict[str, np.ndarray]:
+        return {"labels": np.ones_like(arrays["tokens"])}
+
+
+def check_labels(
+    monkeypatch: pytest.MonkeyPatch, found: dict[str, np.ndarray] | None = None, **kind: bool
+) -> check.Report:
+    """Checks an export that says `found`, or what the run does, of five examples of six tokens."""
+    examples = {
+        "tokens": np.zeros([5, 6], int),
+        "labels": np.arange(30).reshape(5, 6) == 0,  # the very first
+        "weights": np.ones(5),
+    }
+    signatures = [Predict({"tokens": ((None, None), "int32")})]
+    batches = [*split_examples(examples, batch_size=3, **kind)]
+    cases = make_cases(signatures, batches, **kind)
+
+    def compute(
+        folder: pathlib.Path, format: str, cases: list[Case]
+    ) -> list[dict[str, np.ndarray]]:
+        return [Labels().predict(case.inputs) if found is None else found for case in cases]
+
+    monkeypatch.setattr(check, "compute_alone", compute)
+    return check_export(pathlib.Path(), "savedmodel", cases, Labels(), Bound(0, 0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_static", [True, False])
+def test_metrics_are_of_each_example_once(monkeypatch: pytest.MonkeyPatch, is_static: bool) -> None:
+    """Not of those that fill up a static batch, nor of the call of half the length."""
+    report = check_labels(monkeypatch, is_static=is_static)
+    assert report.export_metrics == report.run_metrics == {"predict/accuracy": 1 / 30}
+
+
+@pytest.mark.parametrize("found", [{}, {"labels": np.ones([3, 2], int)}])
+def test_outputs_of_other_names_or_shapes_are_told(monkeypatch: pytest.MonkeyPatch, found) -> None:
+    with pytest.raises(ExportError, match=r"predict is not .*: its outputs have other names or sh"):
+        check_labels(monkeypatch, found, is_static=False)
+
+
+def test_the_signal_that_ended_the_reader_is_told(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = tmp_path / "reader.py"
+    killed.write_text(
+        "import os, sys; print('a warning', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    )
+    monkeypatch.setattr(check.reader, "__file__", str(killed))
+    with pytest.raises(ExportError, match=r"^signal 9 \(Killed\) ended the process that computes"):
+        compute_alone(tmp_path, "tflite", [])
+
+
+@pytest.mark.parametrize("repeat", [True, False])
+def test_an_input_without_examples_is_refused(
+    monkeypatch: pytest.MonkeyPatch, repeat: bool
+) -> None:
+    data = ArrayInput.params(function=numbers, batch_size=4, repeat=repeat).build()
+    monkeypatch.setattr(data, "batch", lambda step: {"weights": np.zeros(4, np.float32)})
+    with pytest.raises(ParamError, match="ArrayInput has no examples to check an export with"):
+        read_examples(data)
+    monkeypatch.setattr(type(data), "num_batches", lambda self: 0)
+    with pytest.raises(ParamError, match="ArrayInput has no examples to check an export with"):
+        read_examples(data)
 
 
 def numbers() -> dict[str, np.ndarray]:

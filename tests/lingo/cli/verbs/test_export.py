@@ -72,11 +72,15 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
     again = lingo("export", "--run=run", "--output=out")
     assert (again.code, "--output=out exists" in again.err) == (2, True)
     with pytest.raises(
-        ParamError, match="format='onnx' is not known: there is huggingface, savedmodel, "
+        ParamError, match="format='onnx' is not one of huggingface, savedmodel, stablehlo, tflite"
     ):
         model.export("other", format="onnx")  # type: ignore[arg-type]
     with pytest.raises(ParamError, match=r"cannot be read"):
         model.export("other", config=".")
+    eight = lingo("export", "--run=run", "--output=other", "--quantize=int8")
+    assert (eight.code, eight.out) == (2, "")
+    assert "quantize='int8' is of format=tflite, not of huggingface" in eight.err
+    assert not pathlib.Path("other").exists()
 
 
 def test_a_program_is_exported_with_lines_of_progress_and_verified(lingo: Callable) -> None:
@@ -115,7 +119,11 @@ def test_a_program_is_exported_with_lines_of_progress_and_verified(lingo: Callab
         (("--run=run", "--output=a", "--batch_size=0"), "--batch_size"),
         (("--run=run", "--output=a", "--prompt_length=0"), "--prompt_length"),
         (("--verify=none",), "none is not an export"),
-        (("--run=run", "--output=a", "--quantize=int4"), "<none|float16|int8_dynamic|int8>"),
+        (("--verify=none", "--step=3"), "--verify reads nothing but a folder: leave out --step"),
+        (
+            ("--run=run", "--output=a", "--quantize=int4"),
+            "<none|float16|int8_dynamic|int8|int8_weights>",
+        ),
     ],
 )
 def test_mistakes_are_told_and_leave_nothing(lingo: Callable, flags, words) -> None:

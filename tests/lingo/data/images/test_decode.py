@@ -140,7 +140,7 @@ def test_images_of_a_batch_do_not_depend_on_each_other():
 
 @pytest.mark.parametrize("data", [b"", b"GIF89a", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n1234"])
 def test_what_is_no_image_is_broken(data):
-    with pytest.raises(BrokenImage):
+    with pytest.raises(BrokenImage, match=r"^its header is cut off or damaged$"):
         read_header(data)
 
 

@@ -55,7 +55,7 @@ def test_the_central_view_is_a_square_in_the_middle():
     [
         (RandomView.params(min_area=0), "min_area=0"),
         (RandomView.params(min_area=0.5, max_area=0.4), "max_area=0.4 are not"),
-        (RandomView.params(max_aspect=0.9), "max_aspect=0.9 is below 1"),
+        (RandomView.params(max_aspect=0.9), "max_aspect=0.9 is below 1: it is the longer side"),
         (RandomView.params(flip_rate=1.5), "flip_rate=1.5 is not in 0..1"),
         (CentralView.params(side=0), "side=0"),
         (CentralView.params(side=1.1), "side=1.1 is not a part"),

@@ -1,0 +1,16 @@
+"""Versions of packages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from importlib import metadata
+
+
+def find_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Returns the versions of those packages that are installed."""
+    found = dict[str, str]()
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
