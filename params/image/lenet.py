@@ -65,7 +65,7 @@ def digits():
 
 @experiment
 def digits_int8():
-    """As digits, trained for 8 bits: all four products are quantized.
+    """As digits, trained for 8 bits: every product is quantized.
 
     With seed 0, 97.9 % of 334 held-out digits are right, and 97.6 % by the exported file, which has
     778,048 bytes; the file of `digits` in float32 has 3,058,724, and 98.5 % are right.
