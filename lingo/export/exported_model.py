@@ -38,7 +38,7 @@ class ExportedModel:
     """A task with the weights of a run, for functions that are traced any number of times.
 
     `module` holds the weights, program path -> variable: those of `fold_weights` or
-    `store_weights`, as compilers of other programs divide, and so round, otherwise. With `compiled`
+    `quantize_weights`, as compilers of other programs divide, and so round, otherwise. With `compiled`
     layers compute as they do under XLA, with static shapes, and the weights are constants of what
     is traced. With `constant_ranges` moving statistics are constants, too, and ranges of
     quantization are operations that converters read.

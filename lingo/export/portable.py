@@ -101,7 +101,7 @@ def export_portable(
 
     Args:
         experiment: that of the trained model.
-        weights: program path -> [*stacked axes, ...], as `fold_state` or `store_state` returns.
+        weights: program path -> [*stacked axes, ...], as `fold_state` or `quantize_state` returns.
         state: the same of moving statistics, float32.
         folder: it must not exist, its parent must.
         settings: the format and what is exported.

@@ -32,7 +32,7 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
                 case "DEQUANTIZE":
                     _copy_range(*ranges)
                 case "BATCH_MATMUL":
-                    _center_range(ranges[1])
+                    _center_measured(ranges[1])
     content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
     return content
 
@@ -44,7 +44,7 @@ def _copy_range(integers: Any, floats: Any) -> None:
         floats.min, floats.max = [(-128 - zero) * scale], [(127 - zero) * scale]
 
 
-def _center_range(floats: Any) -> None:
+def _center_measured(floats: Any) -> None:
     """Makes a measured range symmetric, so that 0 is the level 0.
 
     XNNPACK, which computes by default, takes 0 for this level in the second operand of a product of

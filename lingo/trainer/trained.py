@@ -25,13 +25,13 @@ from lingo.export.formats import Format, Quantize
 from lingo.export.hugging_face import FloatType, export_hugging_face
 from lingo.export.portable import Settings, export_portable
 from lingo.layers import context, path
-from lingo.layers.wrap.fold import restore_weights
+from lingo.layers.wrap.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
 from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import Program
-from lingo.runtimes.stored import StoredProgram, fold_state, store_state
+from lingo.runtimes.int8 import Int8Program, fold_state, quantize_state
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
@@ -106,16 +106,16 @@ class Trained:
         """
         self.experiment: Experiment = params.build()
         self._run = run
-        self._is_stored = quantize == "int8_weights"
-        if self._is_stored and not isinstance(self.experiment.runtime, Local):
+        self._is_int8 = quantize == "int8_weights"
+        if self._is_int8 and not isinstance(self.experiment.runtime, Local):
             raise ParamError(
                 "--quantize=int8_weights computes on one device, not on"
                 f" {type(self.experiment.runtime).__name__}: add --set=runtime=Local"
             )
         self.checkpoint, state = _load(self.experiment, run, step)
-        if self._is_stored:
+        if self._is_int8:
             state = state.select(self.experiment.p.evaluate.weights)
-            state = store_state(self.experiment.task, state)
+            state = quantize_state(self.experiment.task, state)
         self._state = state
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
@@ -131,7 +131,7 @@ class Trained:
         A path is that of one layer, `model/stack/layers/3/ffn/w_in`, also where a program stacks
         layers. An array is cut out when it is asked for, and cannot be written to.
         """
-        return LayerWeights(restore_weights(self._evaluation_state.weights))
+        return LayerWeights(dequantize_weights(self._evaluation_state.weights))
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
@@ -351,7 +351,7 @@ class Trained:
         saved = json.loads(self._run.read(CONFIG) or "{}")
         state, program = self._state_to_export(quantize), self._program
         if quantize == "int8_weights":
-            program = StoredProgram(self.experiment.learner, state, compiled=False)
+            program = Int8Program(self.experiment.learner, state, compiled=False)
         export_portable(
             self.experiment,
             state.weights,
@@ -371,9 +371,9 @@ class Trained:
     def _state_to_export(self, quantize: Quantize) -> TrainState:
         state = self._evaluation_state
         if quantize == "int8_weights":
-            return state if self._is_stored else store_state(self.experiment.task, state)
-        if self._is_stored:
-            state = state._replace(weights=restore_weights(state.weights))
+            return state if self._is_int8 else quantize_state(self.experiment.task, state)
+        if self._is_int8:
+            state = state._replace(weights=dequantize_weights(state.weights))
         return fold_state(self.experiment.task, state)
 
     def exported_model(self) -> ExportedModel:
@@ -396,7 +396,7 @@ class Trained:
     @property
     def _evaluation_state(self) -> TrainState:
         which = self.experiment.p.evaluate.weights
-        return self._state if self._is_stored else self._state.select(which)
+        return self._state if self._is_int8 else self._state.select(which)
 
     @functools.cached_property
     def _loss(self) -> Any:
@@ -405,7 +405,7 @@ class Trained:
         def loss(batch: Batch) -> tf.Tensor:
             batch = CheckedBatch(batch)
             call = {"state": state.state, "rows": batch.get("rows")}
-            call["weights_ready"] = self._is_stored
+            call["weights_ready"] = self._is_int8
             sums, sides = context.apply(task, state.weights, batch, method="loss", call=call)
             denominators = task.loss_denominators(batch)
             return normalize_losses(task, sums, sides.losses, denominators)["total"]
@@ -415,8 +415,8 @@ class Trained:
     @functools.cached_property
     def _program(self) -> Program:
         runtime = self.experiment.runtime
-        if self._is_stored and isinstance(runtime, Local):
-            return StoredProgram(self.experiment.learner, self._state, compiled=runtime.compiles)
+        if self._is_int8 and isinstance(runtime, Local):
+            return Int8Program(self.experiment.learner, self._state, compiled=runtime.compiles)
         return self.experiment.runtime.start(self.experiment.learner, self._state)
 
 

@@ -1,7 +1,7 @@
 """Weights that are ready before they are read: computed by wrappers, rounded, stored in 8 bits.
 
     fold_weights     a decoding loop reads weights often: wrappers compute them once
-    store_weights    the same for programs that only compute: those of products as int8
+    quantize_weights    the same for programs that only compute: those of products as int8
 
 A weight of 8 bits has two entries: its levels at its path, its scale at `path.scale_of`. Layers
 read it as their product, which is a float32 tensor only where it is used.
@@ -41,7 +41,7 @@ def fold_weights(layer: Layer, call: Call) -> Call:
     return dataclasses.replace(call, weights=weights, weights_ready=True)
 
 
-def store_weights(layer: Layer, call: Call) -> dict[str, Any]:
+def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
     """Returns the weights of `fold_weights`, those of products in 8 bits.
 
     Each output of a product has a scale. A product that is not in a `Quantized`, or whose domain
@@ -58,8 +58,8 @@ def store_weights(layer: Layer, call: Call) -> dict[str, Any]:
     return weights
 
 
-def restore_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns program path -> array of float weights, for weights as `store_weights` returns."""
+def dequantize_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns program path -> array of float weights, for weights as `quantize_weights` returns."""
     arrays = {where: np.asarray(value) for where, value in weights.items()}
     for where in weights:
         if (scale := path.scale_of(where)) in arrays:

@@ -27,7 +27,7 @@ from lingo.layers import (
     context,
 )
 from lingo.layers.context import Call
-from lingo.layers.wrap.fold import fold_weights, restore_weights, store_weights
+from lingo.layers.wrap.fold import fold_weights, dequantize_weights, quantize_weights
 from lingo.layers.wrap.reweighted import Reweighted
 from tasks.lm.model import LanguageModel
 
@@ -135,7 +135,7 @@ def test_weights_of_8_bits_compute_what_rounded_weights_do(
 
     @tf.function
     def outputs(weights: Any, state: Any) -> Any:
-        stored = store_weights(layer, Call(weights=weights, state=state))
+        stored = quantize_weights(layer, Call(weights=weights, state=state))
         ready = Call(weights=stored, state=state, weights_ready=True)
         rows = tf.range(2)
         return (
@@ -164,8 +164,8 @@ def test_weights_that_a_domain_rounds_otherwise_are_rounded_once_more(
 ) -> None:
     layer = Quantized.params(layer=FFN, domain=domain).build(dim=D)
     call = Call(weights=draw(layer))
-    stored, rounded = store_weights(layer, call), fold_weights(layer, call).weights
-    for where, value in restore_weights(stored).items():
+    stored, rounded = quantize_weights(layer, call), fold_weights(layer, call).weights
+    for where, value in dequantize_weights(stored).items():
         half = np.abs(rounded[where]).max(0) / 254
         assert (np.abs(value - rounded[where]) <= 1.001 * half).all()
 
@@ -174,7 +174,7 @@ def test_heads_routers_and_embeddings_are_not_stored_in_8_bits(draw: Callable) -
     model = LanguageModel.params(dim=D, vocab_size=5, stack=Stack.params(layer=FFN))
     layer = model.copy().set(head=SoftmaxHead).build()
     weights = draw(layer)
-    stored = store_weights(layer, Call(weights=weights))
+    stored = quantize_weights(layer, Call(weights=weights))
     kept = {where for where in weights if stored[where].dtype == tf.float32}
     assert kept == {"embedding/table", "head/w", "norm/scale"}
     sizes = {where: np.asarray(value).nbytes for where, value in stored.items()}

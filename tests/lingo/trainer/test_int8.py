@@ -26,14 +26,14 @@ def test_it_computes_bit_by_bit_what_rounded_weights_do(
     params.evaluate.weights = "ema"
     run(params, directory)
     plain = Trained(params, RunDirectory(directory))
-    stored = Trained(params, RunDirectory(directory), quantize="int8_weights")
-    assert stored.evaluate() == plain.evaluate()
+    int8 = Trained(params, RunDirectory(directory), quantize="int8_weights")
+    assert int8.evaluate() == plain.evaluate()
     batch = plain.experiment.train_input.batch(0)
     for name, value in plain.predict(batch).items():
-        np.testing.assert_array_equal(stored.predict(batch)[name], value)
+        np.testing.assert_array_equal(int8.predict(batch)[name], value)
     search = Beam.params(max_tokens=5, num_beams=2)
-    assert stored.decode(["a", "bc"], search) == plain.decode(["a", "bc"], search)
-    assert np.isfinite(stored.loss(batch))
+    assert int8.decode(["a", "bc"], search) == plain.decode(["a", "bc"], search)
+    assert np.isfinite(int8.loss(batch))
 
 
 def test_its_weights_take_a_quarter_of_the_bytes_and_can_be_read(
@@ -42,16 +42,16 @@ def test_its_weights_take_a_quarter_of_the_bytes_and_can_be_read(
     params = small(max_steps=2)
     run(params, directory)
     plain = Trained(params, RunDirectory(directory))
-    stored = Trained(params, RunDirectory(directory), quantize="int8_weights")
-    arrays = stored._state.weights
+    int8 = Trained(params, RunDirectory(directory), quantize="int8_weights")
+    arrays = int8._state.weights
     levels = {where for where, value in arrays.items() if value.dtype == np.int8}
     assert len(levels) == 2 * 6  # the products of two layers
     before = sum(plain._state.weights[where].nbytes for where in levels)
     assert sum(arrays[where].nbytes for where in levels) * 4 == before
-    assert {*stored.weights} == {*plain.weights}
+    assert {*int8.weights} == {*plain.weights}
     for where, value in plain.weights.items():
         half = np.abs(value).max() / 254 if where in levels else 0.0
-        np.testing.assert_allclose(stored.weights[where], value, rtol=0, atol=1.001 * half)
+        np.testing.assert_allclose(int8.weights[where], value, rtol=0, atol=1.001 * half)
 
 
 def test_it_is_for_one_device(small: Callable, run: Callable, directory: Any) -> None:

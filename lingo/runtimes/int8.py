@@ -10,7 +10,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.layers.context import Call
 from lingo.layers.layer import Layer
-from lingo.layers.wrap.fold import fold_weights, store_weights
+from lingo.layers.wrap.fold import fold_weights, quantize_weights
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import Placement
 from lingo.runtimes.local import LocalProgram
@@ -25,9 +25,9 @@ def fold_state(task: Layer, state: TrainState) -> TrainState:
     return _ready_state(lambda call: fold_weights(task, call).weights, state)
 
 
-def store_state(task: Layer, state: TrainState) -> TrainState:
-    """Returns the same with the weights of products in 8 bits, as of `store_weights`."""
-    return _ready_state(lambda call: store_weights(task, call), state)
+def quantize_state(task: Layer, state: TrainState) -> TrainState:
+    """Returns the same with the weights of products in 8 bits, as of `quantize_weights`."""
+    return _ready_state(lambda call: quantize_weights(task, call), state)
 
 
 def _ready_state(compute: Callable[[Call], Mapping[str, Any]], state: TrainState) -> TrainState:
@@ -38,8 +38,8 @@ def _ready_state(compute: Callable[[Call], Mapping[str, Any]], state: TrainState
     return TrainState(state.step, arrays, {}, state.state)
 
 
-class StoredProgram(LocalProgram):
-    """Evaluates, predicts and decodes on one device with the state of `store_state`."""
+class Int8Program(LocalProgram):
+    """Evaluates, predicts and decodes on one device with the state of `quantize_state`."""
 
     def __init__(self, learner: Learner, state: TrainState, *, compiled: bool) -> None:
         super().__init__(learner, state, Placement(compiled=compiled, weights_ready=True))
