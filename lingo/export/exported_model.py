@@ -38,10 +38,10 @@ class ExportedModel:
     """A task with the weights of a run, for functions that are traced any number of times.
 
     `module` holds the weights, program path -> variable: those of `fold_weights` or
-    `quantize_weights`, as compilers of other programs divide, and so round, otherwise. With `compiled`
-    layers compute as they do under XLA, with static shapes, and the weights are constants of what
-    is traced. With `constant_ranges` moving statistics are constants, too, and ranges of
-    quantization are operations that converters read.
+    `quantize_weights`, as compilers of other programs divide, and so round, otherwise. With
+    `compiled` layers compute as they do under XLA, with static shapes, and the weights are
+    constants of what is traced. With `constant_ranges` moving statistics are constants, too, and
+    ranges of quantization are operations that converters read.
     """
 
     def __init__(
@@ -124,7 +124,10 @@ class ExportedModel:
         return "task"
 
     def _tensors(self) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Returns weights and moving statistics: program path -> float32 [*stacked axes, ...]."""
+        """Returns weights and moving statistics: program path -> [*stacked axes, ...].
+
+        Weights are int8 with scales, or of the layers' dtype; statistics are float32.
+        """
         weights, state = (
             {where: tf.convert_to_tensor(variable) for where, variable in variables.items()}
             for variables in (self.module.weights, self.module.state)

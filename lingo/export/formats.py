@@ -20,6 +20,7 @@ from lingo.export.check import Bound, Case
 from lingo.export.exported_model import ExportedModel
 from lingo.export.ranges import quantize_in_ranges
 from lingo.export.signature import Signature
+from lingo.layers.quantization.quantized import Quantized
 from lingo.runtimes.mesh.engine import engine
 from lingo.storage.files import describe_os_error
 
@@ -105,8 +106,10 @@ def write_tflite(
     """Writes `model.tflite`; returns the functions in it.
 
     The cases have the static shapes, and the examples that ranges of activations are measured on.
-    Raises ParamError for a layer that cannot be converted.
+    Raises ParamError for a layer that cannot be converted, or trained for levels of other bits.
     """
+    if quantize == "int8":
+        _check_bits(model)
     functions = {
         one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
         for one in signatures
@@ -126,7 +129,7 @@ def write_tflite(
             content = converter.convert()
             if quantize == "int8":
                 content = quantize_in_ranges(content)
-        except OSError:
+        except (OSError, ParamError):
             raise
         except Exception as error:  # the converter has no class of its own for what it refuses
             signature = _signature_of(error, signatures)
@@ -191,6 +194,13 @@ def _fold_pooling(file: Path) -> None:
     file.write_bytes(saved.SerializeToString())
 
 
+def _check_bits(model: ExportedModel) -> None:
+    for part in model.task.tree():
+        if isinstance(part, Quantized) and (bits := part.domain.level_bits) != 8:
+            where = f"task.{part.path.replace('/', '.')}".removesuffix(".")
+            raise ParamError(f"{where}: quantize=int8 needs domains of bits=8, got bits={bits}")
+
+
 def _representative(cases: Sequence[Case]) -> Callable[[], Iterator[tuple[str, Any]]]:
     def examples() -> Iterator[tuple[str, Any]]:
         yield from ((case.signature.name, dict(case.inputs)) for case in cases)
@@ -206,7 +216,7 @@ def _refusal(
     names = ["".join(groups) for groups in _OPERATION.findall(text)]
     where = model.owner(*(name.removeprefix("StatefulPartitionedCall/") for name in names))
     found = (match[1] for reason in _REASONS if (match := reason.search(text)))
-    reason = next(found, text.splitlines()[0])
+    reason = next(found, text.strip().partition("\n")[0] or type(error).__name__)
     return ParamError(
         f"{where}: {compiler} cannot compute the {signature.name} of this model: leave it out by"
         f" --signature, or take format=savedmodel ({reason:.300})"

@@ -16,7 +16,7 @@ from typing import Any
 from lingo.checkpoints.manifest import seal_file
 from lingo.config.params import ParamError
 from lingo.export.check import ExportError
-from lingo.storage.files import sync
+from lingo.storage.files import StorageError, describe_os_error, sync
 
 MANIFEST = "export.json"
 
@@ -31,25 +31,39 @@ def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of an export; raises ParamError if the folder has none of files."""
+    """Returns the manifest of an export.
+
+    Raises ParamError if the folder has no manifest, or one without files, StorageError if it cannot
+    be read.
+    """
     try:
         content = json.loads((folder / MANIFEST).read_text())
         content["files"] = {
             name: {"size": entry["size"], "sha256": entry["sha256"]}
             for name, entry in content["files"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        FileNotFoundError,
+        NotADirectoryError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise ParamError(
             f"{folder} is not an export: it has no {MANIFEST} of the form that lingo writes"
         ) from error
+    except OSError as error:
+        reason = describe_os_error(error)
+        raise StorageError(f"cannot read {folder / MANIFEST}: {reason}.") from error
     return content
 
 
 def verify_export(folder: Path) -> dict[str, Any]:
     """Returns the manifest of an export whose files are all as they were written.
 
-    Files that it does not name, such as other versions, are not looked at. Raises ParamError if the
-    folder has no manifest of files, ExportError with the names of files that are missing or differ.
+    Files that it does not name, such as other versions, are not looked at. Raises as
+    `read_manifest` does, and ExportError with the names of files that are missing or differ.
     """
     content = read_manifest(folder)
     wrong = [name for name, seal in content["files"].items() if not _is_sealed(folder / name, seal)]

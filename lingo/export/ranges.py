@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.ops.quantization import symmetric_range
 
 
@@ -17,9 +19,16 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
 
     `calibrated` is that of a converter with `_experimental_calibrate_only`: its float tensors have
     the least and the largest value measured, and those that stand for integers get their range.
+    Raises ParamError with a TensorFlow that has no functions for it.
     """
-    from tensorflow.lite.python.convert import mlir_quantize
-    from tensorflow.lite.tools import flatbuffer_utils
+    try:
+        from tensorflow.lite.python.convert import mlir_quantize
+        from tensorflow.lite.tools import flatbuffer_utils
+    except ImportError as error:
+        raise ParamError(
+            f"quantize=int8 needs functions that TensorFlow {tf.__version__} does not have: install"
+            " TensorFlow 2.21"
+        ) from error
 
     model: Any = flatbuffer_utils.convert_bytearray_to_object(bytearray(calibrated))
     for graph in model.subgraphs:
@@ -45,11 +54,7 @@ def _copy_range(integers: Any, floats: Any) -> None:
 
 
 def _center_measured(floats: Any) -> None:
-    """Makes a measured range symmetric, so that 0 is the level 0.
-
-    XNNPACK, which computes by default, takes 0 for this level in the second operand of a product of
-    activations, whatever the model says: results were wrong by 40 levels (TensorFlow 2.21).
-    """
+    """Makes a measured range symmetric, for the reason of `center_range`."""
     if floats is not None and floats.min is not None and len(floats.min):
         limits = symmetric_range(max(-float(floats.min[0]), float(floats.max[0])))
         floats.min, floats.max = [limits.low], [limits.high]

@@ -39,7 +39,7 @@ def natural_range(name: NaturalRange, *, bits: int = 8) -> Range:
             low, high = -1.0, 1.0
         case "relu6":
             return Range(0.0, 6.0)
-        case _:
+        case _:  # Lingvo's of a ReLU, too: that of one whose results are at most 1
             return Range(0.0, 1.0)
     return Range(low, low + (high - low) * (2**bits - 1) / 2**bits)
 
@@ -56,8 +56,9 @@ def symmetric_range(cap: Any, *, bits: int = 8) -> Range:
 def center_range(limits: Range) -> Range:
     """Returns the symmetric range around a range of constants; others stay as they are.
 
-    LiteRT's XNNPACK needs it where activations are multiplied with each other: in the second
-    operand it takes 0 for the level of 0, whatever a model says (TensorFlow 2.21).
+    LiteRT's XNNPACK, which computes by default, needs it where activations are multiplied with each
+    other: in the second operand it takes 0 for the level of 0, whatever a model says. Results were
+    wrong by 40 levels (TensorFlow 2.21).
 
     >>> center_range(Range(-0.5, 2.0))
     Range(low=-2.0, high=1.984375)
@@ -102,8 +103,9 @@ def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = 
 def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.Tensor:
     """Returns `fake_quantize` by the operation from which converters of models read a range.
 
-    The range is that of constants, of scalars; if it is not known while a graph is made, or empty,
-    it is computed as otherwise. `x` has any shape and float type, which the result keeps.
+    The range is that of constants, of scalars; if it is empty, has axes, or is not known while a
+    graph is made, it is computed as otherwise. `x` has any shape and float type, which the result
+    keeps.
 
     >>> fake_quantize_constant(tf.constant([-2.0, 0.1, 0.4]), Range(0.0, 1.5), bits=2).numpy()
     array([0. , 0. , 0.5], dtype=float32)
@@ -172,9 +174,9 @@ def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
 
 
 def _static_range(limits: Range) -> Range | None:
-    """Returns a range of floats; None if it is not known while a graph is made."""
-    low, high = (tf.get_static_value(tf.convert_to_tensor(v, tf.float32)) for v in limits)
-    return None if low is None or high is None else Range(float(low), float(high))
+    """Returns a range of floats; None if it is not of scalars, or not known in a graph."""
+    ends = [tf.get_static_value(tf.convert_to_tensor(v, tf.float32)) for v in limits]
+    return None if any(v is None or v.ndim for v in ends) else Range(*map(float, ends))
 
 
 def _nudge(low: tf.Tensor, high: tf.Tensor, least_level: int, last_level: int) -> Any:

@@ -83,13 +83,17 @@ class Local(Runtime):
             )
 
     def start(self, learner: Learner, state: TrainState) -> LocalProgram:
-        if self.p.deterministic:
-            tf.config.experimental.enable_op_determinism()
+        self.set_determinism()
         if self.p.stage_devices == 1:
             return LocalProgram(learner, state, Placement(compiled=self.compiles))
         names = self._stage_devices()
         devices = {where: names[k % len(names)] for where, k in stages(learner).items()}
         return StagedProgram(learner, state, StagePlacement(names[0], devices))
+
+    def set_determinism(self) -> None:
+        """Makes the operations of the process deterministic, if `deterministic` says so."""
+        if self.p.deterministic:
+            tf.config.experimental.enable_op_determinism()
 
     def advice(self, dtype: str) -> list[str]:
         xla = self.p.xla if self.p.stage_devices == 1 else None

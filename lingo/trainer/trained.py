@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint
 from lingo.checkpoints.store import share_checkpoint
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, Params, fields, suggest
+from lingo.config.params import ParamError, Params, fields
 from lingo.contract import Experiment
 from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
@@ -24,14 +24,19 @@ from lingo.export.exported_model import ExportedModel
 from lingo.export.formats import Format, Quantize
 from lingo.export.hugging_face import FloatType, export_hugging_face
 from lingo.export.portable import Settings, export_portable
-from lingo.layers import context, path
+from lingo.layers import context
 from lingo.layers.wrap.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
-from lingo.runtimes.local import Local
+from lingo.runtimes.int8 import (
+    Int8Program,
+    check_one_device,
+    dequantize_state,
+    fold_state,
+    quantize_state,
+)
 from lingo.runtimes.runtime import Program
-from lingo.runtimes.int8 import Int8Program, fold_state, quantize_state
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
@@ -46,39 +51,10 @@ from lingo.trainer.evaluation.predict import (
     predict_input,
 )
 from lingo.trainer.evaluation.reference import Reference
+from lingo.trainer.layer_weights import LayerWeights
 
 WeightQuantize = Literal["none", "int8_weights"]
-"""How the weights of products are stored while a model computes: float32, or 8 bits."""
-
-
-class LayerWeights(Mapping[str, np.ndarray]):
-    """The weights of layers, path -> float32 array, cut out of those of a program when read."""
-
-    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Takes program path -> float32 [*stacked axes, ...]."""
-        self._weights = weights
-        self._places = {
-            name: (where, i) for where in weights for i, name in enumerate(path.names(where))
-        }
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._places:
-            raise KeyError(f"there is no weight {name!r}.{suggest(str(name), self._places)}")
-        where, index = self._places[name]
-        stacked = self._weights[where]
-        shape = stacked.shape[len(path.stack_shape(where)) :]
-        view = stacked.reshape(-1, *shape)[index, ...]
-        view.flags.writeable = False
-        return view
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} weights, by path>"
+"""The weights of products in memory while a model computes: float32, or of 8 bits."""
 
 
 class Trained:
@@ -99,19 +75,18 @@ class Trained:
         the weights of evaluations are in memory, those of products in 8 bits.
 
         Raises:
-            ParamError: if the experiment cannot be built, "best" is not defined, or weights of 8
-                bits are for a runtime of several devices.
+            ParamError: if the experiment cannot be built, "best" is not defined, `quantize` is not
+                known, or weights of 8 bits are for a runtime of several devices.
             NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
             CheckpointMismatch: if the checkpoint is of another model.
         """
         self.experiment: Experiment = params.build()
         self._run = run
+        if quantize not in (kinds := get_args(WeightQuantize)):
+            raise ParamError(f"quantize={quantize!r} is not one of {', '.join(kinds)}")
         self._is_int8 = quantize == "int8_weights"
-        if self._is_int8 and not isinstance(self.experiment.runtime, Local):
-            raise ParamError(
-                "--quantize=int8_weights computes on one device, not on"
-                f" {type(self.experiment.runtime).__name__}: add --set=runtime=Local"
-            )
+        if self._is_int8:
+            check_one_device(self.experiment.runtime)
         self.checkpoint, state = _load(self.experiment, run, step)
         if self._is_int8:
             state = state.select(self.experiment.p.evaluate.weights)
@@ -129,13 +104,15 @@ class Trained:
         """The weights of evaluations and predictions: path -> float32 array of any shape.
 
         A path is that of one layer, `model/stack/layers/3/ffn/w_in`, also where a program stacks
-        layers. An array is cut out when it is asked for, and cannot be written to.
+        layers. An array is cut out when it is asked for, and cannot be written to. With
+        `quantize="int8_weights"` they are as they are multiplied: wrappers applied, rounded.
         """
         return LayerWeights(dequantize_weights(self._evaluation_state.weights))
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
 
+        It is that of the trained weights; with `quantize="int8_weights"`, of those of evaluations.
         Arrays are [B, ...] (B batch), as of `experiment.train_input.batch(0)`; those that the loss
         does not read may be left out. Raises ParamError for missing arrays or other ranks.
         """
@@ -349,9 +326,11 @@ class Trained:
                 " without TF_CONFIG, on devices of this machine or with runtime=Local"
             )
         saved = json.loads(self._run.read(CONFIG) or "{}")
-        state, program = self._state_to_export(quantize), self._program
-        if quantize == "int8_weights":
-            program = Int8Program(self.experiment.learner, state, compiled=False)
+        state = self._state_to_export(quantize)
+        if quantize == "int8_weights" and not self._is_int8:
+            program = Int8Program(self.experiment.learner, state, self.experiment.runtime)
+        else:
+            program = self._program
         export_portable(
             self.experiment,
             state.weights,
@@ -373,7 +352,7 @@ class Trained:
         if quantize == "int8_weights":
             return state if self._is_int8 else quantize_state(self.experiment.task, state)
         if self._is_int8:
-            state = state._replace(weights=dequantize_weights(state.weights))
+            return dequantize_state(self.experiment.task, state)
         return fold_state(self.experiment.task, state)
 
     def exported_model(self) -> ExportedModel:
@@ -414,10 +393,10 @@ class Trained:
 
     @functools.cached_property
     def _program(self) -> Program:
-        runtime = self.experiment.runtime
-        if self._is_int8 and isinstance(runtime, Local):
-            return Int8Program(self.experiment.learner, self._state, compiled=runtime.compiles)
-        return self.experiment.runtime.start(self.experiment.learner, self._state)
+        learner, runtime = self.experiment.learner, self.experiment.runtime
+        if self._is_int8:
+            return Int8Program(learner, self._state, runtime)
+        return runtime.start(learner, self._state)
 
 
 def _load(

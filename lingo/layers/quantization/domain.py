@@ -52,6 +52,11 @@ class QDomain(Configurable, interface=True):
         """How many neighbouring examples share a range in training; None: all of a call."""
         return 1
 
+    @property
+    def level_bits(self) -> int:
+        """The bits of a level."""
+        return 8
+
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         """Returns a quantized weight, any shape; the product sums over its `sum_axes`."""
         raise NotImplementedError(f"{type(self).__name__} has no weight")
@@ -119,6 +124,10 @@ class PassiveAsymQDomain(QDomain):
     def group_size(self) -> int | None:
         return self.p.statistics_over
 
+    @property
+    def level_bits(self) -> int:
+        return self.p.bits
+
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         if self.p.per_channel:
             return self._delay(w, fake_quantize_channels(w, sum_axes, bits=self.p.bits), now)
@@ -180,6 +189,10 @@ class SymmetricScheduledClipQDomain(QDomain):
     def counts_steps(self) -> bool:
         return True
 
+    @property
+    def level_bits(self) -> int:
+        return self.schedule.p.bits
+
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         del sum_axes
         return self.schedule.quantize(w, now.steps)
@@ -201,6 +214,10 @@ class WeightQDomain(QDomain):
 
     def check(self) -> None:
         check_bits(self.p.bits)
+
+    @property
+    def level_bits(self) -> int:
+        return self.p.bits
 
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
         return fake_quantize_channels(w, sum_axes, bits=self.p.bits)

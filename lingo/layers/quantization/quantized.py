@@ -110,10 +110,12 @@ class Quantized(Wrapper):
         Their products are the rounded weights if the domain has such levels; others are rounded
         to them after the domain has rounded.
         """
-        found, rounded = {}, self.rounded_weights()
+        now, found = Progress(self._steps_done(), training=False), {}
         for where, product, w in self._product_weights():
             axes = product.stacked_sum_axes(where)
-            found[where] = self.domain.channels(w, axes) or quantize_channels(rounded[where], axes)
+            if (channels := self.domain.channels(w, axes)) is None:
+                channels = quantize_channels(self.domain.weight(w, axes, now), axes)
+            found[where] = channels
         return found
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
@@ -177,7 +179,7 @@ class Quantized(Wrapper):
                 limits = center_range(limits)
             return self.domain.activation(x, limits, now)
         limits = self.domain.measure(x)
-        # of one value that is not finite, the sum is not either; the least value may be
+        # the sum, not the extremes: a NaN or inf may not show in the least value
         finite = tf.math.is_finite(tf.reduce_sum(tf.cast(x, tf.float32), range(1, len(x.shape))))
         for name, values in zip(names, limits, strict=True):
             self._add_range(name, tf.reshape(values, [-1]), finite)
@@ -187,6 +189,8 @@ class Quantized(Wrapper):
         """Adds ends of ranges, float32 [examples or 1], to a state, if examples are finite."""
         if values.shape[0] == 1:  # one range for all
             finite = tf.reduce_all(finite)[None]
+        elif (size := self.domain.group_size or 1) > 1:  # what one example has, its group has
+            finite = tf.repeat(tf.reduce_all(tf.reshape(finite, [-1, size]), axis=1), size)
         total = tf.reduce_sum(tf.where(finite, values, 0.0))
         self.batch_statistic(name, total, tf.reduce_sum(tf.cast(finite, tf.float32)))
 

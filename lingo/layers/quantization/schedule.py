@@ -92,7 +92,8 @@ class FakeQuantizationSchedule(Configurable):
 
     def rounds(self, step: Any) -> tf.Tensor:
         """Returns whether values are rounded at a step, a bool scalar."""
-        return tf.cast(step, tf.float32) >= self.p.quant_start_step
+        p = self.p
+        return (tf.cast(step, tf.float32) >= p.quant_start_step) & (p.clip_start_step >= 0)
 
 
 def _linear_cap(step: Any, steps: range, start_cap: float, end_cap: float) -> tf.Tensor:

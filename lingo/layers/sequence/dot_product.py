@@ -46,8 +46,9 @@ class DotProductAttention(Layer, interface=True):
 
     With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie
     et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first
-    paper: no biases by default. `cache_dtype="int8"` makes the caches of decoding a quarter as
-    large: each key and value is rounded to 255 levels up to its largest feature.
+    paper: no biases by default. `cache_dtype="int8"` makes caches about a quarter of float32:
+    (H + 4) / 4H. In each head and position, a key or value is rounded to 255 levels from -m to m, m
+    its largest absolute feature.
 
     Weights:
         w_query: [D, N, H].

@@ -1,4 +1,4 @@
-"""Weights that are ready before they are read: computed by wrappers, rounded, stored in 8 bits.
+"""Weights that are ready before they are read: computed by wrappers, rounded, as int8.
 
     fold_weights     a decoding loop reads weights often: wrappers compute them once
     quantize_weights    the same for programs that only compute: those of products as int8
@@ -33,8 +33,7 @@ def fold_weights(layer: Layer, call: Call) -> Call:
     if call.weights_ready:
         return call
     weights = _reweight(layer, call)
-    rounded = call.derive(weights=weights)
-    with context.enter_call(rounded):
+    with context.enter_call(call.derive(weights=weights)):
         for part in layer.tree():
             if isinstance(part, Quantized):
                 weights |= part.rounded_weights()
@@ -47,10 +46,13 @@ def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
     Each output of a product has a scale. A product that is not in a `Quantized`, or whose domain
     has no such levels, is rounded to them here; routers and softmax layers stay as they are. The
     result is program path -> [*stacked axes, *shape] tensor: int8, with a float32 entry for its
-    scale, or of the layer's dtype. A call that reads it says `weights_ready`.
+    scale, or of the layer's dtype. A call that reads it says `weights_ready`; of such a call it is
+    a ValueError.
     """
-    weights = dict(fold_weights(layer, call).weights)
-    with context.enter_call(call.derive(weights=_reweight(layer, call))):
+    if call.weights_ready:
+        raise ValueError("the weights of this call are ready: wrappers would be applied again")
+    weights = _reweight(layer, call)
+    with context.enter_call(call.derive(weights=weights)):
         channels = dict(_product_channels(layer, weights))
     for where, (levels, scale) in channels.items():
         weights[where] = tf.cast(levels, tf.int8)
@@ -59,8 +61,8 @@ def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
 
 
 def dequantize_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns program path -> array of float weights, for weights as `quantize_weights` returns."""
-    arrays = {where: np.asarray(value) for where, value in weights.items()}
+    """Returns program path -> float32 array, for weights as `quantize_weights` returns."""
+    arrays = {where: np.asarray(value, np.float32) for where, value in weights.items()}
     for where in weights:
         if (scale := path.scale_of(where)) in arrays:
             arrays[where] = arrays[where] * arrays.pop(scale)
@@ -77,12 +79,12 @@ def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
     return weights | {w: tf.cast(weights[w], spec.dtype) for w, spec in layer.weights().items()}
 
 
-def _product_channels(layer: Layer, rounded: Mapping[str, Any]) -> Iterator[tuple[str, Channels]]:
+def _product_channels(layer: Layer, weights: Mapping[str, Any]) -> Iterator[tuple[str, Channels]]:
     """Yields program paths of weights of products, and what they are in 8 bits."""
     for product in find_products(layer):
         if product.product.has_weight and not product.product.exact:
             axes = product.stacked_sum_axes(product.path)
-            yield product.path, quantize_channels(rounded[product.path], axes)
+            yield product.path, quantize_channels(weights[product.path], axes)
     for part in layer.tree():
         if isinstance(part, Quantized):
             yield from part.weight_channels().items()

@@ -239,6 +239,10 @@ def test_one_byte_that_was_changed_is_found_by_the_digests(
         (tmp_path / "out" / "export.json").write_text(text)
         with pytest.raises(ParamError, match=r"out is not an export: it has no export\.json"):
             verify_export(tmp_path / "out")
+    (tmp_path / "out" / "export.json").unlink()
+    (tmp_path / "out" / "export.json").symlink_to("export.json")
+    with pytest.raises(StorageError, match=r"cannot read .*export\.json: Too many levels"):
+        verify_export(tmp_path / "out")
 
 
 def test_several_processes_are_refused(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,18 @@ import pytest
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from lingo.config.params import ParamError
-from lingo.export.formats import Format
+from lingo.config.params import ParamError, Params
+from lingo.export.formats import Format, _refusal, write_tflite
+from lingo.export.ranges import quantize_in_ranges
+from lingo.layers import (
+    FakeQuantizationSchedule,
+    FeedForward,
+    PassiveAsymQDomain,
+    Quantized,
+    Stack,
+    SymmetricScheduledClipQDomain,
+    WeightQDomain,
+)
 from lingo.trainer.trained import Trained
 
 Train = Callable[[str], Trained]
@@ -127,6 +139,40 @@ def test_a_layer_that_a_compiler_cannot_compute(
     with pytest.raises(ParamError, match=words):
         change(function).export(tmp_path / "out", format=format, signatures=["predict"])
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("domain", "bits"),
+    [
+        (PassiveAsymQDomain.params(bits=16), 16),
+        (WeightQDomain.params(bits=4), 4),
+        (
+            SymmetricScheduledClipQDomain.params(schedule=FakeQuantizationSchedule.params(bits=4)),
+            4,
+        ),
+    ],
+)
+def test_levels_of_other_bits_have_no_file_of_8_bits(
+    domain: Params, bits: int, tmp_path: pathlib.Path
+) -> None:
+    layer = Quantized.params(layer=FeedForward, domain=domain)
+    model: Any = types.SimpleNamespace(task=Stack.params(layer=layer).build(dim=2))
+    words = rf"^task\.layers.*: quantize=int8 needs domains of bits=8, got bits={bits}$"
+    with pytest.raises(ParamError, match=words):
+        write_tflite(tmp_path, model, [], [], "int8")
+
+
+def test_a_compiler_that_says_nothing_is_told_by_its_class(tmp_path: pathlib.Path) -> None:
+    model: Any = types.SimpleNamespace(owner=lambda *names: "task")
+    signature: Any = types.SimpleNamespace(name="predict")
+    assert str(_refusal(model, signature, "XLA", KeyError())).endswith("(KeyError)")
+
+
+def test_another_tensorflow_is_not_a_fault_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow.lite.tools.flatbuffer_utils", None)
+    monkeypatch.delattr("tensorflow.lite.tools.flatbuffer_utils")
+    with pytest.raises(ParamError, match="quantize=int8 needs functions that TensorFlow"):
+        quantize_in_ranges(b"")
 
 
 def test_a_result_without_a_rank(

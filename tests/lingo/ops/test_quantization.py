@@ -148,6 +148,13 @@ def test_a_converter_reads_ranges_of_constants_alone():
     assert "FakeQuantWithMinMaxArgs" not in kinds(*ENDS)
 
 
+def test_a_range_with_axes_is_no_range_of_a_converter():
+    x = tf.constant([[0.1, 0.4], [2.0, -2.0]])
+    limits = Range(np.float32([[-1.0], [-2.0]]), np.float32([[0.5], [1.0]]))
+    np.testing.assert_array_equal(fake_quantize_constant(x, limits), fake_quantize(x, limits))
+    assert center_range(limits) is limits
+
+
 def test_only_a_range_that_is_known_is_centered():
     low, high = center_range(Range(tf.constant(-3.0), 2.0))
     assert (low, high) == (-3.0, 3.0 * 127 / 128)

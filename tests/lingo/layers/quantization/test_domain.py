@@ -89,6 +89,13 @@ def test_a_schedule_clips_all_operands_alike_and_then_rounds_them():
     np.testing.assert_array_equal(late, built().natural(X, "tanh", TRAINING))
 
 
+def test_a_schedule_that_never_begins_rounds_nothing():
+    schedule = FakeQuantizationSchedule.params(clip_start_step=-1)
+    domain = SymmetricScheduledClipQDomain.params(schedule=schedule).build()
+    now = Progress(tf.constant(1e6), True)
+    np.testing.assert_array_equal(domain.natural(X, "tanh", now), X)
+
+
 def test_weights_alone():
     domain = WeightQDomain.params(bits=4).build()
     np.testing.assert_array_equal(

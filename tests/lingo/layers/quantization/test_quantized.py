@@ -104,6 +104,19 @@ def test_an_example_that_is_not_finite_changes_no_range():
     np.testing.assert_allclose(ends[0]["sum"], ends[1]["sum"], rtol=1e-6)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_an_example_that_is_not_finite_leaves_its_group_out(value):
+    domain = nn.PassiveAsymQDomain.params(statistics_over=2)
+    layer = quantized(nn.Linear.params(dim=D, output_dim=3), domain=domain)
+    x = inputs(4, T, D)
+    broken = tf.tensor_scatter_nd_update(x, [[2, 0, 0]], [value])
+    for end in ("low", "high"):
+        first = call(layer, x[:2])[1].batch_statistics[f"w_input_{end}"]
+        found = call(layer, broken)[1].batch_statistics[f"w_input_{end}"]
+        assert float(found["weight"]) == float(first["weight"]) == 2.0
+        np.testing.assert_array_equal(found["sum"], first["sum"])
+
+
 def test_a_range_of_the_whole_call_is_one_statistic():
     domain = nn.PassiveAsymQDomain.params(statistics_over=None)
     layer = quantized(nn.Linear.params(dim=D, output_dim=3), domain=domain)

@@ -27,7 +27,7 @@ from lingo.layers import (
     context,
 )
 from lingo.layers.context import Call
-from lingo.layers.wrap.fold import fold_weights, dequantize_weights, quantize_weights
+from lingo.layers.wrap.fold import dequantize_weights, fold_weights, quantize_weights
 from lingo.layers.wrap.reweighted import Reweighted
 from tasks.lm.model import LanguageModel
 
@@ -168,6 +168,19 @@ def test_weights_that_a_domain_rounds_otherwise_are_rounded_once_more(
     for where, value in dequantize_weights(stored).items():
         half = np.abs(rounded[where]).max(0) / 254
         assert (np.abs(value - rounded[where]) <= 1.001 * half).all()
+
+
+def test_weights_that_are_ready_are_not_rounded_again(draw: Callable) -> None:
+    layer = Lora.params(layer=FFN, rank=2).build(dim=D)
+    with pytest.raises(ValueError, match="are ready: wrappers would be applied again"):
+        quantize_weights(layer, fold_weights(layer, Call(weights=draw(layer))))
+
+
+def test_wrappers_compute_once_what_becomes_int8(draw: Callable) -> None:
+    layer = Doubled.params(layer=PLAIN).build(dim=D)
+    TIMES.clear()
+    quantize_weights(layer, Call(weights=draw(layer)))
+    assert TIMES == ["w_in", "w_out"]
 
 
 def test_heads_routers_and_embeddings_are_not_stored_in_8_bits(draw: Callable) -> None:
