@@ -169,8 +169,7 @@ def test_a_compiler_that_says_nothing_is_told_by_its_class(tmp_path: pathlib.Pat
 
 
 def test_another_tensorflow_is_not_a_fault_of_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow.lite.tools.flatbuffer_utils", None)
-    monkeypatch.delattr("tensorflow.lite.tools.flatbuffer_utils")
+    monkeypatch.setitem(sys.modules, "tensorflow.lite.python.convert", None)
     with pytest.raises(ParamError, match="quantize=int8 needs functions that TensorFlow"):
         quantize_in_ranges(b"")
 
