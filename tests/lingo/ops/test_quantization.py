@@ -150,7 +150,7 @@ def test_a_converter_reads_ranges_of_constants_alone():
 
 def test_a_range_with_axes_is_no_range_of_a_converter():
     x = tf.constant([[0.1, 0.4], [2.0, -2.0]])
-    limits = Range(np.float32([[-1.0], [-2.0]]), np.float32([[0.5], [1.0]]))
+    limits = Range(np.array([[-1.0], [-2.0]], "f"), np.array([[0.5], [1.0]], "f"))
     np.testing.assert_array_equal(fake_quantize_constant(x, limits), fake_quantize(x, limits))
     assert center_range(limits) is limits
 
