@@ -9,7 +9,7 @@ import pytest
 from tools.studies import images
 from tools.studies.__main__ import RESULTS
 from tools.studies.page import fill_tables
-from tools.studies.trial import Result, Results, Trial, configuration_digest
+from tools.studies.trial import Result, Results, Trial, identity, over_seeds
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def results() -> Results:
 
 def test_every_line_is_of_an_experiment_as_it_is(results: Results) -> None:
     assert [result.trial for result in results.stale] == []
-    wanted = {configuration_digest(trial) for trial in images.trials(results)}
+    wanted = {identity(trial) for trial in images.trials(results)}
     assert {result.digest for result in results} <= wanted
 
 
@@ -35,10 +35,21 @@ def test_seeds_follow_the_best_learning_rate_of_an_optimizer(tmp_path: Path) -> 
     for trial, accuracy in ((low, 0.2), (middle, 0.9), (high, 0.4)):
         results.add(_result(trial, accuracy))
     assert images.best(results, "lars", 256) == middle
-    assert set(images.over_seeds(middle)) <= set(images.trials(results))
-    assert not set(images.over_seeds(high)[1:]) & set(images.trials(results))
+    assert set(over_seeds(middle)) <= set(images.trials(results))
+    assert not set(over_seeds(high)[1:]) & set(images.trials(results))
+
+
+def test_a_curve_has_the_accuracies_that_are_there(tmp_path: Path) -> None:
+    results = Results(tmp_path / "none.jsonl")
+    tried = images.trials_of_rates("lars", 256)
+    for trial in tried:
+        results.add(_result(trial, 0.0))
+    assert images.curve(results, "lars") == {256: [0.0]}
+    for trial in tried:
+        results.add(_result(trial, 0.0)._replace(state="diverged"))
+    assert images.curve(results, "lars") == images.curve(results, "adam") == {}
 
 
 def _result(trial: Trial, accuracy: float) -> Result:
-    digest = configuration_digest(trial)
+    digest = identity(trial)
     return Result(trial, digest, "done", 9, {"accuracy": accuracy}, 1.0, "abc")

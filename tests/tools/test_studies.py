@@ -11,9 +11,10 @@ import pytest
 from lingo.config.errors import NumericFailure
 from lingo.config.params import ParamError
 from tools.studies import run as runner
+from tools.studies import trial as trial_module
 from tools.studies.page import fill_tables, percent_over_seeds
 from tools.studies.run import FailedTrial, run
-from tools.studies.trial import PRETRAINED, Result, Results, Trial, configuration_digest
+from tools.studies.trial import PRETRAINED, Result, Results, Trial, configuration_digest, identity
 
 EXPERIMENT = "image.amoebanet.digits"
 
@@ -102,10 +103,44 @@ def test_a_failed_trial_is_an_error_with_its_last_line(results: Results, tmp_pat
 
 def test_a_line_counts_only_for_its_configuration(results: Results, tmp_path: Path) -> None:
     trial = Trial(EXPERIMENT, 1)
-    results.add(Result(trial, "another", "done", 5, {"accuracy": 0.5}, 1.0, "abc"))
+    results.add(Result(trial, ("another",), "done", 5, {"accuracy": 0.5}, 1.0, "abc"))
     again = reread(tmp_path)
     assert again.get(trial) is None
     assert [result.trial for result in again.stale] == [trial]
+
+
+def test_a_line_counts_only_for_the_configuration_it_starts_from(
+    results: Results, tmp_path: Path
+) -> None:
+    trial = Trial(EXPERIMENT, 1, start=Trial(EXPERIMENT))
+    changed = trial._replace(start=Trial(EXPERIMENT, overrides=("max_steps=7",)))
+    results.add(_result(changed, 0.5)._replace(trial=trial))
+    assert [result.trial for result in reread(tmp_path).stale] == [trial]
+    results.add(_result(trial, 0.7))
+    assert reread(tmp_path).metric(trial, "accuracy") == 0.7
+
+
+def test_a_line_of_no_experiment_does_not_count(results: Results, tmp_path: Path) -> None:
+    kept, gone = Trial(EXPERIMENT), Trial("image.amoebanet.gone")
+    results.add(_result(kept, 0.5)._replace(trial=gone))
+    results.add(_result(kept, 0.5))
+    assert [result.trial for result in reread(tmp_path).stale] == [gone]
+    assert [result.trial for result in reread(tmp_path)] == [kept]
+
+
+def test_two_processes_of_a_study_keep_all_lines(results: Results, tmp_path: Path) -> None:
+    other, trials = reread(tmp_path), [Trial(EXPERIMENT, seed) for seed in (1, 2, 3)]
+    for one, trial in zip((results, other, results), trials, strict=True):
+        one.add(_result(trial, 0.5))
+    assert [result.trial for result in reread(tmp_path)] == trials
+
+
+def test_a_changed_trial_has_another_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial(EXPERIMENT)
+    name = trial.name
+    assert trial.name == name
+    monkeypatch.setattr(trial_module, "configuration_digest", lambda _: "another")
+    assert trial.name != name
 
 
 def test_the_digest_is_of_what_changes_a_result() -> None:
@@ -131,10 +166,17 @@ def test_a_metric_over_seeds_has_mean_and_range(tmp_path: Path) -> None:
     results, trials = Results(tmp_path / "x.jsonl"), [Trial(EXPERIMENT, seed) for seed in (0, 1)]
     assert percent_over_seeds(results, trials) == "-"
     for trial, accuracy in zip(trials, (0.5, 0.7), strict=True):
-        digest = configuration_digest(trial)
-        results.add(Result(trial, digest, "done", 5, {"accuracy": accuracy}, 1.0, "abc"))
+        results.add(_result(trial, accuracy))
     assert percent_over_seeds(results, trials) == "60.0 (50.0 to 70.0)"
     assert percent_over_seeds(results, trials[:1]) == "50.0"
+    diverged, missing = Trial(EXPERIMENT, 2), Trial(EXPERIMENT, 3)
+    results.add(_result(diverged, 0.1)._replace(state="diverged"))
+    more = [*trials, diverged, missing]
+    assert percent_over_seeds(results, more) == "60.0 (50.0 to 70.0), 2 of 4 seeds"
+    assert percent_over_seeds(results, more[1:]) == "70.0, 1 of 3 seeds"
+    assert percent_over_seeds(results, [diverged]) == "diverged"
+    assert percent_over_seeds(results, [diverged, missing]) == "-"
+    assert percent_over_seeds(results, trials, "no such tag") == "-"
 
 
 def test_two_names_of_one_training_share_its_result(results: Results, tmp_path: Path) -> None:
@@ -143,3 +185,7 @@ def test_two_names_of_one_training_share_its_result(results: Results, tmp_path: 
     assert run_all([trial, same], results, tmp_path)
     assert results.metric(same, "accuracy") == 0.1
     assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def _result(trial: Trial, accuracy: float) -> Result:
+    return Result(trial, identity(trial), "done", 5, {"accuracy": accuracy}, 1.0, "abc")

@@ -44,9 +44,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--page", action="store_true", help="only write the page")
     values = parser.parse_args(arguments)
     study = importlib.import_module(f"tools.studies.{values.study}")
-    results = Results(RESULTS / f"{values.study}.jsonl")
+    path = RESULTS / f"{values.study}.jsonl"
+    results = Results(path)
     for result in results.stale:
-        print(f"its configuration has changed: {result.trial}", file=sys.stderr)
+        print(f"its configuration has changed, delete its line: {result.trial}", file=sys.stderr)
     is_finished = True
     if not values.page:
         is_finished = run(
@@ -57,9 +58,11 @@ def main(arguments: list[str]) -> int:
             seconds=60 * values.minutes,
             measure=getattr(study, "measure", None),
         )
+        results = Results(path)  # also those of other processes
     page: Path = study.PAGE
     page.write_text(fill_tables(page.read_text(), study.tables(results)))
-    study.draw(results, page.parent / "images")
+    if draw := getattr(study, "draw", None):
+        draw(results, page.parent / "images")
     return 0 if is_finished else UNFINISHED
 
 

@@ -16,12 +16,10 @@ from matplotlib import pyplot
 from lingo.optim import scale_by_root
 from params.image.resnet import RATES, SCALES
 from tools.studies.page import percent_over_seeds, table
-from tools.studies.trial import PRETRAINED, Results, Trial
+from tools.studies.trial import PRETRAINED, Results, Trial, over_seeds
 
 METRIC = "accuracy"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "image_studies.md"
-
-SEEDS = (0, 1, 2)
 
 NETWORKS = {
     "ResNet": "image.resnet.glyphs",
@@ -40,16 +38,10 @@ VITS = {
 GLYPHS = Trial("image.resnet.glyphs")
 STEPS_ON_DIGITS = (20, 60, 180)
 
-
 OPTIMIZERS = tuple(RATES)
 BATCHES = (64, 256, 1024, 4096)
 FACTORS = (1 / 4, 1.0, 4.0)
 """The learning rates that are tried, over that of the experiment: the same budget for each."""
-
-
-def over_seeds(trial: Trial) -> list[Trial]:
-    """Returns a trial with each of the seeds."""
-    return [trial._replace(seed=seed) for seed in SEEDS]
 
 
 def vit(name: str, *, augment: bool) -> Trial:
@@ -146,25 +138,26 @@ def _optimizer_cell(results: Results, optimizer: str, batch: int) -> str:
     return percent_over_seeds(results, over_seeds(trial) if trial else [])
 
 
+def curve(results: Results, optimizer: str) -> dict[int, list[float]]:
+    """Returns an optimizer's accuracies, in percent, by the batch sizes that have some."""
+    points = {}
+    for batch in BATCHES:
+        trial = best(results, optimizer, batch)
+        found = [results.metric(one, METRIC) for one in (over_seeds(trial) if trial else [])]
+        if values := [100 * value for value in found if value is not None]:
+            points[batch] = values
+    return points
+
+
 def draw(results: Results, folder: Path) -> None:
-    """Draws accuracy over batch size for each optimizer, if there is anything to draw yet."""
-    curves = {}
-    for optimizer in OPTIMIZERS:
-        chosen = {batch: best(results, optimizer, batch) for batch in BATCHES}
-        curves[optimizer] = {
-            batch: [100 * v for t in over_seeds(trial) if (v := results.metric(t, METRIC))]
-            for batch, trial in chosen.items()
-            if trial
-        }
-    if not any(curves.values()):
-        return
+    """Draws accuracy over batch size for each optimizer that has a point."""
     figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
-    for optimizer, points in curves.items():
-        batches = [batch for batch, values in points.items() if values]
-        means = [statistics.fmean(points[batch]) for batch in batches]
-        line = axes.plot(batches, means, marker="o", label=optimizer)[0]
-        for batch in batches:
-            axes.plot([batch] * 2, [min(points[batch]), max(points[batch])], color=line.get_color())
+    for optimizer in OPTIMIZERS:
+        if points := curve(results, optimizer):
+            means = [statistics.fmean(values) for values in points.values()]
+            line = axes.plot([*points], means, marker="o", label=optimizer)[0]
+            for batch, values in points.items():
+                axes.plot([batch] * 2, [min(values), max(values)], color=line.get_color())
     axes.set_xscale("log", base=2)
     axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
     axes.set(xlabel="batch size", ylabel="held-out accuracy, %", ylim=(0, 100))

@@ -47,13 +47,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def percent_over_seeds(results: Results, trials: Sequence[Trial], tag: str = "accuracy") -> str:
     """Returns mean and range of a metric in percent, of the trials that have one.
 
-    As "71.2 (70.4 to 71.9)"; "71.2" for one trial; "diverged" if all did; "-" if none is there.
+    As "71.2 (70.4 to 71.9)"; "71.2" for one; with ", 1 of 3 seeds" after it if others have none;
+    "diverged" if all trials did; "-" if there is nothing else to tell.
     """
     found = [value for trial in trials if (value := results.metric(trial, tag)) is not None]
     if not found:
-        ended = [result for trial in trials if (result := results.get(trial))]
-        return "diverged" if ended else NONE
-    mean = f"{100 * statistics.fmean(found):.1f}"
-    if len(found) == 1:
-        return mean
-    return f"{mean} ({100 * min(found):.1f} to {100 * max(found):.1f})"
+        states = {result.state if (result := results.get(trial)) else None for trial in trials}
+        return "diverged" if states == {"diverged"} else NONE
+    text = f"{100 * statistics.fmean(found):.1f}"
+    if len(found) > 1:
+        text += f" ({100 * min(found):.1f} to {100 * max(found):.1f})"
+    return text if len(found) == len(trials) else f"{text}, {len(found)} of {len(trials)} seeds"

@@ -20,7 +20,7 @@ from lingo.study.plan import LOG
 from lingo.study.run import launch_locally
 from lingo.trainer.directory.environment import git
 from lingo.trainer.directory.run_directory import RunDirectory
-from tools.studies.trial import Result, Results, State, Trial, configuration_digest, identity
+from tools.studies.trial import Result, Results, State, Trial, identity
 
 PROGRAM = (sys.executable, "-P", "-m", "lingo.cli.main")
 POLL_SECONDS = 0.2
@@ -41,7 +41,7 @@ class FailedTrial(Exception):
 class _Running(NamedTuple):
     trial: Trial
     process: subprocess.Popen[bytes]
-    digest: str  # of its configuration
+    digest: tuple[str, ...]  # its `identity`
     start: float  # by time.monotonic()
 
 
@@ -107,7 +107,7 @@ def _next_trials(
 
 
 def _start(trial: Trial, folder: Path, slot: int, num_workers: int) -> _Running:
-    digest = configuration_digest(trial)  # it finds mistakes before anything starts
+    digest = identity(trial)  # it finds mistakes before anything starts
     arguments = tuple(trial.arguments(folder))
     print(f"{trial.name}: lingo {shlex.join(arguments)}", flush=True)
     process = launch_locally(

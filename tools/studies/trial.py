@@ -1,8 +1,8 @@
 """A trial of a study, its result, and the file that keeps results.
 
 A study takes hours, so each result becomes a line of `docs/results/<study>.jsonl` as soon as there
-is one. A line has the digest of the configuration that was trained: if its experiment changes, the
-line no longer counts, and the trial is run again.
+is one. A line has the digests of the configuration that was trained, and of that whose weights it
+began with: if one of them changes, the line no longer counts, and the trial is run again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lingo.config import registry
-from lingo.config.params import fields
+from lingo.config.params import ParamError, fields
 from lingo.config.serial import serial
 from lingo.contract import Experiment, build_experiment
+from lingo.storage import files
 
 PRETRAINED = "/PRETRAINED"
 """Stands in an override for the directory of the run of `Trial.start`."""
+
+SEEDS = (0, 1, 2)
 
 State = Literal["done", "diverged"]
 
@@ -44,8 +47,9 @@ class Trial(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its run's directory."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()[:_NAME_CHARACTERS]
+        """The name of its run's directory: another one if its configuration changes."""
+        content = repr((self, identity(self)))
+        return hashlib.sha256(content.encode()).hexdigest()[:_NAME_CHARACTERS]
 
     def arguments(self, folder: Path) -> list[str]:
         """Returns the arguments of `lingo` that train it, in its own directory in a folder."""
@@ -57,6 +61,11 @@ class Trial(NamedTuple):
             *(f"--set={setting}" for setting in settings),
             f"--logdir={folder / self.name}",
         ]
+
+
+def over_seeds(trial: Trial) -> list[Trial]:
+    """Returns a trial with each of the seeds."""
+    return [trial._replace(seed=seed) for seed in SEEDS]
 
 
 @functools.cache
@@ -87,7 +96,7 @@ class Result(NamedTuple):
     """What came of a trial."""
 
     trial: Trial
-    digest: str  # of its configuration
+    digest: tuple[str, ...]  # its `identity` when it started
     state: State  # "diverged": it stopped, since its loss or gradient was not finite
     step: int  # of the last evaluation; 0: there was none
     metrics: dict[str, float]  # of that evaluation, by TensorBoard tag
@@ -106,10 +115,10 @@ class Results:
         """Reads the results whose configuration is still the same, from a file if there is one."""
         self._path = path
         self._results: dict[tuple[str, ...], Result] = {}
-        self.stale: list[Result] = []  # whose configuration has changed
+        self.stale: list[Result] = []  # whose configuration has changed, or is gone
         for result in _read(path):
-            if result.digest == configuration_digest(result.trial):
-                self._results[identity(result.trial)] = result
+            if _is_current(result):
+                self._results[result.digest] = result
             else:
                 self.stale.append(result)
 
@@ -123,13 +132,24 @@ class Results:
         return result.metrics.get(tag) if result and result.state == "done" else None
 
     def add(self, result: Result) -> None:
-        """Adds a result, also to the file, without the lines that no longer count."""
-        self._results[identity(result.trial)] = result
+        """Adds a result, and a line to the file: those that other processes write there stay.
+
+        Raises StorageError if the file cannot be written; it is as it was.
+        """
+        self._results[result.digest] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("".join(r.line() for r in self._results.values()))
+        files.append(self._path, result.line().encode())
+        files.sync(self._path)
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self._results.values())
+
+
+def _is_current(result: Result) -> bool:
+    try:
+        return result.digest == identity(result.trial)
+    except ParamError:  # its experiment has another name now, or is gone
+        return False
 
 
 def _read(path: Path) -> Iterable[Result]:
@@ -137,7 +157,8 @@ def _read(path: Path) -> Iterable[Result]:
         return
     for line in path.read_text().splitlines():
         fields = json.loads(line)
-        yield Result(**fields | {"trial": _read_trial(fields["trial"])})
+        trial, digest = _read_trial(fields["trial"]), tuple(fields["digest"])
+        yield Result(**fields | {"trial": trial, "digest": digest})
 
 
 def _trial_fields(trial: Trial) -> dict[str, Any]:
