@@ -1,6 +1,6 @@
 """Weights that are ready before they are read: computed by wrappers, rounded, as int8.
 
-    fold_weights     a decoding loop reads weights often: wrappers compute them once
+    fold_weights        a decoding loop reads weights often: wrappers compute them once
     quantize_weights    the same for programs that only compute: those of products as int8
 
 A weight of 8 bits has two entries: its levels at its path, its scale at `path.scale_of`. Layers
@@ -46,8 +46,8 @@ def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
     Each output of a product has a scale. A product that is not in a `Quantized`, or whose domain
     has no such levels, is rounded to them here; routers and softmax layers stay as they are. The
     result is program path -> [*stacked axes, *shape] tensor: int8, with a float32 entry for its
-    scale, or of the layer's dtype. A call that reads it says `weights_ready`; of such a call it is
-    a ValueError.
+    scale, or of the layer's dtype. A call that reads it says `weights_ready`. Raises ValueError if
+    `call` says so, too.
     """
     if call.weights_ready:
         raise ValueError("the weights of this call are ready: wrappers would be applied again")
