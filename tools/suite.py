@@ -29,8 +29,10 @@ KILOBYTES_PER_GB = 1024**2
 
 GROUPS = {
     "layers": ("tests/lingo/layers", "tests/lingo/ops"),
-    "runtimes": ("tests/lingo/runtimes", "tests/lingo/decode", "tests/lingo/export", "tests/tasks"),
+    "runtimes": ("tests/lingo/runtimes",),
+    "exports": ("tests/lingo/export", "tests/lingo/decode", "tests/tasks"),
     "trainer": ("tests/lingo/trainer", "tests/lingo/checkpoints", "tests/lingo/learner"),
+    "params": ("tests/params", "tests/lingo/serving"),
     "rest": ("tests",),
 }
 """Folders that one pytest runs, by name; `rest` leaves out what the others have.
