@@ -30,7 +30,12 @@ KILOBYTES_PER_GB = 1024**2
 GROUPS = {
     "layers": ("tests/lingo/layers", "tests/lingo/ops"),
     "runtimes": ("tests/lingo/runtimes",),
-    "exports": ("tests/lingo/export", "tests/lingo/decode", "tests/tasks"),
+    "exports": (
+        "tests/lingo/export",
+        "tests/lingo/cli/verbs/test_export.py",
+        "tests/lingo/decode",
+        "tests/tasks",
+    ),
     "trainer": ("tests/lingo/trainer", "tests/lingo/checkpoints", "tests/lingo/learner"),
     "params": ("tests/params", "tests/lingo/serving"),
     "rest": ("tests",),
