@@ -61,6 +61,17 @@ def read_step(text: str | None) -> int | Literal["best"] | None:
     return int(text)
 
 
+def define_weights(values: flags.FlagValues) -> None:
+    """Defines the flag that chooses between trained weights and their averages."""
+    command.string("weights", "trained or ema, in place of evaluate.weights.", values)
+
+
+def resolve_run_with_weights(values: flags.FlagValues) -> ResolvedExperiment:
+    """Returns the experiment of `--run` with its overrides and `--weights`, as `resolve_run`."""
+    weights = [f"evaluate.weights={values.weights}"] if values.weights else []
+    return resolve_run(values, [*values.set, *weights])
+
+
 def define_devices(values: flags.FlagValues) -> None:
     """Defines the flag that splits the CPU into several devices."""
     command.integer(

@@ -104,7 +104,7 @@ def export_portable(
         weights: program path -> [*stacked axes, ...], as `fold_state` or `quantize_state` returns.
         state: the same of moving statistics, float32.
         folder: it must not exist, its parent must.
-        settings: the format and what is exported.
+        settings: the format and what is exported, checked.
         run: the trained model, which the export is compared with.
         description: what the manifest says of the run; with its `step`.
         progress: called with what is done next, where it takes seconds.
@@ -114,7 +114,6 @@ def export_portable(
         ExportError: if the export does not compute what the run computes.
         StorageError: if the folder cannot be written.
     """
-    settings.check()
     is_static = settings.format != "savedmodel"
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
     examples = read_examples(data)

@@ -327,10 +327,7 @@ class Trained:
             )
         saved = json.loads(self._run.read(CONFIG) or "{}")
         state = self._state_to_export(quantize)
-        if quantize == "int8_weights" and not self._is_int8:
-            program = Int8Program(self.experiment.learner, state, self.experiment.runtime)
-        else:
-            program = self._program
+        program = self._program_to_compare(quantize, state)
         export_portable(
             self.experiment,
             state.weights,
@@ -354,6 +351,12 @@ class Trained:
         if self._is_int8:
             return dequantize_state(self.experiment.task, state)
         return fold_state(self.experiment.task, state)
+
+    def _program_to_compare(self, quantize: Quantize, state: TrainState) -> Program:
+        """Returns what computes as an export of a state should."""
+        if quantize == "int8_weights" and not self._is_int8:
+            return Int8Program(self.experiment.learner, state, self.experiment.runtime)
+        return self._program
 
     def exported_model(self) -> ExportedModel:
         """Returns the task with the weights of evaluations as functions that can be traced."""

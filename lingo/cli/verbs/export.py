@@ -49,7 +49,7 @@ def define(values: flags.FlagValues) -> None:
     formats = ["huggingface", *get_args(Format)]
     command.choice("format", formats, "The layout of the folder.", values)
     command.string("output", "The folder to write; it must not exist.", values)
-    command.string("weights", "trained or ema, in place of evaluate.weights.", values)
+    experiment_flags.define_weights(values)
     command.string(
         "signature",
         "What a program computes: of predict, score, decode; all, if not given.",
@@ -92,8 +92,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         return _verify(Path(values.verify))
     output = _check(values)
     step = experiment_flags.read_step(values.step)
-    weights = [f"evaluate.weights={values.weights}"] if values.weights else []
-    resolved = experiment_flags.resolve_run(values, [*values.set, *weights])
+    resolved = experiment_flags.resolve_run_with_weights(values)
     experiment_flags.make_devices(values, resolved.params)
     with build_experiment(resolved).runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(values.run), step=step)

@@ -42,6 +42,15 @@ WORD = ""  # it takes no word beside its flags
 
 _HOST, _PORT = "127.0.0.1", 8501  # the port of TensorFlow Serving
 _BYTES_PER_MB = 1_000_000
+_DEFAULTS = {
+    "max_batch_size": 32,
+    "max_delay_ms": 5,
+    "max_requests": 512,
+    "max_body_mb": 8,
+    "timeout": 60,
+    "read_timeout": 10,
+}
+"""Of the limits, by flag."""
 
 
 def define(values: flags.FlagValues) -> None:
@@ -49,7 +58,7 @@ def define(values: flags.FlagValues) -> None:
     experiment_flags.define_run(values)
     experiment_flags.define_devices(values)
     experiment_flags.define_step(values)
-    command.string("weights", "trained or ema, in place of evaluate.weights.", values)
+    experiment_flags.define_weights(values)
     command.string("export", "A folder of lingo export, instead of a run.", values)
     command.string("name", "The model's name in paths (default: the folder's).", values)
     command.string("host", f"The address to listen at (default: {_HOST}).", values)
@@ -60,17 +69,17 @@ def define(values: flags.FlagValues) -> None:
         lower_bound=0,
         upper_bound=65535,
     )
-    _positive("max_batch_size", "Examples of a batch, and of a request (default: 32).", values)
+    _define_limit("max_batch_size", "Examples of a batch, and of a request", values)
     command.number(
         "max_delay_ms",
-        "How long a request waits for others (default: 5).",
+        f"How long a request waits for others (default: {_DEFAULTS['max_delay_ms']}).",
         values,
         lower_bound=0,
     )
-    _positive("max_requests", "Requests in progress at a time, else 429 (default: 512).", values)
-    _positive("max_body_mb", "Size of a request, else 413 (default: 8).", values)
-    _positive("timeout", "Seconds for a request, else 504 (default: 60).", values)
-    _positive("read_timeout", "Seconds for a client to send, else 408 (default: 10).", values)
+    _define_limit("max_requests", "Requests in progress at a time, else 429", values)
+    _define_limit("max_body_mb", "Size of a request, else 413", values)
+    _define_limit("timeout", "Seconds for a request, else 504", values)
+    _define_limit("read_timeout", "Seconds for a client to send, else 408", values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -84,15 +93,16 @@ def run(values: flags.FlagValues, word: str) -> int:
     from lingo.serving.batcher import BatchLimits
     from lingo.serving.server import bind, serve
 
+    given = {name: values[name].value for name in _DEFAULTS}
+    most = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
     limits = Limits(
         batch=BatchLimits(
-            max_examples=values.max_batch_size or 32,
-            max_delay_seconds=(5 if values.max_delay_ms is None else values.max_delay_ms) / 1000,
+            max_examples=most["max_batch_size"], max_delay_seconds=most["max_delay_ms"] / 1000
         ),
-        max_requests=values.max_requests or 512,
-        max_body_bytes=(values.max_body_mb or 8) * _BYTES_PER_MB,
-        timeout_seconds=values.timeout or 60,
-        read_timeout_seconds=values.read_timeout or 10,
+        max_requests=most["max_requests"],
+        max_body_bytes=most["max_body_mb"] * _BYTES_PER_MB,
+        timeout_seconds=most["timeout"],
+        read_timeout_seconds=most["read_timeout"],
     )
     host, port = values.host or _HOST, _PORT if values.port is None else values.port
     with bind(host, port) as bound:
@@ -119,8 +129,7 @@ def _load(values: flags.FlagValues) -> ServedModel:
             )
         return load_export(Path(values.export), name=values.name)
     step = experiment_flags.read_step(values.step)
-    weights = [f"evaluate.weights={values.weights}"] if values.weights else []
-    resolved = experiment_flags.resolve_run(values, [*values.set, *weights])
+    resolved = experiment_flags.resolve_run_with_weights(values)
     experiment_flags.make_devices(values, resolved.params)
     with build_experiment(resolved).runtime.join():
         trained = Trained(resolved.params, RunDirectory(values.run), step=step)
@@ -136,8 +145,8 @@ def _check_packages() -> None:
         )
 
 
-def _positive(name: str, help: str, values: flags.FlagValues) -> None:
-    command.integer(name, help, values, lower_bound=1)
+def _define_limit(name: str, help: str, values: flags.FlagValues) -> None:
+    command.integer(name, f"{help} (default: {_DEFAULTS[name]}).", values, lower_bound=1)
 
 
 def _print_error(line: str) -> None:
