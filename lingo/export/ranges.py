@@ -2,16 +2,21 @@
 
 The converter leaves an integer tensor where the model has a range of its own, and measures the
 others. Behind such a tensor it measures the values that occur, not the range that they have, and
-then scales what is added to a product, the bias, by the first and the product by the second.
+then scales what is added to a product, the bias, by the first and the product by the second. And it
+measures after an operation, which may have written its results over what it reads.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.ops.quantization import symmetric_range
+
+_FLOAT32 = 0  # in the schema of TensorFlow Lite
 
 
 def quantize_in_ranges(calibrated: bytes) -> bytes:
@@ -40,10 +45,39 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
             match flatbuffer_utils.opcode_to_name(model, operation.opcodeIndex):
                 case "DEQUANTIZE":
                     _copy_range(*ranges)
+                case "ADD" | "SUB" | "MUL" as name if not _has_activation(operation):
+                    constants = _constants(model, graph.tensors[operation.inputs[1]])
+                    _bound_results(name, ranges[0], constants, ranges[2])
                 case "BATCH_MATMUL":
                     _center_measured(ranges[1])
     content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
     return content
+
+
+def _has_activation(operation: Any) -> bool:
+    """Returns whether an activation function is part of an operation."""
+    return operation.builtinOptions.fusedActivationFunction != 0
+
+
+def _constants(model: Any, tensor: Any) -> np.ndarray | None:
+    """Returns the values of a tensor of float32, [number]; None if they are not constant."""
+    data = model.buffers[tensor.buffer].data
+    is_known = data is not None and tensor.type == _FLOAT32
+    return np.frombuffer(bytes(data), np.float32) if is_known else None
+
+
+def _bound_results(name: str, values: Any, constants: np.ndarray | None, results: Any) -> None:
+    """Narrows a measured range to the results that measured values and constants can have.
+
+    So the levels of an image stay its levels where its pixels are scaled and moved.
+    """
+    is_measured = all(r is not None and r.min is not None and len(r.min) for r in (values, results))
+    if constants is None or not is_measured:
+        return
+    function = {"ADD": np.add, "SUB": np.subtract, "MUL": np.multiply}[name]
+    ends = function.outer([values.min[0], values.max[0]], constants)
+    results.min = [max(float(results.min[0]), float(ends.min()))]
+    results.max = [min(float(results.max[0]), float(ends.max()))]
 
 
 def _copy_range(integers: Any, floats: Any) -> None:

@@ -51,7 +51,8 @@ def count_products(model: Layer) -> ProductCount:
 
 
 def _product_names(layer: Layer) -> list[str]:
-    names = [product.product.name for product in layer_products(layer)]
+    products = [one.product for one in layer_products(layer)]
+    names = [product.name for product in products if not product.is_sum]
     is_leaf = sum(1 for _ in layer.tree()) == 1
     if type(layer).products or type(layer).flops is Layer.flops or not is_leaf:
         return names

@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 
 class Product(NamedTuple):
-    """A matrix product or convolution of a layer: of activations with a weight or each other."""
+    """A matrix product or convolution of a layer: of activations with a weight or each other.
+
+    Or, with `is_sum`, a sum of branches, whose operands a chip for 8 bits rounds, too.
+    """
 
     name: str  # that of its weight
     activations: tuple[str, ...] = ("input",)
@@ -26,3 +29,9 @@ class Product(NamedTuple):
     has_weight: bool = True
     """Whether it multiplies the weight of its name; it is left out if the layer has none."""
     exact: bool = False  # whether it keeps its precision, as those of routers and softmax layers
+    is_sum: bool = False  # whether its activations are added; it counts as no product
+
+    @property
+    def multiplies_activations(self) -> bool:
+        """Whether it multiplies activations with each other."""
+        return not self.has_weight and not self.is_sum

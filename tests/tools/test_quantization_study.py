@@ -37,6 +37,8 @@ def test_8_bits_lose_what_the_page_promises_at_most(results: Results) -> None:
         for one, other in zip(*map(_seeds, (plain, trained)), strict=True):
             lost = _metric(results, one, "none/accuracy") - _metric(results, other, "int8/accuracy")
             assert lost <= 0.01
+            assert _metric(results, other, "int8/levels") <= 3
+            assert _metric(results, other, "int8/same_labels") >= 0.99
     for trial in _seeds(quantization.IMAGES["LeNet-5"][1]):
         assert _metric(results, trial, "int8/bytes") < 0.3 * 3_058_724
     for experiment in quantization.TEXT:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,33 +72,66 @@ def measure(trial: Trial, run: Path) -> dict[str, float]:
             file = folder / "model.tflite"
             data = model.experiment.eval_inputs["heldout"]
             batches = (data.batch(step) for step in range(data.num_batches()))
-            found |= _prefix_names(form, _measure_lite(file, batches))
+            found |= _prefix_names(form, _measure_lite(file, batches, None if is_plain else model))
     return found
 
 
-def _measure_lite(file: Path, batches: Iterator[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """Returns the accuracy over all examples, on one thread, and the median time of one."""
+def _measure_lite(
+    file: Path, batches: Iterator[Mapping[str, np.ndarray]], model: Trained | None
+) -> dict[str, float]:
+    """Returns the accuracy over all examples, on one thread, and the median time of one.
+
+    With the model that was trained in the same levels, also the largest difference of a logit, in
+    levels, and the share of examples that get the same label.
+    """
     import tensorflow as tf
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it moves to another package
         interpreter = tf.lite.Interpreter(model_path=str(file), num_threads=1)
     predict = interpreter.get_signature_runner("predict")
-    is_right, seconds = [], []
+    seconds, found, expected = [], [], []
     for batch in batches:
-        for image, label, weight in zip(
-            batch["images"], batch["labels"], batch["weights"], strict=True
-        ):
-            if weight > 0:
-                start = time.perf_counter()
-                found = predict(images=image[None])
-                seconds.append(time.perf_counter() - start)
-                is_right.append(found["labels"][0] == label)
-    return {
-        "accuracy": float(np.mean(is_right)),
+        is_counted = batch["weights"] > 0
+        images, labels = batch["images"][is_counted], batch["labels"][is_counted]
+        for image, label in zip(images, labels, strict=True):
+            start = time.perf_counter()
+            outputs = predict(images=image[None])
+            seconds.append(time.perf_counter() - start)
+            found.append({"logits": outputs["logits"], "is_right": outputs["labels"] == label})
+        if model is not None:
+            expected.append(model.predict({"images": images})["logits"])
+    logits = np.concatenate([one["logits"] for one in found])
+    measured = {
+        "accuracy": float(np.mean([one["is_right"] for one in found])),
         "bytes": file.stat().st_size,
         "ms": 1e3 * statistics.median(seconds),
     }
+    if expected:
+        limits = _logit_levels(interpreter, logits.shape[1])
+        wanted = np.concatenate(expected)
+        differences = logits - np.clip(wanted, limits.low, limits.high)
+        measured["levels"] = float(np.abs(differences).max() / limits.scale)
+        measured["same_labels"] = float(np.mean(logits.argmax(1) == wanted.argmax(1)))
+    return measured
+
+
+class _Levels(NamedTuple):
+    """The values that 8 bits can hold."""
+
+    scale: float
+    low: float
+    high: float
+
+
+def _logit_levels(interpreter: Any, num_classes: int) -> _Levels:
+    """Returns the levels of logits [1, num_classes], the last result of a network in 8 bits."""
+    scale, zero = next(
+        tensor["quantization"]
+        for tensor in reversed(interpreter.get_tensor_details())
+        if [*tensor["shape"]] == [1, num_classes] and tensor["dtype"] == np.int8
+    )
+    return _Levels(scale, scale * (-128 - zero), scale * (127 - zero))
 
 
 def _measure_text(run: Path) -> dict[str, float]:
@@ -140,6 +174,12 @@ def tables(results: Results) -> dict[str, list[str]]:
         for form, text in FORMS.items():
             experiment = trained if form == "trained" else plain
             rows.append([name, text, *_image_cells(results, over_seeds(Trial(experiment)), form)])
+    equal_rows = []
+    for name, (_, trained) in IMAGES.items():
+        trials = over_seeds(Trial(trained))
+        levels = _values(results, trials, "int8/levels")
+        same = percent_over_seeds(results, trials, "int8/same_labels")
+        equal_rows.append([name, format(max(levels), ".1f") if levels else NONE, same])
     text_rows = []
     for experiment, name in zip(TEXT, ("float32", "weights of 8 bits"), strict=True):
         for form, text in WEIGHTS.items():
@@ -148,6 +188,7 @@ def tables(results: Results) -> dict[str, list[str]]:
             )
     return {
         "images": table(["network", "file", "accuracy, %", "bytes", "ms an image"], rows),
+        "equal": table(["network", "largest difference, levels", "equal labels, %"], equal_rows),
         "text": table(
             ["trained with", "computed with", "bits per byte", "bytes of weights", "ms a token"],
             text_rows,
@@ -165,7 +206,7 @@ def _image_cells(results: Results, trials: Sequence[Trial], form: str) -> list[s
 
 
 def _text_cells(results: Results, trials: Sequence[Trial], form: str) -> list[str]:
-    bits = [v for t in trials if (v := results.metric(t, f"{form}/bits")) is not None]
+    bits = _values(results, trials, f"{form}/bits")
     return [
         ", ".join(f"{value:.4f}" for value in bits) or NONE,
         _mean(results, trials, f"{form}/bytes", ",.0f"),
@@ -175,5 +216,10 @@ def _text_cells(results: Results, trials: Sequence[Trial], form: str) -> list[st
 
 def _mean(results: Results, trials: Sequence[Trial], tag: str, style: str) -> str:
     """Returns the mean of a metric over the trials that have it."""
-    found = [value for trial in trials if (value := results.metric(trial, tag)) is not None]
+    found = _values(results, trials, tag)
     return format(statistics.fmean(found), style) if found else NONE
+
+
+def _values(results: Results, trials: Sequence[Trial], tag: str) -> list[float]:
+    """Returns a metric of the trials that have it."""
+    return [value for trial in trials if (value := results.metric(trial, tag)) is not None]

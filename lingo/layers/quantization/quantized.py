@@ -175,7 +175,7 @@ class Quantized(Wrapper):
         if not now.training:
             state = context.current().state
             limits = Range(*(state[path.join(self.path, name)] for name in names))
-            if now.constant_ranges and not product.product.has_weight:
+            if now.constant_ranges and product.product.multiplies_activations:
                 limits = center_range(limits)
             return self.domain.activation(x, limits, now)
         limits = self.domain.measure(x)

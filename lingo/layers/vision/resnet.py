@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.layer import Layer
+from lingo.layers.product import Product
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import MaxPool
@@ -44,6 +45,8 @@ class ResNetBlock(Layer, interface=True):
     stride: int = 1  # how many times smaller the result is
     zero_init: bool = False  # whether the branch first adds nothing (Goyal et al. 2017, sec. 5.1)
     unit: ConvNorm = ConvNorm  # the convolutions; the last has a gamma of zeros with `zero_init`
+
+    products = (Product("sum", ("branch", "shortcut"), has_weight=False, is_sum=True),)
 
     def steps(self) -> list[Step]:
         """Returns the convolutions of the branch, in order."""
@@ -82,7 +85,8 @@ class ResNetBlock(Layer, interface=True):
         y = x = tf.cast(x, self.p.dtype)
         for unit in self.branch:
             y = unit(y)
-        return tf.nn.relu(y + (self.shortcut(x) if self.shortcut else x))
+        shortcut = self.shortcut(x) if self.shortcut else x
+        return tf.nn.relu(tf.add(*self.operands("sum", branch=y, shortcut=shortcut)))
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""

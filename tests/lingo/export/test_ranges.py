@@ -83,6 +83,20 @@ def test_an_operation_differs_by_one_level_at_most(name: str) -> None:
     assert np.abs(found - expected).mean() <= 0.3 * scale
 
 
+def test_levels_of_an_image_stay_levels_where_it_is_scaled() -> None:
+    images = RNG.integers(0, 256, size=(16, *SHAPE))
+    images[..., 0], images[..., 1] = 0, 255
+    examples = [tf.constant(image, tf.float32) for image in images]
+    output = Range(-0.06 / 0.21, 0.94 / 0.21)
+
+    def normalize(x: tf.Tensor) -> tf.Tensor:
+        return (x / 255.0 - 0.06) / 0.21
+
+    found = lite(lambda x: constant(normalize(x), output), examples)
+    expected = fake_quantize(normalize(tf.stack(examples)), output).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def constant(x: tf.Tensor, limits: Range) -> tf.Tensor:
     return tf.quantization.fake_quant_with_min_max_args(x, limits.low, limits.high)
 

@@ -1,0 +1,47 @@
+"""Whole networks in 8 bits: LiteRT computes what a network computes as it was trained."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lingo
+
+NETWORKS = {
+    "image.lenet.digits_int8": ("max_steps=150", "PassiveAsymQDomain.range_decay=0.95"),
+    "image.resnet.glyphs_int8": ("max_steps=100", "PassiveAsymQDomain.range_decay=0.9"),
+}
+"""Experiments and how they are trained here."""
+
+NUM_IMAGES = 334  # those of the held-out digits
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_logits_differ_by_three_levels_at_most(name: str, tmp_path: pathlib.Path) -> None:
+    lingo.train(lingo.get(name, *NETWORKS[name]), tmp_path / "run")
+    model = lingo.load(tmp_path / "run")
+    model.export(tmp_path / "lite", format="tflite", quantize="int8", batch_size=2)
+    interpreter = tf.lite.Interpreter(model_path=str(tmp_path / "lite" / "model.tflite"))
+    predict = interpreter.get_signature_runner("predict")
+    data = model.experiment.eval_inputs["heldout"]
+    batches = [data.batch(step) for step in range(data.num_batches())]
+    images = np.concatenate([batch["images"][batch["weights"] > 0] for batch in batches])
+    images = images[:NUM_IMAGES]
+    pairs = [predict(images=images[i : i + 2]) for i in range(0, len(images), 2)]
+    found = {part: np.concatenate([pair[part] for pair in pairs]) for part in pairs[0]}
+    expected = model.predict({"images": images})
+    assert len(images) == NUM_IMAGES
+    shape = [2, expected["logits"].shape[1]]
+    logits = [t for t in interpreter.get_tensor_details() if [*t["shape"]] == shape]
+    scale, zero = next(t["quantization"] for t in logits if t["dtype"] == np.int8)
+    # logits outside of the range of the 64 examples get its ends
+    low, high = scale * (-128 - zero), scale * (127 - zero)
+    levels = np.abs(found["logits"] - np.clip(expected["logits"], low, high)) / scale
+    is_same = found["labels"] == expected["labels"]
+    assert levels.max() <= 3
+    if name == "image.lenet.digits_int8":  # the other hardly knows the letters after so few steps
+        assert is_same.mean() >= 0.99
