@@ -161,12 +161,11 @@ def _flatten(x: tf.Tensor, size: int) -> tf.Tensor:
 # ---- SSD300 with ResNet-34, as MLPerf training 0.5 to 1.1 ----------------------------------------
 
 SSD300 = {
-    "image_shape": (300, 300, 3),
     "scales": (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0),
     "ratios": ((2.0,), (2.0, 3.0), (2.0, 3.0), (2.0, 3.0), (2.0,), (2.0,)),
     "steps": (8.0, 16.0, 32.0, 64.0, 100.0, 300.0),
 }
-"""Its images and anchors: 8,732 on maps of 38, 19, 10, 5, 3 and 1 positions in both directions."""
+"""Its anchors, of images of 300 x 300 pixels: 8,732 on maps of 38, 19, 10, 5, 3 and 1 positions in both directions."""
 
 
 def resnet34_trunk() -> Params:
