@@ -43,13 +43,14 @@ def box_overlaps(boxes: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
     array([[1. , 0.5],
            [0.5, 1. ]], dtype=float32)
     """
-    top, left, bottom, right = tf.unstack(boxes[..., :, None, :], axis=-1)
-    other_top, other_left, other_bottom, other_right = tf.unstack(others[..., None, :, :], axis=-1)
+    top, left, bottom, right = tf.unstack(tf.expand_dims(boxes, -2), axis=-1)
+    others_in_row = tf.expand_dims(others, -3)
+    other_top, other_left, other_bottom, other_right = tf.unstack(others_in_row, axis=-1)
     height = tf.minimum(bottom, other_bottom) - tf.maximum(top, other_top)
     width = tf.minimum(right, other_right) - tf.maximum(left, other_left)
     common = tf.maximum(height, 0) * tf.maximum(width, 0)
-    areas, other_areas = box_areas(boxes)[..., :, None], box_areas(others)[..., None, :]
-    return tf.math.divide_no_nan(common, areas + other_areas - common)
+    areas = tf.expand_dims(box_areas(boxes), -1) + tf.expand_dims(box_areas(others), -2)
+    return tf.math.divide_no_nan(common, areas - common)
 
 
 def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
@@ -77,14 +78,15 @@ def decode_boxes(codes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
     array([[0.1, 0. , 0.5, 1. ]], dtype=float32)
     """
     anchor_center, anchor_size = _center_and_size(anchors)
-    center = anchor_center + codes[..., :2] * CENTER_VARIANCE * anchor_size
-    half = 0.5 * anchor_size * tf.exp(codes[..., 2:] * SIZE_VARIANCE)
+    shift, ratio = tf.split(codes, 2, axis=-1)
+    center = anchor_center + shift * CENTER_VARIANCE * anchor_size
+    half = 0.5 * anchor_size * tf.exp(ratio * SIZE_VARIANCE)
     return tf.concat([center - half, center + half], axis=-1)
 
 
 def _center_and_size(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns centres and sizes, both [..., 2] as (down, right), of boxes [..., 4]."""
-    low, high = boxes[..., :2], boxes[..., 2:]
+    low, high = tf.split(boxes, 2, axis=-1)
     return 0.5 * (low + high), high - low
 
 

@@ -39,18 +39,20 @@ def match_anchors(
         min_overlap: least intersection over union, 0..1.
     """
     overlaps = box_overlaps(boxes, anchors)  # [B, N, A]
-    overlaps = tf.where((labels > 0)[..., None], overlaps, 0.0)
+    overlaps = tf.where(tf.expand_dims(labels > 0, -1), overlaps, 0.0)
     best = tf.one_hot(tf.argmax(overlaps, axis=2), anchors.shape[0], True, False)
     claims = tf.where(best & (overlaps > 0), overlaps + _CLAIM, overlaps)
     objects = tf.argmax(claims, axis=1)  # [B, A]
     is_matched = tf.reduce_max(claims, axis=1) >= min_overlap
     return Matches(
         tf.where(is_matched, tf.gather(labels, objects, batch_dims=1), 0),
-        tf.where(is_matched[..., None], tf.gather(boxes, objects, batch_dims=1), anchors),
+        tf.where(tf.expand_dims(is_matched, -1), tf.gather(boxes, objects, batch_dims=1), anchors),
     )
 
 
-def hard_negatives(losses: tf.Tensor, is_object: tf.Tensor, *, per_object: float = 3.0) -> Any:
+def hard_negatives(
+    losses: tf.Tensor, is_object: tf.Tensor, *, per_object: float = 3.0
+) -> tf.Tensor:
     """Returns the anchors without an object whose loss is largest (Liu et al. 2016, sec. 2.2).
 
     Args:
@@ -66,7 +68,7 @@ def hard_negatives(losses: tf.Tensor, is_object: tf.Tensor, *, per_object: float
     losses = tf.where(is_object, -1.0, losses)
     order = tf.argsort(losses, axis=1, direction="DESCENDING", stable=True)
     rank = tf.cast(tf.argsort(order, axis=1), tf.float32)
-    return ~is_object & (rank < per_object * num)
+    return tf.logical_not(is_object) & (rank < per_object * num)
 
 
 class Detections(NamedTuple):
@@ -96,7 +98,8 @@ def select_detections(
         max_per_class: of each class, so many of the likeliest boxes are looked at: M.
         max_detections: D; fewer if all classes have not so many candidates.
     """
-    num_anchors, num_classes = scores.shape[1:]
+    sizes: Any = scores.shape
+    _, num_anchors, num_classes = sizes
     top, index = tf.math.top_k(tf.transpose(scores, [0, 2, 1]), min(max_per_class, num_anchors))
     candidates = tf.gather(boxes, index, batch_dims=1)  # [B, K, M, 4]
     is_kept = suppress(candidates, max_overlap=max_overlap) & (top > min_score)
@@ -107,7 +110,7 @@ def select_detections(
     is_box = best > 0
     best_boxes = tf.gather(tf.reshape(candidates, [-1, size, 4]), where, batch_dims=1)
     return Detections(
-        tf.where(is_box[..., None], best_boxes, 0.0),
+        tf.where(tf.expand_dims(is_box, -1), best_boxes, 0.0),
         tf.where(is_box, where // num_each + 1, 0),
         best,
     )
@@ -131,9 +134,9 @@ def suppress(boxes: tf.Tensor, *, max_overlap: float) -> tf.Tensor:
 
     def drop(i: tf.Tensor, is_kept: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         box = tf.gather(boxes, i[None], axis=-2)
-        overlaps = box_overlaps(box, boxes)[..., 0, :]
+        overlaps = tf.squeeze(box_overlaps(box, boxes), -2)
         is_dropped = tf.gather(is_kept, i[None], axis=-1) & (overlaps > max_overlap)
-        return i + 1, is_kept & ~(is_dropped & (places > i))
+        return i + 1, is_kept & tf.logical_not(is_dropped & (places > i))
 
     start = tf.ones(tf.shape(boxes)[:-1], tf.bool)
     start = tf.ensure_shape(start, boxes.shape[:-1])

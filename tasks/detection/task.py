@@ -108,7 +108,7 @@ class ObjectDetection(Task):
         p, outputs = self.p, self._outputs(batch)
         found = select_detections(
             tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
-            tf.nn.softmax(outputs.logits)[..., 1:],
+            tf.nn.softmax(outputs.logits)[:, :, 1:],
             min_score=p.min_score,
             max_overlap=p.max_overlap,
             max_per_class=p.max_per_class,

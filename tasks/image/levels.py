@@ -26,9 +26,9 @@ def normalize_levels(images: tf.Tensor, *, mean: Levels, std: Levels) -> tf.Tens
     """
     if images.dtype == tf.uint8:
         images = tf.cast(images, tf.float32) / _WHITE
-    mean, std = np.float32(mean), np.float32(std)
-    if np.any(mean != 0) or np.any(std != 1):
-        images = (tf.cast(images, tf.float32) - mean) / std
+    means, stds = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    if np.any(means != 0) or np.any(stds != 1):
+        images = (tf.cast(images, tf.float32) - means) / stds
     return images
 
 

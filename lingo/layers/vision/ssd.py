@@ -7,6 +7,7 @@ Axes: B batch, H height, W width, C channels, A anchors, K classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -148,14 +149,15 @@ class Ssd(Layer):
         maps = []
         for i, (_, rows, columns, _) in enumerate(self._map_shapes([1, *p.image_shape])):
             step = (p.steps[i],) * 2 if p.steps else (height / rows, width / columns)
-            maps.append(AnchorMap((rows, columns), step, *p.scales[i : i + 2], p.ratios[i]))
+            small, large = p.scales[i : i + 2]
+            maps.append(AnchorMap((rows, columns), step, small, large, p.ratios[i]))
         return maps
 
 
 def _flatten(x: tf.Tensor, size: int) -> tf.Tensor:
     """Returns the values of each anchor, [B, A', size], of a head's result [B, H', W', C']."""
-    _, height, width, channels = x.shape
-    return tf.reshape(x, [-1, height * width * (channels // size), size])
+    _, *sizes = x.shape.as_list()
+    return tf.reshape(x, [-1, math.prod(sizes) // size, size])
 
 
 # ---- SSD300 with ResNet-34, as MLPerf training 0.5 to 1.1 ----------------------------------------
@@ -165,7 +167,7 @@ SSD300 = {
     "ratios": ((2.0,), (2.0, 3.0), (2.0, 3.0), (2.0, 3.0), (2.0,), (2.0,)),
     "steps": (8.0, 16.0, 32.0, 64.0, 100.0, 300.0),
 }
-"""Its anchors, of images of 300 x 300 pixels: 8,732 on maps of 38, 19, 10, 5, 3 and 1 positions in both directions."""
+"""Its anchors: 8,732 of images of 300 x 300 pixels, on maps of 38, 19, 10, 5, 3 and 1 rows."""
 
 
 def resnet34_trunk() -> Params:

@@ -101,7 +101,7 @@ def reference_anchors():
 
 def test_the_anchors_of_ssd300_are_those_of_the_reference_in_another_order():
     maps = [
-        AnchorMap((size, size), (step, step), *SCALES[k : k + 2], RATIOS[k])
+        AnchorMap((size, size), (step, step), SCALES[k], SCALES[k + 1], RATIOS[k])
         for k, (size, step) in enumerate(zip(SIZES, STEPS, strict=True))
     ]
     assert [one.num_shapes for one in maps] == [4, 6, 6, 6, 4, 4]

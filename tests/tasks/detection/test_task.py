@@ -102,9 +102,8 @@ def test_the_loss_is_that_of_matched_anchors_and_three_hard_negatives_for_each()
         "box_labels": np.array([[0, 1, 2]] * B, "i"),
         "weights": np.eye(B, dtype="f")[0],
     }
-    labels = match_anchors(
-        *(tf.constant(changes[name][:1]) for name in ("boxes", "box_labels")), own
-    ).labels.numpy()[0]
+    truths, labels = (tf.constant(changes[name][:1]) for name in ("boxes", "box_labels"))
+    labels = match_anchors(truths, labels, tf.constant(own)).labels.numpy()[0]
     assert labels[9] == 1
     assert labels[40] == 2
     terms = call("loss", changes)
@@ -148,10 +147,11 @@ def test_predictions_are_boxes_of_anchors_in_the_image() -> None:
 
 
 def test_perfect_outputs_find_what_is_there() -> None:
+    own = tf.constant(anchors())
     far = np.array([[[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1], [0, 0.6, 0.4, 1]]] * B, "f")
-    matches = match_anchors(tf.constant(far), tf.constant(BATCH["box_labels"]), anchors())
+    matches = match_anchors(tf.constant(far), tf.constant(BATCH["box_labels"]), own)
     outputs = {
-        "codes": encode_boxes(matches.boxes, tf.constant(anchors())).numpy(),
+        "codes": encode_boxes(matches.boxes, own).numpy(),
         "logits": 20 * np.eye(K + 1, dtype="f")[matches.labels.numpy()],
     }
     found = call("predict", outputs)

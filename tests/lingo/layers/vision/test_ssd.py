@@ -57,8 +57,8 @@ def test_ssd300_has_six_maps() -> None:
         (3, 3, 256),
         (1, 1, 256),
     ]
-    outputs = [(b.p.output_dim, c.p.output_dim) for b, c in zip(model.box_heads, model.class_heads)]
-    assert outputs == [(4 * n, 81 * n) for n in (4, 6, 6, 6, 4, 4)]
+    for heads, size in ((model.box_heads, 4), (model.class_heads, 81)):
+        assert [head.p.output_dim for head in heads] == [size * n for n in (4, 6, 6, 6, 4, 4)]
 
 
 def test_an_extra_map_is_two_convolutions_with_relus() -> None:
