@@ -11,6 +11,7 @@ from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.digits import Digits
 from lingo.data.images.encoded import EncodedImages
 from lingo.data.images.glyph_input import GlyphInput
+from lingo.data.images.glyph_scene_input import GlyphSceneInput
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_input import ImageInput
@@ -50,6 +51,7 @@ __all__ = [
     "EncodedImages",
     "ExampleInput",
     "GlyphInput",
+    "GlyphSceneInput",
     "HuggingFaceTokenizer",
     "ImageFileInput",
     "ImageFolder",
