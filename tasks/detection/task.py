@@ -17,7 +17,9 @@ from lingo.data.array_spec import Specs
 from lingo.layers.vision.ssd import AnchorOutputs, Ssd
 from lingo.learner.task import Batch, Task
 from lingo.metrics.box_picture import Boxes, box_image
+from lingo.metrics.mean_average_precision import detection_table
 from lingo.metrics.media import Media
+from lingo.metrics.metric import weighted_mean
 from lingo.ops.boxes import decode_boxes, encode_boxes
 from lingo.ops.detection import hard_negatives, match_anchors, select_detections
 from lingo.ops.losses import cross_entropy, smooth_l1
@@ -37,7 +39,9 @@ class ObjectDetection(Task):
     whose cross-entropy is largest, `negatives` for each with an object.
 
     Predictions are boxes with a score above `min_score`, without those that overlap a likelier box
-    of their class by more than `max_overlap`. Each evaluation shows some images with both.
+    of their class by more than `max_overlap`. Metrics are the terms of the loss and, where
+    `num_eval_images` is set, COCO's average precisions and recalls (`lingo.metrics`), which need
+    `pip install 'lingo-tf[detection]'`. Each evaluation shows some images with their boxes.
 
     Batches: `images`, uint8, or any float type, [B, H, W, C]; `boxes`, float32 [B, N, 4], as (top,
     left, bottom, right) in parts of the image; `box_labels`, int32 [B, N], 1..K, and 0 for absent
@@ -57,13 +61,14 @@ class ObjectDetection(Task):
     max_overlap: float = 0.5  # intersection over union of two predictions of a class
     max_per_class: int = 200  # boxes of a class that are looked at
     max_detections: int = 200  # D
+    num_eval_images: int = 0  # of the largest evaluation, or more, for `coco/...`; 0: not computed
     shown_score: float = 0.5  # predictions of at least this score are shown in TensorBoard
 
     def check(self) -> None:
         p = self.p
         ranges.check_fraction(p, "min_score")
         ranges.check_positive(p, "std", "max_per_class", "max_detections")
-        ranges.check_not_negative(p, "negatives")
+        ranges.check_not_negative(p, "negatives", "num_eval_images")
         for field in ("min_overlap", "max_overlap", "shown_score"):
             if not 0 <= getattr(p, field) <= 1:
                 raise ParamError(f"{field}={getattr(p, field)} is not in 0..1")
@@ -99,22 +104,24 @@ class ObjectDetection(Task):
             for term, losses in self._losses(self._outputs(batch), batch).items()
         }
 
+    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        outputs, num_images = self._outputs(batch), self.p.num_eval_images
+        states = {
+            f"loss/{term}": weighted_mean(losses, batch["weights"])
+            for term, losses in self._losses(outputs, batch).items()
+        }
+        if num_images:
+            found = self._detections(outputs)
+            states["coco"] = detection_table(batch, found, num_examples=num_images)
+        return states
+
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns what is found in `images`, the likeliest first; zeros where there is nothing.
 
         `boxes`, float32 [B, D, 4], as in batches; `box_labels`, int32 [B, D]; `box_scores`, float32
         [B, D], the probabilities of the labels.
         """
-        p, outputs = self.p, self._outputs(batch)
-        found = select_detections(
-            tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
-            tf.nn.softmax(outputs.logits)[:, :, 1:],
-            min_score=p.min_score,
-            max_overlap=p.max_overlap,
-            max_per_class=p.max_per_class,
-            max_detections=p.max_detections,
-        )
-        return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
+        return self._detections(self._outputs(batch))
 
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
@@ -145,6 +152,19 @@ class ObjectDetection(Task):
         """Returns codes, float32 [B, A, 4], and logits, float32 [B, A, K + 1], of the images."""
         images = normalize_levels(batch["images"], mean=self.p.mean, std=self.p.std)
         return AnchorOutputs(*(tf.cast(output, tf.float32) for output in self.model(images)))
+
+    def _detections(self, outputs: AnchorOutputs) -> dict[str, tf.Tensor]:
+        """Returns the predictions of an [B, ...] batch, as `predict`."""
+        p = self.p
+        found = select_detections(
+            tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
+            tf.nn.softmax(outputs.logits)[:, :, 1:],
+            min_score=p.min_score,
+            max_overlap=p.max_overlap,
+            max_per_class=p.max_per_class,
+            max_detections=p.max_detections,
+        )
+        return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
 
     def _losses(self, outputs: AnchorOutputs, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns the terms of the loss of each image, float32 [B]."""

@@ -23,6 +23,7 @@ from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.resnet import STAGES, resnet
 from lingo.layers.vision.window import Padding
 from lingo.ops.boxes import AnchorMap, anchor_boxes
+from lingo.ops.shape import sizes_of
 
 
 class AnchorOutputs(NamedTuple):
@@ -156,7 +157,7 @@ class Ssd(Layer):
 
 def _flatten(x: tf.Tensor, size: int) -> tf.Tensor:
     """Returns the values of each anchor, [B, A', size], of a head's result [B, H', W', C']."""
-    _, *sizes = x.shape.as_list()
+    _, *sizes = sizes_of(x)
     return tf.reshape(x, [-1, math.prod(sizes) // size, size])
 
 
