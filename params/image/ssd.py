@@ -7,9 +7,11 @@ minutes on two cores. No average precision on COCO was measured here.
 
 from __future__ import annotations
 
+from typing import Any
+
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data import GlyphSceneInput
+from lingo.data import CocoInput, GlyphSceneInput
 from lingo.layers import BasicBlock, BatchNorm, Chain, ConvNorm, Ssd
 from lingo.layers.vision.ssd import SSD300, resnet34_trunk, ssd300_extras
 from lingo.optim import (
@@ -28,10 +30,11 @@ from tasks.detection.task import ObjectDetection
 NUM_CLASSES = 80  # of COCO
 TRAIN_IMAGES = 117_266  # of COCO's of 2017, those with a box
 EVAL_IMAGES = 5000
+LARGEST_EVAL_BATCH = 256
 
 
 @experiment
-def r34(batch_size: int = 2048, data: int = 512, split: int = 4):
+def r34(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | None = None):
     """SSD300 with ResNet-34; 19,972,534 weights, 8,732 anchors, 31.7 GFLOPs an image of 300 x 300.
 
     Google's entry to MLPerf training 0.6 (Kumar et al. 2019), on 512 times 4 cores: each image is
@@ -39,18 +42,16 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4):
     warm-up, a tenth of it after epochs 56 and 70, 80 epochs; statistics of batch norms over the 64
     images of 16 times 4 cores; bfloat16. Weight decay is decoupled here, and ten times as large as
     the 5e-4 that goes through their momentum. There it began with a ResNet-34 trained on ImageNet,
-    which the second command reads, and took 72.4 seconds to an average precision of 21.2 %. The
-    scenes of 300 x 300 pixels in place of COCO have 47 of the 80 classes.
+    which the second command reads, and took 72.4 seconds to an average precision of 21.2 %.
+
+    `folder` has COCO's train2017, val2017 and annotations. Without one, there are scenes of 300 x
+    300 pixels, with 47 of the 80 classes.
 
     lingo show --exp=image.ssd.r34 --plot_schedule
     lingo train --exp='image.ssd.r34(batch_size=32, data=1, split=1)' --logdir=runs/r34 \\
         --set='init_from=WarmStart(path=runs/resnet34, skip=["model/(?!trunk).*"])' \\
         --set='init_from.rename={model/trunk/(.*): model/\\1}'
     """
-    train = GlyphSceneInput.params(
-        split="train", size=300, num_classes=47, num_scenes=TRAIN_IMAGES, batch_size=batch_size
-    )
-    heldout = train.copy().set(split="heldout", num_scenes=EVAL_IMAGES, repeat=False)
     model = Ssd.params(trunk=resnet34_trunk(), extras=ssd300_extras(), **SSD300)
     model.all(BatchNorm).set(statistics_over=min(64, batch_size))
     cfg = Experiment.params(
@@ -62,8 +63,7 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4):
             num_eval_images=EVAL_IMAGES,
             dtype="bfloat16",
         ),
-        train_input=train,
-        eval_inputs={"heldout": heldout},
+        **_inputs(folder, batch_size),
         optimizer=Momentum.params(
             learning_rate=scale_linearly(2.5e-3, batch_size=batch_size, base_batch_size=32),
             weight_decay=5e-3,
@@ -79,6 +79,25 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4):
     )
     mesh = Mesh.params(data=data, model=split, activation_rules={"height": ["model"]})
     return cfg.set(runtime=mesh) if data * split > 1 else cfg
+
+
+def _inputs(folder: str | None, batch_size: int) -> dict[str, Any]:
+    """Returns the inputs of an experiment, {"train_input": ..., "eval_inputs": ...}."""
+    if folder is None:
+        train = GlyphSceneInput.params(split="train", size=300, num_classes=47)
+        heldout = train.copy().set(split="heldout", num_scenes=EVAL_IMAGES)
+        train.set(num_scenes=TRAIN_IMAGES)
+    else:
+        coco = CocoInput.params(num_classes=NUM_CLASSES)
+        train, heldout = (
+            coco.copy().set(
+                annotations=f"{folder}/annotations/instances_{part}.json", folder=f"{folder}/{part}"
+            )
+            for part in ("train2017", "val2017")
+        )
+        train.set(random_crop=True, flip_rate=0.5)
+    heldout.set(batch_size=min(batch_size, LARGEST_EVAL_BATCH), repeat=False)
+    return {"train_input": train.set(batch_size=batch_size), "eval_inputs": {"heldout": heldout}}
 
 
 def _steps(epochs: float, batch_size: int) -> int:

@@ -40,8 +40,9 @@ class ObjectDetection(Task):
 
     Predictions are boxes with a score above `min_score`, without those that overlap a likelier box
     of their class by more than `max_overlap`. Metrics are the terms of the loss and, where
-    `num_eval_images` is set, COCO's average precisions and recalls (`lingo.metrics`), which need
-    `pip install 'lingo-tf[detection]'`. Each evaluation shows some images with their boxes.
+    `num_eval_images` is set, COCO's average precisions and recalls: `ap`, `ap50` and ten more in
+    `coco/`. They need `pip install 'lingo-tf[detection]'`. Each evaluation shows some images with
+    their boxes.
 
     Batches: `images`, uint8, or any float type, [B, H, W, C]; `boxes`, float32 [B, N, 4], as (top,
     left, bottom, right) in parts of the image; `box_labels`, int32 [B, N], 1..K, and 0 for absent
@@ -61,7 +62,7 @@ class ObjectDetection(Task):
     max_overlap: float = 0.5  # intersection over union of two predictions of a class
     max_per_class: int = 200  # boxes of a class that are looked at
     max_detections: int = 200  # D
-    num_eval_images: int = 0  # of the largest evaluation, or more, for `coco/...`; 0: not computed
+    num_eval_images: int = 0  # of the largest evaluation, or more, for average precisions; 0: no
     shown_score: float = 0.5  # predictions of at least this score are shown in TensorBoard
 
     def check(self) -> None:
@@ -114,6 +115,11 @@ class ObjectDetection(Task):
             found = self._detections(outputs)
             states["coco"] = detection_table(batch, found, num_examples=num_images)
         return states
+
+    def results(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics; `coco/ap` and `coco/ap50` as `ap` and `ap50`, which a run prints."""
+        shown = {"coco/ap": "ap", "coco/ap50": "ap50"}
+        return {shown.get(name, name): value for name, value in means.items()}
 
     def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Returns what is found in `images`, the likeliest first; zeros where there is nothing.
