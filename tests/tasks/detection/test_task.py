@@ -237,3 +237,33 @@ def test_values_that_make_no_sense_are_refused(fields: Any, message: str) -> Non
 def test_inputs_that_do_not_fit_are_refused(offers: Any, message: str) -> None:
     with pytest.raises(ParamError, match=message):
         task().build().check_input(offers)
+
+
+def test_average_precision_is_computed_of_the_predictions_where_it_is_asked_for() -> None:
+    own = anchors()
+    logits = np.full([B, A, K + 1], -20, "f")
+    logits[..., 0] = 20
+    logits[:, 5] = [-20, 20, -20]
+    changes = {
+        "codes": np.zeros([B, A, 4], "f"),
+        "logits": logits,
+        "boxes": np.broadcast_to(own[5].clip(0, 1), [B, 1, 4]),
+        "box_labels": np.array([[1], [1], [1], [2]], "i"),
+        "example_id": np.arange(B),
+    }
+    states = call("metrics", changes, num_eval_images=B)
+    built = task(num_eval_images=B).build()
+    coco = {name: value.numpy() for name, value in states["coco"].items()}
+    results = built.results(built.read_metric("coco", coco))
+    assert results["ap"] == pytest.approx(1)  # the fourth image has weight 0
+    assert results["ap50"] == pytest.approx(1)
+    assert {"coco/ap75", "coco/ar100"} < results.keys()
+    assert "coco" not in call("metrics")
+
+
+def test_metrics_are_means_over_images_that_count() -> None:
+    terms, states = call("loss"), call("metrics")
+    for term in ("boxes", "classes"):
+        state = states[f"loss/{term}"]
+        np.testing.assert_allclose(state["sum"], terms[term], rtol=1e-6)
+        assert state["weight"] == 3
