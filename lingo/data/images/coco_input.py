@@ -25,7 +25,7 @@ from lingo.data.index import Progress
 from lingo.data.sources.files import DataError, open_file
 from lingo.ops import random
 from lingo.ops.image.box import Box
-from lingo.ops.image.boxes import crop_boxes, flip_boxes, is_mirrored, min_iou_box
+from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, is_mirrored, min_iou_box
 
 
 class CocoInput(IndexedInput):
