@@ -71,8 +71,9 @@ def detection_table(
     sizes = tf.cast(sizes, tf.float64)
     areas = batch.get("areas")
     if areas is None:
-        sides = tf.cast(boxes[..., 2:] - boxes[..., :2], tf.float64) * sizes[:, None]
-        areas = sides[..., 0] * sides[..., 1]
+        top, left, bottom, right = tf.unstack(tf.cast(boxes, tf.float64), axis=-1)
+        height, width = tf.unstack(sizes[:, None], axis=-1)
+        areas = (bottom - top) * height * (right - left) * width
     crowd = batch.get("is_crowd", tf.zeros_like(labels))
     found = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
     is_counted = tf.logical_and(weights > 0, ids < num_examples)
@@ -80,7 +81,7 @@ def detection_table(
 
     def scatter(first: tf.Tensor, *columns: tf.Tensor) -> tf.Tensor:
         """Returns tensors of each example, the last axis of `first` and columns, in its slot."""
-        parts = [first, *(column[..., None] for column in columns)]
+        parts = [first, *(tf.expand_dims(column, -1) for column in columns)]
         rows = tf.concat([tf.cast(part, tf.float64) for part in parts], -1)
         mask = tf.reshape(is_counted, [-1] + [1] * (len(first.shape) - 1))
         return tf.math.unsorted_segment_sum(

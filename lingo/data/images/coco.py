@@ -134,12 +134,7 @@ def _read_truth(
     one: Mapping[str, Any], size: tuple[int, int], label: int, where: str
 ) -> _Truth | None:
     """Returns the box of an annotation in an image of a size; None if it has no area."""
-    try:
-        left, top, width, height = box = [float(number) for number in one["bbox"]]
-    except (TypeError, ValueError):
-        box = [math.nan]
-    if not all(map(math.isfinite, box)):
-        raise DataError(f"{where} has bbox={one['bbox']!r:.80}, not x, y, width and height.")
+    left, top, width, height = _read_bbox(one, where)
     corners = np.array([[top, left], [top + height, left + width]])
     is_near = (corners >= -_SLACK) & (corners <= np.array(size) + _SLACK)
     if not is_near.all() or min(width, height) < 0:
@@ -152,3 +147,14 @@ def _read_truth(
         return None
     area = float(one.get("area", width * height))
     return _Truth(inside.tolist(), label, bool(one.get("iscrowd", 0)), area)
+
+
+def _read_bbox(one: Mapping[str, Any], where: str) -> list[float]:
+    """Returns x, y, width and height; raises DataError if they are not four finite numbers."""
+    try:
+        box = [float(number) for number in one["bbox"]]
+    except (TypeError, ValueError):
+        box = []
+    if len(box) != 4 or not all(map(math.isfinite, box)):
+        raise DataError(f"{where} has bbox={one['bbox']!r:.80}, not x, y, width and height.")
+    return box

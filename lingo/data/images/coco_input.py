@@ -25,7 +25,7 @@ from lingo.data.index import Progress
 from lingo.data.sources.files import DataError, open_file
 from lingo.ops import random
 from lingo.ops.image.box import Box
-from lingo.ops.image.boxes import crop_boxes, flip_boxes, is_mirrored, min_iou_box
+from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, is_mirrored, min_iou_box
 
 
 class CocoInput(IndexedInput):
@@ -169,11 +169,11 @@ class CocoInput(IndexedInput):
         found = self._annotations
         own = slice(*found.starts[index : index + 2])
         boxes, labels = found.boxes[own], found.labels[own]
-        height, width = size = tuple(found.image_sizes[index].tolist())
+        height, width = found.image_sizes[index].tolist()
         box = Box(0, 0, height, width)
         if self.p.random_crop:
-            box = min_iou_box(size, boxes, labels, key)
-            boxes, labels = crop_boxes(boxes, labels, box, size)
+            box = min_iou_box((height, width), boxes, labels, key)
+            boxes, labels = crop_boxes(boxes, labels, box, (height, width))
         mirrored = is_mirrored(key, rate=self.p.flip_rate)
         if mirrored:
             boxes = flip_boxes(boxes, labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lingo.ops.image.boxes import BoxedImage, flip_boxed, min_iou_crop
+from lingo.ops.image.boxed_image import BoxedImage, flip_boxed, min_iou_crop
 from lingo.ops.image.color import (
     adjust_brightness,
     adjust_contrast,

@@ -16,7 +16,7 @@ from lingo.data.images.view import Window
 from lingo.data.sources.files import DataError
 from lingo.metrics.mean_average_precision import coco_detections
 from lingo.ops import random
-from lingo.ops.image.boxes import crop_boxes, flip_boxes, min_iou_box
+from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, min_iou_box
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 from tests.lingo.data.images.pictures import encode, picture
 

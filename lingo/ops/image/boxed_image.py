@@ -79,7 +79,11 @@ def flip_boxed(example: BoxedImage, key: random.Key, *, rate: float = 0.5) -> Bo
 
 
 def is_mirrored(key: random.Key, *, rate: float) -> bool:
-    """Returns whether `flip` mirrors the image of a key; raises ValueError for another rate."""
+    """Returns whether `flip` mirrors the image of a key; raises ValueError for another rate.
+
+    >>> is_mirrored(random.root_key(0), rate=0.0)
+    False
+    """
     check_rate(rate)
     return bool(draw(key, "flip") < rate)
 
@@ -141,6 +145,10 @@ def min_iou_box(
         boxes: float32 [N, 4], in 0..1.
         labels: int32 [N]; boxes of label 0 are no objects.
         key: of this image.
+
+    >>> one = np.array([[0.2, 0.2, 0.6, 0.6]], "f"), np.array([1], "i")
+    >>> min_iou_box((300, 400), *one, random.root_key(3))
+    Box(row=7, column=23, height=290, width=372)
     """
     height, width = size
     whole = Box(0, 0, height, width)

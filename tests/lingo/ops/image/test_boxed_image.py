@@ -7,7 +7,7 @@ import pytest
 
 from lingo.ops import random
 from lingo.ops.image.box import Box
-from lingo.ops.image.boxes import (
+from lingo.ops.image.boxed_image import (
     BoxedImage,
     crop_boxes,
     flip_boxed,
