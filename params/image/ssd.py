@@ -30,7 +30,6 @@ from tasks.detection.task import ObjectDetection
 NUM_CLASSES = 80  # of COCO
 TRAIN_IMAGES = 117_266  # of COCO's of 2017, those with a box
 EVAL_IMAGES = 5000
-LARGEST_EVAL_BATCH = 256
 
 
 @experiment
@@ -96,7 +95,7 @@ def _inputs(folder: str | None, batch_size: int) -> dict[str, Any]:
             for part in ("train2017", "val2017")
         )
         train.set(random_crop=True, flip_rate=0.5)
-    heldout.set(batch_size=min(batch_size, LARGEST_EVAL_BATCH), repeat=False)
+    heldout.set(batch_size=batch_size, repeat=False)
     return {"train_input": train.set(batch_size=batch_size), "eval_inputs": {"heldout": heldout}}
 
 
