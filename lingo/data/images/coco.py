@@ -145,7 +145,9 @@ def _read_truth(
     inside = (corners.clip(0, size) / size).ravel()
     if not (inside[:2] < inside[2:]).all():
         return None
-    area = float(one.get("area", width * height))
+    area = one.get("area", width * height)
+    if not isinstance(area, (int, float)):
+        raise DataError(f"{where} has area={area!r:.80}, not a number of pixels.")
     return _Truth(inside.tolist(), label, bool(one.get("iscrowd", 0)), area)
 
 

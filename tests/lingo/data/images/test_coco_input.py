@@ -177,6 +177,7 @@ def test_the_fingerprint_tells_annotations_and_images_apart(root):
         (("annotations", 3, "bbox"), [30, 10, 5, "x"], "not x, y, width and height"),
         (("annotations", 3, "bbox"), [30, 10, 5, float("nan")], "not x, y, width and height"),
         (("annotations", 3, "bbox"), None, "entry 3 of 'annotations' has bbox=None, not of type l"),
+        (("annotations", 0, "area"), "9", "annotation 1 has area='9', not a number of pixels"),
         (("images", 1, "id"), 42, "has two images of the id 42"),
         (("images", 1, "height"), 0, "image 7 has no pixels"),
         (("images", 1, "file_name"), 3, "entry 1 of 'images' has file_name=3, not of type str"),
