@@ -15,7 +15,6 @@ from tools.studies.__main__ import RESULTS
 from tools.studies.page import fill_tables
 from tools.studies.trial import Results, Trial, identity, over_seeds
 
-
 LEVELS = {"LeNet-5": 1, "ResNet": 4}
 """By how many levels the furthest logit of a network in 8 bits is from training's."""
 
