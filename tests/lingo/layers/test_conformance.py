@@ -115,6 +115,7 @@ PAIRS.all(nn.Attention).set(positions=SHARED_BIAS)
 EXPERT = nn.FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
 MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
 IMAGES = {"x": floats(B, 6, 5, D)}
+VOLUMES = {"x": floats(B, 4, 3, 2, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
@@ -147,6 +148,14 @@ CASES: dict[type[Layer], Case] = {
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
+    nn.Conv3D: Case(
+        nn.Conv3D.params(dim=D, output_dim=4, kernel=(3, 2, 1), stride=2, use_bias=True), VOLUMES
+    ),
+    nn.ConvNorm3D: Case(nn.ConvNorm3D.params(dim=D, output_dim=4), VOLUMES),
+    nn.EnlargingConv3D: Case(nn.EnlargingConv3D.params(dim=D, output_dim=4), VOLUMES),
+    nn.MaxPool3D: Case(nn.MaxPool3D.params(), VOLUMES),
+    nn.Resize: Case(nn.Resize.params(size=(3, 7)), IMAGES),
+    nn.UNet3D: Case(smooth(nn.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)), VOLUMES),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),
