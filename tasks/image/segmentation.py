@@ -91,8 +91,9 @@ class Segmentation(Task):
 
     def _losses(self, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the mean cross-entropy of the voxels of each volume, float32 [B]."""
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
-        return _sum_volumes(losses) / self._voxels()
+        # Not TensorFlow's own, which flattens logits: devices with parts of them would gather all.
+        right = tf.reduce_sum(logits * tf.one_hot(batch["labels"], self.p.num_classes), axis=-1)
+        return _sum_volumes(tf.reduce_logsumexp(logits, axis=-1) - right) / self._voxels()
 
 
 def _sum_volumes(x: tf.Tensor) -> tf.Tensor:

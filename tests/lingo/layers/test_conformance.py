@@ -31,6 +31,7 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -124,6 +125,7 @@ NETWORK = [
     nn.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
 PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
+VOXELS = {"images": VOLUMES["x"], "labels": integers(3, B, 4, 3, 2)}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -261,6 +263,13 @@ CASES: dict[type[Layer], Case] = {
     SequenceToSequence: Case(
         SequenceToSequence.params(model=PAIRS, vocab_size=7, z_loss=1e-3, chunk_size=2),
         {"batch": TOKENS | SOURCE},
+        method="loss",
+    ),
+    Segmentation: Case(
+        Segmentation.params(
+            model=nn.Conv3D.params(dim=D, output_dim=3), num_classes=3, volume_shape=(4, 3, 2, D)
+        ),
+        {"batch": {**VOXELS, "weights": np.ones(B, "f")}},
         method="loss",
     ),
     nn.SeparableConv2D: Case(

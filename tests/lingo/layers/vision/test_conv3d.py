@@ -10,9 +10,9 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.tree import initial_values
 from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
 from lingo.layers.vision.unet import UNet3D
+from lingo.learner.state import initial_value
 
 VOLUME = np.random.default_rng(0).normal(size=[2, 5, 4, 3, 2]).astype("f")
 
@@ -77,7 +77,7 @@ def test_the_network_of_the_paper_has_its_weights():
 def test_a_u_net_labels_each_voxel_of_any_size(num_levels):
     layer = UNet3D.params(dim=2, num_classes=3, width=2, num_levels=num_levels).build()
     states = {path: np.ones(spec.program_shape, "f") for path, spec in layer.states().items()}
-    values = initial_values(layer)
+    values = {path: initial_value(spec, 0) for path, spec in layer.weights().items()}
     y, _ = context.apply(layer, values, tf.constant(VOLUME), call={"state": states})
     assert tuple(y.shape) == layer.output_shape(VOLUME.shape) == (2, 5, 4, 3, 3)
 
