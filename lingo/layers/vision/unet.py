@@ -71,16 +71,16 @@ class UNet3D(Layer):
         dims = [2 * p.width * 2**level for level in range(p.num_levels)]
         inputs = [p.dim, *dims]
         self.pool = p.pool.build()
-        self.down: list[Layer] = []  # two for each level
-        for before, dim in zip(inputs, dims, strict=False):
-            self.down.append(p.unit.build(dim=before, output_dim=dim // 2))
-            self.down.append(p.unit.build(dim=dim // 2, output_dim=dim))
-        self.enlarge: list[Layer] = []  # from the smallest volume to the largest
-        self.up: list[Layer] = []  # two for each of them
-        for below, dim in reversed(list(zip(dims[1:], dims, strict=False))):
-            self.enlarge.append(p.enlarge.build(dim=below, output_dim=below))
-            self.up.append(p.unit.build(dim=below + dim, output_dim=dim))
-            self.up.append(p.unit.build(dim=dim, output_dim=dim))
+        down = [
+            maps
+            for before, dim in zip(inputs, dims, strict=False)
+            for maps in ((before, dim // 2), (dim // 2, dim))
+        ]
+        ways_up = list(reversed(list(zip(dims[1:], dims, strict=False))))
+        up = [maps for below, dim in ways_up for maps in ((below + dim, dim), (dim, dim))]
+        self.down = [p.unit.build(dim=before, output_dim=after) for before, after in down]
+        self.enlarge = [p.enlarge.build(dim=below, output_dim=below) for below, _ in ways_up]
+        self.up = [p.unit.build(dim=before, output_dim=after) for before, after in up]
         self.conv = p.conv.build(dim=dims[0], output_dim=p.num_classes, kernel=(1, 1, 1))
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:

@@ -126,7 +126,8 @@ def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
 
 
 def resnet() -> Params:
-    layers = resnet_layers(num_layers=14, num_classes=3, width=4, channels=1)
+    layers = resnet_layers(num_layers=18, num_classes=3, width=4, channels=1)
+    layers = [*layers[:3], layers[4], layers[-1].set(dim=8)]  # the stem and a block of two stages
     model = nn.Chain.params(layers=layers)
     model.all(nn.BatchNorm).set(statistics_over=2, epsilon=0.1)
     return ImageClassification.params(model=model, num_classes=3, image_shape=(10, 9, 1))
