@@ -15,7 +15,7 @@ from tasks.image.segmentation import Segmentation
 
 @experiment
 def blobs(num_levels: int = 2):
-    """A U-Net of two levels, 21,995 weights, tells solid balls from hollow ones in 16^3 voxels.
+    """A U-Net of two levels, 60,507 weights, tells solid balls from hollow ones in 16^3 voxels.
 
     lingo train --exp=image.unet.blobs --logdir=runs/blobs
     """

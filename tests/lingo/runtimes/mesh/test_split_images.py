@@ -70,7 +70,7 @@ def compute(layers: dict[str, Any], rules: Any, values: Any, states: Any, x: Any
             y, _ = context.apply(
                 _Root(layer), values[name], x, call={**call, "state": states[name]}
             )
-            total = tf.reduce_sum(tf.sin(3 * y))  # of another gradient for each element
+            total = tf.reduce_sum(tf.sin(y))  # of another gradient for each element
         results[name] = {"y": y, "gradients": tape.gradient(total, (x, values[name]))}
     return results
 
@@ -94,7 +94,9 @@ def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     draw = np.random.default_rng(0)
     values, states = (
         {
-            name: {path: draw.normal(size=spec.program_shape).astype("f") for path, spec in specs}
+            name: {
+                path: draw.normal(0, 0.3, spec.program_shape).astype("f") for path, spec in specs
+            }
             for name, specs in all_specs.items()
         }
         for all_specs in (
@@ -118,7 +120,7 @@ def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     for name in layers:
         tf.nest.map_structure(
             lambda one, many, name=name: np.testing.assert_allclose(
-                many, one, rtol=1e-4, atol=2e-5, err_msg=name
+                many, one, rtol=1e-4, atol=1e-5 * max(1, np.abs(one).max()), err_msg=name
             ),
             expected[name],
             found[name],
