@@ -9,9 +9,11 @@ from lingo.data.document_source import DocumentSource, InstalledSource, TextFile
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face import HuggingFaceTokenizer
 from lingo.data.images.blob_input import BlobInput
+from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.digits import Digits
 from lingo.data.images.encoded import EncodedImages
 from lingo.data.images.glyph_input import GlyphInput
+from lingo.data.images.glyph_scene_input import GlyphSceneInput
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_input import ImageInput
@@ -44,6 +46,7 @@ __all__ = [
     "BucketedInput",
     "ByteTokenizer",
     "CentralView",
+    "CocoInput",
     "DatasetInput",
     "Digits",
     "Docstrings",
@@ -52,6 +55,7 @@ __all__ = [
     "EncodedImages",
     "ExampleInput",
     "GlyphInput",
+    "GlyphSceneInput",
     "HuggingFaceTokenizer",
     "ImageFileInput",
     "ImageFolder",

@@ -78,6 +78,7 @@ from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 from lingo.layers.vision.resize import Resize
 from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
+from lingo.layers.vision.ssd import ExtraMap, Ssd
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.transposed_conv import TransposedConv2D
 from lingo.layers.vision.unet import ConvNorm3D, UNet3D
@@ -116,6 +117,7 @@ __all__ = [
     "Embedding",
     "EnlargingConv3D",
     "ExpertChoiceRouter",
+    "ExtraMap",
     "FactorizedReduction",
     "FakeQuantizationSchedule",
     "FanIn",
@@ -174,6 +176,7 @@ __all__ = [
     "SinusoidPositions",
     "SoftmaxHead",
     "SqueezeExcite",
+    "Ssd",
     "Stack",
     "StochasticDepth",
     "SwitchRouter",

@@ -79,18 +79,18 @@ class BlobInput(IndexedInput):
         noise = random.uniform(random.fold(keys, 1), size, size, size) - 0.5
         images = np.float32(p.noise * 12**0.5) * noise  # of which 12 ** -0.5 deviates
         labels = np.zeros(images.shape, np.int32)
-        places = (np.stack(np.indices([size] * 3), axis=-1) + 0.5) / size  # [D, H, W, 3]
+        places = (np.moveaxis(np.indices([size] * 3), 0, -1) + 0.5) / size  # [D, H, W, 3]
         low, high = _RADII
-        for volume, label, blobs in zip(images, labels, drawn, strict=True):
-            is_bright = np.zeros(volume.shape, bool)
+        for i, blobs in enumerate(drawn):
+            is_bright = np.zeros([size] * 3, bool)
             for blob in blobs:
                 radii = low + (high - low) * blob[3:6]
                 centre = radii + (1 - 2 * radii) * blob[:3]
                 distance = np.linalg.norm((places - centre) / radii, axis=-1)
                 inside, is_hollow = distance < 1, blob[6] < 0.5
                 is_bright[inside] = (distance[inside] > _SHELL) | (not is_hollow)
-                label[inside] = 2 if is_hollow else 1
-            volume += is_bright
+                labels[i][inside] = 2 if is_hollow else 1
+            images[i] += is_bright
         return {"images": images[..., None], "labels": labels}
 
     def fingerprint(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from lingo.layers.vision.split_image import (
     is_split,
     num_parts_of,
     split_again,
+    static_sizes,
     window_slices,
 )
 from lingo.layers.vision.window import Padding, count_windows
@@ -70,12 +71,12 @@ class AveragePool(Pool):
         p = self.p
         if not is_split(x):
             return tf.nn.avg_pool2d(x, p.window, p.stride, p.padding)
-        image = [int(size) for size in x.shape[1:-1]]
+        image = static_sizes(x)
         whole = [
             self._reaches_far(*axis) for axis in zip(image, p.window, num_parts_of(2), strict=True)
         ]
         y = tf.nn.avg_pool2d(annotate_image(x, whole=whole), p.window, p.stride, p.padding)
-        return split_again(y, y.shape[1:-1], None, whole=whole)
+        return split_again(y, static_sizes(y), None, whole=whole)
 
     def _reaches_far(self, size: int, window: int, num_parts: int) -> bool:
         """Whether windows need rows from further away than the next device."""

@@ -13,7 +13,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
-from lingo.layers.vision.split_image import annotate_image
+from lingo.layers.vision.split_image import annotate_image, static_sizes
 
 
 class Resize(Layer):
@@ -33,7 +33,7 @@ class Resize(Layer):
         """Returns [B, H', W', C], in the layer's dtype, for images x [B, H, W, C]."""
         x = tf.cast(x, self.p.dtype)
         for equation, axis in (("bhwc,ih->biwc", 1), ("bhwc,jw->bhjc", 2)):
-            matrix = resize_matrix(int(x.shape[axis]), self.p.size[axis - 1], self.p.method)
+            matrix = resize_matrix(static_sizes(x)[axis - 1], self.p.size[axis - 1], self.p.method)
             x = tf.einsum(equation, x, tf.cast(matrix, x.dtype))
         return annotate_image(x)
 

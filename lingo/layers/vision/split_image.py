@@ -69,6 +69,12 @@ def num_parts_of(num_axes: int) -> tuple[int, ...]:
     return tuple(rules.parts(name) if rules else 1 for name in _AXES[-num_axes:])
 
 
+def static_sizes(x: tf.Tensor) -> list[int]:
+    """Returns the size of each axis of images x [B, ..., C], which are known before they run."""
+    shape: Any = x.shape
+    return [int(size) for size in shape[1:-1]]
+
+
 def is_split(x: tf.Tensor) -> bool:
     """Whether the rules of the call in progress split an axis of images x [B, ..., C]."""
     return max(num_parts_of(len(x.shape) - 2)) > 1
@@ -90,7 +96,7 @@ def convolve(
     """
     if not is_split(x):
         return annotate_image(compute(x, windows.padding), channels[1])
-    image = [int(size) for size in x.shape[1:-1]]
+    image = static_sizes(x)
     around = windows.padding_sizes(image)
     whole, padded = [False] * len(image), list(image)
     for i, num_parts in enumerate(num_parts_of(len(image))):
@@ -112,7 +118,7 @@ def convolve(
 
 def pad_end(x: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
     """Returns images x, [B, ..., C] of any type, with zeros behind the end of axes, to sizes."""
-    ends = [(0, size - int(n)) for size, n in zip(sizes, x.shape[1:-1], strict=True)]
+    ends = [(0, size - n) for size, n in zip(sizes, static_sizes(x), strict=True)]
     return tf.pad(x, [(0, 0), *ends, (0, 0)]) if any(map(any, ends)) else x
 
 
@@ -126,7 +132,7 @@ def split_again(
     y = annotate_image(y, channels, whole=whole)
     if not whole:
         return y
-    if list(y.shape[1:-1]) != list(sizes):
+    if static_sizes(y) != list(sizes):
         y = y[:, *map(slice, sizes)]
     return annotate_image(y, channels)
 
@@ -138,7 +144,7 @@ def window_slices(
 
     Images x are [B, ..., C], of any type; around them is `fill`.
     """
-    image = [int(size) for size in x.shape[1:-1]]
+    image = static_sizes(x)
     around, counts = windows.padding_sizes(image), windows.count(image)
     if any(map(any, around)):
         x = tf.pad(x, [[0, 0], *around, [0, 0]], constant_values=fill)

@@ -19,6 +19,7 @@ from lingo.layers.vision.split_image import (
     num_parts_of,
     pad_end,
     split_again,
+    static_sizes,
 )
 from lingo.layers.vision.window import Padding
 from lingo.ops.shape import sizes_of
@@ -78,7 +79,7 @@ class TransposedConv2D(Layer):
         """
         if not is_split(x):
             return x, []
-        p, sizes, whole = self.p, [int(n) for n in x.shape[1:-1]], [False, False]
+        p, sizes, whole = self.p, static_sizes(x), [False, False]
         for i, num_parts in enumerate(num_parts_of(len(sizes))):
             if num_parts > 1:
                 part = -(-sizes[i] // num_parts)

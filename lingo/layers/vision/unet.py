@@ -79,7 +79,7 @@ class UNet3D(Layer):
         ways_up = list(reversed(list(zip(dims[1:], dims, strict=False))))
         up = [maps for below, dim in ways_up for maps in ((below + dim, dim), (dim, dim))]
         self.down = [p.unit.build(dim=before, output_dim=after) for before, after in down]
-        self.enlarge = [p.enlarge.build(dim=below, output_dim=below) for below, _ in ways_up]
+        self.enlargements = [p.enlarge.build(dim=below, output_dim=below) for below, _ in ways_up]
         self.up = [p.unit.build(dim=before, output_dim=after) for before, after in up]
         self.conv = p.conv.build(dim=dims[0], output_dim=p.num_classes, kernel=(1, 1, 1))
 
@@ -91,7 +91,7 @@ class UNet3D(Layer):
             x = self.down[i + 1](self.down[i](x))
             levels.append(x)
         x = levels.pop()
-        for i, enlarge in enumerate(self.enlarge):
+        for i, enlarge in enumerate(self.enlargements):
             same = levels.pop()
             _, depth, height, width, _ = same.shape
             x = annotate_image(enlarge(x)[:, :depth, :height, :width])
@@ -113,7 +113,7 @@ class UNet3D(Layer):
                 shape = unit.output_shape(shape)
             shapes.append(shape)
         below = shapes.pop()
-        for i, enlarge in enumerate(self.enlarge):
+        for i, enlarge in enumerate(self.enlargements):
             total += enlarge.flops(below)
             *volume, dim = shapes.pop()
             shape = (*volume, dim + below[-1])
