@@ -8,6 +8,7 @@ from lingo.data.dataset_input import DatasetInput
 from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face import HuggingFaceTokenizer
+from lingo.data.images.blob_input import BlobInput
 from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.digits import Digits
 from lingo.data.images.encoded import EncodedImages
@@ -41,6 +42,7 @@ from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 __all__ = [
     "ArrayInput",
+    "BlobInput",
     "BucketedInput",
     "ByteTokenizer",
     "CentralView",

@@ -16,6 +16,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from lingo.layers.vision.split_image import annotate_image
 from lingo.learner.task import Batch, Task
 from lingo.metrics.classification import confusion, top_k_accuracy
 from lingo.metrics.media import Media
@@ -165,7 +166,8 @@ class ImageClassification(Task):
     def _logits(self, batch: Batch) -> tf.Tensor:
         """Returns the logits of a batch's images, [B, K], any float type."""
         images = self._flip(batch["images"])
-        logits = self.model(normalize_levels(images, mean=self.p.mean, std=self.p.std))
+        images = normalize_levels(images, mean=self.p.mean, std=self.p.std)
+        logits = self.model(annotate_image(images))
         self._check_logits(logits.shape)
         return logits
 

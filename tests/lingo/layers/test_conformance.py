@@ -32,6 +32,7 @@ from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
 from tasks.detection.task import ObjectDetection
+from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -116,6 +117,7 @@ PAIRS.all(nn.Attention).set(positions=SHARED_BIAS)
 EXPERT = nn.FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
 MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
 IMAGES = {"x": floats(B, 6, 5, D)}
+VOLUMES = {"x": floats(B, 4, 3, 2, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
@@ -124,6 +126,7 @@ NETWORK = [
     nn.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
 PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
+VOXELS = {"images": VOLUMES["x"], "labels": integers(3, B, 4, 3, 2)}
 DETECTOR = nn.Ssd.params(
     trunk=smooth(nn.ConvNorm.params(dim=1, output_dim=4, stride=2)),
     extras=[nn.ExtraMap.params(dim=4, hidden_dim=5, output_dim=4)],
@@ -160,6 +163,14 @@ CASES: dict[type[Layer], Case] = {
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
+    nn.Conv3D: Case(
+        nn.Conv3D.params(dim=D, output_dim=4, kernel=(3, 2, 1), stride=2, use_bias=True), VOLUMES
+    ),
+    nn.ConvNorm3D: Case(nn.ConvNorm3D.params(dim=D, output_dim=4), VOLUMES),
+    nn.EnlargingConv3D: Case(nn.EnlargingConv3D.params(dim=D, output_dim=4), VOLUMES),
+    nn.MaxPool3D: Case(nn.MaxPool3D.params(), VOLUMES),
+    nn.Resize: Case(nn.Resize.params(size=(3, 7)), IMAGES),
+    nn.UNet3D: Case(smooth(nn.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)), VOLUMES),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),
@@ -271,6 +282,13 @@ CASES: dict[type[Layer], Case] = {
     SequenceToSequence: Case(
         SequenceToSequence.params(model=PAIRS, vocab_size=7, z_loss=1e-3, chunk_size=2),
         {"batch": TOKENS | SOURCE},
+        method="loss",
+    ),
+    Segmentation: Case(
+        Segmentation.params(
+            model=nn.Conv3D.params(dim=D, output_dim=3), num_classes=3, volume_shape=(4, 3, 2, D)
+        ),
+        {"batch": {**VOXELS, "weights": np.ones(B, "f")}},
         method="loss",
     ),
     nn.SeparableConv2D: Case(
