@@ -76,6 +76,7 @@ from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
 from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
+from lingo.layers.vision.ssd import ExtraMap, Ssd
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.transposed_conv import TransposedConv2D
 from lingo.layers.wrap.lora import Lora
@@ -110,6 +111,7 @@ __all__ = [
     "Dropout",
     "Embedding",
     "ExpertChoiceRouter",
+    "ExtraMap",
     "FactorizedReduction",
     "FakeQuantizationSchedule",
     "FanIn",
@@ -166,6 +168,7 @@ __all__ = [
     "SinusoidPositions",
     "SoftmaxHead",
     "SqueezeExcite",
+    "Ssd",
     "Stack",
     "StochasticDepth",
     "SwitchRouter",

@@ -31,6 +31,7 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.detection.task import ObjectDetection
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -123,6 +124,18 @@ NETWORK = [
     nn.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
 PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
+DETECTOR = nn.Ssd.params(
+    trunk=smooth(nn.ConvNorm.params(dim=1, output_dim=4, stride=2)),
+    extras=[nn.ExtraMap.params(dim=4, hidden_dim=5, output_dim=4)],
+    scales=(2.0, 3.0, 5.0),
+    ratios=((2.0,), ()),
+)
+SCENES = {
+    "images": floats(B, 6, 5, 1),
+    "boxes": np.array([[[0, 0, 0.5, 0.4], [0.2, 0.3, 1, 1]], [[0.4, 0.5, 0.7, 0.9]] * 2], "f"),
+    "box_labels": np.array([[1, 2], [3, 0]], "i"),
+    "weights": np.ones(B, "f"),
+}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -164,6 +177,7 @@ CASES: dict[type[Layer], Case] = {
     EncoderDecoder: Case(
         PAIRS.copy().set(vocab_size=7), DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]}
     ),
+    nn.ExtraMap: Case(nn.ExtraMap.params(dim=D, hidden_dim=5, output_dim=4), IMAGES),
     nn.ExpertChoiceRouter: routed(nn.ExpertChoiceRouter, z_loss=0.1),
     nn.FactorizedReduction: Case(nn.FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
     nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
@@ -211,6 +225,11 @@ CASES: dict[type[Layer], Case] = {
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
+    ObjectDetection: Case(
+        ObjectDetection.params(model=DETECTOR, num_classes=3, image_shape=(6, 5, 1)),
+        {"batch": SCENES},
+        method="loss",
+    ),
     nn.PatchEmbedding: Case(
         nn.PatchEmbedding.params(dim=1, output_dim=D, patch=2), {"x": floats(B, 4, 6, 1)}
     ),
@@ -269,6 +288,9 @@ CASES: dict[type[Layer], Case] = {
         Stack.params(
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2
         )
+    ),
+    nn.Ssd: Case(
+        DETECTOR.copy().set(num_classes=3, image_shape=(6, 5, 1)), {"x": SCENES["images"]}
     ),
     nn.StochasticDepth: Case(nn.StochasticDepth.params(rate=0.5), {"branch": floats(B, T, D)}),
     nn.SwitchRouter: routed(nn.SwitchRouter, jitter=0.1, priority="gate"),
