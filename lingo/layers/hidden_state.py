@@ -36,7 +36,8 @@ _HARMLESS = {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
-    "CollectiveReduceV2",  # a sum over replicas; its variable only orders it among others
+    "CollectiveGatherV2",  # of chunks of replicas; its variable only orders it among others
+    "CollectiveReduceV2",  # a sum over replicas; likewise
     "CudnnRNN",  # random only with a dropout of its own, which neither TensorFlow nor Keras sets
     "CudnnRNNBackprop",
     "CudnnRNNBackpropV2",

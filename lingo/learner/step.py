@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -40,9 +40,12 @@ from lingo.learner.task import (
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import Update, select
+from lingo.optim.optimizer import Update, Weight, select
 
 T = TypeVar("T")
+
+Slots: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The slots of all weights: program path -> {slot: tensor}."""
 
 IS_CAUSAL = "is_causal"
 """The first part of the names of what `decode_batch` finds out about layers."""
@@ -75,13 +78,32 @@ class Placement:
         """Returns `function()`, computed between two calls of `total`: a runtime may compile it."""
         return function()
 
-    def shard_for_update(self, where: str, value: tf.Tensor) -> tf.Tensor:
-        """Returns a weight, or its gradient, float32 of any shape, split for the optimizer."""
-        return value
+    def update_weight(self, weight: Weight) -> Weight:
+        """Returns a weight's description as the optimizer gets it: perhaps with a `part`."""
+        return weight
 
-    def shard_for_storage(self, where: str, value: tf.Tensor) -> tf.Tensor:
-        """Returns a weight after its update, of any shape, split as it is between steps."""
-        return value
+    def shard_for_update(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns weights, or their gradients, by path, split for the optimizer.
+
+        They are float32 of their shapes; the results are as `update_weight` says.
+        """
+        return dict(values)
+
+    def shard_for_storage(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns weights after their update, by path, in their shapes, as between steps."""
+        return dict(values)
+
+    def slots_for_update(self, slots: Slots) -> Slots:
+        """Returns all slots as the optimizer gets them, from what is kept between steps."""
+        return slots
+
+    def slots_for_storage(self, slots: Slots) -> Slots:
+        """Returns what is kept of all slots after the update."""
+        return slots
+
+    def total_of_parts(self, sums: T) -> T:
+        """Returns a structure of sums over what `shard_for_update` returns, over all of it."""
+        return sums
 
     def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
         """Returns a context whose tensors are on the device of a weight or state; "": the step."""
@@ -288,15 +310,19 @@ def update(
         `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
             `finite.quantity_names` of the first quantity that is not finite.
     """
-    weights, old = learner.weights(), (state.weights, state.slots, state.state)
-    gradients = {where: place.shard_for_update(where, g) for where, g in sums["gradients"].items()}
+    old = (state.weights, state.slots, state.state)
+    weights = {where: place.update_weight(weight) for where, weight in learner.weights().items()}
+    gradients = place.shard_for_update(sums["gradients"])
     gradients = _zero_frozen(learner, gradients, place)
-    squares = finite.square_sums(weights, gradients)
+    squares = place.total_of_parts(finite.square_sums(weights, gradients))
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    new = _apply_gradients(learner, state, clipped, sums["batch_statistics"], rates, place)
-    check = finite.check_finite(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
+    moved = _apply_gradients(learner, weights, state, clipped, rates, place)
+    new = _average_statistics(learner, state, moved, sums["batch_statistics"], place)
+    check = finite.check_finite(
+        learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
+    )
     after = TrainState(state.step + 1, *place.select(check.is_finite, new, old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
@@ -327,22 +353,43 @@ def _zero_frozen(
 
 def _apply_gradients(
     learner: Learner,
+    weights: Mapping[str, Weight],
     state: TrainState,
     gradients: Mapping[str, Any],
-    batch_statistics: Mapping[str, Any],
     rates: Mapping[str, Any],
     place: Placement,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], Slots]:
+    """Returns all weights, and the slots of each by name, after the update."""
     optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
-    weights, slots, moving = {}, {}, {}
-    for where, weight in learner.weights().items():
-        old = {k: v for k, v in state.slots[where].items() if k != EMA}
-        value = place.shard_for_update(where, state.weights[where])
-        update = Update(weight, value, gradients[where], old, state.step, rates)
+    before, slots = place.shard_for_update(state.weights), place.slots_for_update(state.slots)
+    after, slots_after = {}, {}
+    for where, weight in weights.items():
+        old = {k: v for k, v in slots[where].items() if k != EMA}
+        update = Update(weight, before[where], gradients[where], old, state.step, rates)
         new = optimizer.update(update)
-        weights[where], slots[where] = place.shard_for_storage(where, new.value), dict(new.slots)
+        after[where], kept = new.value, dict(new.slots)
         if ema_decay is not None:
-            slots[where][EMA] = _average(state.slots[where][EMA], new.value, ema_decay)
+            kept[EMA] = _average(slots[where][EMA], new.value, ema_decay)
+        if weight.part is not None:  # 0 / 0, with an epsilon of 0, is not to be found in an element
+            after[where] = weight.part.without_padding(new.value)
+            kept = {
+                k: weight.part.without_padding(v) if v.shape == new.value.shape else v
+                for k, v in kept.items()
+            }
+        slots_after[where] = kept
+    return place.shard_for_storage(after), place.slots_for_storage(slots_after)
+
+
+def _average_statistics(
+    learner: Learner,
+    state: TrainState,
+    moved: tuple[dict[str, Any], Slots],
+    batch_statistics: Mapping[str, Any],
+    place: Placement,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Returns weights, slots and moving statistics after the update, from the first two."""
+    weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
+    moving, ema_decay = {}, learner.optimizer.p.ema_decay
     for where, spec in learner.task.states().items():
         old = state.state[where]
         if where in batch_statistics and spec.decay is not None:
@@ -351,8 +398,10 @@ def _apply_gradients(
             mean = tf.math.divide_no_nan(total, weight)
             old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
         moving[where] = old
-        if ema_decay is not None:
-            slots[where] = {EMA: _average(state.slots[where][EMA], old, ema_decay)}
+    if ema_decay is not None:
+        values = place.shard_for_update(moving)
+        for where, value in values.items():
+            slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_decay)}
     return weights, slots, moving
 
 

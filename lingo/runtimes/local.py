@@ -257,9 +257,12 @@ class StagePlacement(Placement):
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:
         return on_device_of_inputs(self._first)
 
-    def shard_for_update(self, where: str, value: Any) -> Any:
-        with self.device_scope(where):
-            return tf.identity(value)
+    def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        here = {}
+        for where, value in values.items():
+            with self.device_scope(where):
+                here[where] = tf.identity(value)
+        return here
 
     def select(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
         selected: Any = tuple({} for _ in new)
