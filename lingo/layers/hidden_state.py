@@ -36,8 +36,7 @@ _HARMLESS = {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
-    "CollectiveGatherV2",  # of chunks of replicas; its variable only orders it among others
-    "CollectiveReduceV2",  # a sum over replicas; likewise
+    "CollectiveReduceV2",  # a sum over replicas; its variable only orders it among others
     "CudnnRNN",  # random only with a dropout of its own, which neither TensorFlow nor Keras sets
     "CudnnRNNBackprop",
     "CudnnRNNBackpropV2",

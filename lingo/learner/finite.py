@@ -87,12 +87,15 @@ def check_finite(
     """Checks every tensor that a step computes, with the results of `local_sums` and `square_sums`.
 
     `norm` is that of all gradients, a float32 scalar; `new` are weights, slots and state after the
-    update, with the shapes of `TrainState` or in rows. `total` adds up a list of sums of slots over
-    the devices that have parts of them.
+    update, with the shapes of `TrainState` or in rows. `total` adds up sums over the devices
+    that have parts of weights and slots.
     """
     weights, slots, state = new
-    slot_sums = total(
-        [_sum_per_layer(where, slots[where][slot]) for where, slot in _slots(learner)]
+    weight_sums, slot_sums = total(
+        (
+            [_sum_per_layer(where, weights[where]) for where in learner.weights()],
+            [_sum_per_layer(where, slots[where][slot]) for where, slot in _slots(learner)],
+        )
     )
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
     rest = [
@@ -100,7 +103,7 @@ def check_finite(
         *(_sum_statistic(where, sums["batch_statistics"]) for where in learner.task.states()),
         *(squares[where] for where in reversed(list(learner.weights()))),
         norm,
-        *(_sum_per_layer(where, weights[where]) for where in learner.weights()),
+        *weight_sums,
         *slot_sums,
         *(_sum_per_layer(where, state[where]) for where in learner.task.states()),
     ]

@@ -13,9 +13,8 @@ a program stacks the tensors of identical layers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -23,10 +22,10 @@ from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context, path
-from lingo.layers.context import Rules
 from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.layer import Layer
 from lingo.learner import finite
+from lingo.learner.placement import ONE_DEVICE, Placement, Slots
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import (
     Batch,
@@ -42,83 +41,8 @@ from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
 from lingo.optim.optimizer import Update, Weight, select
 
-T = TypeVar("T")
-
-Slots: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""The slots of all weights: program path -> {slot: tensor}."""
-
 IS_CAUSAL = "is_causal"
 """The first part of the names of what `decode_batch` finds out about layers."""
-
-
-class Placement:
-    """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
-
-    `rules` are the sharding rules for what layers compute, None where nothing is split; `compiled`
-    tells whether XLA compiles that, `weights_ready` and `constant_ranges` what `Call` says of them.
-    """
-
-    rules: Rules | None = None
-
-    def __init__(
-        self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
-    ) -> None:
-        self.compiled = compiled
-        self._fields = {"weights_ready": weights_ready, "constant_ranges": constant_ranges}
-
-    def call_fields(self) -> dict[str, Any]:
-        """Returns the fields of the call context (`Call`) that this placement sets."""
-        return {"rules": self.rules, "compiled": self.compiled, **self._fields}
-
-    def total(self, sums: Any) -> Any:
-        """Returns a structure of tensors, of any shape, summed over replicas: the same on each."""
-        return sums
-
-    def compute(self, function: Callable[[], T]) -> T:
-        """Returns `function()`, computed between two calls of `total`: a runtime may compile it."""
-        return function()
-
-    def update_weight(self, weight: Weight) -> Weight:
-        """Returns a weight's description as the optimizer gets it: perhaps with a `part`."""
-        return weight
-
-    def shard_for_update(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights, or their gradients, by path, split for the optimizer.
-
-        They are float32 of their shapes; the results are as `update_weight` says.
-        """
-        return dict(values)
-
-    def shard_for_storage(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights after their update, by path, in their shapes, as between steps."""
-        return dict(values)
-
-    def slots_for_update(self, slots: Slots) -> Slots:
-        """Returns all slots as the optimizer gets them, from what is kept between steps."""
-        return slots
-
-    def slots_for_storage(self, slots: Slots) -> Slots:
-        """Returns what is kept of all slots after the update."""
-        return slots
-
-    def total_of_parts(self, sums: T) -> T:
-        """Returns a structure of sums over what `shard_for_update` returns, over all of it."""
-        return sums
-
-    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context whose tensors are on the device of a weight or state; "": the step."""
-        return contextlib.nullcontext()
-
-    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context for everything that `update` computes."""
-        return contextlib.nullcontext()
-
-    def select(self, condition: tf.Tensor, new: T, old: T) -> T:
-        """Returns one of two structures of tensors, of any shape: `new` if true, else `old`."""
-        return tf.cond(condition, lambda: new, lambda: old)
-
-
-ONE_DEVICE = Placement()
 
 
 @add_in_order()
@@ -147,7 +71,10 @@ def train_step(
     num_parts = learner.accumulation_steps
     sums = place.total(place.compute(lambda: accumulate_sums(part, batch, num_parts)))
     with tf.name_scope("update"), place.update_scope():
-        return place.compute(lambda: update(learner, state, sums, place))
+        after, report = place.compute(lambda: update(learner, state, sums, place))
+        if place.gathers_weights:  # an exchange, which may have state of its own, as `total`
+            after = after._replace(weights=place.gather_weights(after.weights))
+        return after, report
 
 
 @refuse_hidden_state()
@@ -310,7 +237,8 @@ def update(
         `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
             `finite.quantity_names` of the first quantity that is not finite.
     """
-    old = (state.weights, state.slots, state.state)
+    before = place.shard_for_update(state.weights)
+    old = (before if place.gathers_weights else state.weights, state.slots, state.state)
     weights = {where: place.update_weight(weight) for where, weight in learner.weights().items()}
     gradients = place.shard_for_update(sums["gradients"])
     gradients = _zero_frozen(learner, gradients, place)
@@ -318,7 +246,7 @@ def update(
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    moved = _apply_gradients(learner, weights, state, clipped, rates, place)
+    moved = _apply_gradients(learner, weights, before, state, clipped, rates, place)
     new = _average_statistics(learner, state, moved, sums["batch_statistics"], place)
     check = finite.check_finite(
         learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
@@ -354,15 +282,15 @@ def _zero_frozen(
 def _apply_gradients(
     learner: Learner,
     weights: Mapping[str, Weight],
+    before: Mapping[str, Any],
     state: TrainState,
     gradients: Mapping[str, Any],
     rates: Mapping[str, Any],
     place: Placement,
 ) -> tuple[dict[str, Any], Slots]:
-    """Returns all weights, and the slots of each by name, after the update."""
+    """Returns all weights, from those before in parts, and their slots, after the update."""
     optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
-    before, slots = place.shard_for_update(state.weights), place.slots_for_update(state.slots)
-    after, slots_after = {}, {}
+    slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
     for where, weight in weights.items():
         old = {k: v for k, v in slots[where].items() if k != EMA}
         update = Update(weight, before[where], gradients[where], old, state.step, rates)

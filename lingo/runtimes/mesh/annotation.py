@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
 from lingo.layers.context import Rules
+from lingo.learner.placement import Placement, Slots
 from lingo.learner.state import TrainState
-from lingo.learner.step import Placement, Slots
 from lingo.mesh.flat import Flat
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.split import Split

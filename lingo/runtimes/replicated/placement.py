@@ -12,11 +12,11 @@ TensorFlow has no reduce-scatter for replicas: its all-reduce leaves every repli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
-from lingo.learner.step import Placement, Slots
+from lingo.learner.placement import Placement, Slots
 from lingo.mesh.flat import Flat
 from lingo.optim.flat_part import FlatPart, flatten, unflatten
 from lingo.optim.optimizer import Weight
@@ -67,6 +67,8 @@ class ReplicaPlacement(Placement):
 class ShardedUpdate(ReplicaPlacement):
     """The placement of a replica that updates its chunk of the rows of a layout."""
 
+    gathers_weights = True
+
     def __init__(self, layout: Layout, *, tpu: bool) -> None:
         # XLA cannot compile an update that adds up over replicas; a TPU compiles the whole step.
         super().__init__(xla=False, tpu=tpu)
@@ -85,21 +87,25 @@ class ShardedUpdate(ReplicaPlacement):
             for where, value in values.items()
         }
 
-    def shard_for_storage(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def gather_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
         rows = self._layout.rows
-        chunks = {k: value for k, value in values.items() if rows[k] is not None}
-        gathered = _gather_chunks(list(chunks.values()), [rows[k] for k in chunks])
-        return {**values, **dict(zip(chunks, gathered, strict=True))}
+        gathered = _join_chunks(values.values(), [rows[k] for k in values], _gather)
+        return dict(zip(values, gathered, strict=True))
 
     def slots_for_update(self, slots: Slots) -> Slots:
         factors = list(self._factors())
         chunks = [slots[where][name] for where, name, _ in factors]
-        gathered = _gather_chunks(chunks, [rows for *_, rows in factors])
+        gathered = _join_chunks(chunks, [rows for *_, rows in factors], self._sum_of_own)
         return self._replace_factors(slots, gathered)
 
     def slots_for_storage(self, slots: Slots) -> Slots:
         own = [_own_chunk(slots[where][name], rows) for where, name, rows in self._factors()]
         return self._replace_factors(slots, own)
+
+    def _sum_of_own(self, own: tf.Tensor) -> tf.Tensor:
+        """Returns what `_gather` does, by a sum: for the few numbers exchanged within an update."""
+        num = tf.distribute.get_replica_context().num_replicas_in_sync
+        return self.total(tf.scatter_nd([[_own_index()]], own[None], [num, *own.shape]))
 
     def total_of_parts(self, sums: Any) -> Any:
         return self.total(sums)
@@ -129,19 +135,27 @@ def _own_chunk(value: tf.Tensor, rows: Flat) -> tf.Tensor:
     return tf.gather(chunks, _own_index(), axis=-2)
 
 
-def _gather_chunks(chunks: Sequence[tf.Tensor], rows: Sequence[Flat]) -> list[tf.Tensor]:
-    """Returns float32 weights [*stacked axes, ...] from the chunks of all replicas."""
+def _gather(own: tf.Tensor) -> tf.Tensor:
+    """Returns the vectors [E] of all replicas, [replicas, E]."""
+    return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
+
+
+def _join_chunks(
+    chunks: Iterable[tf.Tensor],
+    rows: Sequence[Flat | None],
+    gather: Callable[[tf.Tensor], tf.Tensor],
+) -> list[tf.Tensor]:
+    """Returns float32 weights [*stacked axes, ...] from chunks; `gather` exchanges all at once."""
+    chunks = list(chunks)
     if not chunks:
         return []
     sizes = [math.prod(chunk.shape) for chunk in chunks]
-    own = tf.concat([tf.reshape(chunk, [-1]) for chunk in chunks], axis=0)
-    num = rows[0].num_chunks
-    every = tf.distribute.get_replica_context().all_gather(own[None], axis=0)
-    parts = tf.split(tf.reshape(every, [num, sum(sizes)]), sizes, axis=1)
+    every = gather(tf.concat([tf.reshape(chunk, [-1]) for chunk in chunks], axis=0))
     weights = []
-    for chunk, part, own_rows in zip(chunks, parts, rows, strict=True):
-        by_replica = tf.reshape(part, [num, *chunk.shape[:-1], own_rows.chunk])
-        rank = len(chunk.shape)
+    for chunk, part, own in zip(chunks, tf.split(every, sizes, axis=1), rows, strict=True):
+        if own is None:
+            raise ValueError("replicas update every weight in rows")
+        by_replica, rank = tf.reshape(part, [own.num_chunks, *chunk.shape]), len(chunk.shape)
         in_order = tf.transpose(by_replica, [*range(1, rank), 0, rank])
-        weights.append(unflatten(tf.reshape(in_order, [*chunk.shape[:-1], -1]), own_rows))
+        weights.append(unflatten(tf.reshape(in_order, [*chunk.shape[:-1], own.row]), own))
     return weights

@@ -306,8 +306,8 @@ class ReplicatedProgram:
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
         if weights == "trained":
             return state
-        state, stored = state.select(weights), self._placement.shard_for_storage  # may be chunks
-        return state._replace(weights=stored(state.weights), state=stored(state.state))
+        state, gather = state.select(weights), self._placement.gather_weights  # may be chunks
+        return state._replace(weights=gather(state.weights), state=gather(state.state))
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica."""

@@ -7,20 +7,19 @@ once a process.
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.learner.state import Learner, TrainState, initial_state
-from lingo.optim.sgd import Sgd
+from lingo.learner.state import TrainState, initial_state
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Program
-from tests.lingo.runtimes.mesh.test_update_sharding import CASES, Pull, learner, trained
+from tests.lingo.runtimes.mesh.test_update_sharding import CASES, learner, trained
 
 NUM_REPLICAS = 4
 
@@ -44,10 +43,6 @@ def skips_a_step(program: Program) -> bool:
     return before == flattened(program.state()._replace(step=0))
 
 
-def numbers(metrics: Any) -> Sequence[float]:
-    return [float(value) for value in tf.nest.flatten(metrics)]
-
-
 def main() -> None:
     split_processor(NUM_REPLICAS)
     found = {}
@@ -60,23 +55,15 @@ def main() -> None:
         replicas = Replicated.params(shard_update=True).build().start(one, initial_state(one))
         states = [trained(program) for program in (local, replicas)]
         replicas.load(states[0])
+        slots = [own[slot] for _, own in sorted(one.slots().items()) for slot in sorted(own)]
         found[name] = {
             "states": [flattened(state) for state in states],
             "loaded": flattened(replicas.state()) == flattened(states[0]),
             "chunks": chunk_sizes(replicas),
-            "sizes": [
-                int(np.prod(slot.shape)) for own in one.slots().values() for slot in own.values()
-            ],
+            "sizes": [math.prod(slot.shape) for slot in slots],
+            "layers": [3 if slot.shape[:1] == (3,) else 1 for slot in slots],
         }
     found["skips"] = skips_a_step(replicas)
-    found["without slots"] = chunk_sizes(
-        Replicated.params(shard_update=True)
-        .build()
-        .start(
-            (plain := Learner(Pull.params().build(), Sgd.params(learning_rate=1.0).build())),
-            initial_state(plain),
-        )
-    )
     print(json.dumps(found))
 
 
