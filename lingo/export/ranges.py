@@ -62,8 +62,9 @@ def _has_activation(operation: Any) -> bool:
 def _constants(model: Any, tensor: Any) -> np.ndarray | None:
     """Returns the values of a tensor of float32, [number]; None if they are not constant."""
     data = model.buffers[tensor.buffer].data
-    is_known = data is not None and tensor.type == _FLOAT32
-    return np.frombuffer(bytes(data), np.float32) if is_known else None
+    if data is None or tensor.type != _FLOAT32:
+        return None
+    return np.frombuffer(bytes(data), np.float32)
 
 
 def _bound_results(name: str, values: Any, constants: np.ndarray | None, results: Any) -> None:

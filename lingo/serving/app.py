@@ -24,13 +24,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lingo.config.errors import LingoError
-from lingo.serving import codec, prometheus
+from lingo.serving import codec
 from lingo.serving.batcher import Batcher, BatchLimits
+from lingo.serving.metrics import CONTENT_TYPE, Metrics
 from lingo.serving.model import ServedModel
 from lingo.serving.refusal import Refusal
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 _AGAIN = {"Retry-After": "1"}
 _NOBODY_READS = 499  # the status in the counts for a client that is gone, as nginx has it
@@ -56,37 +54,16 @@ class Service:
         self.model, self.limits, self._report = model, limits, report
         self.num_running = 0
         self.is_draining = False
-        self._requests = prometheus.Counter(
-            "lingo_requests_total", "Requests for predictions.", ("signature", "status")
-        )
-        self._latency = prometheus.Histogram(
-            "lingo_request_seconds", "From the head to the answer.", "signature", _SECONDS
-        )
-        self._batch_sizes = prometheus.Histogram(
-            "lingo_batch_examples", "Examples of a batch.", "signature", _EXAMPLES
-        )
-        self._families: list[prometheus.Family] = [
-            self._requests,
-            self._latency,
-            self._batch_sizes,
-            prometheus.Gauge(
-                "lingo_queue_requests", "Requests in no batch yet.", "signature", self._num_waiting
-            ),
-            prometheus.Gauge(
-                "lingo_running_requests",
-                "Requests in progress.",
-                "model",
-                lambda: {model.name: self.num_running},
-            ),
-        ]
+        self._metrics = Metrics(model.name)
+        self._metrics.running.set_function(lambda: self.num_running)
         self._batchers = {
             name: Batcher(
-                signature,
-                limits.batch,
-                observe=lambda size, name=name: self._batch_sizes.observe(name, size),
+                signature, limits.batch, observe=self._metrics.batches.labels(name).observe
             )
             for name, signature in model.signatures.items()
         }
+        for name, batcher in self._batchers.items():
+            self._metrics.waiting.labels(name).set_function(lambda b=batcher: b.num_waiting)
 
     def app(self) -> Starlette:
         """Returns the ASGI application."""
@@ -94,7 +71,7 @@ class Service:
         return Starlette(
             routes=[
                 Route("/healthz", self._health),
-                Route("/metrics", self._metrics),
+                Route("/metrics", self._answer_metrics),
                 *(Route(f"{path}:{{verb}}", self._post, methods=["POST"]) for path in paths),
                 *(Route(f"{path}/metadata", self._metadata) for path in paths),
                 *(Route(path, self._status) for path in paths),
@@ -118,9 +95,8 @@ class Service:
             return JSONResponse({"status": "draining"}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "ready"})
 
-    async def _metrics(self, request: Request) -> Response:
-        text = prometheus.page(self._families)
-        return Response(text, media_type=prometheus.CONTENT_TYPE)
+    async def _answer_metrics(self, request: Request) -> Response:
+        return Response(self._metrics.page(), media_type=CONTENT_TYPE)
 
     async def _status(self, request: Request) -> Response:
         self._check_path(request)
@@ -138,8 +114,8 @@ class Service:
             response = await self._answer(request)
             status = response.status_code
         finally:
-            self._requests.add(request.state.signature, str(status))
-            self._latency.observe(request.state.signature, time.monotonic() - begin)
+            seconds = time.monotonic() - begin
+            self._metrics.count(request.state.signature, status=status, seconds=seconds)
         return response
 
     async def _answer(self, request: Request) -> Response:
@@ -221,9 +197,6 @@ class Service:
             raise _not_found(f"{name} has no version {given['version']!r:.100}: it has {version}")
         if given.get("verb", "predict") != "predict":
             raise _not_found(f"{name} has no {given['verb']!r:.100}: it has predict")
-
-    def _num_waiting(self) -> dict[str, float]:
-        return {name: batcher.num_waiting for name, batcher in self._batchers.items()}
 
     def _answer_http_error(self, request: Request, error: Exception) -> Response:
         """Answers a request for a path or method that there is not."""

@@ -78,6 +78,8 @@ class ImageClassification(Task):
             self._check_logits(self.model.output_shape([1, *p.image_shape]))
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
+        if not offers:  # of arrays, whose shapes are known when they are read
+            return
         if "image_shape" not in offers:
             raise ParamError("the input has no images: take ImageInput, or another with images")
         if offers["num_classes"] > self.p.num_classes:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 WORD = ""  # it takes no word beside its flags
 
+_PACKAGES = ("prometheus_client", "starlette", "uvicorn")  # of the extra
 _HOST, _PORT = "127.0.0.1", 8501  # the port of TensorFlow Serving
 _BYTES_PER_MB = 1_000_000
 _DEFAULTS = {
@@ -139,7 +140,7 @@ def _load(values: flags.FlagValues) -> ServedModel:
 
 def _check_packages() -> None:
     """Raises MissingPackage without the packages of the extra."""
-    if any(importlib.util.find_spec(package) is None for package in ("starlette", "uvicorn")):
+    if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingPackage(
             "serving needs packages that are not installed: pip install 'lingo-tf[serve]'"
         )

@@ -11,6 +11,7 @@ from lingo.config.lazy import tf
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
+from lingo.layers.product import Product
 
 
 class ImageHead(Layer):
@@ -21,6 +22,8 @@ class ImageHead(Layer):
     dropout_rate: float = 0.0  # of the mean
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
 
+    products = (Product("mean", has_weight=False, is_sum=True),)
+
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
 
@@ -29,7 +32,8 @@ class ImageHead(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns logits [B, num_classes], in the layer's dtype, for images x [B, H, W, C]."""
-        mean = tf.reduce_mean(tf.cast(x, self.p.dtype), axis=[1, 2])
+        [x] = self.operands("mean", input=tf.cast(x, self.p.dtype))
+        mean = tf.reduce_mean(x, axis=[1, 2])
         return self.linear(dropout(self, mean, rate=self.p.dropout_rate))
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

@@ -86,7 +86,8 @@ class ResNetBlock(Layer, interface=True):
         for unit in self.branch:
             y = unit(y)
         shortcut = self.shortcut(x) if self.shortcut else x
-        return tf.nn.relu(tf.add(*self.operands("sum", branch=y, shortcut=shortcut)))
+        y, shortcut = self.operands("sum", branch=y, shortcut=shortcut)
+        return tf.nn.relu(y + shortcut)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""

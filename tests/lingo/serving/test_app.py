@@ -294,7 +294,7 @@ def test_an_error_that_nobody_expects_is_raised_counted_and_answered(
         with pytest.raises(RuntimeError, match="a mistake of lingo's"):
             client.post(doubles(1))
     assert client.sent[0]["status"] == 500
-    assert 'signature="double",status="500"} 1' in client.get("/metrics").body.decode()
+    assert 'signature="double",status="500"} 1.0' in client.get("/metrics").body.decode()
     assert client.service.num_running == 0
 
 
@@ -311,7 +311,7 @@ def test_a_client_that_is_gone_fails_nothing(client: Client, reports: list[str])
 
     asyncio.run(ask())
     assert reports == []
-    assert 'status="499"} 1' in client.get("/metrics").body.decode()
+    assert 'status="499"} 1.0' in client.get("/metrics").body.decode()
 
 
 def test_metrics_count_requests_batches_and_seconds(client: Client) -> None:
@@ -323,17 +323,18 @@ def test_metrics_count_requests_batches_and_seconds(client: Client) -> None:
     found = client.get("/metrics")
     assert found.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     lines = found.body.decode().splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert values['lingo_requests_total{signature="double",status="200"}'] == "3"
-    assert values['lingo_requests_total{signature="",status="400"}'] == "1"
-    assert values['lingo_batch_examples_count{signature="double"}'] == "1"
-    assert values['lingo_batch_examples_sum{signature="double"}'] == "6.0"
-    assert values['lingo_batch_examples_bucket{signature="double",le="4"}'] == "0"
-    assert values['lingo_batch_examples_bucket{signature="double",le="8"}'] == "1"
-    assert values['lingo_request_seconds_bucket{signature="double",le="+Inf"}'] == "3"
-    assert 0 < float(values['lingo_request_seconds_sum{signature="double"}']) < 60
-    assert values['lingo_queue_requests{signature="double"}'] == "0"
-    assert values['lingo_running_requests{model="small"}'] == "0"
+    pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    values = {name: float(value) for name, value in pairs}
+    assert values['lingo_requests_total{signature="double",status="200"}'] == 3
+    assert values['lingo_requests_total{signature="",status="400"}'] == 1
+    assert values['lingo_batch_examples_count{signature="double"}'] == 1
+    assert values['lingo_batch_examples_sum{signature="double"}'] == 6
+    assert values['lingo_batch_examples_bucket{le="4.0",signature="double"}'] == 0
+    assert values['lingo_batch_examples_bucket{le="8.0",signature="double"}'] == 1
+    assert values['lingo_request_seconds_bucket{le="+Inf",signature="double"}'] == 3
+    assert 0 < values['lingo_request_seconds_sum{signature="double"}'] < 60
+    assert values['lingo_queue_requests{signature="double"}'] == 0
+    assert values['lingo_running_requests{model="small"}'] == 0
     helped = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     assert {name.partition("{")[0].removesuffix("_total") for name in values} >= {
         "lingo_requests",

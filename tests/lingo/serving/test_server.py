@@ -55,7 +55,7 @@ class Server(NamedTuple):
 
     def wait_for_requests(self, number: int) -> None:
         """Waits until so many are in progress."""
-        while f'lingo_running_requests{{model="small"}} {number}' not in self.metrics():
+        while f'lingo_running_requests{{model="small"}} {number}.0' not in self.metrics():
             time.sleep(0.01)
 
     def metrics(self) -> str:

@@ -33,7 +33,7 @@ def test_a_mistake_is_named(flags, message, tmp_path, monkeypatch, capsys) -> No
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+@pytest.mark.parametrize("package", ["prometheus_client", "starlette", "uvicorn"])
 def test_without_the_extra_it_says_what_to_install(
     package: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

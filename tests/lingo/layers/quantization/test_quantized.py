@@ -34,9 +34,11 @@ LAYERS = {
     "DepthwiseConv2D": (nn.DepthwiseConv2D.params(dim=D), IMAGE, 1),
     "TransposedConv2D": (nn.TransposedConv2D.params(dim=D, output_dim=3), IMAGE, 1),
     "ImageAttention": (PLACES, IMAGE, 7),
+    "ImageHead": (nn.ImageHead.params(dim=D, num_classes=3), IMAGE, 1),
+    "BasicBlock": (nn.BasicBlock.params(dim=D, output_dim=3), IMAGE, 3),
     "MoE": (nn.MoE.params(dim=D, num_experts=2, min_capacity=1), SEQUENCE, 4),
 }
-"""A layer, the shape of its input, and the number of its products; that of a router is none."""
+"""A layer, the shape of its input, and the number of its products: routers and sums have none."""
 
 
 def quantized(layer, **fields):
@@ -94,6 +96,18 @@ def test_after_training_the_range_is_the_stored_one():
     expected = tf.quantization.fake_quant_with_min_max_vars(x, -0.5, 0.25)
     np.testing.assert_allclose(y, tf.tensordot(expected, w, 1), atol=1e-6)
     assert not sides.batch_statistics
+
+
+def test_a_converter_gets_the_range_of_a_sum_as_it_was_measured():
+    layer, x = quantized(nn.ImageHead.params(dim=D, num_classes=3)), inputs(*IMAGE)
+    values, ends = initial_values(layer), {"low": -0.5, "high": 1.25}
+    state = {name: tf.constant(ends[name.rpartition("_")[2]]) for name in layer.states()}
+    fields = {"state": state, "constant_ranges": True}
+    y, _ = context.apply(layer, values.weights, x, call=fields)
+    w = fake_quantize_channels(values.weights["linear/w"], [0])
+    mean = tf.reduce_mean(tf.quantization.fake_quant_with_min_max_vars(x, -0.5, 1.25), [1, 2])
+    mean = tf.quantization.fake_quant_with_min_max_vars(mean, -0.5, 1.25)
+    np.testing.assert_allclose(y, mean @ w + values.weights["linear/b"], atol=1e-6)
 
 
 def test_an_example_that_is_not_finite_changes_no_range():
