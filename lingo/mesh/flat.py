@@ -34,12 +34,12 @@ class FlatBox(NamedTuple):
 
     start: int  # in the row
     shape: tuple[int, ...]  # of the box, with zeros of an uneven part
-    index: Index  # of its elements in the weight: without these zeros
+    where: Index  # of its elements in the weight: without these zeros
 
     @property
     def inside(self) -> Index:
         """The index of these elements in the box."""
-        return tuple(slice(0, along.stop - along.start) for along in self.index)
+        return tuple(slice(0, along.stop - along.start) for along in self.where)
 
 
 class Flat(NamedTuple):
@@ -128,7 +128,7 @@ def split_rows(
         for box in rows.boxes(part, columns.start, columns.stop):
             start = box.start - columns.start
             view = row[..., start : start + math.prod(box.shape)].reshape((*sizes, *box.shape))
-            yield (*lead, *box.index), view[(..., *box.inside)]
+            yield (*lead, *box.where), view[(..., *box.inside)]
 
 
 def _boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[Ranges]:

@@ -73,7 +73,7 @@ def unflatten(x: tf.Tensor, flat: Flat) -> tf.Tensor:
     """Returns weights [*stacked axes, ...] of any type from all of their rows, of `flatten`."""
     num_stacked, sizes, parts = len(x.shape) - 2, flat.part_shape, flat.parts
     lead = x.shape[:num_stacked]
-    x = x[..., : math.prod(sizes)]
+    x = x[(*[slice(None)] * (num_stacked + 1), slice(math.prod(sizes)))]
     if flat.num_rows > 1:
         x = tf.reshape(x, [*lead, *parts, *sizes])
         order = _order(num_stacked, len(sizes))

@@ -88,7 +88,8 @@ def _count_operations(instruction: Instruction, body: Computation) -> int:
             return math.prod(body[instruction.operands[0]].arrays[0].shape)
         case opcode if _ELEMENTWISE.fullmatch(opcode):
             return math.prod(instruction.arrays[0].shape)
-    return 0
+        case _:
+            return 0
 
 
 def _instructions(module: Module) -> Iterator[tuple[Instruction, Computation, Runs]]:

@@ -186,9 +186,9 @@ class Functions:
         """Returns weights, trained or averaged, and moving statistics without padding."""
         places = self.places.select(which)
         unpad = Place.without_padding
-        return tuple(
-            {k: unpad(place, values[k]) for k, place in own.items()}
-            for own, values in ((places.weights, weights), (places.state, state))
+        return (
+            {k: unpad(place, weights[k]) for k, place in places.weights.items()},
+            {k: unpad(place, state[k]) for k, place in places.state.items()},
         )
 
     def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:

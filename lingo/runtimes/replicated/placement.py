@@ -149,7 +149,7 @@ def _join_chunks(
     chunks = list(chunks)
     if not chunks:
         return []
-    sizes = [math.prod(chunk.shape) for chunk in chunks]
+    sizes = [math.prod(chunk.shape.as_list()) for chunk in chunks]
     every = gather(tf.concat([tf.reshape(chunk, [-1]) for chunk in chunks], axis=0))
     weights = []
     for chunk, part, own in zip(chunks, tf.split(every, sizes, axis=1), rows, strict=True):

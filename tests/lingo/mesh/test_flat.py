@@ -50,7 +50,7 @@ def test_chunks_are_read_and_put_back_as_boxes_of_the_weight(rows):
 
 def test_a_chunk_is_as_few_boxes_as_its_ends_allow():
     rows = Flat((4, 5, 6), (1, 1, 1), 2)
-    assert [box.index for box in rows.boxes(0, 7, 100)] == [
+    assert [box.where for box in rows.boxes(0, 7, 100)] == [
         (slice(0, 1), slice(1, 2), slice(1, 6)),
         (slice(0, 1), slice(2, 5), slice(0, 6)),
         (slice(1, 3), slice(0, 5), slice(0, 6)),
