@@ -11,7 +11,6 @@ TensorFlow has no reduce-scatter for replicas: its all-reduce leaves every repli
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -149,7 +148,7 @@ def _join_chunks(
     chunks = list(chunks)
     if not chunks:
         return []
-    sizes = [math.prod(chunk.shape.as_list()) for chunk in chunks]
+    sizes = [chunk.shape.num_elements() for chunk in chunks]
     every = gather(tf.concat([tf.reshape(chunk, [-1]) for chunk in chunks], axis=0))
     weights = []
     for chunk, part, own in zip(chunks, tf.split(every, sizes, axis=1), rows, strict=True):
