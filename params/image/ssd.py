@@ -76,7 +76,7 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | N
         ),
         max_steps=_steps(80, batch_size),
     )
-    mesh = Mesh.params(data=data, model=split, activation_rules={"height": ["model"]})
+    mesh = Mesh.params(data=data, height=split)
     return cfg.set(runtime=mesh) if data * split > 1 else cfg
 
 
@@ -105,7 +105,7 @@ def _steps(epochs: float, batch_size: int) -> int:
 
 @experiment
 def scenes(num_steps: int = 600, batch_size: int = 32):
-    """A small SSD that finds ten digits over photographs; 644,484 weights, images of 96 x 96 pixels.
+    """A small SSD that finds ten digits in images of 96 x 96 pixels; 644,484 weights.
 
     After 600 steps of 32 images the average precision (`ap`) on 512 held-out scenes is 62.0 %, and
     that at an overlap of 0.5 (`ap50`) 89.0 %, with seed 0. Held-out scenes are of typefaces and
