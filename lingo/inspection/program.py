@@ -18,7 +18,7 @@ from lingo.inspection.memory import size
 from lingo.inspection.operation_origin import LayerFinder, fold_indices
 from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
-from lingo.mesh.hlo.collectives import collectives, matmul_flops
+from lingo.mesh.hlo.collectives import collectives, matmul_flops, operations
 from lingo.mesh.split import Axes
 from lingo.runtimes.compiled_program import CompiledProgram
 
@@ -60,6 +60,13 @@ class Report(NamedTuple):
     program: CompiledProgram
     rows: list[Row]  # collectives, in program order
     matmul_flops: int  # FLOPs of a step's matrix products on one device; a multiply-add is two
+    operations: int = 0  # of a step on one device (`collectives.operations`)
+    update_operations: int = 0  # those of them in the phase `update`
+
+    @property
+    def update_bytes(self) -> int:
+        """Bytes that a device exchanges in the phase `update`."""
+        return sum(row.bytes for row in self.rows if row.phase == "update")
 
 
 def report(program: CompiledProgram, task: Layer) -> Report:
@@ -72,6 +79,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     try:
         read = module.parse(program.text)
         found, flops = collectives(read, program.mesh), matmul_flops(read)
+        counts = list(operations(read))
     except (LookupError, ValueError, TypeError) as error:
         kind = type(error).__name__
         raise UnreadableProgram(f"the compiled program cannot be read: {kind}: {error}") from error
@@ -81,7 +89,11 @@ def report(program: CompiledProgram, task: Layer) -> Report:
         row = rows.get(empty, empty)
         rows[empty] = row.plus(one.runs.times, one.num_bytes, is_known=one.runs.is_known)
     per_step = [row.per(program.num_steps) for row in rows.values()]
-    return Report(program, per_step, flops // program.num_steps)
+    phases = {name: finder.find(name).phase for name, _ in counts}
+    updates = sum(count for name, count in counts if phases[name] == "update")
+    everything = sum(count for _, count in counts)
+    num = program.num_steps
+    return Report(program, per_step, flops // num, everything // num, updates // num)
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -97,6 +109,9 @@ def as_json(report: Report) -> dict[str, Any]:
         "bytes_by_kind": _totals(report.rows),
         "memory": dict(program.memory),
         "matmul_flops": report.matmul_flops,
+        "operations": report.operations,
+        "update_operations": report.update_operations,
+        "update_bytes": report.update_bytes,
         "trace_seconds": program.trace_seconds,
         "compile_seconds": program.compile_seconds,
     }
@@ -112,7 +127,7 @@ def text(report: Report) -> str:
     if not all(row.is_known for row in rows):
         lines += ["* and more: in a loop of unknown length, whose turns count once"]
     lines += [""] + ([_memory(program.memory)] if program.memory else [])
-    lines += [f"FLOPs    {report.matmul_flops:.4g}, of matrix products"]
+    lines += [f"FLOPs    {report.matmul_flops:.4g}, of matrix products", *_update(report)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -120,6 +135,21 @@ def seconds(program: CompiledProgram) -> str:
     """Returns a line with the times of tracing and compilation of a program."""
     trace, compiled = program.trace_seconds, program.compile_seconds
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
+
+
+def _update(report: Report) -> list[str]:
+    """Returns lines on the share of the optimizer's update in a step; none for an evaluation."""
+    if not report.update_operations:
+        return []
+    share = f"{report.update_operations / report.operations:.1%} of {report.operations:.4g}"
+    exchanged = sum(row.bytes for row in report.rows)
+    part = f", {report.update_bytes / exchanged:.1%} of the bytes exchanged" if exchanged else ""
+    kinds = {row.kind for row in report.rows}
+    gathers = any(row.kind == "all-gather" and row.phase == "update" for row in report.rows)
+    lines = [f"update   {share} operations{part}"]
+    if gathers and "reduce-scatter" not in kinds:
+        lines += ["         no reduce-scatter: devices sum whole gradients and take their shards"]
+    return lines
 
 
 def _memory(memory: Mapping[str, int]) -> str:

@@ -12,15 +12,9 @@ from typing import Any, NamedTuple
 from lingo.contract import Experiment
 from lingo.data.array_spec import Specs
 from lingo.learner.additive import check_sums
+from lingo.learner.placement import Placement
 from lingo.learner.state import TrainState
-from lingo.learner.step import (
-    Placement,
-    evaluate_batch,
-    graph_of,
-    predict_batch,
-    step_graph,
-    trace_function,
-)
+from lingo.learner.step import evaluate_batch, graph_of, predict_batch, step_graph, trace_function
 
 
 class Traced(NamedTuple):

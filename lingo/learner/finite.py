@@ -15,7 +15,7 @@ So the index of the first entry that is not finite tells where to look, for a fe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,21 +82,29 @@ def check_finite(
     squares: Mapping[str, tf.Tensor],
     norm: tf.Tensor,
     new: tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]], Mapping[str, Any]],
+    total: Callable[[Any], Any],
 ) -> FiniteCheck:
     """Checks every tensor that a step computes, with the results of `local_sums` and `square_sums`.
 
     `norm` is that of all gradients, a float32 scalar; `new` are weights, slots and state after the
-    update, with the shapes of `TrainState`.
+    update, with the shapes of `TrainState` or in rows. `total` adds up sums over the devices
+    that have parts of weights and slots.
     """
     weights, slots, state = new
+    weight_sums, slot_sums = total(
+        (
+            [_sum_per_layer(where, weights[where]) for where in learner.weights()],
+            [_sum_per_layer(where, slots[where][slot]) for where, slot in _slots(learner)],
+        )
+    )
     arrays = [sums["arrays"][name] for name in sorted(sums["arrays"])]
     rest = [
         *(sums["losses"][term] for term in _order_terms(sums["losses"])),
         *(_sum_statistic(where, sums["batch_statistics"]) for where in learner.task.states()),
         *(squares[where] for where in reversed(list(learner.weights()))),
         norm,
-        *(_sum_per_layer(where, weights[where]) for where in learner.weights()),
-        *(_sum_per_layer(where, slots[where][slot]) for where, slot in _slots(learner)),
+        *weight_sums,
+        *slot_sums,
         *(_sum_per_layer(where, state[where]) for where in learner.task.states()),
     ]
     is_finite = tf.math.is_finite(
@@ -121,7 +129,7 @@ def square_sums(
 ) -> dict[str, tf.Tensor]:
     """Returns the sum of squares of each layer's gradient, by program path.
 
-    Gradients are float32 [*weight.shape], results [*weight.stack_shape].
+    Gradients are float32 [*weight.shape], or in rows, results [*weight.stack_shape].
     """
     return {
         where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)

@@ -13,9 +13,8 @@ a program stacks the tensors of identical layers.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -23,10 +22,10 @@ from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context, path
-from lingo.layers.context import Rules
 from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.layer import Layer
 from lingo.learner import finite
+from lingo.learner.placement import ONE_DEVICE, Placement, Slots
 from lingo.learner.state import EMA, Learner, TrainState, map_shapes
 from lingo.learner.task import (
     Batch,
@@ -40,63 +39,10 @@ from lingo.learner.task import (
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import Update, select
-
-T = TypeVar("T")
+from lingo.optim.optimizer import Update, Weight, select
 
 IS_CAUSAL = "is_causal"
 """The first part of the names of what `decode_batch` finds out about layers."""
-
-
-class Placement:
-    """Where a step's tensors are: here whole, on one device; runtimes of many devices subclass it.
-
-    `rules` are the sharding rules for what layers compute, None where nothing is split; `compiled`
-    tells whether XLA compiles that, `weights_ready` and `constant_ranges` what `Call` says of them.
-    """
-
-    rules: Rules | None = None
-
-    def __init__(
-        self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
-    ) -> None:
-        self.compiled = compiled
-        self._fields = {"weights_ready": weights_ready, "constant_ranges": constant_ranges}
-
-    def call_fields(self) -> dict[str, Any]:
-        """Returns the fields of the call context (`Call`) that this placement sets."""
-        return {"rules": self.rules, "compiled": self.compiled, **self._fields}
-
-    def total(self, sums: Any) -> Any:
-        """Returns a structure of tensors, of any shape, summed over replicas: the same on each."""
-        return sums
-
-    def compute(self, function: Callable[[], T]) -> T:
-        """Returns `function()`, computed between two calls of `total`: a runtime may compile it."""
-        return function()
-
-    def shard_for_update(self, where: str, value: tf.Tensor) -> tf.Tensor:
-        """Returns a weight, or its gradient, float32 of any shape, split for the optimizer."""
-        return value
-
-    def shard_for_storage(self, where: str, value: tf.Tensor) -> tf.Tensor:
-        """Returns a weight after its update, of any shape, split as it is between steps."""
-        return value
-
-    def device_scope(self, where: str) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context whose tensors are on the device of a weight or state; "": the step."""
-        return contextlib.nullcontext()
-
-    def update_scope(self) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context for everything that `update` computes."""
-        return contextlib.nullcontext()
-
-    def select(self, condition: tf.Tensor, new: T, old: T) -> T:
-        """Returns one of two structures of tensors, of any shape: `new` if true, else `old`."""
-        return tf.cond(condition, lambda: new, lambda: old)
-
-
-ONE_DEVICE = Placement()
 
 
 @add_in_order()
@@ -125,7 +71,10 @@ def train_step(
     num_parts = learner.accumulation_steps
     sums = place.total(place.compute(lambda: accumulate_sums(part, batch, num_parts)))
     with tf.name_scope("update"), place.update_scope():
-        return place.compute(lambda: update(learner, state, sums, place))
+        after, report = place.compute(lambda: update(learner, state, sums, place))
+        if place.gathers_weights:  # an exchange, which may have state of its own, as `total`
+            after = after._replace(weights=place.gather_weights(after.weights))
+        return after, report
 
 
 @refuse_hidden_state()
@@ -288,15 +237,20 @@ def update(
         `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
             `finite.quantity_names` of the first quantity that is not finite.
     """
-    weights, old = learner.weights(), (state.weights, state.slots, state.state)
-    gradients = {where: place.shard_for_update(where, g) for where, g in sums["gradients"].items()}
+    before = place.shard_for_update(state.weights)
+    old = (before if place.gathers_weights else state.weights, state.slots, state.state)
+    weights = {where: place.update_weight(weight) for where, weight in learner.weights().items()}
+    gradients = place.shard_for_update(sums["gradients"])
     gradients = _zero_frozen(learner, gradients, place)
-    squares = finite.square_sums(weights, gradients)
+    squares = place.total_of_parts(finite.square_sums(weights, gradients))
     grad_norm = tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in squares.values()]))
     clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    new = _apply_gradients(learner, state, clipped, sums["batch_statistics"], rates, place)
-    check = finite.check_finite(learner, sums=sums, squares=squares, norm=grad_norm, new=new)
+    moved = _apply_gradients(learner, weights, before, state, clipped, rates, place)
+    new = _average_statistics(learner, state, moved, sums["batch_statistics"], place)
+    check = finite.check_finite(
+        learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
+    )
     after = TrainState(state.step + 1, *place.select(check.is_finite, new, old))
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
@@ -327,22 +281,43 @@ def _zero_frozen(
 
 def _apply_gradients(
     learner: Learner,
+    weights: Mapping[str, Weight],
+    before: Mapping[str, Any],
     state: TrainState,
     gradients: Mapping[str, Any],
-    batch_statistics: Mapping[str, Any],
     rates: Mapping[str, Any],
     place: Placement,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], Slots]:
+    """Returns all weights, from those before in parts, and their slots, after the update."""
     optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
-    weights, slots, moving = {}, {}, {}
-    for where, weight in learner.weights().items():
-        old = {k: v for k, v in state.slots[where].items() if k != EMA}
-        value = place.shard_for_update(where, state.weights[where])
-        update = Update(weight, value, gradients[where], old, state.step, rates)
+    slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
+    for where, weight in weights.items():
+        old = {k: v for k, v in slots[where].items() if k != EMA}
+        update = Update(weight, before[where], gradients[where], old, state.step, rates)
         new = optimizer.update(update)
-        weights[where], slots[where] = place.shard_for_storage(where, new.value), dict(new.slots)
+        after[where], kept = new.value, dict(new.slots)
         if ema_decay is not None:
-            slots[where][EMA] = _average(state.slots[where][EMA], new.value, ema_decay)
+            kept[EMA] = _average(slots[where][EMA], new.value, ema_decay)
+        if weight.part is not None:  # 0 / 0, with an epsilon of 0, is not to be found in an element
+            after[where] = weight.part.without_padding(new.value)
+            kept = {
+                k: weight.part.without_padding(v) if v.shape == new.value.shape else v
+                for k, v in kept.items()
+            }
+        slots_after[where] = kept
+    return place.shard_for_storage(after), place.slots_for_storage(slots_after)
+
+
+def _average_statistics(
+    learner: Learner,
+    state: TrainState,
+    moved: tuple[dict[str, Any], Slots],
+    batch_statistics: Mapping[str, Any],
+    place: Placement,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Returns weights, slots and moving statistics after the update, from the first two."""
+    weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
+    moving, ema_decay = {}, learner.optimizer.p.ema_decay
     for where, spec in learner.task.states().items():
         old = state.state[where]
         if where in batch_statistics and spec.decay is not None:
@@ -351,8 +326,10 @@ def _apply_gradients(
             mean = tf.math.divide_no_nan(total, weight)
             old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
         moving[where] = old
-        if ema_decay is not None:
-            slots[where] = {EMA: _average(state.slots[where][EMA], old, ema_decay)}
+    if ema_decay is not None:
+        values = place.shard_for_update(moving)
+        for where, value in values.items():
+            slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_decay)}
     return weights, slots, moving
 
 

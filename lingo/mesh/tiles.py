@@ -98,7 +98,11 @@ class Tiles(NamedTuple):
 
 
 def tiles(split: Split, mesh: Topology) -> Tiles:
-    """Returns the tile assignment of a split, which uses each mesh axis once at most."""
+    """Returns the tile assignment of a split, which uses each mesh axis once at most.
+
+    It is that of the array of which devices keep parts (`Split.stored`).
+    """
+    split = split.stored()
     order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]
     others = [axis for axis in range(len(mesh.axes)) if axis not in order]
     devices, parts = mesh.ids().transpose([*order, *others]), split.parts(mesh)

@@ -63,6 +63,10 @@ def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
     Returns:
         [..., A, 4]: the distance of the centres, down and right, in sizes of the anchor, divided by
         0.1; and the logarithm of the ratio of heights, and of widths, divided by 0.2.
+
+    >>> anchor, box = [[0.0, 0.0, 0.5, 0.5]], [[0.25, 0.0, 0.75, 0.5]]
+    >>> encode_boxes(tf.constant(box), tf.constant(anchor)).numpy().round(3)
+    array([[5., 0., 0., 0.]], dtype=float32)
     """
     center, size = _center_and_size(boxes)
     anchor_center, anchor_size = _center_and_size(anchors)
@@ -74,8 +78,9 @@ def decode_boxes(codes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
     """Returns the boxes [..., A, 4] whose codes `encode_boxes` returns; any float type.
 
     >>> anchors = tf.constant([[0.0, 0.0, 0.5, 0.5]])
-    >>> decode_boxes(encode_boxes(tf.constant([[0.1, 0.0, 0.5, 1.0]]), anchors), anchors).numpy()
-    array([[0.1, 0. , 0.5, 1. ]], dtype=float32)
+    >>> codes = encode_boxes(tf.constant([[0.25, 0.0, 0.5, 1.0]]), anchors)
+    >>> decode_boxes(codes, anchors).numpy().round(3)
+    array([[0.25, 0.  , 0.5 , 1.  ]], dtype=float32)
     """
     anchor_center, anchor_size = _center_and_size(anchors)
     shift, ratio = tf.split(codes, 2, axis=-1)

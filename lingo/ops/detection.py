@@ -37,6 +37,10 @@ def match_anchors(
         labels: int32 [B, N], 1..K; 0 for boxes that are absent, and so match nothing.
         anchors: float32 [A, 4].
         min_overlap: least intersection over union, 0..1.
+
+    >>> anchors = tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.5, 1.0, 1.0]])
+    >>> match_anchors(anchors[None, :1] + 0.125, tf.constant([[7]]), anchors).labels.numpy()
+    array([[7, 0]], dtype=int32)
     """
     overlaps = box_overlaps(boxes, anchors)  # [B, N, A]
     overlaps = tf.where(tf.expand_dims(labels > 0, -1), overlaps, 0.0)
@@ -63,6 +67,10 @@ def hard_negatives(
 
     Returns:
         bool [B, A].
+
+    >>> losses, is_object = tf.constant([[3.0, 1.0, 2.0]]), tf.constant([[True, False, False]])
+    >>> hard_negatives(losses, is_object, per_object=1).numpy()
+    array([[False, False,  True]])
     """
     num = tf.reduce_sum(tf.cast(is_object, tf.float32), axis=1, keepdims=True)
     losses = tf.where(is_object, -1.0, losses)
@@ -97,6 +105,11 @@ def select_detections(
         max_overlap: largest intersection over union of two boxes of a class, 0..1.
         max_per_class: of each class, so many of the likeliest boxes are looked at: M.
         max_detections: D; fewer if all classes have not so many candidates.
+
+    >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]])
+    >>> limits = {"min_score": 0.1, "max_overlap": 0.5, "max_per_class": 2, "max_detections": 2}
+    >>> select_detections(boxes, tf.constant([[[0.5], [0.75]]]), **limits).scores.numpy()
+    array([[0.75, 0.  ]], dtype=float32)
     """
     sizes: Any = scores.shape
     _, num_anchors, num_classes = sizes

@@ -5,11 +5,13 @@ Axes of one weight: ... batch of matrices, R rows, C columns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
+from lingo.optim.flat_part import FlatPart
+from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight, weight_sum
 
 
 class Adafactor(Optimizer):
@@ -52,7 +54,7 @@ class Adafactor(Optimizer):
         t = tf.cast(update.step, tf.float32) + 1.0
         square = tf.square(update.gradient) + p.epsilon1
         after = self._squares(weight, square, slots, t**-p.beta2_decay)
-        scaled = update.gradient * _inverse_root(after)
+        scaled = update.gradient * _inverse_root(weight, after)
         if p.clip_threshold is not None:
             scaled /= tf.maximum(1.0, _root_mean_square(weight, scaled) / p.clip_threshold)
         decrement = self._size(update, t) * scaled
@@ -66,7 +68,8 @@ class Adafactor(Optimizer):
         """Returns the moving means of squared gradients; the new squares have the weight `part`."""
         new = {"v": square}
         if weight.rank >= 2:
-            new = {"v_row": tf.reduce_mean(square, -1), "v_column": tf.reduce_mean(square, -2)}
+            row_mean, column_mean = _factor_means(weight, square)
+            new = {"v_row": row_mean, "v_column": column_mean}
         return {name: slots[name] + part * (mean - slots[name]) for name, mean in new.items()}
 
     def _size(self, update: Update, t: tf.Tensor) -> tf.Tensor:
@@ -77,15 +80,52 @@ class Adafactor(Optimizer):
         return size * tf.maximum(self.p.epsilon2, _root_mean_square(update.weight, update.value))
 
 
-def _inverse_root(squares: Mapping[str, tf.Tensor]) -> tf.Tensor:
+def _inverse_root(weight: Weight, squares: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Returns 1 / sqrt of the mean squares, or of the product of their factors if factored."""
     if "v" in squares:
         return tf.math.rsqrt(squares["v"])
     rows, columns = squares["v_row"], squares["v_column"]
     rows /= tf.reduce_mean(rows, -1, keepdims=True)
-    return tf.expand_dims(tf.math.rsqrt(rows), -1) * tf.expand_dims(tf.math.rsqrt(columns), -2)
+    if weight.part is None:
+        return tf.expand_dims(tf.math.rsqrt(rows), -1) * tf.expand_dims(tf.math.rsqrt(columns), -2)
+    factors = [
+        tf.gather(tf.reshape(tf.math.rsqrt(x), [*weight.stack_shape, -1]), i, axis=-1)
+        for x, i in zip((rows, columns), _factor_indices(weight.part), strict=True)
+    ]
+    return factors[0] * factors[1]
+
+
+def _factor_means(weight: Weight, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the means of x over the columns and over the rows of matrices.
+
+    They have the shapes of the slots `v_row` and `v_column`.
+    """
+    if (part := weight.part) is None:
+        return tf.reduce_mean(x, -1), tf.reduce_mean(x, -2)
+    *batch, num_rows, num_columns = part.flat.shape
+    own = tf.transpose(tf.reshape(part.without_padding(x), [math.prod(weight.stack_shape), -1]))
+    means = []
+    for i, kept, other in zip(
+        _factor_indices(part), (num_rows, num_columns), (num_columns, num_rows), strict=True
+    ):
+        sums = tf.math.unsorted_segment_sum(own, tf.reshape(i, [-1]), math.prod(batch) * kept)
+        shape = [*weight.stack_shape, *batch, kept]
+        means.append(tf.reshape(tf.transpose(part.total(sums)), shape) / other)
+    return means[0], means[1]
+
+
+def _factor_indices(part: FlatPart) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns for each element, int32 [P, C], its index among all rows and among all columns."""
+    (*batch, row, column), _ = part.coordinates()
+    matrix = tf.zeros_like(row)
+    for index, size in zip(batch, part.flat.shape, strict=False):
+        matrix = matrix * size + index
+    num_rows, num_columns = part.flat.shape[-2:]
+    return matrix * num_rows + row, matrix * num_columns + column
 
 
 def _root_mean_square(weight: Weight, x: tf.Tensor) -> tf.Tensor:
     """Returns the root mean square of each weight in a tensor, [*weight.stack_shape, 1, ...]."""
-    return tf.sqrt(tf.reduce_mean(tf.square(x), axis=weight.axes, keepdims=True))
+    if weight.part is None:
+        return tf.sqrt(tf.reduce_mean(tf.square(x), axis=weight.axes, keepdims=True))
+    return tf.sqrt(weight_sum(weight, tf.square(x)) / weight.size)

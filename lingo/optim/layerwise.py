@@ -155,6 +155,7 @@ class Lamb(LayerwiseOptimizer):
 def per_weight(weight: Weight, values: Sequence[float]) -> np.ndarray:
     """Returns the values of `weight.names`, shaped to multiply the weights of a tensor.
 
-    The result is float32 [*weight.stack_shape, 1, ...], with an axis for each axis of a weight.
+    The result is float32 [*weight.stack_shape, 1, ...], with an axis for each of `weight.axes`.
     """
-    return np.reshape(np.asarray(values, np.float32), [*weight.stack_shape, *[1] * weight.rank])
+    ones = [1 for _ in weight.axes]
+    return np.reshape(np.asarray(values, np.float32), [*weight.stack_shape, *ones])

@@ -8,16 +8,21 @@ An optimizer holds no tensors. What it remembers of a weight between steps is in
 training step keeps, saves and restores with the weight. If a program stacks equal layers in one
 tensor, the leading axes are a batch of separate weights: an optimizer that computes norms, factors
 or ranks computes them for each layer, so that stacked layers train exactly as separate ones.
+
+Where devices update equal chunks of a weight, its tensors are in rows: `Weight.part` says so, while
+shape, rank and names remain those of the weight. Adding up by `weight_sum` is right for both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable
+from lingo.optim.flat_part import FlatPart
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.schedule import ConstantRate, Schedule
 
@@ -29,6 +34,7 @@ class Weight(NamedTuple):
     names: tuple[str, ...]  # of the separate weights in the tensor, row-major
     shape: tuple[int, ...]  # of the program's tensor, stacked axes first
     num_stacked: int = 0  # leading axes along which separate weights are stacked
+    part: FlatPart | None = None  # if an update has its tensors in rows: [*stack_shape, P, C]
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
@@ -42,8 +48,13 @@ class Weight(NamedTuple):
 
     @property
     def axes(self) -> list[int]:
-        """Indices of the axes of one weight in the tensor: all but the stacked ones."""
-        return list(range(self.num_stacked, len(self.shape)))
+        """Indices of the axes of one weight in its tensors: all but the stacked ones."""
+        return list(range(self.num_stacked, self.num_stacked + (2 if self.part else self.rank)))
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one weight."""
+        return math.prod(self.shape[self.num_stacked :])
 
 
 class Slot(NamedTuple):
@@ -63,9 +74,10 @@ class Update(NamedTuple):
     """What an optimizer computes the next value of a weight from."""
 
     weight: Weight
-    value: Any  # the weight, float32 [*weight.shape]
+    value: Any  # the weight, float32 [*weight.shape], or in rows
     gradient: Any  # of the loss, already clipped; same shape and dtype
-    slots: Mapping[str, Any]  # the tensors that `Optimizer.slots` declares, float32
+    # The tensors that `Optimizer.slots` declares, float32: in rows if they have the weight's shape.
+    slots: Mapping[str, Any]
     step: Any  # integer scalar, number of steps done before, including those without an update
     rates: Mapping[str, Any]  # `Optimizer.rates` of the step: a schedule is traced once
 
@@ -136,7 +148,7 @@ class Optimizer(Configurable, interface=True):
 
         Args:
             weights: program path -> description of the tensor.
-            gradients: program path -> float32 [*weight.shape], as the result.
+            gradients: program path -> float32 [*weight.shape], or in rows, as the result.
             norm: float32 scalar, their global norm, which the caller has to report anyway.
         """
         p, clipped = self.p, dict(gradients)
@@ -150,7 +162,7 @@ class Optimizer(Configurable, interface=True):
             }
         if p.max_grad_norm is not None:
             changed = p.max_grad_value is not None or p.max_weight_grad_norm is not None
-            factor = _factor(global_norm(clipped) if changed else norm, p.max_grad_norm)
+            factor = _factor(global_norm(weights, clipped) if changed else norm, p.max_grad_norm)
             clipped = {where: factor * g for where, g in clipped.items()}
         return clipped
 
@@ -180,14 +192,22 @@ class Optimizer(Configurable, interface=True):
         return decays and not match_patterns(self.p.no_decay, name)
 
 
-def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the L2 norm over all gradients, float32 of any shapes: a float32 scalar."""
-    return tf.sqrt(tf.add_n([tf.reduce_sum(g * g) for g in gradients.values()]))
+def global_norm(weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns the L2 norm over all gradients, float32 [*weight.shape] each: a float32 scalar."""
+    sums = (weight_sum(weights[where], g * g) for where, g in gradients.items())
+    return tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in sums]))
+
+
+def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of each weight in x [*weight.shape], or in rows: [*stack_shape, 1, ...]."""
+    if (part := weight.part) is None:
+        return tf.reduce_sum(x, axis=weight.axes, keepdims=True)
+    return part.total(tf.reduce_sum(part.without_padding(x), axis=weight.axes, keepdims=True))
 
 
 def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns the L2 norm of each weight in x [*weight.shape]: [*weight.stack_shape, 1, ...]."""
-    return tf.sqrt(tf.reduce_sum(x * x, axis=weight.axes, keepdims=True))
+    """Returns the L2 norm of each weight in x, as `weight_sum`."""
+    return tf.sqrt(weight_sum(weight, x * x))
 
 
 def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:

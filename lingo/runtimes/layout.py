@@ -5,6 +5,12 @@ as the rules map its logical axes; with `shard_weights` also along the mesh axes
 then layers gather it where they read it. For its *update* it is split as at rest; with
 `shard_update` also along the mesh axes of the batch (Xu et al. 2020, arXiv 2004.13336): each device
 then sums gradients, updates and keeps slots for its part only. A *slot* is split as the update.
+
+With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis that divides into N is
+split. If there is none, the elements of each part form a row with zeros at its end, whose chunks
+devices update and keep: see `lingo/mesh/flat.py`. On the host and in checkpoints every tensor has
+its own shape. A slot with only some axes of its weight (Adafactor's means over rows and columns) is
+kept in the same way, by its own shape, and is whole along the batch while an update computes.
 """
 
 from __future__ import annotations
@@ -18,9 +24,10 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
-from lingo.mesh.rules import Rules, split
+from lingo.mesh.flat import Flat, flat
+from lingo.mesh.rules import RECIPES, Rules, split
 from lingo.mesh.split import Axes, Split, whole
-from lingo.mesh.topology import Topology
+from lingo.mesh.topology import Topology, topology
 from lingo.optim.optimizer import Slot
 
 
@@ -30,9 +37,12 @@ class Layout(NamedTuple):
     mesh: Topology
     rules: Rules  # map logical axes to mesh axes
     rest: dict[str, Split]  # of each weight between steps
-    update: dict[str, Split]  # of each weight and its gradient in the optimizer
+    update: dict[str, Split]  # of each weight and its gradient in the optimizer, and of averages
     slots: dict[str, dict[str, Split]]  # path of a weight or statistic -> {slot: split}
     state: dict[str, Split]  # of each moving statistic
+    rows: dict[str, Flat | None]  # of each weight, and average; None if it is not updated in rows
+    # Likewise of each slot that has only some axes of its weight, by path and name.
+    factor_rows: dict[str, dict[str, Flat | None]]
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
         """Returns the state with `function(value, split)` in place of each value, of any shape."""
@@ -61,25 +71,70 @@ def layout(
     Raises ParamError, which names the tensor, if the rules do not fit it (see `split`).
     """
     specs, batch = learner.task.weights(), batch_axes(rules, mesh)
-
-    def by_rules(specs: Mapping[str, ParamSpec]) -> dict[str, Split]:
-        return {k: _split_weight(spec, rules, mesh, uneven=uneven) for k, spec in specs.items()}
-
-    def along_batch(splits: Mapping[str, Split]) -> dict[str, Split]:
-        return {
-            k: _split_further(split, specs[k], batch, mesh, uneven=uneven)
-            for k, split in splits.items()
+    specs_of_all = {**specs, **learner.task.states()}
+    ruled = {k: _split_weight(spec, rules, mesh, uneven=uneven) for k, spec in specs_of_all.items()}
+    rest = ruled
+    if shard_weights:
+        rest = ruled | {
+            k: _split_further(ruled[k], spec, batch, mesh, uneven=uneven)
+            for k, spec in specs.items()
         }
 
-    rest = along_batch(by_rules(specs)) if shard_weights else by_rules(specs)
-    update = along_batch(rest) if shard_update else rest
-    state = by_rules(learner.task.states())
-    updated = update | state
-    slots = {
-        where: {name: _slot_split(updated[where], slot) for name, slot in slots.items()}
-        for where, slots in learner.slots().items()
+    def split_evenly(where: str, split: Split, shape: tuple[int, ...]) -> Split:
+        num_stacked = specs_of_all[where].num_stacked
+        return _split_evenly(split, shape, num_stacked, batch, mesh, uneven=uneven)
+
+    return _complete(learner, mesh, rules, ruled, rest, split_evenly if shard_update else None)
+
+
+def replica_layout(learner: Learner, num_replicas: int) -> Layout:
+    """Returns the layout of replicas that have all weights, and update each in rows of chunks."""
+    specs = {**learner.task.weights(), **learner.task.states()}
+    mesh, rest = topology({"data": num_replicas}), {}
+    for where, spec in specs.items():
+        rest[where] = whole(len(spec.program_shape))
+
+    def in_rows(where: str, split: Split, shape: tuple[int, ...]) -> Split:
+        del shape  # every weight is in rows, even a number: all sums over parts are sums over rows
+        return Split(split.axes, ("data",), specs[where].num_stacked)
+
+    return _complete(learner, mesh, RECIPES["1d"], rest, rest, in_rows)
+
+
+def _complete(
+    learner: Learner,
+    mesh: Topology,
+    rules: Rules,
+    ruled: Mapping[str, Split],
+    rest: Mapping[str, Split],
+    split_evenly: Callable[[str, Split, tuple[int, ...]], Split] | None,
+) -> Layout:
+    """Returns a layout from the splits by rules and at rest of each weight and statistic.
+
+    `split_evenly`, of a path, a split and a shape, is None if updates are not split further.
+    """
+    specs = {**learner.task.weights(), **learner.task.states()}
+    update = dict(rest)
+    if split_evenly is not None:
+        update = {k: split_evenly(k, ruled[k], spec.program_shape) for k, spec in specs.items()}
+
+    def slot_split(where: str, slot: Slot) -> Split:
+        """Returns the split of a slot, which may have only some axes of its weight."""
+        if slot.axes is None:
+            return update[where]
+        split = Split(tuple((ruled if split_evenly else rest)[where].axes[i] for i in slot.axes))
+        return split_evenly(where, split, slot.shape) if split_evenly else split
+
+    declared = learner.slots()
+    slots = {k: {n: slot_split(k, slot) for n, slot in own.items()} for k, own in declared.items()}
+    rows = {k: flat(spec.program_shape, update[k], mesh) for k, spec in specs.items()}
+    factor_rows = {
+        k: {n: flat(s.shape, slots[k][n], mesh) for n, s in own.items() if s.axes is not None}
+        for k, own in declared.items()
     }
-    return Layout(mesh, rules, rest, update, slots, state)
+    state = {k: ruled[k] for k in learner.task.states()}
+    weights = {k: rest[k] for k in learner.task.weights()}
+    return Layout(mesh, rules, weights, update, slots, state, rows, factor_rows)
 
 
 class DeviceBytes(NamedTuple):
@@ -100,7 +155,7 @@ def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]
     return {
         "weights": _count_bytes(((shapes[k], split) for k, split in layout.rest.items()), mesh),
         "slots": _count_bytes(((slots[k], layout.slots[k[0]][k[1]]) for k in slots), mesh),
-        "gradients": _count_bytes(((shapes[k], split) for k, split in layout.update.items()), mesh),
+        "gradients": _count_bytes(((shape, layout.update[k]) for k, shape in shapes.items()), mesh),
         "statistics": _count_bytes(((states[k], split) for k, split in layout.state.items()), mesh),
     }
 
@@ -143,18 +198,45 @@ def _split_further(
     rest: Split, spec: ParamSpec, axes: Axes, mesh: Topology, *, uneven: bool
 ) -> Split:
     """Returns a split that also uses those of some mesh axes that it does not use yet."""
-    axes = tuple(axis for axis in axes if axis not in rest.used_axes())
-    num, parts = mesh.size(axes), rest.part_shape(spec.program_shape, mesh)
-    if num == 1 or math.prod(parts) < num:
-        return rest
+    shape, num_stacked = spec.program_shape, spec.num_stacked
+    even = _split_evenly(rest, shape, num_stacked, axes, mesh, uneven=False)
+    axes, parts = _unused(rest, axes), rest.part_shape(shape, mesh)
+    num = mesh.size(axes)
+    if even != rest or not uneven or num == 1 or math.prod(parts) < num:
+        return even
+    return rest.cut(max(_own_first(parts, num_stacked), key=parts.__getitem__), axes)
+
+
+def _split_evenly(
+    split: Split,
+    shape: tuple[int, ...],
+    num_stacked: int,
+    axes: Axes,
+    mesh: Topology,
+    *,
+    uneven: bool,
+) -> Split:
+    """Returns a split whose parts have 1/N of the elements, over N devices along other mesh axes.
+
+    Of the first axis that divides, or else, if `uneven`, of rows.
+    """
+    axes, parts = _unused(split, axes), split.part_shape(shape, mesh)
+    num = mesh.size(axes)
+    if num == 1:
+        return split
+    for i in _own_first(parts, num_stacked):
+        if parts[i] % num == 0:
+            return split.cut(i, axes)
+    if not uneven or math.prod(parts[num_stacked:]) == 1:
+        return split
+    return Split(split.axes, axes, num_stacked)
+
+
+def _unused(split: Split, axes: Axes) -> Axes:
+    return tuple(axis for axis in axes if axis not in split.used_axes())
+
+
+def _own_first(shape: tuple[int, ...], num_stacked: int) -> list[int]:
+    """Returns the axes in the order in which one is chosen to be split."""
     # A loop over layers reads whole layers: the axes along which they are stacked come last.
-    own_first = [*range(spec.num_stacked, len(parts)), *range(spec.num_stacked)]
-    even = [i for i in own_first if parts[i] % num == 0]
-    if not even and not uneven:
-        return rest
-    return rest.cut(even[0] if even else max(own_first, key=parts.__getitem__), axes)
-
-
-def _slot_split(update: Split, slot: Slot) -> Split:
-    """Returns the split of a slot, which may have only some axes of its weight."""
-    return update if slot.axes is None else Split(tuple(update.axes[i] for i in slot.axes))
+    return [*range(num_stacked, len(shape)), *range(num_stacked)]

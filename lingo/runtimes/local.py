@@ -27,14 +27,9 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.learner.placement import Placement
 from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
-from lingo.learner.step import (
-    Placement,
-    decode_batch,
-    evaluate_batch,
-    predict_batch,
-    train_step,
-)
+from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.learner.task import Batch, first_calls
 from lingo.ops import random
 from lingo.ops.device import on_device, on_device_of_inputs
@@ -257,9 +252,12 @@ class StagePlacement(Placement):
     def update_scope(self) -> contextlib.AbstractContextManager[Any]:
         return on_device_of_inputs(self._first)
 
-    def shard_for_update(self, where: str, value: Any) -> Any:
-        with self.device_scope(where):
-            return tf.identity(value)
+    def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        here = {}
+        for where, value in values.items():
+            with self.device_scope(where):
+                here[where] = tf.identity(value)
+        return here
 
     def select(self, condition: tf.Tensor, new: Any, old: Any) -> Any:
         selected: Any = tuple({} for _ in new)

@@ -52,6 +52,7 @@ from lingo.inspection import (
 )
 from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.stacks.chain import Chain
+from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from lingo.trainer.directory.run_directory import SOURCE, RunDirectory
 
@@ -198,7 +199,7 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
     """Prints the report on a compiled step, for --devices or as many devices as the mesh needs."""
     runtime, learner = experiment.runtime, experiment.learner
     layout, specs = runtime.layout(learner), experiment.train_input.specs()
-    if layout is None:
+    if layout is None or isinstance(runtime, Replicated):
         raise UsageError(
             f"runtime={type(runtime).__name__}: every device computes the whole step, none has a"
             " part of it. --program is for --set='runtime=Mesh(data=2,model=4)' and the like."

@@ -25,6 +25,10 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
+_ELEMENTWISE = re.compile(
+    "add|subtract|multiply|divide|maximum|minimum|power|sqrt|rsqrt|cbrt|negate|abs|sign|sine|cosine"
+    "|exponential|exponential-minus-one|log|log-plus-one|tanh|logistic"
+)
 _UNNAMED = 8  # most instructions to follow back to one that has a name
 _TOGETHER = re.compile(r"(?:^|/)\(")  # start of the names of several combined operations
 
@@ -60,6 +64,32 @@ def matmul_flops(module: Module) -> int:
         for instruction, body, times in _instructions(module)
         if instruction.opcode == "dot"
     )
+
+
+def operations(module: Module) -> Iterator[tuple[str, int]]:
+    """Yields the framework's name of each instruction that computes, and its operations.
+
+    They are those on one device in one run of the program: two for each multiply-add of a product
+    or convolution, one for each element of what is computed elementwise or reduced.
+    """
+    for instruction, body, times in _instructions(module):
+        count = _count_operations(instruction, body)
+        if count:
+            yield instruction.op_name or _op_name(instruction.name, body), count * times.times
+
+
+def _count_operations(instruction: Instruction, body: Computation) -> int:
+    match instruction.opcode:
+        case "dot":
+            return _product_flops(instruction, body)
+        case "convolution":
+            return _convolution_flops(instruction, body)
+        case "reduce":
+            return math.prod(body[instruction.operands[0]].arrays[0].shape)
+        case opcode if _ELEMENTWISE.fullmatch(opcode):
+            return math.prod(instruction.arrays[0].shape)
+        case _:
+            return 0
 
 
 def _instructions(module: Module) -> Iterator[tuple[Instruction, Computation, Runs]]:
@@ -109,6 +139,13 @@ def _common(op_name: str) -> str:
     """Returns the common prefix of combined operations: `a/b/` of `a/b/(c:d)`."""
     found = _TOGETHER.search(op_name)
     return op_name[: found.end() - 1] if found else op_name
+
+
+def _convolution_flops(convolution: Instruction, body: Computation) -> int:
+    kernel = body[convolution.operands[1]].arrays[0].shape
+    labels = re.search(r"dim_labels=\w+_(\w+)->", convolution.rest)
+    outputs = kernel[labels[1].index("o")] if labels else 1
+    return 2 * math.prod(convolution.arrays[0].shape) * math.prod(kernel) // max(1, outputs)
 
 
 def _product_flops(product: Instruction, body: Computation) -> int:

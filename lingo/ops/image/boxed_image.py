@@ -161,7 +161,7 @@ def min_iou_box(
     corners = windows[:, :2] + windows[:, 2:]
     parts = np.concatenate([windows[:, :2], corners], 1) / [height, width, height, width]
     middles = (objects[:, :2] + objects[:, 2:]) / 2
-    has_middle = ((middles >= parts[:, None, :2]) & (middles < parts[:, None, 2:])).all(-1).any(1)
+    has_middle = ((middles >= parts[:, None, :2]) & (middles < parts[:, None, 2:])).all(-1).any(-1)
     meets = has_middle & (_ious(parts, objects).max(1) >= least)
     return Box(*windows[meets.argmax()].tolist()) if meets.any() else whole
 

@@ -7,18 +7,21 @@ gradient has the same sharding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Rules
+from lingo.learner.placement import Placement, Slots
 from lingo.learner.state import TrainState
-from lingo.learner.step import Placement
+from lingo.mesh.flat import Flat
 from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
+from lingo.optim.flat_part import FlatPart, flatten, unflatten
+from lingo.optim.optimizer import Weight
 from lingo.runtimes.layout import Layout
 from lingo.runtimes.mesh.refused_operation import refuse_operations
 
@@ -95,11 +98,51 @@ class MeshPlacement(Placement):
         with refuse_operations(self._layout):
             return function()
 
-    def shard_for_update(self, where: str, value: Any) -> Any:
-        return with_sharding(value, self._layout.update[where], self._layout.mesh)
+    def update_weight(self, weight: Weight) -> Weight:
+        if (rows := self._layout.rows[weight.path]) is None:
+            return weight
+        return weight._replace(part=FlatPart(rows, rows.row))
 
-    def shard_for_storage(self, where: str, value: Any) -> Any:
-        return with_sharding(value, self._layout.rest[where], self._layout.mesh)
+    def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        layout, split = self._layout, {}
+        for where, value in values.items():
+            rows = layout.rows[where]
+            value = value if rows is None else flatten(value, rows)
+            split[where] = with_sharding(value, layout.update[where], layout.mesh)
+        return split
+
+    def shard_for_storage(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        layout, stored = self._layout, {}
+        for where, value in values.items():
+            if (rows := layout.rows[where]) is not None:
+                value = self._gather_rows(value, layout.update[where], rows)
+            rest = layout.rest[where] if where in layout.rest else layout.state[where]
+            stored[where] = with_sharding(value, rest, layout.mesh)
+        return stored
+
+    def slots_for_update(self, slots: Slots) -> Slots:
+        return self._map_factors(
+            slots, lambda k, n, rows: self._gather_rows(slots[k][n], self._layout.slots[k][n], rows)
+        )
+
+    def slots_for_storage(self, slots: Slots) -> Slots:
+        return self._map_factors(slots, lambda k, n, rows: flatten(slots[k][n], rows))
+
+    def _map_factors(self, slots: Slots, function: Callable[[str, str, Flat], Any]) -> Slots:
+        """Returns slots with `function(path, name, rows)` for those with some axes, in rows."""
+        factors = self._layout.factor_rows
+        return {
+            k: {
+                n: value if (rows := factors[k].get(n)) is None else function(k, n, rows)
+                for n, value in own.items()
+            }
+            for k, own in slots.items()
+        }
+
+    def _gather_rows(self, value: Any, split: Split, rows: Flat) -> Any:
+        """Returns a tensor in its own shape; devices gather whole rows first, in one exchange."""
+        whole_rows = Split((*split.stored().axes[:-1], ()))
+        return unflatten(with_sharding(value, whole_rows, self._layout.mesh), rows)
 
     def state(self, state: TrainState) -> TrainState:
         """Returns a state, of any shapes, annotated with the splits that it has between steps.

@@ -2,27 +2,29 @@
 
 All parts of an array have the same size, so an array whose sizes do not divide is padded with zeros
 at the end of its axes. On the host, in checkpoints and in the step itself a tensor is not padded.
+Only an array in rows (`lingo/mesh/flat.py`) is in the step as on the devices.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from lingo.mesh.flat import flat, read_rows, split_rows
 from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
 from lingo.runtimes.layout import pad_part
 from lingo.runtimes.mesh.engine import engine
-from lingo.storage.shards import Box, Shards, box, box_shape
+from lingo.storage.shards import Box, Index, Shards, box, box_shape
 
 
 def sharding(mesh: Any, split: Split) -> Any:
     """Returns the `jax.sharding.NamedSharding` of a split."""
     jax = engine()
-    names = [axes or None for axes in split.axes]
+    names = [axes or None for axes in split.stored().axes]
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
 
 
@@ -34,6 +36,7 @@ class Place:
         self.shape = tuple(shape)
         self.padded = split.padded_shape(shape, topology)
         self.sharding = sharding(mesh, split)
+        self._rows = flat(shape, split, topology)
 
     def put(self, value: Any) -> Any:
         """Returns the JAX array [*padded] of a tensor [*shape] of any dtype.
@@ -44,32 +47,37 @@ class Place:
         parts: dict[Box, np.ndarray] = {}
 
         def part(index: tuple[slice, ...]) -> np.ndarray:
-            cut = box(index, self.shape)
+            cut = box(index, self.padded)
             if cut not in parts:  # devices with equal parts read them once
-                parts[cut] = pad_part(value, _slices(cut), part_shape)
+                if self._rows is not None:
+                    parts[cut] = read_rows(value, _slices(cut), self._rows)
+                else:
+                    parts[cut] = pad_part(value, _slices(cut), part_shape)
             return parts[cut]
 
         return engine().make_array_from_callback(self.padded, self.sharding, part)
 
     def without_padding(self, array: Any) -> Any:
         """Returns the tensor [*shape] of an array [*padded]; for use inside a program."""
-        return array if self.padded == self.shape else array[tuple(map(slice, self.shape))]
+        is_same = self._rows is not None or self.padded == self.shape
+        return array if is_same else array[tuple(map(slice, self.shape))]
 
     def with_padding(self, tensor: Any) -> Any:
         """Returns the array [*padded] of a tensor [*shape]; for use inside a program."""
-        if self.padded == self.shape:
+        if self._rows is not None or self.padded == self.shape:
             return tensor
         missing = [(0, n - k) for n, k in zip(self.padded, self.shape, strict=True)]
         return engine().numpy.pad(tensor, missing)
 
     def whole(self, array: Any) -> np.ndarray | None:
         """Returns a copy [*shape] of an array [*padded]; None if parts are in other processes."""
-        parts = {box(shard.index, self.shape): shard for shard in array.addressable_shards}
-        if sum(math.prod(box_shape(cut)) for cut in parts) < math.prod(self.shape):
+        parts = {box(s.index, self.padded): s for s in array.addressable_shards}
+        pieces = [piece for shard in parts.values() for piece in self._pieces(shard)]
+        if sum(piece.size for _, piece in pieces) < math.prod(self.shape):
             return None
         value = np.empty(self.shape, array.dtype)
-        for cut, shard in parts.items():
-            value[_slices(cut)] = _unpadded_data(shard, cut)
+        for index, piece in pieces:
+            value[index] = piece
         return value
 
     def parts(self, array: Any) -> Shards:
@@ -77,16 +85,21 @@ class Place:
 
         Each part is saved once among all devices.
         """
-        cuts = [(box(s.index, self.shape), s) for s in array.addressable_shards]
-        own = [(cut, shard) for cut, shard in cuts if shard.replica_id == 0]
-        parts = [(_slices(cut), np.array(_unpadded_data(shard, cut))) for cut, shard in own]
+        own = [shard for shard in array.addressable_shards if shard.replica_id == 0]
+        pieces = [piece for shard in own for piece in self._pieces(shard)]
+        parts = [(index, np.array(piece)) for index, piece in pieces]
         return Shards(self.shape, parts, str(array.dtype))
 
+    def _pieces(self, shard: Any) -> Iterator[tuple[Index, np.ndarray]]:
+        """Yields the boxes of the tensor, with views of their elements, that a shard has."""
+        data = np.asarray(shard.data)
+        if self._rows is not None:
+            index = _slices(box(shard.index, self.padded))
+            yield from split_rows(data, index, self._rows, self.shape)
+            return
+        cut = box(shard.index, self.shape)
+        yield _slices(cut), data[tuple(map(slice, box_shape(cut)))]
 
-def _unpadded_data(shard: Any, cut: Box) -> np.ndarray:
-    """Returns a view of a shard's elements without padding."""
-    return np.asarray(shard.data)[tuple(map(slice, box_shape(cut)))]
 
-
-def _slices(cut: Box) -> tuple[slice, ...]:
+def _slices(cut: Box) -> Index:
     return tuple(slice(start, stop) for start, stop in cut)

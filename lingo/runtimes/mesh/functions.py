@@ -20,7 +20,7 @@ from typing import Any
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.padding import padding_changes_results
-from lingo.learner.state import Learner, TrainState, map_shapes
+from lingo.learner.state import Learner, TrainState, WhichWeights, map_shapes
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.mesh.split import Split, whole
 from lingo.ops import random
@@ -40,8 +40,8 @@ class Functions:
         rows: where the examples of a batch are.
         train: (state, [K, B, ...] batches, number of examples without padding) -> state, [K, ...]
             reports; donates the memory of the first state if `donate` is set.
-        evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding)
-            -> metric states.
+        evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding,
+            which weights) -> metric states.
         predict: from the same to predictions, [number of examples without padding, ...].
     """
 
@@ -60,25 +60,33 @@ class Functions:
             donate_argnums=(0,) if donate else (),
             static_argnums=2,
         )
-        self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=3)
-        self.predict = jax.jit(self._predictions, out_shardings=self._everywhere, static_argnums=3)
+        self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=(3, 4))
+        self.predict = jax.jit(
+            self._predictions, out_shardings=self._everywhere, static_argnums=(3, 4)
+        )
 
     def decode(self, decoding: Decoding) -> Callable[..., Any]:
         """Returns a compiled function that continues prompts, as `Task.decode` does.
 
-        It takes weights, moving statistics, a [B, ...] batch, a random key and the number of
-        examples without padding.
+        It takes weights, moving statistics, a [B, ...] batch, a random key, the number of
+        examples without padding, and which weights these are.
         """
 
-        def texts(weights: Any, state: Any, batch: Any, key: random.Key, size: int) -> Any:
+        def texts(
+            weights: Any, state: Any, batch: Any, key: random.Key, size: int, which: WhichWeights
+        ) -> Any:
             place, task = self._place, self._learner.task
-            weights, state = self._read(weights, state)
+
+            def decode(w: Any, s: Any, b: Any, k: Any) -> Any:
+                return decode_batch(
+                    task, *self._read(w, s, which), b, decoding, random.Key(*k), place
+                )
+
             return _call_tensorflow(
-                lambda w, s, b, k: decode_batch(task, w, s, b, decoding, random.Key(*k), place),
-                *(weights, state, remove_padding(batch, size), key),
+                decode, *self._unpad(weights, state, which), remove_padding(batch, size), key
             )
 
-        return engine().jit(texts, out_shardings=self._everywhere, static_argnums=4)
+        return engine().jit(texts, out_shardings=self._everywhere, static_argnums=(4, 5))
 
     def compile(
         self, specs: Specs, *, num_steps: int = 1, evaluation: bool = False
@@ -97,7 +105,7 @@ class Functions:
                     name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
                     for name, array in batches.items()
                 }
-                lowered = self.evaluate.lower(state.weights, state.state, batch, size)
+                lowered = self.evaluate.lower(state.weights, state.state, batch, size, "trained")
             else:
                 lowered = self.train.lower(state, batches, size)
             traced = time.perf_counter()
@@ -150,20 +158,20 @@ class Functions:
         after, report = train_step(self._learner, before, batch, self._place)
         return tuple(self._place.state(after)), report
 
-    def _states(self, weights: Any, state: Any, batch: Any, size: int) -> Any:
+    def _states(self, weights: Any, state: Any, batch: Any, size: int, which: WhichWeights) -> Any:
         place, task = self._place, self._learner.task
-        weights, state = self._read(weights, state)
-        batch = self._real(batch, size)
         return _call_tensorflow(
-            lambda w, s, b: evaluate_batch(task, w, s, b, place), weights, state, batch
+            lambda w, s, b: evaluate_batch(task, *self._read(w, s, which), b, place),
+            *(*self._unpad(weights, state, which), self._real(batch, size)),
         )
 
-    def _predictions(self, weights: Any, state: Any, batch: Any, size: int) -> Any:
+    def _predictions(
+        self, weights: Any, state: Any, batch: Any, size: int, which: WhichWeights
+    ) -> Any:
         place, task = self._place, self._learner.task
-        weights, state = self._read(weights, state)
         results = _call_tensorflow(
-            lambda w, s, b: predict_batch(task, w, s, b, place),
-            *(weights, state, self._real(batch, size)),
+            lambda w, s, b: predict_batch(task, *self._read(w, s, which), b, place),
+            *(*self._unpad(weights, state, which), self._real(batch, size)),
         )
         return remove_padding(results, size)
 
@@ -173,13 +181,20 @@ class Functions:
         counts = padding_changes_results(self._learner.task, len(batch["rows"]))
         return remove_padding(batch, size) if counts else batch
 
-    def _read(self, weights: Any, state: Any) -> tuple[Any, Any]:
+    def _unpad(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
         """Returns weights, trained or averaged, and moving statistics without padding."""
-        jax = engine()
-        weights = {
-            k: v[tuple(map(slice, self.places.weights[k].shape))] for k, v in weights.items()
-        }
-        return weights, jax.tree.map(Place.without_padding, self.places.state, state)
+        places = self.places.select(which)
+        unpad = Place.without_padding
+        return (
+            {k: unpad(place, weights[k]) for k, place in places.weights.items()},
+            {k: unpad(place, state[k]) for k, place in places.state.items()},
+        )
+
+    def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
+        """Returns the tensors of `_unpad` in their own shapes: averages may be in rows."""
+        if which == "trained":
+            return weights, state
+        return self._place.shard_for_storage(weights), self._place.shard_for_storage(state)
 
 
 def _call_tensorflow(function: Callable[..., Any], *args: Any) -> Any:

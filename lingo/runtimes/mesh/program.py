@@ -54,13 +54,13 @@ class MeshProgram:
     def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
         with explain_engine_errors():
             state = self._state.select(weights)
-            arguments = (state.weights, state.state, *self._put(batch))
+            arguments = (state.weights, state.state, *self._put(batch), weights)
             return _read_arrays(self._members.wait(self._functions.evaluate, *arguments))
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         with explain_engine_errors():
             state = self._state.select(weights)
-            arguments = (state.weights, state.state, *self._put(batch))
+            arguments = (state.weights, state.state, *self._put(batch), weights)
             return _read_arrays(self._members.wait(self._functions.predict, *arguments))
 
     def decode(
@@ -71,7 +71,7 @@ class MeshProgram:
         with explain_engine_errors():
             arrays, size = self._put(batch)
             state, key = self._state.select(weights), random.root_key(seed)
-            arguments = (state.weights, state.state, arrays, key, size)
+            arguments = (state.weights, state.state, arrays, key, size, weights)
             return _read_arrays(self._members.wait(self._decoders[decoding], *arguments))
 
     def example_slice(self, size: int) -> slice:

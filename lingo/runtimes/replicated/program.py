@@ -14,9 +14,10 @@ Axes: K steps, B examples.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,20 +27,22 @@ from lingo.decode.decoding import Decoding
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import (
-    Placement,
     decode_batch,
     evaluate_batch,
     predict_batch,
     step_graph,
     train_step,
 )
+from lingo.mesh.flat import Flat, flat, read_rows, split_rows
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
-from lingo.runtimes.replicated.shares import Shares, check_statistics
-from lingo.runtimes.runtime import Arrays
-
-_T = TypeVar("_T")
+from lingo.runtimes.layout import Layout
+from lingo.runtimes.replicated.placement import ReplicaPlacement, ShardedUpdate
+from lingo.runtimes.replicated.shares import Shares as BatchShares
+from lingo.runtimes.replicated.shares import check_statistics
+from lingo.runtimes.runtime import Arrays, ProgramError
+from lingo.storage.shards import Index, Shards
 
 JointComputation = Callable[[], contextlib.AbstractContextManager[None]]
 """Returns a context for computations of all processes, which a lost process may block."""
@@ -50,43 +53,32 @@ Parts = Mapping[str, tuple[Any, ...]]
 _HOST = "CPU:0"  # of each process: holds the batches until a replica reads that of its step
 
 
-class ReplicaPlacement(Placement):
-    """The placement of one replica: its sums over the batch are added up over all replicas."""
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+    """What replicas keep of a tensor: all of it, or a chunk of its rows."""
 
-    def __init__(self, *, xla: bool, tpu: bool) -> None:
-        """Takes whether to compile what is between two sums; a TPU compiles everything itself."""
-        super().__init__(compiled=xla or tpu)
-        self._xla = xla
+    shape: tuple[int, ...] = ()
+    rows: Flat | None = None
 
-    def total(self, sums: Any) -> Any:
-        """Adds up tensors of any shape over replicas: one all-reduce for all of a dtype."""
-        flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(sums)]
-        replica = tf.distribute.get_replica_context()
-        for dtype in dict.fromkeys(value.dtype for value in flat):
-            indices = [i for i, value in enumerate(flat) if value.dtype == dtype]
-            totals = replica.all_reduce("SUM", [flat[i] for i in indices])
-            for i, value in zip(indices, totals, strict=True):
-                flat[i] = value
-        return tf.nest.pack_sequence_as(sums, flat)
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Shape of a chunk: [*stacked axes, 1, elements]."""
+        return tuple(part.stop - part.start for part in self.index(0))
 
-    def call_fields(self) -> dict[str, Any]:
-        return super().call_fields() | {"replicas": self}
+    def index(self, replica: int) -> Index:
+        """Returns which part of the rows, [*stacked axes, 1, all columns], a replica has."""
+        if self.rows is None:
+            return ()
+        stacked = self.shape[: len(self.shape) - len(self.rows.shape)]
+        columns = slice(replica * self.rows.chunk, (replica + 1) * self.rows.chunk)
+        return (*(slice(0, n) for n in stacked), slice(0, 1), columns)
 
-    def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
-        """Returns the `x` of neighbouring replicas, see `Replicas`: one all-reduce, and one back.
 
-        Each replica adds its own to zeros, since an all-gather would first exchange sizes.
-        """
-        replica = tf.distribute.get_replica_context()
-        own, count = replica.replica_id_in_sync_group, replica.num_replicas_in_sync
-        padded = tf.scatter_nd([[own]], x[None], [count, *x.shape])
-        every = replica.all_reduce("SUM", padded)
-        return tf.reshape(every, [count // num, num, *x.shape])[own // num]
-
-    def compute(self, function: Callable[[], _T]) -> _T:
-        if not self._xla:
-            return function()
-        return tf.function(function, autograph=False, jit_compile=True)()
+def _kept_tensors(state: TrainState, layout: Layout | None) -> TrainState:
+    """Returns the `_Kept` of each tensor of a state."""
+    if layout is None:
+        return tf.nest.map_structure(lambda value: _Kept(), state)
+    return layout.map(lambda v, split: _Kept(v.shape, flat(v.shape, split, layout.mesh)), state)
 
 
 class ReplicatedProgram:
@@ -99,25 +91,35 @@ class ReplicatedProgram:
         strategy: tf.distribute.Strategy,
         processes: Processes,
         *,
+        layout: Layout | None = None,
         joint_computation: JointComputation = contextlib.nullcontext,
         xla: bool,
     ) -> None:
-        """Puts a copy of the first state, the same in all `processes`, on every replica."""
+        """Puts the first state, the same in all `processes`, on every replica.
+
+        With a layout (`replica_layout`), replicas have chunks of slots, else copies of everything.
+        """
         self._learner, self._strategy = learner, strategy
         self._joint_computation = joint_computation
         self._row_multiple = row_multiple(learner)
         tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-        self._placement = ReplicaPlacement(xla=xla, tpu=tpu)
+        self._layout = layout
+        self._placement = (
+            ReplicaPlacement(xla=xla, tpu=tpu) if layout is None else ShardedUpdate(layout, tpu=tpu)
+        )
         self._num_processes = processes.count
-        self._shares = Shares(
+        self._shares = BatchShares(
             index=processes.index,
             num_processes=processes.count,
             num_replicas=strategy.num_replicas_in_sync // processes.count,
         )
         self._check_statistics = functools.partial(check_statistics, learner, self._shares, xla=xla)
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # see Local
+        self._kept = _kept_tensors(state, layout)
         with self._joint_computation():
-            self._variables = tf.nest.map_structure(self._variable, state)
+            self._variables = tf.nest.map_structure(self._variable, state, self._kept)
+        if layout is not None:
+            self.load(state)
         self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
         self._evaluate = tf.function(self._states, autograph=False)
         self._predict = tf.function(self._predictions, autograph=False)
@@ -171,24 +173,50 @@ class ReplicatedProgram:
         return self._shares.example_slice(size)
 
     def state(self, *, alone: bool = False) -> TrainState:
-        return tf.nest.map_structure(lambda v: self._own(v)[0].numpy(), self._variables)
+        if self._layout is not None and alone and self._num_processes > 1:
+            raise ProgramError("parts of the state are in other processes only")
+        return tf.nest.map_structure(self._host_value, self._variables, self._kept)
 
     def load(self, state: TrainState) -> None:
-        for copies, value in zip(self._copies(), tf.nest.flatten(state), strict=True):
-            array = np.asarray(value)
-            for variable in copies:
-                variable.assign(array)
+        flattened = (tf.nest.flatten(self._kept), tf.nest.flatten(state))
+        for copies, kept, value in zip(self._copies(), *flattened, strict=True):
+            if kept.rows is None:
+                value = np.asarray(value)
+            for variable, index in zip(copies, self._indices(kept), strict=True):
+                variable.assign(read_rows(value, index, kept.rows) if kept.rows else value)
 
     # ---- variables ---------------------------------------------------------------------------
 
-    def _variable(self, value: Any) -> tf.Variable:
-        """Returns a variable that every replica has its own copy of."""
+    def _variable(self, value: Any, kept: _Kept) -> tf.Variable:
+        """Returns a variable that every replica has its own copy, or chunk, of."""
         with self._strategy.scope():
             return tf.Variable(
-                tf.constant(np.asarray(value)),
+                tf.constant(np.asarray(value)) if kept.rows is None else tf.zeros(kept.chunk_shape),
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             )
+
+    def _indices(self, kept: _Kept) -> list[Index]:
+        """Returns which part of a tensor in rows each replica of this process has."""
+        first, num = self._shares.index * self._shares.num_replicas, self._shares.num_replicas
+        return [kept.index(replica) for replica in range(first, first + num)]
+
+    def _host_value(self, variable: Any, kept: _Kept) -> np.ndarray | Shards:
+        """Returns what this process saves of a variable."""
+        copies = self._own(variable)
+        if (rows := kept.rows) is None:
+            return copies[0].numpy()
+        pieces = [
+            piece
+            for copy, index in zip(copies, self._indices(kept), strict=True)
+            for piece in split_rows(copy.numpy(), index, rows, kept.shape)
+        ]
+        if self._num_processes > 1:
+            return Shards(kept.shape, [(index, np.array(piece)) for index, piece in pieces])
+        value = np.empty(kept.shape, np.float32)
+        for index, piece in pieces:
+            value[index] = piece
+        return value
 
     def _own(self, value: Any) -> tuple[Any, ...]:
         """Returns the values of the replicas of this process."""
@@ -231,7 +259,7 @@ class ReplicatedProgram:
 
     def _states(self, batch: Parts, weights: WhichWeights) -> dict[str, Any]:
         def states(batch: Mapping[str, tf.Tensor]) -> Any:
-            state, task, place = self._read().select(weights), self._learner.task, self._placement
+            state, task, place = self._read(weights), self._learner.task, self._placement
             return place.total(
                 place.compute(
                     lambda: evaluate_batch(task, state.weights, state.state, batch, place)
@@ -242,7 +270,7 @@ class ReplicatedProgram:
 
     def _predictions(self, batch: Parts, weights: WhichWeights) -> dict[str, tf.Tensor]:
         def predictions(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read().select(weights), self._learner.task, self._placement
+            state, task, place = self._read(weights), self._learner.task, self._placement
             return _gather(
                 place.compute(lambda: predict_batch(task, state.weights, state.state, batch, place))
             )
@@ -253,7 +281,7 @@ class ReplicatedProgram:
         self, batch: Parts, decoding: Decoding, key: random.Key, weights: WhichWeights
     ) -> dict[str, tf.Tensor]:
         def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read().select(weights), self._learner.task, self._placement
+            state, task, place = self._read(weights), self._learner.task, self._placement
             return _gather(
                 place.compute(
                     lambda: decode_batch(
@@ -274,8 +302,12 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _read(self) -> TrainState:
-        return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+    def _read(self, weights: WhichWeights = "trained") -> TrainState:
+        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+        if weights == "trained":
+            return state
+        state, gather = state.select(weights), self._placement.gather_weights  # may be chunks
+        return state._replace(weights=gather(state.weights), state=gather(state.state))
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica."""

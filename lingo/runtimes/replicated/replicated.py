@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 from typing import Literal
@@ -13,6 +14,7 @@ from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState
 from lingo.processes.processes import ALONE, Processes
 from lingo.runtimes.devices import advise_settings, list_gpus
+from lingo.runtimes.layout import Layout, replica_layout
 from lingo.runtimes.replicated.program import ReplicatedProgram
 from lingo.runtimes.replicated.shares import Shares, check_statistics
 from lingo.runtimes.replicated.workers import Workers, workers
@@ -34,11 +36,17 @@ class Replicated(Runtime):
     devices: Literal["all"] | list[str] = (
         "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else processors
     )
+    shard_update: bool = False  # each replica updates, and keeps slots for, a chunk of each weight
     xla: bool = False  # compile with XLA what a replica computes by itself; a TPU always does
     tpu: str | None = None  # where a TPU is: a name, a grpc:// address, or "local"; None: no TPU
 
     def check(self) -> None:
         p = self.p
+        if p.shard_update and p.xla:
+            raise ParamError(
+                "shard_update=True adds up over replicas within the update, which xla=True would"
+                " compile for one of them: take one of the two, or runtime=Mesh"
+            )
         if p.devices == "all":
             return
         if p.tpu is not None:
@@ -64,11 +72,19 @@ class Replicated(Runtime):
     def start(self, learner: Learner, state: TrainState) -> ReplicatedProgram:
         xla = self.p.xla and self.p.tpu is None
         if (joined := self._meet()) is None:
-            return ReplicatedProgram(learner, state, self._strategy(), ALONE, xla=xla)
-        strategy, group = joined
+            strategy, group, joint = self._strategy(), ALONE, contextlib.nullcontext
+        else:
+            strategy, group = joined
+            joint = group.joint_computation
+        num = strategy.num_replicas_in_sync
+        layout = replica_layout(learner, num) if self.p.shard_update else None
         return ReplicatedProgram(
-            learner, state, strategy, group, joint_computation=group.joint_computation, xla=xla
+            learner, state, strategy, group, layout=layout, joint_computation=joint, xla=xla
         )
+
+    def layout(self, learner: Learner) -> Layout | None:
+        num = self.num_replicas(devices_ready=False)
+        return replica_layout(learner, num) if self.p.shard_update and num else None
 
     def check_learner(self, learner: Learner) -> None:
         super().check_learner(learner)

@@ -65,7 +65,7 @@ class TpuMeshProgram:
     def graph(self, specs: Specs) -> tf.Graph:
         batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
         state = tf.nest.map_structure(
-            lambda v: tf.TensorSpec(v.cut.shape, v.dtype), self._variables
+            lambda v: tf.TensorSpec(v.cut.inside, v.dtype), self._variables
         )
         return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
 
@@ -174,4 +174,7 @@ class TpuMeshProgram:
     def _read(self, handles: Any, weights: WhichWeights) -> TrainState:
         """Returns the state as tensors, as trained or averaged."""
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
-        return state.select(weights)
+        if weights == "trained":
+            return state
+        state, stored = state.select(weights), self._place.shard_for_storage  # may be in rows
+        return state._replace(weights=stored(state.weights), state=stored(state.state))

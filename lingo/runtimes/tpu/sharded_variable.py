@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.mesh.flat import flat, read_rows, split_rows
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
@@ -22,13 +23,16 @@ from lingo.runtimes.layout import pad_part
 class Cut:
     """A tensor's parts, in the order of its tile assignment: row-major, copies next to each other.
 
-    `padded` is the shape of all parts together; elements beyond `shape` are zero.
+    `padded` is the shape of all parts together; elements beyond `shape` are zero. The program has
+    tensors of the shape `inside`: `shape`, or `padded` if they are in rows.
     """
 
     def __init__(self, shape: Sequence[int], split: Split, mesh: Topology) -> None:
         self.shape, self.padded = tuple(shape), split.padded_shape(shape, mesh)
         self.part_shape, self.tiles = split.part_shape(shape, mesh), tiles(split, mesh)
-        rank = len(self.shape)
+        self._rows = flat(shape, split, mesh)
+        self.inside = self.shape if self._rows is None else self.padded
+        rank = len(self.padded)
         self._tiles = [tile[:rank] for tile in np.ndindex(self.tiles.tile_assignment_dimensions)]
 
     @property
@@ -42,8 +46,13 @@ class Cut:
         `value` is [*shape] of any dtype; it may be an object that is read slice by slice.
         """
         different = dict.fromkeys(self._tiles)
-        parts = {tile: pad_part(value, self._index(tile), self.part_shape) for tile in different}
+        parts = {tile: self._part(value, self._index(tile)) for tile in different}
         return [parts[tile] for tile in self._tiles]
+
+    def _part(self, value: Any, index: tuple[slice, ...]) -> np.ndarray:
+        if self._rows is not None:
+            return read_rows(value, index, self._rows)
+        return pad_part(value, index, self.part_shape)
 
     def whole(self, parts: Sequence[Any]) -> np.ndarray:
         """Returns the tensor [*shape] of its parts; if a part has copies, it reads the first.
@@ -54,7 +63,13 @@ class Cut:
         value = np.empty(self.padded, parts[0].dtype.as_numpy_dtype)
         for tile, part in first.items():
             value[self._index(tile)] = part.numpy()
-        return value[tuple(map(slice, self.shape))]
+        if self._rows is None:
+            return value[tuple(map(slice, self.shape))]
+        tensor = np.empty(self.shape, value.dtype)
+        every = tuple(map(slice, [0] * value.ndim, value.shape))
+        for index, elements in split_rows(value, every, self._rows, self.shape):
+            tensor[index] = elements
+        return tensor
 
     def _index(self, tile: tuple[int, ...]) -> tuple[slice, ...]:
         return tuple(slice(i * n, (i + 1) * n) for i, n in zip(tile, self.part_shape, strict=True))
@@ -73,15 +88,15 @@ class ShardedVariable:
         return join_parts([part.handle for part in self._parts], self.cut)
 
     def read(self, handle: tf.Tensor) -> tf.Tensor:
-        """Returns the value, [*cut.shape]."""
+        """Returns the value, [*cut.inside]."""
         return remove_padding(
             tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype), self.cut
         )
 
     def write(self, handle: tf.Tensor, value: tf.Tensor) -> None:
-        """Assigns a value, [*cut.shape] of type `dtype`."""
-        if self.cut.shape != self.cut.padded:
-            sizes = zip(self.cut.padded, self.cut.shape, strict=True)
+        """Assigns a value, [*cut.inside] of type `dtype`."""
+        if self.cut.inside != self.cut.padded:
+            sizes = zip(self.cut.padded, self.cut.inside, strict=True)
             value = tf.pad(value, [(0, padded - size) for padded, size in sizes])
         value = _with_sharding(value, self.cut.tiles, use_sharding_op=True)
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
@@ -127,8 +142,8 @@ def join_parts(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
 
 
 def remove_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
-    """Returns a tensor [*cut.padded] without its padding, as [*cut.shape]."""
-    return value if cut.shape == cut.padded else value[tuple(map(slice, cut.shape))]
+    """Returns a tensor [*cut.padded] without its padding, as [*cut.inside]."""
+    return value if cut.inside == cut.padded else value[tuple(map(slice, cut.inside))]
 
 
 def _with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:

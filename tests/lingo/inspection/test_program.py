@@ -85,6 +85,24 @@ def test_loops_of_unknown_length_are_marked():
     assert "* and more: in a loop of unknown length" in shown
 
 
+def test_the_share_of_the_update_is_of_operations_and_of_bytes():
+    gather = (
+        "  %g = f32[256]{0} all-gather(%x), replica_groups={{0,2},{1,3}}, dimensions={0},"
+        ' metadata={op_name="jit(f)/call_tf/update/Identity"}\n'
+    )
+    multiply = '  %{0} = f32[256]{{0}} multiply(%x, %x), metadata={{op_name="jit(f)/{1}/mul"}}\n'
+    lines = reduction(1, "gradient_tape/local/layers/0/einsum") + gather
+    lines += "".join(multiply.format(f"m{i}", "local/layers/0") for i in range(3))
+    lines += multiply.format("m3", "update")
+    found = report(program(lines), task())
+    assert (found.operations, found.update_operations, found.update_bytes) == (1024, 256, 1024)
+    shown = text(found)
+    assert "update   25.0% of 1024 operations, 50.0% of the bytes exchanged\n" in shown
+    assert "no reduce-scatter: devices sum whole gradients and take their shards\n" in shown
+    scattered = lines.replace("all-reduce(", "reduce-scatter(")
+    assert "no reduce-scatter" not in text(report(program(scattered), task()))
+
+
 def test_a_program_without_exchange_says_so():
     shown = text(report(program("  ROOT %y = f32[256]{0} copy(%x)\n"), task()))
     assert "the devices exchange nothing" in shown

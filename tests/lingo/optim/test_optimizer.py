@@ -49,7 +49,7 @@ GRADIENTS = {
 def clipped(weights=WEIGHTS, gradients=GRADIENTS, **limits):
     optimizer = Sgd.params(learning_rate=0.1, **limits).build()
     gradients = {where: tf.constant(grad) for where, grad in gradients.items()}
-    after = optimizer.clip(weights, gradients, global_norm(gradients))
+    after = optimizer.clip(weights, gradients, global_norm(weights, gradients))
     return {where: grad.numpy() for where, grad in after.items()}
 
 

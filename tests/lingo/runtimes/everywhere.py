@@ -57,7 +57,7 @@ RUNTIMES = {
     "data8": (Mesh.params(data=8), FIVE_AT_ONCE),
     "data2_model4": (Mesh.params(data=2, model=4), MIXED),
     "sharded_weights": (Mesh.params(data=2, model=2, shard_weights=True), FIVE_AT_ONCE),
-    "sharded_update": (Mesh.params(data=4, shard_update=True), FIVE_AT_ONCE),
+    "sharded_update": (Mesh.params(data=3, shard_update=True), FIVE_AT_ONCE),  # most in rows
 }
 """Mesh, and the number of steps of each call of its program, by name."""
 

@@ -1,5 +1,6 @@
 """Layouts: which part of every tensor of a training state a device holds."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from lingo.mesh.rules import RECIPES, Recipe
 from lingo.mesh.topology import topology
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adam import Adam
+from lingo.optim.layerwise import Lamb, Lars
+from lingo.optim.rmsprop import RmsProp
+from lingo.optim.sgd import Momentum
 from lingo.runtimes.layout import DeviceBytes, Layout, bytes_per_device, layout, pad_part
 from lingo.runtimes.local import Local
 
@@ -74,15 +78,16 @@ def texts(splits: dict[str, Any]) -> dict[str, str]:
 def test_weights_rest_as_the_rules_say():
     found = laid(Block.params())
     assert texts(found.rest) == {"w": "[-, model]", "v": "[model, -]", "scale": "[-]", "gain": "[]"}
-    assert found.update == found.rest
+    assert found.update == {**found.rest, **found.state}
     assert texts(found.state) == {"mean": "[-]"}
 
 
 def test_slots_and_averages_are_split_as_the_update():
     found = laid(Block.params(), shard_update=True)
-    for where, split in found.update.items():
+    for where in found.rest:
+        split = found.update[where]
         assert found.slots[where] == {"m": split, "v": split, "ema": split}
-    assert found.slots["model/mean"] == {"ema": found.state["model/mean"]}
+    assert found.slots["model/mean"] == {"ema": found.update["model/mean"]}
 
 
 def test_a_slot_that_runs_along_some_axes_is_split_along_these():
@@ -99,12 +104,14 @@ def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too()
         "v": "[model, data]",  # parts of 3 do not divide by 2, 6 does
         "scale": "[data]",
         "gain": "[]",
+        "mean": "[data]",  # its average is a slot
     }
 
 
 def test_sharded_weights_rest_in_the_parts_of_their_update():
     found = laid(Block.params(), shard_weights=True)
-    assert found.rest == laid(Block.params(), shard_update=True).update == found.update
+    update = laid(Block.params(), shard_update=True).update
+    assert found.rest == {where: update[where] for where in found.rest}
     # a mesh axis that the rules use already is not added
     by_rules = laid(Block.params(), recipe="2d_finalized", shard_update=True, shard_weights=True)
     assert texts(by_rules.rest) == texts(found.rest)
@@ -116,9 +123,9 @@ def test_sharded_weights_rest_in_the_parts_of_their_update():
         pytest.param(
             Block.params(), {"data": 2, "expert": 3}, True, "[data+expert, -]", id="both axes"
         ),
-        pytest.param(ODD, {"data": 2}, True, "[data, -]", id="the largest is padded"),
+        pytest.param(ODD, {"data": 2}, True, "[-, -]/data", id="no axis divides"),
         pytest.param(ODD, {"data": 2}, False, "[-, -]", id="padding is not allowed"),
-        pytest.param(ODD, {"data": 64}, True, "[-, -]", id="fewer elements than devices"),
+        pytest.param(ODD, {"data": 64}, True, "[-, -]/data", id="fewer elements than devices"),
     ],
 )
 def test_an_update_is_cut_along_all_axes_of_the_batch_or_none(layer, mesh, uneven, expected):
@@ -144,10 +151,28 @@ def test_each_device_holds_its_share_of_everything():
     found = bytes_per_device(model, layout(model, MESH, RECIPES["1d"], shard_update=True))
     assert found == {
         "weights": DeviceBytes(4 * (18 + 18 + 6 + 1), 0),
-        "slots": DeviceBytes(3 * 4 * (9 + 9 + 3 + 1) + 4 * 12, 0),
+        "slots": DeviceBytes(3 * 4 * (9 + 9 + 3 + 1) + 4 * 6, 0),
         "gradients": DeviceBytes(4 * (9 + 9 + 3 + 1), 0),
         "statistics": DeviceBytes(4 * 12, 0),
     }
+
+
+def test_a_row_of_1001_elements_is_126_for_each_of_8_devices_and_7_zeros():
+    one = learner(One.params(shape=[1001], axes=["embed"]), Momentum.params(learning_rate=1.0))
+    split = layout(one, topology({"data": 8}), RECIPES["1d"], shard_update=True)
+    assert bytes_per_device(one, split)["slots"] == DeviceBytes(4 * 126, 4 * 7)
+
+
+@pytest.mark.parametrize("cls", [Adam, Adafactor, Lamb, Lars, RmsProp])
+@pytest.mark.parametrize("shape", [[], [5], [7, 5], [3, 3, 7, 10], [16, 6]])
+def test_each_device_keeps_one_nth_of_every_slot(cls, shape):
+    model = One.params(shape=shape, axes=[None] * len(shape))
+    one, mesh = learner(model, cls.params(learning_rate=1.0)), topology({"data": 8})
+    found = layout(one, mesh, RECIPES["1d"], shard_update=True)
+    for where, slots in one.slots().items():
+        for name, slot in slots.items():
+            size = found.slots[where][name].part_size(slot.shape, mesh)
+            assert size == -(-math.prod(slot.shape) // 8)
 
 
 def test_padding_is_counted_over_all_parts():

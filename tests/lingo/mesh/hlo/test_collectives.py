@@ -1,6 +1,6 @@
 """What devices exchange, read from the text of compiled programs."""
 
-from lingo.mesh.hlo.collectives import collectives, matmul_flops
+from lingo.mesh.hlo.collectives import collectives, matmul_flops, operations
 from lingo.mesh.hlo.module import Array, parse
 from lingo.mesh.topology import topology
 
@@ -123,3 +123,20 @@ ENTRY %main (a: f32[2,3,5], b: f32[2,5,7]) -> f32[2,3,7] {
 }
 """
     assert matmul_flops(parse(text)) == 2 * 2 * 3 * 5 * 7
+
+
+def test_operations_are_those_of_products_convolutions_and_elements():
+    lines = (
+        "  %x = f32[2,8,8,3]{3,2,1,0} parameter(0)\n  %k = f32[3,3,3,5]{3,2,1,0} parameter(1)\n"
+        "  %y = f32[2,8,8,5]{3,2,1,0} convolution(%x, %k), window={size=3x3 pad=1_1x1_1},"
+        ' dim_labels=b01f_01io->b01f, metadata={op_name="conv"}\n'
+        '  %z = f32[2,8,8,5]{3,2,1,0} add(%y, %y), metadata={op_name="sum"}\n'
+        '  ROOT %s = f32[5]{0} reduce(%z, %k), dimensions={0,1,2}, metadata={op_name="total"}'
+    )
+    module = parse(f"HloModule test\n\nENTRY %main (x: f32[2]) -> f32[2] {{\n{lines}\n}}\n")
+    elements = 2 * 8 * 8 * 5
+    assert dict(operations(module)) == {
+        "conv": 2 * elements * 3 * 3 * 3,
+        "sum": elements,
+        "total": elements,
+    }

@@ -55,6 +55,23 @@ def test_a_tensor_comes_back_as_it_was(shape: tuple[int, ...], axes: list[Axes])
     np.testing.assert_array_equal(saved, value)
 
 
+def test_a_tensor_in_rows_comes_back_as_it_was():
+    split, shape = Split(((), ("model",), ()), ("data",), 1), (3, 7, 5)
+    here = Place(shape, split, MESH, device_mesh(MESH))
+    value = Lazy(np.arange(1, 1 + np.prod(shape, dtype=int), dtype=np.float32).reshape(shape))
+    array = here.put(value)
+    assert array.shape == here.padded == (3, 4, 10)
+    assert array.addressable_shards[0].data.shape == (3, 1, 5)
+    assert value.num_read == 3 * 7 * 5
+    whole = here.whole(array)
+    np.testing.assert_array_equal(whole, value[:, :, :])
+    saved = np.zeros(shape, np.float32)
+    for index, part in here.parts(array).shards:  # every element once
+        saved[index] += part
+    np.testing.assert_array_equal(saved, whole)
+    assert here.without_padding(array) is here.with_padding(array) is array
+
+
 def test_a_lazy_tensor_is_read_once():
     value = Lazy(np.ones([8, 6], np.float32))
     place((8, 6), ("model",), ()).put(value)

@@ -52,3 +52,22 @@ def test_a_replica_has_as_many_rows_as_its_parts_need():
     assert Shares(0, 1, 2).replica_size(7, multiple_of=3) == 6
     found = Shares(0, 1, 2).split({"x": np.ones([4, 7])}, 7, axis=1, multiple_of=3)["x"]
     assert [part.sum() for part in found] == [24, 4]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_examples", [1, 13, 15])
+def test_an_evaluation_is_as_many_steps_in_every_process_and_none_reads_more_than_its_share(
+    num_examples, num_processes
+):
+    batch_size = 5
+    starts = range(0, num_examples, batch_size)
+    assert len(starts) == -(-num_examples // batch_size)
+    counted = np.zeros(num_examples, int)
+    for index in range(num_processes):
+        shares = Shares(index=index, num_processes=num_processes, num_replicas=2)
+        for start in starts:
+            size = min(batch_size, num_examples - start)
+            own = np.arange(start, start + size)[shares.example_slice(size)]
+            counted[own] += 1
+            assert len(own) <= shares.largest(batch_size) == -(-batch_size // num_processes)
+    assert (counted == 1).all()

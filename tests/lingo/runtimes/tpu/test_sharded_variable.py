@@ -19,12 +19,14 @@ MESH = topology({"data": 2, "model": 4})
         Split((("model",), ("data",))),
         Split(((), ("model",))),
         Split((("data", "model"), ())),
+        Split(((), ("model",)), ("data",)),
+        Split((("data",), ()), ("model",), 1),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("shape", [(8, 8), (5, 7), (1, 9)])
 def test_parts_are_the_whole(split, shape):
-    cut, value = Cut(shape, split, MESH), np.random.default_rng(0).normal(size=shape)
+    cut, value = Cut(shape, split, MESH), np.random.default_rng(0).normal(size=shape).astype("f")
     parts = cut.parts(value)
     assert {part.shape for part in parts} == {cut.part_shape}
     np.testing.assert_array_equal(cut.whole(list(map(tf.constant, parts))), value)

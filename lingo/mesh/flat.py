@@ -1,0 +1,156 @@
+"""The elements of a weight in rows, of which each device updates one of equal chunks.
+
+A part of a weight need not have an axis that divides into as many equal parts as there are devices
+that update it. Its elements, row-major with zeros after the last, always divide (Xu et al. 2020,
+arXiv 2004.13336): of n elements, each of N devices has ceil(n / N).
+
+    [7, 5], N = 4                     one row of 35 elements and a zero; chunks of 9
+    [7, 5], 5 in 2 parts, N = 4       two rows of 7 * 3 = 21 elements and 3 zeros; chunks of 6
+
+The second part of the last line is 7 * 2 elements: where parts are uneven, zeros are also between.
+Axes: P parts, each a row; C elements of a row with its zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.mesh.split import Split
+from lingo.mesh.topology import Topology
+
+Index = tuple[slice, ...]
+"""A slice with step 1 for each axis."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""(start, stop) along each axis."""
+
+
+class FlatBox(NamedTuple):
+    """A box of a weight whose elements are next to each other in a row."""
+
+    start: int  # in the row
+    shape: tuple[int, ...]  # of the box, with zeros of an uneven part
+    where: Index  # of its elements in the weight: without these zeros
+
+    @property
+    def inside(self) -> Index:
+        """The index of these elements in the box."""
+        return tuple(slice(0, along.stop - along.start) for along in self.where)
+
+
+class Flat(NamedTuple):
+    """How the elements of one weight are arranged as [P, C]."""
+
+    shape: tuple[int, ...]  # of the weight, without stacked axes
+    parts: tuple[int, ...]  # number of parts of each axis; P is their product
+    num_chunks: int  # of each row
+
+    @property
+    def part_shape(self) -> tuple[int, ...]:
+        """Shape of a part, with the zeros of an uneven one."""
+        return tuple(-(-n // k) for n, k in zip(self.shape, self.parts, strict=True))
+
+    @property
+    def num_rows(self) -> int:
+        """P."""
+        return math.prod(self.parts)
+
+    @property
+    def chunk(self) -> int:
+        """Number of elements of a row on each device."""
+        return -(-math.prod(self.part_shape) // self.num_chunks)
+
+    @property
+    def row(self) -> int:
+        """C."""
+        return self.num_chunks * self.chunk
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether there are zeros that are not elements of the weight."""
+        return self.num_rows * self.row > math.prod(self.shape)
+
+    def boxes(self, part: int, start: int, stop: int) -> Iterator[FlatBox]:
+        """Yields the boxes of the weight, in order, that columns `start`..`stop` of a row have."""
+        sizes = self.part_shape
+        coordinates = np.unravel_index(part, self.parts)
+        first = [int(i) * n for i, n in zip(coordinates, sizes, strict=True)]
+        place = start
+        for ranges in _boxes(start, min(stop, math.prod(sizes)), sizes):
+            shape = tuple(b - a for a, b in ranges)
+            index = tuple(
+                slice(i + a, min(i + b, n))
+                for i, (a, b), n in zip(first, ranges, self.shape, strict=True)
+            )
+            if all(along.start < along.stop for along in index):
+                yield FlatBox(place, shape, index)
+            place += math.prod(shape)
+
+
+def flat(shape: Sequence[int], split: Split, mesh: Topology) -> Flat | None:
+    """Returns the rows of each weight in a tensor [*stacked axes, ...]; None without rows."""
+    if not split.flat:
+        return None
+    num = split.num_stacked
+    return Flat(tuple(shape[num:]), split.parts(mesh)[num:], mesh.size(split.flat))
+
+
+def read_rows(value: Any, index: Index, rows: Flat) -> np.ndarray:
+    """Returns some elements of weights in rows, float32 with the shape of an index.
+
+    `value` is [*stacked axes, ...], perhaps an object that is read slice by slice; `index` has a
+    slice of the array in rows, [*stacked axes, P, C], for each of its axes.
+    """
+    chunk = np.zeros([part.stop - part.start for part in index], np.float32)
+    for box_index, view in split_rows(chunk, index, rows, value.shape):
+        view[...] = value[box_index]
+    return chunk
+
+
+def split_rows(
+    chunk: np.ndarray, index: Index, rows: Flat, shape: Sequence[int]
+) -> Iterator[tuple[Index, np.ndarray]]:
+    """Yields the boxes [*stacked axes, ...] of weights that a part of their rows has.
+
+    `chunk` has the elements at an index, as of `read_rows`, of a tensor of some `shape`. A box
+    comes as its index in the tensor, and a view of its elements in the chunk.
+    """
+    *lead, parts, columns = index
+    lead = [slice(s.start, min(s.stop, n)) for s, n in zip(lead, shape, strict=False)]
+    sizes = [max(0, s.stop - s.start) for s in lead]
+    chunk = chunk[tuple(map(slice, sizes))]
+    for part in range(parts.start, parts.stop):
+        row = chunk[..., part - parts.start, :]
+        for box in rows.boxes(part, columns.start, columns.stop):
+            start = box.start - columns.start
+            view = row[..., start : start + math.prod(box.shape)].reshape((*sizes, *box.shape))
+            yield (*lead, *box.where), view[(..., *box.inside)]
+
+
+def _boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[Ranges]:
+    """Yields the fewest boxes, in order, of a range of a tensor's elements, row-major."""
+    if start >= stop:
+        return
+    if not shape:
+        yield ()
+        return
+    inner = math.prod(shape[1:])
+    first, last = -(-start // inner), stop // inner  # indices of the first axis that are whole
+    if first > last:
+        yield from _row_boxes(last, start, stop, shape)
+        return
+    yield from _row_boxes(first - 1, start, first * inner, shape)
+    if first < last:
+        yield ((first, last), *((0, n) for n in shape[1:]))
+    yield from _row_boxes(last, last * inner, stop, shape)
+
+
+def _row_boxes(i: int, start: int, stop: int, shape: Sequence[int]) -> Iterator[Ranges]:
+    """Yields the boxes of a range that is inside index `i` of the first axis."""
+    before = i * math.prod(shape[1:])
+    for rest in _boxes(start - before, stop - before, shape[1:]):
+        yield ((i, i + 1), *rest)
