@@ -8,9 +8,12 @@ from lingo.data.dataset_input import DatasetInput
 from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face import HuggingFaceTokenizer
+from lingo.data.images.blob_input import BlobInput
+from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.digits import Digits
 from lingo.data.images.encoded import EncodedImages
 from lingo.data.images.glyph_input import GlyphInput
+from lingo.data.images.glyph_scene_input import GlyphSceneInput
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_input import ImageInput
@@ -39,9 +42,11 @@ from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 __all__ = [
     "ArrayInput",
+    "BlobInput",
     "BucketedInput",
     "ByteTokenizer",
     "CentralView",
+    "CocoInput",
     "DatasetInput",
     "Digits",
     "Docstrings",
@@ -50,6 +55,7 @@ __all__ = [
     "EncodedImages",
     "ExampleInput",
     "GlyphInput",
+    "GlyphSceneInput",
     "HuggingFaceTokenizer",
     "ImageFileInput",
     "ImageFolder",

@@ -58,6 +58,7 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.botnet import AttentionBlock, AttentionNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
+from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.efficientnet import MBConv
@@ -74,10 +75,13 @@ from lingo.layers.vision.patch_embedding import PatchEmbedding
 from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.resize import Resize
 from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
+from lingo.layers.vision.ssd import ExtraMap, Ssd
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.transposed_conv import TransposedConv2D
+from lingo.layers.vision.unet import ConvNorm3D, UNet3D
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
@@ -103,13 +107,17 @@ __all__ = [
     "Constant",
     "Conv1D",
     "Conv2D",
+    "Conv3D",
     "ConvNorm",
+    "ConvNorm3D",
     "ConvPool",
     "CrossAttention",
     "DepthwiseConv2D",
     "Dropout",
     "Embedding",
+    "EnlargingConv3D",
     "ExpertChoiceRouter",
+    "ExtraMap",
     "FactorizedReduction",
     "FakeQuantizationSchedule",
     "FanIn",
@@ -138,6 +146,7 @@ __all__ = [
     "MBConv",
     "Mask",
     "MaxPool",
+    "MaxPool3D",
     "MoE",
     "Norm",
     "NormalCell",
@@ -157,6 +166,7 @@ __all__ = [
     "ReluConvNorm",
     "Remat",
     "Repeat",
+    "Resize",
     "RmsNorm",
     "Rotary",
     "RotaryScaling",
@@ -166,6 +176,7 @@ __all__ = [
     "SinusoidPositions",
     "SoftmaxHead",
     "SqueezeExcite",
+    "Ssd",
     "Stack",
     "StochasticDepth",
     "SwitchRouter",
@@ -175,6 +186,7 @@ __all__ = [
     "TransformerLayer",
     "TransposedConv2D",
     "TruncatedNormal",
+    "UNet3D",
     "Uniform",
     "WeightNorm",
     "WeightQDomain",

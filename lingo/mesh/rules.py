@@ -46,8 +46,9 @@ _ACTIVATIONS: Table = {
     "batch": ("data", "expert"),
     "group": ("data",),  # of activations that are split along "expert" already
     "length": ("sequence",),
-    "height": (),  # of images
-    "width": (),
+    "depth": (),  # of volumes
+    "height": ("height",),  # of images and volumes
+    "width": ("width",),
     "channels": (),
 }
 _2D_WEIGHTS: Table = {**_WEIGHTS, "embed": ("data",)}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lingo.config.params import ParamError, suggest
 
-AXES = ("stage", "data", "expert", "sequence", "model")
+AXES = ("stage", "data", "expert", "sequence", "height", "width", "model")
 """Mesh axes, outermost first: devices that differ only along the last axis are nearest."""
 
 

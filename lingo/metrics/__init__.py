@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
 from lingo.metrics.confusion_picture import confusion_image
+from lingo.metrics.mean_average_precision import coco_detections, detection_table
 from lingo.metrics.media import Histogram, Image, Table, Text
 from lingo.metrics.metric import (
     Accumulator,
@@ -26,8 +27,10 @@ __all__ = [
     "Table",
     "Text",
     "bits",
+    "coco_detections",
     "confusion",
     "confusion_image",
+    "detection_table",
     "mean",
     "means",
     "perplexity",

@@ -12,6 +12,7 @@ from lingo.metrics.classification import (
     score_table_results,
 )
 from lingo.metrics.confusion_picture import MAX_CLASSES, confusion_image
+from lingo.metrics.mean_average_precision import detection_results
 from lingo.metrics.media import Media
 from lingo.metrics.metric import State, means
 
@@ -19,6 +20,7 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"confusion"}): confusion_results,
     frozenset({"positives", "negatives"}): score_count_results,
     frozenset({"scores", "labels", "weights"}): score_table_results,
+    frozenset({"detections", "truths", "images", "outside"}): detection_results,
 }
 """Entries of a state -> what computes results from it."""
 

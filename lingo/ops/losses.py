@@ -89,3 +89,17 @@ def shares_cross_entropy(
     num_classes: Any = shares.shape[-1]
     smoothed = (1 - label_smoothing) * shares + label_smoothing / num_classes
     return tf.nn.softmax_cross_entropy_with_logits(smoothed, tf.cast(logits, tf.float32))
+
+
+def smooth_l1(errors: tf.Tensor) -> tf.Tensor:
+    """Returns half the square of errors up to 1, and the absolute error less 1/2 beyond.
+
+    It is the loss of boxes in detection (Girshick 2015, eq. 3): no gradient is above 1. Errors and
+    results are [...], any float type.
+
+    >>> smooth_l1(tf.constant([0.5, -3.0])).numpy()
+    array([0.125, 2.5  ], dtype=float32)
+    """
+    size = tf.abs(errors)
+    small = tf.minimum(size, 1.0)
+    return small * (size - 0.5 * small)

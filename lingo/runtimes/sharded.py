@@ -6,9 +6,13 @@ axes. So layers do not depend on devices, nor rules on layers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
+from typing import Any
+
 from lingo.config import ranges
 from lingo.config.params import ParamError, suggest
 from lingo.learner.state import Learner
+from lingo.learner.step import Placement, step_graph
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import AXES, Topology, topology
 from lingo.runtimes.layout import Layout, batch_axes, layout
@@ -16,12 +20,14 @@ from lingo.runtimes.runtime import Runtime
 
 
 class Sharded(Runtime):
-    """A runtime on a mesh of data * model * expert * sequence * stage devices."""
+    """A runtime on a mesh of devices: the product of its seven axes."""
 
     data: int = 1  # devices along which a batch is split
     model: int = 1  # along which a layer is: its heads, its hidden width, the vocabulary
     expert: int = 1  # along which experts are, and a batch once more
     sequence: int = 1  # along which the positions of an example are
+    height: int = 1  # along which the rows of an image are
+    width: int = 1  # along which its columns are
     stage: int = 1  # along which the stages of a pipeline are
     rules: Recipe = "1d"  # which logical axes go to which of these
     weight_rules: dict[str, list[str]] = {}  # other than the recipe's, for weights: {"mlp": []}
@@ -71,16 +77,49 @@ class Sharded(Runtime):
         layout = self.layout(learner)
         specs = learner.task.weights().values()
         axes = {axis for spec in specs for axis in spec.stack_axes + spec.axes if axis}
-        known = RECIPES[self.p.rules].weights.keys() | axes
-        for name in self.p.weight_rules:
-            if name not in known:
-                raise ParamError(
-                    f"runtime: weight_rules[{name!r}]: no weight has such an axis."
-                    f"{suggest(name, known)}",
-                    "runtime",
-                )
+        recipe = RECIPES[self.p.rules]
+        _check_names(
+            "weight_rules", self.p.weight_rules, recipe.weights.keys() | axes, "no weight has"
+        )
+        known = recipe.activations.keys() | axes
+        if self.p.activation_rules.keys() - known and learner.specs:
+            known |= _activation_axes(learner)  # a trace takes time: only where a name may be wrong
+            _check_names("activation_rules", self.p.activation_rules, known, "no layer names")
         if not self.p.uneven and learner.specs:
             _check_rows(learner, layout)
+
+
+def _check_names(field: str, rules: Iterable[str], known: Set[str], why: str) -> None:
+    """Raises ParamError for a rule of an axis that is not known."""
+    for name in rules:
+        if name not in known:
+            raise ParamError(
+                f"runtime: {field}[{name!r}]: {why} such an axis.{suggest(name, known)}", "runtime"
+            )
+
+
+class _AxisNames(Placement):
+    """Splits nothing, but collects the logical axes that layers name."""
+
+    def __init__(self) -> None:
+        super().__init__(compiled=True)
+        self.rules, self.names = self, set[str | None]()
+
+    def activation(self, x: Any, axes: tuple[str | None, ...]) -> Any:
+        self.names.update(axes)
+        return x
+
+    weight = activation
+
+    def parts(self, axis: str) -> int:
+        return 1
+
+
+def _activation_axes(learner: Learner) -> Set[str]:
+    """Returns the logical axes that layers name in a training step, which is traced."""
+    found = _AxisNames()
+    step_graph(learner, learner.specs, found)
+    return set(filter(None, found.names))
 
 
 def _check_rows(learner: Learner, layout: Layout) -> None:

@@ -16,6 +16,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from lingo.layers.vision.split_image import annotate_image
 from lingo.learner.task import Batch, Task
 from lingo.metrics.classification import confusion, top_k_accuracy
 from lingo.metrics.media import Media
@@ -24,8 +25,7 @@ from lingo.metrics.results import state_summaries
 from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
 from lingo.ops.losses import shares_cross_entropy, token_losses
-
-_WHITE = 255.0  # the largest level of uint8
+from tasks.image.levels import Levels, check_levels, normalize_levels
 
 
 class ImageClassification(Task):
@@ -49,8 +49,8 @@ class ImageClassification(Task):
     num_classes: int  # K; the input offers it
     image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
     class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
-    mean: float | tuple[float, ...] = 0.0  # of pixels in 0..1, or of each channel
-    std: float | tuple[float, ...] = 1.0  # likewise, their standard deviation
+    mean: Levels = 0.0  # of pixels in 0..1, or of each channel
+    std: Levels = 1.0  # likewise, their standard deviation
     flip_rate: float = 0.0  # probability that training sees a mirror image, made in the step
     label_smoothing: float = 0.0  # part of a label's probability that goes to all classes alike
     confusion: bool = False  # evaluations count (label, prediction): precision, recall, a picture
@@ -60,12 +60,7 @@ class ImageClassification(Task):
         ranges.check_fraction(p, "label_smoothing", "flip_rate")
         ranges.check_positive(p, "std")
         for field in ("mean", "std"):
-            values, channels = np.atleast_1d(getattr(p, field)), p.image_shape[-1]
-            if len(values) not in (1, channels):
-                raise ParamError(
-                    f"{field} has {len(values)} numbers, but image_shape={p.image_shape} has"
-                    f" {channels} channels"
-                )
+            check_levels(field, getattr(p, field), p.image_shape)
         if len(p.class_names) > p.num_classes:
             raise ParamError(
                 f"class_names has {len(p.class_names)} names, but num_classes={p.num_classes}"
@@ -170,7 +165,9 @@ class ImageClassification(Task):
 
     def _logits(self, batch: Batch) -> tf.Tensor:
         """Returns the logits of a batch's images, [B, K], any float type."""
-        logits = self.model(self._normalize(self._flip(batch["images"])))
+        images = self._flip(batch["images"])
+        images = normalize_levels(images, mean=self.p.mean, std=self.p.std)
+        logits = self.model(annotate_image(images))
         self._check_logits(logits.shape)
         return logits
 
@@ -181,15 +178,6 @@ class ImageClassification(Task):
             return images
         draws = random.uniform(random.fold(self.random_key("flip"), call.rows))
         return tf.where((draws < rate)[:, None, None, None], tf.reverse(images, [2]), images)
-
-    def _normalize(self, images: tf.Tensor) -> tf.Tensor:
-        """Returns what the model sees of images, any float type [B, H, W, C]."""
-        if images.dtype == tf.uint8:
-            images = tf.cast(images, tf.float32) / _WHITE
-        mean, std = np.float32(self.p.mean), np.float32(self.p.std)
-        if np.any(mean != 0) or np.any(std != 1):
-            images = (tf.cast(images, tf.float32) - mean) / std
-        return images
 
     def _names(self) -> list[str]:
         """Returns the names of all classes, or their numbers."""

@@ -36,6 +36,7 @@ PUBLISHED = {
     f"image.vit.l16({VIT})": (304_326_632 - 1024, 61.555),
     "image.botnet.bot50": (20_852_008, None),
     "image.lenet.lenet5": (763_810, None),
+    "image.ssd.r34": (19_972_534, None),
 }
 
 

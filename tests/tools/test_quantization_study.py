@@ -15,6 +15,9 @@ from tools.studies.__main__ import RESULTS
 from tools.studies.page import fill_tables
 from tools.studies.trial import Results, Trial, identity, over_seeds
 
+LEVELS = {"LeNet-5": 1, "ResNet": 4}
+"""By how many levels the furthest logit of a network in 8 bits is from training's."""
+
 
 @pytest.fixture(scope="module")
 def results() -> Results:
@@ -33,11 +36,11 @@ def test_the_tables_are_those_of_the_results(results: Results) -> None:
 
 
 def test_8_bits_lose_what_the_page_promises_at_most(results: Results) -> None:
-    for plain, trained in quantization.IMAGES.values():
+    for name, (plain, trained) in quantization.IMAGES.items():
         for one, other in zip(*map(_seeds, (plain, trained)), strict=True):
             lost = _metric(results, one, "none/accuracy") - _metric(results, other, "int8/accuracy")
             assert lost <= 0.01
-            assert _metric(results, other, "int8/levels") <= 3
+            assert _metric(results, other, "int8/levels") <= LEVELS[name]
             assert _metric(results, other, "int8/same_labels") >= 0.99
     for trial in _seeds(quantization.IMAGES["LeNet-5"][1]):
         assert _metric(results, trial, "int8/bytes") < 0.3 * 3_058_724

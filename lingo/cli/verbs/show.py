@@ -142,6 +142,8 @@ def _print_source(run: str | None) -> None:
 
 
 def _print_weights(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
+    if experiment.declares_late:
+        experiment.check_weights()  # building did not
     learner = experiment.learner
     table = weight_table.rows(learner.task) if as_json else weight_table.brief(learner.task)
     if values.only is not None and not (table := weight_table.select(table, values.only)):

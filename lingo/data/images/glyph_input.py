@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import ImageFont
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.example_input import IndexedInput
 from lingo.data.images.glyph import Change, draw_glyph, font_size
-from lingo.data.images.typeface import CLASSES, FAMILIES, HELDOUT_FAMILIES, read_font
+from lingo.data.images.typeface import CLASSES, Split, list_faces, open_font, read_font
 from lingo.data.index import Progress
-from lingo.data.sources.files import DataError
 from lingo.ops import random
 
 _SMALLEST, _LARGEST = 32, 224  # pixels
@@ -49,7 +46,7 @@ class GlyphInput(IndexedInput):
     Batches: `images`, uint8 [B, H, W, 1]; `labels`, int32 [B].
     """
 
-    split: Literal["all", "train", "heldout"] = "all"  # train and heldout share no family
+    split: Split = "all"  # train and heldout share no family
     size: int = 32  # H and W, 32 to 224 pixels
     images_per_class: int = 480  # multiples of 96 balance faces and cases of a split, too
     variation: float = 1.0  # of shift, scale and slant, 0 to 1; 0: none
@@ -64,13 +61,8 @@ class GlyphInput(IndexedInput):
 
     def setup(self) -> None:
         super().setup()
-        self.faces = [
-            face
-            for family, faces in FAMILIES.items()
-            for face in faces
-            if self.p.split in ("all", "heldout" if family in HELDOUT_FAMILIES else "train")
-        ]
-        self._font = functools.cache(self._open_font)
+        self.faces = list_faces(self.p.split)
+        self._font = functools.cache(lambda face: open_font(face, font_size(self.p.size)))
 
     def offers(self) -> dict[str, Any]:
         """Returns the classes, and the shape of images that `augment` does not resize."""
@@ -133,12 +125,3 @@ class GlyphInput(IndexedInput):
             Change(_SHIFT * dx, _SHIFT * dy, 1 + _SCALE * growth, _SLANT * lean)
             for dx, dy, growth, lean in drawn.tolist()
         ]
-
-    def _open_font(self, face: str) -> ImageFont.FreeTypeFont:
-        """Returns a face as a font of Pillow; raises DataError if its file is not a font."""
-        content = io.BytesIO(read_font(face))
-        basic = ImageFont.Layout.BASIC  # it is the same on every machine
-        try:
-            return ImageFont.truetype(content, font_size(self.p.size), layout_engine=basic)
-        except OSError as error:
-            raise DataError(f"{face}.ttf of matplotlib is not a font: {error}.") from error

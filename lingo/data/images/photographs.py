@@ -61,12 +61,17 @@ def photograph_path(name: str) -> str:
     return os.path.join(os.path.dirname(spec.origin), "datasets", "images", f"{name}.jpg")
 
 
-def squares(photograph: np.ndarray, *, split: str) -> np.ndarray:
-    """Returns the squares of a split of a photograph [H, W, C], uint8 [N, 64, 64, C]."""
+def cut_split(photograph: np.ndarray, *, split: str) -> np.ndarray:
+    """Returns the columns of a photograph [H, W, C] that belong to a split."""
     border = round((1 - _HELDOUT) * photograph.shape[1])
     first, last = {"all": (0, None), "train": (0, border), "heldout": (border, None)}[split]
+    return photograph[:, first:last]
+
+
+def squares(photograph: np.ndarray, *, split: str) -> np.ndarray:
+    """Returns the squares of a split of a photograph [H, W, C], uint8 [N, 64, 64, C]."""
     windows = np.lib.stride_tricks.sliding_window_view(
-        photograph[:, first:last], (_SIDE, _SIDE), axis=(0, 1)
+        cut_split(photograph, split=split), (_SIDE, _SIDE), axis=(0, 1)
     )
     part = windows[::_STEP, ::_STEP]  # [rows, columns, C, 64, 64]
     return part.reshape(-1, photograph.shape[2], _SIDE, _SIDE).transpose(0, 2, 3, 1)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
+from typing import Literal
+
+from PIL import ImageFont
 
 from lingo.config.errors import MissingPackage
-from lingo.data.sources.files import open_file
+from lingo.data.sources.files import DataError, open_file
+
+Split = Literal["all", "train", "heldout"]
 
 FAMILIES = {
     "DejaVu": (
@@ -46,6 +52,33 @@ their capitals are of the same class.
 """
 
 
+def list_faces(split: Split) -> list[str]:
+    """Returns the faces of a split; training and held-out faces share no family.
+
+    >>> list_faces("heldout")
+    ['cmb10', 'cmmi10', 'cmr10', 'cmss10', 'cmti10', 'cmtt10']
+    """
+    return [
+        face
+        for family, faces in FAMILIES.items()
+        for face in faces
+        if split in ("all", "heldout" if family in HELDOUT_FAMILIES else "train")
+    ]
+
+
+def open_font(face: str, size: float) -> ImageFont.FreeTypeFont:
+    """Returns a face as a font of Pillow, in a size in pixels.
+
+    Raises DataError if its file is not a font, and errors as `read_font`.
+    """
+    content = io.BytesIO(read_font(face))
+    basic = ImageFont.Layout.BASIC  # it is the same on every machine
+    try:
+        return ImageFont.truetype(content, size, layout_engine=basic)
+    except OSError as error:
+        raise DataError(f"{face}.ttf of matplotlib is not a font: {error}.") from error
+
+
 def read_font(face: str) -> bytes:
     """Returns the content of a face's file.
 
@@ -54,7 +87,7 @@ def read_font(face: str) -> bytes:
     spec = importlib.util.find_spec("matplotlib")  # to import it would take long
     if spec is None or spec.origin is None:
         raise MissingPackage(
-            "GlyphInput needs the fonts of matplotlib, which is not installed:"
+            "glyphs need the fonts of matplotlib, which is not installed:"
             " pip install 'lingo-tf[data]'"
         )
     folder = os.path.join(os.path.dirname(spec.origin), "mpl-data", "fonts", "ttf")

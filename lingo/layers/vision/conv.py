@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from lingo.config.lazy import tf
-from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.vision.split_image import Windows, convolve
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
 
@@ -55,9 +56,13 @@ class Conv2D(Layer):
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         p = self.p
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
-        y = tf.nn.conv2d(x, w, p.stride, p.padding, dilations=p.dilation)
-        y = y + self.b if p.use_bias else y
-        return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
+
+        def compute(x: tf.Tensor, padding: Any) -> tf.Tensor:
+            y = tf.nn.conv2d(x, w, p.stride, padding, dilations=p.dilation)
+            return y + self.b if p.use_bias else y
+
+        windows = Windows(p.kernel, p.stride, p.padding, p.dilation)
+        return convolve(x, compute, windows, channels=p.axes)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""

@@ -16,7 +16,8 @@ from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.window import Padding, check_kernel, count_windows, padding_sizes
+from lingo.layers.vision.split_image import Windows, window_slices
+from lingo.layers.vision.window import Padding, check_kernel, count_windows
 from lingo.ops.shape import sizes_of
 
 
@@ -136,16 +137,9 @@ def _sum_products(
     It is for meshes: XLA's partitioner computes wrong gradients of the kernel of a depthwise
     convolution where several devices have the same part of a batch. The sum is in float32.
     """
-    batch, *image, _ = sizes_of(x)
     *window, dim, multiplier = sizes_of(w)
-    height, width = count_windows(image, window, stride, padding, dilation)
-    if padding == "SAME":
-        around = [padding_sizes(n, k, stride, dilation) for n, k in zip(image, window, strict=True)]
-        x = tf.pad(x, [[0, 0], *around, [0, 0]])
-    y, images = tf.zeros([], tf.float32), tf.expand_dims(tf.cast(x, tf.float32), -1)
-    for i in range(window[0]):
-        for j in range(window[1]):
-            rows = slice(i * dilation, i * dilation + (height - 1) * stride + 1, stride)
-            columns = slice(j * dilation, j * dilation + (width - 1) * stride + 1, stride)
-            y += images[:, rows, columns] * tf.cast(w[i, j], tf.float32)
-    return tf.cast(tf.reshape(y, [batch, height, width, dim * multiplier]), x.dtype)
+    windows = Windows((window[0], window[1]), stride, padding, dilation)
+    y = tf.zeros([], tf.float32)
+    for place, values in window_slices(tf.cast(x, tf.float32), windows):
+        y += tf.expand_dims(values, -1) * tf.cast(w[place], tf.float32)
+    return tf.cast(tf.reshape(y, [*sizes_of(y)[:-2], dim * multiplier]), x.dtype)

@@ -5,12 +5,23 @@ Axes: B batch, H height, W width, C channels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
+from lingo.layers.vision.split_image import (
+    Windows,
+    annotate_image,
+    is_split,
+    num_parts_of,
+    split_again,
+    static_sizes,
+    window_slices,
+)
 from lingo.layers.vision.window import Padding, count_windows
+from lingo.mesh.halo import halo
 
 
 class Pool(Layer, interface=True):
@@ -42,14 +53,33 @@ class MaxPool(Pool):
     """The maximum of each window."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
+        p = self.p
+        if is_split(x):  # XLA computes wrong gradients: see `split_image`
+            windows = Windows(p.window, p.stride, p.padding)
+            slices = [y for _, y in window_slices(x, windows, fill=x.dtype.min)]
+            return annotate_image(functools.reduce(tf.maximum, slices))
         # Not tf.nn.max_pool2d: in a loop, TensorFlow computes some of its gradients with oneDNN and
         # some without, not the same ones in each trace, and the two round differently.
-        window, stride = [1, *self.p.window, 1], [1, self.p.stride, self.p.stride, 1]
-        return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=self.p.padding)
+        window, stride = [1, *p.window, 1], [1, p.stride, p.stride, 1]
+        return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=p.padding)
 
 
 class AveragePool(Pool):
     """The mean of each window, over the part that lies in the image."""
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
-        return tf.nn.avg_pool2d(x, self.p.window, self.p.stride, self.p.padding)
+        p = self.p
+        if not is_split(x):
+            return tf.nn.avg_pool2d(x, p.window, p.stride, p.padding)
+        image = static_sizes(x)
+        whole = [
+            self._reaches_far(*axis) for axis in zip(image, p.window, num_parts_of(2), strict=True)
+        ]
+        y = tf.nn.avg_pool2d(annotate_image(x, whole=whole), p.window, p.stride, p.padding)
+        return split_again(y, static_sizes(y), None, whole=whole)
+
+    def _reaches_far(self, size: int, window: int, num_parts: int) -> bool:
+        """Whether windows need rows from further away than the next device."""
+        p = self.p
+        found = halo(size, num_parts=num_parts, window=window, stride=p.stride, padding=p.padding)
+        return max(found.exchanged) > found.part

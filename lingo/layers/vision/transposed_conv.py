@@ -10,10 +10,17 @@ from collections.abc import Sequence
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.vision.split_image import (
+    annotate_image,
+    is_split,
+    num_parts_of,
+    pad_end,
+    split_again,
+    static_sizes,
+)
 from lingo.layers.vision.window import Padding
 from lingo.ops.shape import sizes_of
 
@@ -58,10 +65,27 @@ class TransposedConv2D(Layer):
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         p = self.p
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
+        _, *sizes, _ = self.output_shape(sizes_of(x))
+        x, whole = self._align(x)
         shape = tf.stack(self.output_shape(sizes_of(x)))
         y = tf.nn.conv2d_transpose(x, tf.transpose(w, [0, 1, 3, 2]), shape, p.stride, p.padding)
         y = y + self.b if p.use_bias else y
-        return annotate(y, "batch", "height", "width", p.axes[1] or "channels")
+        return split_again(y, sizes, p.axes[1], whole=whole)
+
+    def _align(self, x: tf.Tensor) -> tuple[tf.Tensor, list[bool]]:
+        """Returns images with rows added until parts on devices are equal, and which are whole.
+
+        With padding VALID, or windows that reach further than the next device, they are gathered.
+        """
+        if not is_split(x):
+            return x, []
+        p, sizes, whole = self.p, static_sizes(x), [False, False]
+        for i, num_parts in enumerate(num_parts_of(len(sizes))):
+            if num_parts > 1:
+                part = -(-sizes[i] // num_parts)
+                whole[i] = p.padding == "VALID" or p.kernel[i] > (part + 1) * p.stride
+                sizes[i] = sizes[i] if whole[i] else part * num_parts
+        return annotate_image(pad_end(x, sizes), p.axes[0], whole=whole), whole
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""

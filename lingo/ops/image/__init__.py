@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lingo.ops.image.boxed_image import BoxedImage, flip_boxed, min_iou_crop
 from lingo.ops.image.color import (
     adjust_brightness,
     adjust_contrast,
@@ -28,6 +29,7 @@ from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translat
 __all__ = [
     "EFFICIENTNET_OPS",
     "PAPER_OPS",
+    "BoxedImage",
     "LabelledBatch",
     "adjust_brightness",
     "adjust_contrast",
@@ -41,8 +43,10 @@ __all__ = [
     "cutout",
     "equalize",
     "flip",
+    "flip_boxed",
     "inception_crop",
     "invert",
+    "min_iou_crop",
     "mixup",
     "pad_and_crop",
     "posterize",

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, suggest
+from lingo.config.params import ParamError
 from lingo.layers.context import Rules
 from lingo.learner.placement import Placement, Slots
 from lingo.learner.state import TrainState
 from lingo.mesh.flat import Flat
-from lingo.mesh.rules import RECIPES, Table, parts, split
+from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
 from lingo.optim.flat_part import FlatPart, flatten, unflatten
 from lingo.optim.optimizer import Weight
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.mesh.grouped_convolution import refuse_grouped_convolutions
+from lingo.runtimes.mesh.refused_operation import refuse_operations
 
 T = TypeVar("T")
 
@@ -63,10 +63,8 @@ class AxisRules(Rules):
 
     def __init__(self, layout: Layout) -> None:
         self._mesh, self._rules = layout.mesh, layout.rules
-        self._named: set[str | None] = set()  # logical axes that layers have named so far
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        self._named.update(axes)
         try:
             return self._with_sharding(x, axes, self._rules.activations)
         except ParamError as error:
@@ -74,19 +72,7 @@ class AxisRules(Rules):
             raise ParamError(f"runtime: {where}: {error}", "runtime") from None
 
     def weight(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
-        self._named.update(axes)
         return self._with_sharding(x, axes, self._rules.weights)
-
-    def check_named(self) -> None:
-        """Raises ParamError for a rule of an axis that no recipe and no layer has named so far."""
-        known = RECIPES["1d"].activations.keys() | self._named  # all recipes name the same axes
-        for name in self._rules.activations:
-            if name not in known:
-                raise ParamError(
-                    f"runtime: activation_rules[{name!r}]: no layer names such an axis."
-                    f"{suggest(name, filter(None, known))}",
-                    "runtime",
-                )
 
     def parts(self, axis: str) -> int:
         return parts(axis, self._rules.activations, self._mesh)
@@ -106,15 +92,10 @@ class MeshPlacement(Placement):
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(compiled=True)
-        self._axis_rules, self._layout = AxisRules(layout), layout
-        self.rules = self._axis_rules
-
-    def check_rules(self) -> None:
-        """Raises ParamError for a rule that nothing in the step, once traced, has used."""
-        self._axis_rules.check_named()
+        self.rules, self._layout = AxisRules(layout), layout
 
     def compute(self, function: Callable[[], T]) -> T:
-        with refuse_grouped_convolutions(self._layout):
+        with refuse_operations(self._layout):
             return function()
 
     def update_weight(self, weight: Weight) -> Weight:

@@ -156,7 +156,6 @@ class Functions:
     def _step(self, state: Any, batch: Any) -> Any:
         before = self._place.state(TrainState(*state))
         after, report = train_step(self._learner, before, batch, self._place)
-        self._place.check_rules()
         return tuple(self._place.state(after)), report
 
     def _states(self, weights: Any, state: Any, batch: Any, size: int, which: WhichWeights) -> Any:

@@ -17,7 +17,7 @@ from lingo.runtimes.sharded import Sharded
 
 
 class Mesh(Sharded):
-    """Trains on a mesh of devices: data * model * expert * sequence * stage of them.
+    """Trains on a mesh of devices: the product of its axes, from `data` to `stage`.
 
     All devices run the same step, each on its parts of batch and weights. Several processes, one
     per host, form one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.

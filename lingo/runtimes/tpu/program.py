@@ -169,9 +169,7 @@ class TpuMeshProgram:
     def _one(
         self, i: tf.Tensor, state: TrainState, batch: Any
     ) -> tuple[TrainState, dict[str, Any]]:
-        result = train_step(self._learner, state, batch, self._place)
-        self._place.check_rules()
-        return result
+        return train_step(self._learner, state, batch, self._place)
 
     def _read(self, handles: Any, weights: WhichWeights) -> TrainState:
         """Returns the state as tensors, as trained or averaged."""

@@ -10,7 +10,7 @@ from lingo.runtimes.tpu.cores import connect
 
 
 class TpuMesh(Sharded):
-    """Trains on a mesh of all cores of a TPU: data * model * expert * sequence * stage of them.
+    """Trains on a mesh of all cores of a TPU: the product of its axes, from `data` to `stage`.
 
     Fields and annotations are those of `Mesh`; `TPUStrategy` runs the step on all cores as one
     replica, which XLA partitions. The innermost axis is on neighbouring cores. One process feeds

@@ -31,6 +31,8 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.detection.task import ObjectDetection
+from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -115,6 +117,7 @@ PAIRS.all(nn.Attention).set(positions=SHARED_BIAS)
 EXPERT = nn.FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
 MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
 IMAGES = {"x": floats(B, 6, 5, D)}
+VOLUMES = {"x": floats(B, 4, 3, 2, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
@@ -123,6 +126,19 @@ NETWORK = [
     nn.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
 PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
+VOXELS = {"images": VOLUMES["x"], "labels": integers(3, B, 4, 3, 2)}
+DETECTOR = nn.Ssd.params(
+    trunk=smooth(nn.ConvNorm.params(dim=1, output_dim=4, stride=2)),
+    extras=[nn.ExtraMap.params(dim=4, hidden_dim=5, output_dim=4)],
+    scales=(2.0, 3.0, 5.0),
+    ratios=((2.0,), ()),
+)
+SCENES = {
+    "images": floats(B, 6, 5, 1),
+    "boxes": np.array([[[0, 0, 0.5, 0.4], [0.2, 0.3, 1, 1]], [[0.4, 0.5, 0.7, 0.9]] * 2], "f"),
+    "box_labels": np.array([[1, 2], [3, 0]], "i"),
+    "weights": np.ones(B, "f"),
+}
 HEAD_INPUTS = {"x": floats(B, T, D), "embedding": floats(7, D)}
 
 CASES: dict[type[Layer], Case] = {
@@ -147,6 +163,14 @@ CASES: dict[type[Layer], Case] = {
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
+    nn.Conv3D: Case(
+        nn.Conv3D.params(dim=D, output_dim=4, kernel=(3, 2, 1), stride=2, use_bias=True), VOLUMES
+    ),
+    nn.ConvNorm3D: Case(nn.ConvNorm3D.params(dim=D, output_dim=4), VOLUMES),
+    nn.EnlargingConv3D: Case(nn.EnlargingConv3D.params(dim=D, output_dim=4), VOLUMES),
+    nn.MaxPool3D: Case(nn.MaxPool3D.params(), VOLUMES),
+    nn.Resize: Case(nn.Resize.params(size=(3, 7)), IMAGES),
+    nn.UNet3D: Case(smooth(nn.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)), VOLUMES),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),
@@ -164,6 +188,7 @@ CASES: dict[type[Layer], Case] = {
     EncoderDecoder: Case(
         PAIRS.copy().set(vocab_size=7), DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]}
     ),
+    nn.ExtraMap: Case(nn.ExtraMap.params(dim=D, hidden_dim=5, output_dim=4), IMAGES),
     nn.ExpertChoiceRouter: routed(nn.ExpertChoiceRouter, z_loss=0.1),
     nn.FactorizedReduction: Case(nn.FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
     nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
@@ -211,6 +236,11 @@ CASES: dict[type[Layer], Case] = {
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
+    ObjectDetection: Case(
+        ObjectDetection.params(model=DETECTOR, num_classes=3, image_shape=(6, 5, 1)),
+        {"batch": SCENES},
+        method="loss",
+    ),
     nn.PatchEmbedding: Case(
         nn.PatchEmbedding.params(dim=1, output_dim=D, patch=2), {"x": floats(B, 4, 6, 1)}
     ),
@@ -254,6 +284,13 @@ CASES: dict[type[Layer], Case] = {
         {"batch": TOKENS | SOURCE},
         method="loss",
     ),
+    Segmentation: Case(
+        Segmentation.params(
+            model=nn.Conv3D.params(dim=D, output_dim=3), num_classes=3, volume_shape=(4, 3, 2, D)
+        ),
+        {"batch": {**VOXELS, "weights": np.ones(B, "f")}},
+        method="loss",
+    ),
     nn.SeparableConv2D: Case(
         nn.SeparableConv2D.params(dim=D, output_dim=4, dilation=2, use_bias=True), IMAGES
     ),
@@ -269,6 +306,9 @@ CASES: dict[type[Layer], Case] = {
         Stack.params(
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2
         )
+    ),
+    nn.Ssd: Case(
+        DETECTOR.copy().set(num_classes=3, image_shape=(6, 5, 1)), {"x": SCENES["images"]}
     ),
     nn.StochasticDepth: Case(nn.StochasticDepth.params(rate=0.5), {"branch": floats(B, T, D)}),
     nn.SwitchRouter: routed(nn.SwitchRouter, jitter=0.1, priority="gate"),

@@ -20,6 +20,7 @@ from lingo.inspection.conformance import layer_call
 from lingo.inspection.conformance.layer_call import LayerValues
 from lingo.layers import Chain, Layer, Linear, Repeat, context, recomputed_step
 from lingo.learner.state import initial_value
+from tasks.detection.task import ObjectDetection
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -77,6 +78,7 @@ NEITHER = {
     nn.ConvPool,
     nn.DepthwiseConv2D,
     nn.ExpertChoiceRouter,
+    nn.ExtraMap,
     nn.FactorizedReduction,
     nn.GShardRouter,
     nn.GroupNorm,
@@ -98,11 +100,13 @@ NEITHER = {
     nn.SeparableConv2D,
     nn.SinusoidImagePositions,
     nn.SqueezeExcite,
+    nn.Ssd,
     nn.SwitchRouter,
     nn.TopNRouter,
     nn.TransposedConv2D,
     ImageClassification,
     LanguageModeling,
+    ObjectDetection,
     SequenceToSequence,
 }
 

@@ -16,6 +16,8 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
+from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.ssd import Ssd
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, local_sums, train_step, update
 from lingo.learner.task import Task
@@ -24,6 +26,7 @@ from lingo.optim.adam import Adam, AdamW
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
+from tasks.detection.task import ObjectDetection
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -86,9 +89,27 @@ def image_classification() -> tuple[Params, dict[str, np.ndarray]]:
     return task.set(label_smoothing=0.1, flip_rate=0.5), batch
 
 
+def object_detection() -> tuple[Params, dict[str, np.ndarray]]:
+    model = Ssd.params(
+        trunk=Conv2D.params(dim=C, output_dim=3, stride=2), scales=(3.0, 5.0), ratios=((2.0,),)
+    )
+    task = ObjectDetection.params(model=model, num_classes=K, image_shape=(6, 6, C))
+    draw = np.random.RandomState(0)
+    corner = draw.uniform(0, 0.5, (B, 2, 2))
+    batch = {
+        "images": draw.normal(size=(B, 6, 6, C)).astype("f"),
+        "boxes": np.concatenate([corner, corner + 0.5], -1).astype("f"),
+        "box_labels": draw.randint(0, K + 1, (B, 2)).astype("i"),
+        "is_crowd": draw.uniform(size=(B, 2)) < 0.2,
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task, batch
+
+
 TASKS = {
     ImageClassification: image_classification,
     LanguageModeling: language_modeling,
+    ObjectDetection: object_detection,
     SequenceToSequence: sequence_to_sequence,
 }
 

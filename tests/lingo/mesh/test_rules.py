@@ -56,7 +56,7 @@ def test_one_dimension_splits_batches_by_data_and_layers_by_model():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_names_axes_of_the_mesh_and_what_weights_name_in_both_tables(recipe):
     rules = RECIPES[recipe]
-    images = {"height", "width", "channels"}
+    images = {"depth", "height", "width", "channels"}
     assert set(rules.activations) == {*rules.weights, "batch", "group", "length", *images}
     for axes in (*rules.weights.values(), *rules.activations.values()):
         assert set(axes) <= set(AXES)

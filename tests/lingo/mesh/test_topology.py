@@ -9,8 +9,9 @@ from lingo.mesh.topology import AXES, topology
 
 def test_axes_that_are_not_named_have_size_one():
     mesh = topology({"model": 4, "data": 2})
-    assert mesh.axes == AXES == ("stage", "data", "expert", "sequence", "model")
-    assert mesh.shape == (1, 2, 1, 1, 4)
+    assert mesh.axes == AXES
+    assert AXES == ("stage", "data", "expert", "sequence", "height", "width", "model")
+    assert mesh.shape == (1, 2, 1, 1, 1, 1, 4)
     assert mesh.num_devices == 8
 
 

@@ -21,6 +21,7 @@ from lingo.layers.linear import Linear
 from lingo.learner.state import initial_state
 from lingo.learner.task import Task
 from lingo.metrics.classification import confusion, score_counts, score_table, top_k_accuracy
+from lingo.metrics.mean_average_precision import detection_results, detection_table
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
@@ -33,7 +34,24 @@ SIZE = 60  # batches of 24: the last has 12
 def arrays():
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 3, SIZE)
-    return {"x": (draw.normal(size=(SIZE, 3)) + np.eye(3)[labels]).astype("f"), "label": labels}
+    corners = draw.uniform(0, 0.5, (SIZE, 4, 2))
+    boxes = np.concatenate([corners, corners + 0.4], -1).astype("f")
+    box_labels = draw.integers(0, 3, (SIZE, 4)).astype(np.int32)
+    return {
+        "x": (draw.normal(size=(SIZE, 3)) + np.eye(3)[labels]).astype("f"),
+        "label": labels,
+        "boxes": boxes,
+        "box_labels": box_labels,
+        "image_sizes": draw.integers(50, 500, (SIZE, 2)).astype(np.int32),
+        "found/boxes": (boxes + 0.03 * draw.normal(size=boxes.shape)).astype("f"),
+        "found/box_labels": np.where(draw.uniform(size=box_labels.shape) < 0.2, 1, box_labels),
+        "found/box_scores": draw.uniform(size=box_labels.shape).astype("f").round(1),  # some equal
+    }
+
+
+def detections(batch):
+    """Returns the detections, which are data: the same bits on all devices."""
+    return {name: batch[f"found/{name}"] for name in ("boxes", "box_labels", "box_scores")}
 
 
 class Classify(Task):
@@ -61,6 +79,7 @@ class Classify(Task):
             "quality": confusion(labels, tf.argmax(logits, 1), weights, num_classes=3),
             "bins": score_counts(score, is_two, weights, num_bins=64),
             "exact": score_table(score, is_two, weights, ids, num_examples=SIZE),
+            "coco": detection_table(batch, detections(batch), num_examples=SIZE),
             "twice": {"doubled": 2 * tf.reduce_sum(tf.cast(weights, tf.float64))},
         }
 
@@ -82,7 +101,12 @@ def build(runtime):
 
 
 def expected():
-    x, labels = arrays().values()
+    whole = arrays()
+    x, labels = whole["x"], whole["label"]
+    batch = {name: tf.constant(array) for name, array in whole.items()}
+    batch |= {"example_id": tf.range(SIZE, dtype=tf.int64), "weights": tf.ones(SIZE)}
+    state = detection_table(batch, detections(batch), num_examples=SIZE)
+    boxes = detection_results({name: value.numpy() for name, value in state.items()})
     guess, score = x.argmax(1), tf.nn.sigmoid(x[:, 2]).numpy()
     values = {
         "top_2": sklearn.top_k_accuracy_score(labels, x, k=2),
@@ -90,6 +114,7 @@ def expected():
         "quality/accuracy": sklearn.accuracy_score(labels, guess),
         "quality/f1_micro": sklearn.f1_score(labels, guess, average="micro"),
     }
+    values |= {f"coco/{name}": value for name, value in boxes.items()}
     parts = sklearn.precision_recall_fscore_support(labels, guess)
     for name, part in zip(("precision", "recall", "f1"), parts, strict=False):
         values[f"quality/{name}_macro"] = part.mean()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.ops.losses import cross_entropy, token_losses
+from lingo.ops.losses import cross_entropy, smooth_l1, token_losses
 
 DRAW = np.random.default_rng(0)
 LOGITS = 3 * DRAW.normal(size=[2, 3, 5])
@@ -51,3 +51,14 @@ def test_the_z_loss_is_the_square_of_the_logarithm_of_the_sum() -> None:
     expected = np.log(np.exp(LOGITS).sum(-1)) ** 2
     np.testing.assert_allclose(losses()[1], expected, rtol=1e-5)
     np.testing.assert_allclose(losses(label_smoothing=0.3)[1], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("error", [-3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 7.0])
+def test_smooth_l1_is_a_parabola_near_zero_and_a_line_beyond(error: float) -> None:
+    expected = 0.5 * error**2 if abs(error) < 1 else abs(error) - 0.5
+    x = tf.constant(error)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = smooth_l1(x)
+    assert float(loss) == expected
+    assert float(tape.gradient(loss, x)) == np.clip(error, -1, 1)

@@ -150,6 +150,7 @@ MISTAKES = [
         "'mlp' of 3 does not divide into 2",
     ),
     (['--set=runtime=Mesh(weight_rules={"mpl":[]})', "--weights"], "Did you mean 'mlp'?"),
+    (['--set=runtime=Mesh(activation_rules={"lenght":[]})', "--weights"], "Did you mean 'length'?"),
     (["--weights", "--plot_schedule"], "--weights and --plot_schedule show different things"),
     (["--weights", "--pipeline"], "--weights and --pipeline show different things"),
     (["--graph=a.dot", "--format=json"], "--graph writes a picture"),

@@ -2,10 +2,14 @@
 
 import typing
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.layers.context import annotate
+from lingo.layers.feed_forward import FeedForward
 from lingo.learner.state import initial_state
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import AXES
@@ -18,9 +22,10 @@ def test_every_recipe_can_be_chosen():
 
 
 def test_the_mesh_has_an_axis_for_each_field():
-    mesh = Mesh.params(stage=2, data=3, expert=5, sequence=7, model=11).build().topology()
+    sizes = dict(zip(AXES, (2, 3, 5, 7, 2, 3, 11), strict=True))
+    mesh = Mesh.params(**sizes).build().topology()
     assert mesh.axes == AXES
-    assert mesh.shape == (2, 3, 5, 7, 11)
+    assert mesh.sizes == tuple(sizes.items())
 
 
 def test_rules_are_the_recipe_with_its_changes():
@@ -59,13 +64,24 @@ def test_so_are_rows_that_do_not_divide(experiment: Callable[..., Params], text:
 
 
 @pytest.mark.parametrize(("name", "near"), [("lenght", ".*'length'"), ("frames", "")])
-def test_a_rule_that_no_layer_asks_for_is_found_when_the_step_is_traced(
-    experiment, text, name, near
-):
+def test_a_rule_that_no_layer_asks_for_is_refused(experiment, text, name, near):
     params = experiment(text).set(runtime=Mesh.params(sequence=2, activation_rules={name: []}))
-    built = params.build()  # a layer may have such an axis
     with pytest.raises(ParamError, match=rf"activation_rules\['{name}'\]: no layer names{near}"):
-        built.runtime.compile_program(built.learner, built.train_input.specs())
+        params.build()
+
+
+class Frames(FeedForward):
+    """A layer with an axis of its own, which no weight has."""
+
+    def __call__(self, x: tf.Tensor, **inputs: Any) -> tf.Tensor:
+        return annotate(super().__call__(x, **inputs), "batch", "frames", None)
+
+
+def test_an_axis_of_a_users_own_layer_has_a_rule(experiment, text):
+    rules = {"frames": ["sequence"]}
+    params = experiment(text).set(runtime=Mesh.params(sequence=2, activation_rules=rules))
+    params.task.model.stack.layer.ffn = Frames
+    params.build()
 
 
 def test_rules_that_cut_an_activation_twice_are_told_with_the_layer(experiment, text):

@@ -1,4 +1,4 @@
-"""Convolutions in groups of channels are refused where XLA would differentiate them wrongly."""
+"""Operations that XLA would differentiate wrongly are refused."""
 
 from __future__ import annotations
 
@@ -77,3 +77,13 @@ def test_elsewhere_they_are_trained_as_on_one_device(axes):
     expected = weights(layer, Local.params())
     for name, value in weights(layer, Mesh.params(**axes)).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def pooled() -> Any:
+    return keras.Sequential([keras.Input((3, 3, 4)), keras.layers.MaxPooling2D(2, strides=1)])
+
+
+@pytest.mark.parametrize("layer", [Keras.params(factory=pooled), Smooth.params(dim=4)])
+def test_windows_that_know_nothing_of_split_images_are_refused(layer):
+    with pytest.raises(ParamError, match=r"layers/0 .*of images whose rows or columns are split"):
+        weights(layer, Mesh.params(height=2))

@@ -1,0 +1,238 @@
+"""Scenes of letters and digits over photographs, for detection: of any number, without a download.
+
+    GlyphSceneInput.params(split="train", size=128, batch_size=32)
+
+Axes: B examples of a batch, H height, W width, N boxes of an image.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.data.example_input import IndexedInput
+from lingo.data.images.glyph import Change, draw_glyph, font_size
+from lingo.data.images.photographs import NAMES, cut_split, read_photograph
+from lingo.data.images.typeface import CLASSES, Split, list_faces, open_font, read_font
+from lingo.data.index import Progress
+from lingo.ops import random
+from lingo.ops.image.pixel import draw
+
+_SMALLEST, _LARGEST = 32, 512  # pixels
+_INK_SIZE = 128  # of the drawing, in pixels, that glyphs of all sizes are made of
+_STRETCH = 0.15  # by how much a glyph is wider or narrower, at most
+_WINDOW = (64, 160)  # sides of the part of a photograph, in pixels; a held-out one has 160 columns
+_TRIES = 10  # places for a glyph
+_VISIBLE = 64  # ink of a pixel, of 255: a row or column at the rim with less is left out
+_NEAR = 0.3  # part of the range of levels in which a glyph is that has to differ from its ground
+_PROBED = 16  # examples whose content identifies how they are drawn
+
+
+class _Draws(NamedTuple):
+    """The random numbers of a scene, in 0..1."""
+
+    window: np.ndarray  # [4]: photograph, side, row, column
+    num_glyphs: np.ndarray  # []
+    glyphs: np.ndarray  # [N, 8]: class, case, face, height, stretch, colour
+    places: np.ndarray  # [N, tries, 2]: row, column
+
+
+class GlyphSceneInput(IndexedInput):
+    """Letters and digits of several sizes over photographs. `pip install 'lingo-tf[data]'`.
+
+    A scene has 1 to `max_boxes` glyphs, each of a class, typeface, size, width and colour of its
+    own; they do not overlap, and fewer are drawn where there is no place for more. Held-out scenes
+    are of the family Computer Modern, the others of DejaVu and STIX, over other parts of the two
+    photographs that come with scikit-learn. A box is the smallest one around all pixels with a
+    quarter of ink or more; nothing is drawn outside it. Scenes are the same for all seeds.
+
+    Batches: `images`, uint8 [B, H, W, 3]; `boxes`, float32 [B, N, 4], as (top, left, bottom, right)
+    in parts of the image; `box_labels`, int32 [B, N], in 1..num_classes, and 0 for no box.
+    """
+
+    split: Split = "all"  # train and heldout share neither a family nor a pixel of a photograph
+    size: int = 128  # H and W, 32 to 512 pixels
+    num_scenes: int = 4096  # of an epoch
+    num_classes: int = 10  # the first ones of GlyphInput's: 10 are the digits, 47 all
+    max_boxes: int = 6  # N
+    min_height: float = 0.12  # of a glyph, as a part of H
+    max_height: float = 0.5  # likewise; logarithms of heights are uniform
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        ranges.check_positive(p, "num_scenes", "max_boxes", "num_classes")
+        if not _SMALLEST <= p.size <= _LARGEST:
+            raise ParamError(f"size={p.size} is not from {_SMALLEST} to {_LARGEST} pixels")
+        if p.num_classes > len(CLASSES):
+            raise ParamError(f"num_classes={p.num_classes}, but there are {len(CLASSES)} of glyphs")
+        if not 8 / p.size <= p.min_height <= p.max_height <= 0.7:
+            raise ParamError(
+                f"min_height={p.min_height} and max_height={p.max_height} are not"
+                f" {8 / p.size:g} <= min_height <= max_height <= 0.7: 8 pixels can be read"
+            )
+
+    def setup(self) -> None:
+        super().setup()
+        self.faces = list_faces(self.p.split)
+        self._font = functools.cache(lambda face: open_font(face, font_size(_INK_SIZE)))
+        self._ink = functools.cache(self._draw_ink)
+        self._photographs = functools.cache(self._read_photographs)
+
+    def offers(self) -> dict[str, Any]:
+        """Returns the classes, without that of no box, and the shape of images."""
+        return {
+            "num_classes": self.p.num_classes,
+            "class_names": CLASSES[: self.p.num_classes],
+            "image_shape": (self.p.size, self.p.size, 3),
+        }
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        """Opens fonts and photographs; raises MissingPackage without them, DataError if damaged."""
+        del progress
+        self._photographs()
+        for face in self.faces:
+            self._font(face)
+
+    def num_examples(self) -> int:
+        return self.p.num_scenes
+
+    def read_indices(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        p = self.p
+        batch = {
+            "images": np.empty([len(indices), p.size, p.size, 3], np.uint8),
+            "boxes": np.zeros([len(indices), p.max_boxes, 4], np.float32),
+            "box_labels": np.zeros([len(indices), p.max_boxes], np.int32),
+        }
+        for i, draws in enumerate(self._draws(indices)):
+            batch["images"][i] = self._background(draws)
+            scene = {name: array[i] for name, array in batch.items()}
+            self._draw_glyphs(draws, scene["images"], scene["boxes"], scene["box_labels"])
+        batch["boxes"] /= p.size
+        return batch
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns the number of scenes, the bytes of fonts and photographs, and a digest of both.
+
+        The digest is also of a few examples: another Pillow may draw them differently.
+        """
+        contents = [read_font(face) for face in self.faces]
+        contents += [photograph.tobytes() for photograph in self._photographs()]
+        digest = hashlib.sha256(b"".join(contents))
+        size = self.num_examples()
+        probed = np.unique(np.linspace(0, size - 1, _PROBED).astype(int))
+        for array in self.read_indices(probed).values():
+            digest.update(array.tobytes())
+        return {
+            "source": f"scenes of glyphs of {len(self.faces)} faces, {self.p.size} pixels",
+            "examples": size,
+            "bytes": sum(map(len, contents)),
+            "digest": digest.hexdigest(),
+        }
+
+    def _draws(self, indices: np.ndarray) -> list[_Draws]:
+        """Returns the random numbers of scenes, by split and indices, int64 [B]."""
+        key = random.fold(random.root_key(0), random.text_hash(f"scenes {self.p.split}"))
+        keys, num = random.fold(key, indices.astype(np.uint32)), self.p.max_boxes
+        sizes = {"window": [4], "num_glyphs": [], "glyphs": [num, 8], "places": [num, _TRIES, 2]}
+        arrays = [draw(keys, name, *sizes[name]) for name in _Draws._fields]
+        return [_Draws(*one) for one in zip(*arrays, strict=True)]
+
+    def _background(self, draws: _Draws) -> np.ndarray:
+        """Returns a part of a photograph, uint8 [H, W, 3]."""
+        photographs = self._photographs()
+        which, side, row, column = draws.window.tolist()
+        photograph = photographs[int(which * len(photographs))]
+        side = round(_between(side, *_WINDOW))
+        row = int(row * (photograph.shape[0] - side + 1))
+        column = int(column * (photograph.shape[1] - side + 1))
+        part = Image.fromarray(photograph[row : row + side, column : column + side])
+        return np.asarray(part.resize([self.p.size] * 2, Image.Resampling.BILINEAR))
+
+    def _draw_glyphs(
+        self, draws: _Draws, image: np.ndarray, boxes: np.ndarray, labels: np.ndarray
+    ) -> None:
+        """Draws glyphs on an image [H, W, 3]; writes boxes [N, 4], in pixels, and labels [N]."""
+        p, num = self.p, 0
+        for i in range(1 + int(draws.num_glyphs * p.max_boxes)):
+            class_, case, face, height, stretch, *colour = draws.glyphs[i].tolist()
+            label = int(class_ * p.num_classes)
+            characters = CLASSES[label]
+            ink = _resize_ink(
+                self._ink(
+                    self.faces[int(face * len(self.faces))],
+                    characters[int(case * len(characters))],
+                ),
+                height=p.size * p.min_height * (p.max_height / p.min_height) ** height,
+                stretch=_between(stretch, 1 - _STRETCH, 1 + _STRETCH),
+            )
+            box = _find_place(ink.shape, draws.places[i], boxes[:num], size=p.size)
+            if box is None:
+                continue
+            _blend(image, ink, box, np.array(colour))
+            boxes[num], labels[num] = box, label + 1
+            num += 1
+
+    def _draw_ink(self, face: str, character: str) -> Image.Image:
+        """Returns a character in white on black, without black rims."""
+        font = self._font(face)
+        drawing = Image.fromarray(draw_glyph(font, character, size=_INK_SIZE, change=Change()))
+        return drawing.crop(drawing.getbbox())
+
+    def _read_photographs(self) -> list[np.ndarray]:
+        """Returns the parts of the photographs that belong to the split, uint8 [H, W, 3] each."""
+        return [cut_split(read_photograph(name), split=self.p.split) for name in NAMES]
+
+
+def _between(part: float, low: float, high: float) -> float:
+    return low + (high - low) * part
+
+
+def _resize_ink(ink: Image.Image, *, height: float, stretch: float) -> np.ndarray:
+    """Returns ink of a height in pixels, uint8 [h, w], without rims that can hardly be seen."""
+    width = height * stretch * ink.width / ink.height
+    small = ink.resize((max(1, round(width)), max(1, round(height))), Image.Resampling.BILINEAR)
+    array = np.asarray(small)
+    rows, columns = (np.flatnonzero(array.max(axis=axis) >= _VISIBLE) for axis in (1, 0))
+    return array[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def _find_place(
+    shape: tuple[int, ...], places: np.ndarray, boxes: np.ndarray, *, size: int
+) -> np.ndarray | None:
+    """Returns the first box of a shape, (h, w), that overlaps no other; None if all of them do.
+
+    Args:
+        shape: of the box, in pixels.
+        places: [tries, 2], in 0..1: where it may be, of all places of each axis.
+        boxes: [n, 4], the others, in pixels.
+        size: of the image, in pixels.
+    """
+    height, width = shape
+    for down, right in places.tolist():
+        top, left = int(down * (size - height + 1)), int(right * (size - width + 1))
+        box = np.array([top, left, top + height, left + width])
+        overlaps = (box[:2] < boxes[:, 2:]) & (boxes[:, :2] < box[2:])
+        if not overlaps.all(axis=1).any():
+            return box
+    return None
+
+
+def _blend(image: np.ndarray, ink: np.ndarray, box: np.ndarray, colour: np.ndarray) -> None:
+    """Draws ink [h, w] into a box of an image [H, W, 3] in a colour, [3] in 0..1.
+
+    A colour darkens over a light ground, and becomes lighter over a dark one.
+    """
+    top, left, bottom, right = box.tolist()
+    ground = image[top:bottom, left:right].astype(np.float64)
+    levels = 255 * _NEAR * colour
+    if ground.mean() < 128:
+        levels = 255 - levels
+    cover = ink[..., None] / 255
+    image[top:bottom, left:right] = np.rint(ground + cover * (levels - ground)).astype(np.uint8)

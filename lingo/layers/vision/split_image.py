@@ -1,0 +1,157 @@
+"""Windows over images whose axes are split over devices.
+
+XLA cuts a convolution along an axis of the image by an exchange of halos (`lingo.mesh.halo`). That
+of JAX 0.10.2 does not always do so rightly, and says nothing or ends the process where it fails:
+
+- A convolution of parts that do not begin where windows do fails to compile for some sizes. So an
+  axis is padded with zeros until all parts are equal, and of as many rows as their windows have
+  strides; the windows behind the last one of the image are cut off.
+- If windows reach further than the next device, gradients are wrong, or XLA aborts. Such axes have
+  a few rows for each device: the image is gathered, and the result split again.
+- The gradient of the maximum of windows that overlap is wrong: it is computed from slices.
+
+Axes: B batch, D depth, H height, W width, C channels; an image has D or not, a window likewise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from lingo.config.lazy import tf
+from lingo.layers.context import annotate, current
+from lingo.layers.vision.window import Padding, count_windows, padding_sizes
+
+_AXES = ("depth", "height", "width")
+
+
+class Windows(NamedTuple):
+    """Windows that move over an image."""
+
+    lengths: tuple[int, ...]  # along each of its axes
+    stride: int
+    padding: Padding
+    dilation: int = 1
+
+    def count(self, image: Sequence[int]) -> tuple[int, ...]:
+        """Returns how many windows there are along each axis of an image."""
+        return count_windows(image, self.lengths, self.stride, self.padding, self.dilation)
+
+    def padding_sizes(self, image: Sequence[int]) -> list[tuple[int, int]]:
+        """Returns how many zeros surround each axis of an image."""
+        if self.padding == "VALID":
+            return [(0, 0)] * len(image)
+        pairs = zip(image, self.lengths, strict=True)
+        return [padding_sizes(n, length, self.stride, self.dilation) for n, length in pairs]
+
+    def are_aligned(self, axis: int, size: int, before: int) -> bool:
+        """Whether an axis has a window for each stride of its size, the first after `before`."""
+        one = Windows((self.lengths[axis],), self.stride, self.padding, self.dilation)
+        if self.padding == "VALID" and self.lengths[axis] > self.stride:
+            return False
+        return one.padding_sizes([size])[0][0] == before
+
+
+def annotate_image(
+    x: tf.Tensor, channels: str | None = None, *, whole: Sequence[bool] = ()
+) -> tf.Tensor:
+    """Returns images x, [B, ..., C] of any type, split as the rules say; `whole` axes are not."""
+    names = _AXES[-(len(x.shape) - 2) :]
+    if whole:
+        names = [None if is_whole else name for name, is_whole in zip(names, whole, strict=True)]
+    return annotate(x, "batch", *names, channels or "channels")
+
+
+def num_parts_of(num_axes: int) -> tuple[int, ...]:
+    """Returns the number of parts of each axis of an image in the call in progress."""
+    rules = current().rules
+    return tuple(rules.parts(name) if rules else 1 for name in _AXES[-num_axes:])
+
+
+def static_sizes(x: tf.Tensor) -> list[int]:
+    """Returns the size of each axis of images x [B, ..., C], which are known before they run."""
+    shape: Any = x.shape
+    return [int(size) for size in shape[1:-1]]
+
+
+def is_split(x: tf.Tensor) -> bool:
+    """Whether the rules of the call in progress split an axis of images x [B, ..., C]."""
+    return max(num_parts_of(len(x.shape) - 2)) > 1
+
+
+def convolve(
+    x: tf.Tensor,
+    compute: Callable[[tf.Tensor, Any], tf.Tensor],
+    windows: Windows,
+    *,
+    channels: tuple[str | None, str | None] = (None, None),
+    pads: bool = True,
+) -> tf.Tensor:
+    """Returns a value for each window of images x, [B, ..., F] for [B, ..., C], of any float type.
+
+    `compute(x, padding)` does so for whole images, where `padding` is SAME, VALID, or the numbers
+    of zeros before and after each axis of x. `channels` are the logical axes of C and F. If it does
+    not take numbers (`pads`), an axis is whole where SAME or VALID would give others.
+    """
+    if not is_split(x):
+        return annotate_image(compute(x, windows.padding), channels[1])
+    image = static_sizes(x)
+    around = windows.padding_sizes(image)
+    whole, padded = [False] * len(image), list(image)
+    for i, num_parts in enumerate(num_parts_of(len(image))):
+        if num_parts == 1:
+            continue
+        size = -(-image[i] // (num_parts * windows.stride)) * windows.stride  # of a part
+        reach = (windows.lengths[i] - 1) * windows.dilation + 1
+        before = around[i][0]
+        after = max(reach - windows.stride - before, 0)
+        whole[i] = max(before, after) > size or not (
+            pads or windows.are_aligned(i, size * num_parts, before)
+        )
+        if not whole[i]:
+            padded[i], around[i] = size * num_parts, (before, after)
+    x = annotate_image(pad_end(x, padded), channels[0], whole=whole)
+    y = compute(x, [(0, 0), *around, (0, 0)] if pads else windows.padding)
+    return split_again(y, windows.count(image), channels[1], whole=whole)
+
+
+def pad_end(x: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
+    """Returns images x, [B, ..., C] of any type, with zeros behind the end of axes, to sizes."""
+    ends = [(0, size - n) for size, n in zip(sizes, static_sizes(x), strict=True)]
+    return tf.pad(x, [(0, 0), *ends, (0, 0)]) if any(map(any, ends)) else x
+
+
+def split_again(
+    y: tf.Tensor, sizes: Sequence[int], channels: str | None, *, whole: Sequence[bool]
+) -> tf.Tensor:
+    """Returns what was computed for images with some axes whole, cut off to sizes, and split.
+
+    Without `whole` it is split already.
+    """
+    y = annotate_image(y, channels, whole=whole)
+    if not whole:
+        return y
+    if static_sizes(y) != list(sizes):
+        y = y[:, *map(slice, sizes)]
+    return annotate_image(y, channels)
+
+
+def window_slices(
+    x: tf.Tensor, windows: Windows, *, fill: float = 0
+) -> Iterator[tuple[tuple[int, ...], tf.Tensor]]:
+    """Yields each position in a window, and what all windows have there: [B, windows..., C].
+
+    Images x are [B, ..., C], of any type; around them is `fill`.
+    """
+    image = static_sizes(x)
+    around, counts = windows.padding_sizes(image), windows.count(image)
+    if any(map(any, around)):
+        x = tf.pad(x, [[0, 0], *around, [0, 0]], constant_values=fill)
+    for place in itertools.product(*map(range, windows.lengths)):
+        starts = [i * windows.dilation for i in place]
+        cuts = [
+            slice(start, start + (count - 1) * windows.stride + 1, windows.stride)
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        yield place, x[:, *cuts]

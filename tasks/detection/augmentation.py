@@ -1,0 +1,56 @@
+"""A recipe that changes examples of detection, for `augment` of an input: crops, mirrors, colours.
+
+    GlyphSceneInput.params(augment=train_example, augment_arguments={"size": 128, "flip_rate": 0.0})
+
+Axes: H height, W width, C channels, N boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lingo.ops import random
+from lingo.ops.image import BoxedImage, color_jitter, flip_boxed, min_iou_crop, resize
+
+Example = Mapping[str, np.ndarray]
+
+
+def train_example(
+    example: Example,
+    key: random.Key,
+    *,
+    size: int,
+    crop: bool = True,
+    flip_rate: float = 0.5,
+    jitter: float = 0.0,
+) -> dict[str, np.ndarray]:
+    """Crops a part that has objects (`min_iou_crop`), mirrors it, and changes its colours.
+
+    Args:
+        example: {name: array}, with `images`, [H, W, C], uint8, or float32 in 0..1; `boxes`,
+            float32 [N, 4]; `box_labels`, int32 [N], 0 for no box.
+        key: of this example.
+        size: height and width of the result, in pixels.
+        crop: whether it is cropped; `CocoInput` does this better, before it decodes an image.
+        flip_rate: probability of mirror images; 0 for letters and digits.
+        jitter: by how much brightness, contrast and saturation change, 0..1; of the hue a quarter.
+
+    Returns:
+        The example, with `images`, [size, size, C] of the same type, and its boxes and labels.
+        Boxes whose middle is outside are absent; other arrays stay.
+
+    Raises:
+        ValueError: if it is not an image, or for a number out of range.
+    """
+    one = BoxedImage(example["images"], example["boxes"], example["box_labels"])
+    if crop:
+        one = min_iou_crop(one, key, size=(size, size))
+    else:
+        one = one._replace(image=resize(one.image, (size, size)))
+    one = flip_boxed(one, key, rate=flip_rate)
+    if jitter:
+        amounts = {"brightness": jitter, "contrast": jitter, "saturation": jitter}
+        one = one._replace(image=color_jitter(one.image, key, **amounts, hue=jitter / 4))
+    return {**example, "images": one.image, "boxes": one.boxes, "box_labels": one.labels}

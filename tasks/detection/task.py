@@ -1,0 +1,201 @@
+"""Object detection: which objects an image has, and where.
+
+Axes: B batch, H height, W width, C channels, N true boxes, A anchors, K classes, D detections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
+from lingo.layers.vision.ssd import AnchorOutputs, Ssd
+from lingo.learner.task import Batch, Task
+from lingo.metrics.box_picture import Boxes, box_image
+from lingo.metrics.mean_average_precision import detection_table
+from lingo.metrics.media import Media
+from lingo.metrics.metric import weighted_mean
+from lingo.ops.boxes import decode_boxes, encode_boxes
+from lingo.ops.detection import hard_negatives, match_anchors, select_detections
+from lingo.ops.losses import cross_entropy, smooth_l1
+from tasks.image.levels import Levels, check_levels, normalize_levels
+
+
+class ObjectDetection(Task):
+    """The loss of SSD (Liu et al. 2016, eq. 1) and its detections, as in MLPerf's reference.
+
+    Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std.
+
+    Each object takes the anchor that overlaps it most; other anchors take the object that they
+    overlap by at least `min_overlap`. Two terms of the loss, `boxes` and `classes`, are sums over
+    the anchors of an image, divided by the number of those with an object, and means over images;
+    an image without an object has a loss of 0. `boxes` is the smooth L1 loss of the codes of
+    anchors with an object. `classes` is the cross-entropy of these, and of the anchors without one
+    whose cross-entropy is largest, `negatives` for each with an object.
+
+    Predictions are boxes with a score above `min_score`, without those that overlap a likelier box
+    of their class by more than `max_overlap`. Metrics are the terms of the loss and, where
+    `num_eval_images` is set, COCO's average precisions and recalls: `ap`, `ap50` and ten more in
+    `coco/`. They need `pip install 'lingo-tf[detection]'`. Each evaluation shows some images with
+    their boxes.
+
+    Batches: `images`, uint8, or any float type, [B, H, W, C]; `boxes`, float32 [B, N, 4], as (top,
+    left, bottom, right) in parts of the image; `box_labels`, int32 [B, N], 1..K, and 0 for absent
+    boxes; `weights`, float32 [B]; and perhaps `is_crowd`, bool [B, N], of boxes around crowds,
+    which the loss ignores.
+    """
+
+    model: Ssd
+    num_classes: int  # K, without the background; the input offers it
+    image_shape: tuple[int, int, int]  # (H, W, C); the input offers it
+    class_names: tuple[str, ...] = ()  # of the first classes, to show; the input may offer them
+    mean: Levels = 0.0  # of pixels in 0..1, or of each channel
+    std: Levels = 1.0  # likewise, their standard deviation
+    min_overlap: float = 0.5  # intersection over union of an anchor and its object
+    negatives: float = 3.0  # anchors without an object in the loss, for each with one
+    min_score: float = 0.05  # probability of a class; less is not predicted
+    max_overlap: float = 0.5  # intersection over union of two predictions of a class
+    max_per_class: int = 200  # boxes of a class that are looked at
+    max_detections: int = 200  # D
+    num_eval_images: int = 0  # of the largest evaluation, or more, for average precisions; 0: no
+    shown_score: float = 0.5  # predictions of at least this score are shown in TensorBoard
+
+    def check(self) -> None:
+        p = self.p
+        ranges.check_fraction(p, "min_score")
+        ranges.check_positive(p, "std", "max_per_class", "max_detections")
+        ranges.check_not_negative(p, "negatives", "num_eval_images")
+        for field in ("min_overlap", "max_overlap", "shown_score"):
+            if not 0 <= getattr(p, field) <= 1:
+                raise ParamError(f"{field}={getattr(p, field)} is not in 0..1")
+        for field in ("mean", "std"):
+            check_levels(field, getattr(p, field), p.image_shape)
+        if len(p.class_names) > p.num_classes:
+            raise ParamError(
+                f"class_names has {len(p.class_names)} names, but num_classes={p.num_classes}"
+            )
+
+    def setup(self) -> None:
+        p = self.p
+        self.model = p.model.build(image_shape=p.image_shape, num_classes=p.num_classes)
+
+    def check_input(self, offers: Mapping[str, Any]) -> None:
+        if "image_shape" not in offers:
+            raise ParamError("the input has no images: take GlyphSceneInput, or another with boxes")
+        if offers["num_classes"] > self.p.num_classes:
+            raise ParamError(
+                f"task.num_classes={self.p.num_classes}, but the input has"
+                f" {offers['num_classes']} classes"
+            )
+        if tuple(offers["image_shape"]) != self.p.image_shape:
+            raise ParamError(
+                f"task.image_shape={self.p.image_shape}, but the input has images of"
+                f" {tuple(offers['image_shape'])}"
+            )
+
+    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        weights = batch["weights"]
+        return {
+            term: tf.reduce_sum(losses * weights)
+            for term, losses in self._losses(self._outputs(batch), batch).items()
+        }
+
+    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        outputs, num_images = self._outputs(batch), self.p.num_eval_images
+        states = {
+            f"loss/{term}": weighted_mean(losses, batch["weights"])
+            for term, losses in self._losses(outputs, batch).items()
+        }
+        if num_images:
+            found = self._detections(outputs)
+            states["coco"] = detection_table(batch, found, num_examples=num_images)
+        return states
+
+    def results(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics; `coco/ap` and `coco/ap50` as `ap` and `ap50`, which a run prints."""
+        shown = {"coco/ap": "ap", "coco/ap50": "ap50"}
+        return {shown.get(name, name): value for name, value in means.items()}
+
+    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns what is found in `images`, the likeliest first; zeros where there is nothing.
+
+        `boxes`, float32 [B, D, 4], as in batches; `box_labels`, int32 [B, D]; `box_scores`, float32
+        [B, D], the probabilities of the labels.
+        """
+        return self._detections(self._outputs(batch))
+
+    def summaries(
+        self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        if batch["images"].shape[-1] not in (1, 3):
+            return {}
+        names = self._names()
+        truths = [
+            Boxes(boxes[labels > 0], [names[label] for label in labels[labels > 0]])
+            for boxes, labels in zip(batch["boxes"], batch["box_labels"], strict=True)
+        ]
+        arrays = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
+        guesses = []
+        for boxes, labels, scores in zip(*arrays, strict=True):
+            shown = (labels > 0) & (scores >= self.p.shown_score)
+            texts = [
+                f"{names[label]} {score:.0%}"
+                for label, score in zip(labels[shown], scores[shown], strict=True)
+            ]
+            guesses.append(Boxes(boxes[shown], texts))
+        return {"boxes": box_image(batch["images"], truths=truths, predictions=guesses)}
+
+    def batch_flops(self, specs: Specs) -> int:
+        shape, _ = specs["images"]
+        return self.model.flops(shape)
+
+    def _outputs(self, batch: Batch) -> AnchorOutputs:
+        """Returns codes, float32 [B, A, 4], and logits, float32 [B, A, K + 1], of the images."""
+        images = normalize_levels(batch["images"], mean=self.p.mean, std=self.p.std)
+        return AnchorOutputs(*(tf.cast(output, tf.float32) for output in self.model(images)))
+
+    def _detections(self, outputs: AnchorOutputs) -> dict[str, tf.Tensor]:
+        """Returns the predictions of an [B, ...] batch, as `predict`."""
+        p = self.p
+        found = select_detections(
+            tf.clip_by_value(decode_boxes(outputs.codes, self._anchors()), 0.0, 1.0),
+            tf.nn.softmax(outputs.logits)[:, :, 1:],
+            min_score=p.min_score,
+            max_overlap=p.max_overlap,
+            max_per_class=p.max_per_class,
+            max_detections=p.max_detections,
+        )
+        return {"boxes": found.boxes, "box_labels": found.labels, "box_scores": found.scores}
+
+    def _losses(self, outputs: AnchorOutputs, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the terms of the loss of each image, float32 [B]."""
+        p, labels = self.p, batch["box_labels"]
+        if "is_crowd" in batch:
+            labels = tf.where(batch["is_crowd"], 0, labels)
+        anchors = self._anchors()
+        matches = match_anchors(batch["boxes"], labels, anchors, min_overlap=p.min_overlap)
+        is_object = matches.labels > 0
+        errors = outputs.codes - encode_boxes(matches.boxes, anchors)
+        boxes = tf.reduce_sum(smooth_l1(errors), axis=-1)
+        classes = cross_entropy(outputs.logits, matches.labels)
+        negatives = hard_negatives(classes, is_object, per_object=p.negatives)
+        num_objects = tf.reduce_sum(tf.cast(is_object, tf.float32), axis=1)
+
+        def mean(losses: tf.Tensor, counted: tf.Tensor) -> tf.Tensor:
+            total = tf.reduce_sum(tf.where(counted, losses, 0.0), axis=1)
+            return tf.math.divide_no_nan(total, num_objects)
+
+        return {"boxes": mean(boxes, is_object), "classes": mean(classes, is_object | negatives)}
+
+    def _anchors(self) -> tf.Tensor:
+        return tf.constant(self.model.anchors())
+
+    def _names(self) -> list[str]:
+        """Returns the names of all labels, or their numbers, after that of no object."""
+        names = self.p.class_names
+        return ["", *names, *map(str, range(len(names) + 1, self.p.num_classes + 1))]
