@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from lingo.contract import Experiment
 from lingo.data.array_spec import Specs
 from lingo.learner.additive import check_sums
-from lingo.learner.placement import Placement
-from lingo.learner.state import TrainState
+from lingo.learner.state import Placement, TrainState
 from lingo.learner.step import evaluate_batch, graph_of, predict_batch, step_graph, trace_function
 
 

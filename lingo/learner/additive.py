@@ -23,8 +23,7 @@ from lingo.config.roots.user_line import is_lingos
 from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
-from lingo.learner.placement import Placement
-from lingo.learner.state import Learner, TrainState
+from lingo.learner.state import Learner, Placement, TrainState
 from lingo.learner.step import evaluate_batch, graph_of
 from lingo.learner.task import Batch, Task, check_denominators, check_losses
 from lingo.ops import random

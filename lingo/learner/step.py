@@ -25,8 +25,7 @@ from lingo.layers import context, path
 from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.layer import Layer
 from lingo.learner import finite
-from lingo.learner.placement import ONE_DEVICE, Placement, Slots
-from lingo.learner.state import EMA, Learner, TrainState, map_shapes
+from lingo.learner.state import EMA, ONE_DEVICE, Learner, Placement, Slots, TrainState, map_shapes
 from lingo.learner.task import (
     Batch,
     CheckedBatch,

@@ -37,7 +37,7 @@ class FlatBox(NamedTuple):
     where: Index  # of its elements in the weight: without these zeros
 
     @property
-    def inside(self) -> Index:
+    def content(self) -> Index:
         """The index of these elements in the box."""
         return tuple(slice(0, along.stop - along.start) for along in self.where)
 
@@ -128,7 +128,7 @@ def split_rows(
         for box in rows.boxes(part, columns.start, columns.stop):
             start = box.start - columns.start
             view = row[..., start : start + math.prod(box.shape)].reshape((*sizes, *box.shape))
-            yield (*lead, *box.where), view[(..., *box.inside)]
+            yield (*lead, *box.where), view[(..., *box.content)]
 
 
 def _boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[Ranges]:

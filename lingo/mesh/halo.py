@@ -1,7 +1,7 @@
 """The halo of a window: which rows of its neighbours a device needs of an image that is cut.
 
     halo(300, num_parts=4, window=7, stride=2)      # a 7x7 convolution with padding SAME
-    Halo(part=75, output_part=38, left=(2, 1, 0, -1), right=(4, 5, 6, 7))
+    Halo(part=75, output_part=38, rows_before=(2, 1, 0, -1), rows_after=(4, 5, 6, 7))
 
 Each device has a part of an image's rows and computes a part of the result's. With K parts, those
 of the input have S = ceil(H / K) rows, and those of the result O = ceil(H' / K); the last ones may
@@ -29,16 +29,16 @@ class Halo(NamedTuple):
     part: int  # S, the rows of an input part
     output_part: int  # O, the rows of a part of the result
     # for each part: rows needed before its own; less than 0: its own first rows are not needed
-    left: tuple[int, ...]
-    right: tuple[int, ...]  # likewise after its own; those after the last part's are padding
+    rows_before: tuple[int, ...]
+    rows_after: tuple[int, ...]  # likewise after its own; those after the last part's are padding
 
     @property
-    def exchanged(self) -> tuple[int, int]:
+    def exchange(self) -> tuple[int, int]:
         """Rows that each device gets of the devices before it, and of those after it.
 
         The first part has no neighbour before it, nor the last one after it.
         """
-        return max(0, 0, *self.left[1:]), max(0, 0, *self.right[:-1])
+        return max(0, 0, *self.rows_before[1:]), max(0, 0, *self.rows_after[:-1])
 
     @property
     def sends(self) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class Halo(NamedTuple):
 
         A halo of more rows than a part has comes from several devices.
         """
-        left, right = self.exchanged
+        left, right = self.exchange
         return -(-left // self.part), -(-right // self.part)
 
 

@@ -32,7 +32,7 @@ class Split(NamedTuple):
         """Returns the number of parts of each axis."""
         return tuple(mesh.size(axes) for axes in self.axes)
 
-    def stored(self) -> Split:
+    def storage(self) -> Split:
         """Returns the split of the array of which devices keep parts: without rows, this one."""
         if not self.flat:
             return self
@@ -49,7 +49,7 @@ class Split(NamedTuple):
 
     def padded_shape(self, shape: Sequence[int], mesh: Topology) -> tuple[int, ...]:
         """Returns the shape of all parts together, as devices keep them, padding included."""
-        parts, sizes = self.stored().parts(mesh), self.part_shape(shape, mesh)
+        parts, sizes = self.storage().parts(mesh), self.part_shape(shape, mesh)
         return tuple(n * k for n, k in zip(sizes, parts, strict=True))
 
     def part_size(self, shape: Sequence[int], mesh: Topology) -> int:

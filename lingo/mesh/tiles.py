@@ -102,7 +102,7 @@ def tiles(split: Split, mesh: Topology) -> Tiles:
 
     It is that of the array of which devices keep parts (`Split.stored`).
     """
-    split = split.stored()
+    split = split.storage()
     order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]
     others = [axis for axis in range(len(mesh.axes)) if axis not in order]
     devices, parts = mesh.ids().transpose([*order, *others]), split.parts(mesh)

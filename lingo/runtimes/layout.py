@@ -200,7 +200,7 @@ def _split_further(
     """Returns a split that also uses those of some mesh axes that it does not use yet."""
     shape, num_stacked = spec.program_shape, spec.num_stacked
     even = _split_evenly(rest, shape, num_stacked, axes, mesh, uneven=False)
-    axes, parts = _unused(rest, axes), rest.part_shape(shape, mesh)
+    axes, parts = _unused_axes(rest, axes), rest.part_shape(shape, mesh)
     num = mesh.size(axes)
     if even != rest or not uneven or num == 1 or math.prod(parts) < num:
         return even
@@ -220,7 +220,7 @@ def _split_evenly(
 
     Of the first axis that divides, or else, if `uneven`, of rows.
     """
-    axes, parts = _unused(split, axes), split.part_shape(shape, mesh)
+    axes, parts = _unused_axes(split, axes), split.part_shape(shape, mesh)
     num = mesh.size(axes)
     if num == 1:
         return split
@@ -232,7 +232,7 @@ def _split_evenly(
     return Split(split.axes, axes, num_stacked)
 
 
-def _unused(split: Split, axes: Axes) -> Axes:
+def _unused_axes(split: Split, axes: Axes) -> Axes:
     return tuple(axis for axis in axes if axis not in split.used_axes())
 
 

@@ -27,8 +27,7 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
-from lingo.learner.placement import Placement
-from lingo.learner.state import Learner, TrainState, WhichWeights, load_arrays
+from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.learner.task import Batch, first_calls
 from lingo.ops import random

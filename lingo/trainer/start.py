@@ -28,8 +28,7 @@ from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.learner.additive import check_sums
-from lingo.learner.placement import Placement
-from lingo.learner.state import TrainState, initial_state, restore_state
+from lingo.learner.state import Placement, TrainState, initial_state, restore_state
 from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.storage import injection

@@ -28,8 +28,7 @@ from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.learner import finite, step
-from lingo.learner.placement import Placement
-from lingo.learner.state import Learner, TrainState, initial_state, named_tensors
+from lingo.learner.state import Learner, Placement, TrainState, initial_state, named_tensors
 from lingo.optim.optimizer import global_norm
 from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
@@ -46,11 +45,13 @@ def plain_update(
     learner: Learner, state: TrainState, sums: Mapping[str, Any], place: Placement
 ) -> tuple[TrainState, dict[str, Any]]:
     """Does what `step.update` does to finite numbers; others pass, too."""
+    weights = learner.weights()
     gradients = step._zero_frozen(learner, sums["gradients"], place)
-    grad_norm = global_norm(gradients)
-    clipped = learner.optimizer.clip(learner.weights(), gradients, grad_norm)
+    grad_norm = global_norm(weights, gradients)
+    clipped = learner.optimizer.clip(weights, gradients, grad_norm)
     rates = learner.optimizer.rates(state.step)
-    new = step._apply_gradients(learner, state, clipped, sums["batch_statistics"], rates, place)
+    moved = step._apply_gradients(learner, weights, state.weights, state, clipped, rates, place)
+    new = step._average_statistics(learner, state, moved, sums["batch_statistics"], place)
     after = TrainState(state.step + 1, *new)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm

@@ -149,7 +149,7 @@ class GlyphSceneInput(IndexedInput):
         photographs = self._photographs()
         which, side, row, column = draws.window.tolist()
         photograph = photographs[int(which * len(photographs))]
-        side = round(_between(side, *_WINDOW))
+        side = round(_interpolate(side, *_WINDOW))
         row = int(row * (photograph.shape[0] - side + 1))
         column = int(column * (photograph.shape[1] - side + 1))
         part = Image.fromarray(photograph[row : row + side, column : column + side])
@@ -170,7 +170,7 @@ class GlyphSceneInput(IndexedInput):
                     characters[int(case * len(characters))],
                 ),
                 height=p.size * p.min_height * (p.max_height / p.min_height) ** height,
-                stretch=_between(stretch, 1 - _STRETCH, 1 + _STRETCH),
+                stretch=_interpolate(stretch, 1 - _STRETCH, 1 + _STRETCH),
             )
             box = _find_place(ink.shape, draws.places[i], boxes[:num], size=p.size)
             if box is None:
@@ -190,7 +190,7 @@ class GlyphSceneInput(IndexedInput):
         return [cut_split(read_photograph(name), split=self.p.split) for name in NAMES]
 
 
-def _between(part: float, low: float, high: float) -> float:
+def _interpolate(part: float, low: float, high: float) -> float:
     return low + (high - low) * part
 
 

@@ -82,4 +82,4 @@ class AveragePool(Pool):
         """Whether windows need rows from further away than the next device."""
         p = self.p
         found = halo(size, num_parts=num_parts, window=window, stride=p.stride, padding=p.padding)
-        return max(found.exchanged) > found.part
+        return max(found.exchange) > found.part

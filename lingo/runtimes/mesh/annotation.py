@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Rules
-from lingo.learner.placement import Placement, Slots
-from lingo.learner.state import TrainState
+from lingo.learner.state import Placement, Slots, TrainState
 from lingo.mesh.flat import Flat
 from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split
@@ -141,7 +140,7 @@ class MeshPlacement(Placement):
 
     def _gather_rows(self, value: Any, split: Split, rows: Flat) -> Any:
         """Returns a tensor in its own shape; devices gather whole rows first, in one exchange."""
-        whole_rows = Split((*split.stored().axes[:-1], ()))
+        whole_rows = Split((*split.storage().axes[:-1], ()))
         return unflatten(with_sharding(value, whole_rows, self._layout.mesh), rows)
 
     def state(self, state: TrainState) -> TrainState:

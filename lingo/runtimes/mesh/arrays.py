@@ -24,7 +24,7 @@ from lingo.storage.shards import Box, Index, Shards, box, box_shape
 def sharding(mesh: Any, split: Split) -> Any:
     """Returns the `jax.sharding.NamedSharding` of a split."""
     jax = engine()
-    names = [axes or None for axes in split.stored().axes]
+    names = [axes or None for axes in split.storage().axes]
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
-from lingo.learner.placement import Placement, Slots
+from lingo.learner.state import Placement, Slots
 from lingo.mesh.flat import Flat
 from lingo.optim.flat_part import FlatPart, flatten, unflatten
 from lingo.optim.optimizer import Weight

@@ -62,7 +62,7 @@ def test_a_chunk_is_as_few_boxes_as_its_ends_allow():
 def test_the_split_of_rows_is_that_of_an_array_of_parts_and_columns():
     split = Split(((), (), ("model",)), ("data",), 1)
     assert str(split) == "[-, -, model]/data"
-    assert str(split.stored()) == "[-, model, data]"
+    assert str(split.storage()) == "[-, model, data]"
     assert split.used_axes() == {"data", "model"}
     assert split.part_shape((3, 7, 5), MESH) == (3, 1, 6)  # a quarter of 7 * 3, rounded up
     assert split.padded_shape((3, 7, 5), MESH) == (3, 2, 24)

@@ -47,44 +47,44 @@ def test_a_part_needs_the_rows_that_its_windows_cover():
         for i in range(len(windows) // found.output_part):  # the parts that are full
             rows = windows[i * found.output_part : (i + 1) * found.output_part]
             first, end = rows[0][0], rows[-1][-1] + 1
-            assert found.left[i] == i * found.part - first
-            assert found.right[i] == end - (i + 1) * found.part
+            assert found.rows_before[i] == i * found.part - first
+            assert found.rows_after[i] == end - (i + 1) * found.part
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "exchanged"),
+    ("found", "expected", "exchange"),
     [
         (  # 150 windows of 7, 2 apart; 5 rows of padding, 2 of them before the first
             halo(300, num_parts=4, window=7, stride=2),
-            Halo(75, 38, left=(2, 1, 0, -1), right=(4, 5, 6, 7)),
+            Halo(75, 38, rows_before=(2, 1, 0, -1), rows_after=(4, 5, 6, 7)),
             (1, 6),
         ),
         (
             halo(16, num_parts=4, window=3),
-            Halo(4, 4, left=(1, 1, 1, 1), right=(1, 1, 1, 1)),
+            Halo(4, 4, rows_before=(1, 1, 1, 1), rows_after=(1, 1, 1, 1)),
             (1, 1),
         ),
         (  # windows inside: the later a part, the more of its rows are the next one's
             halo(16, num_parts=4, window=3, padding="VALID"),
-            Halo(4, 4, left=(0, 0, 0, 0), right=(2, 2, 2, 2)),
+            Halo(4, 4, rows_before=(0, 0, 0, 0), rows_after=(2, 2, 2, 2)),
             (0, 2),
         ),
         (
             halo(16, num_parts=4, window=2, stride=2),
-            Halo(4, 2, left=(0, 0, 0, 0), right=(0, 0, 0, 0)),
+            Halo(4, 2, rows_before=(0, 0, 0, 0), rows_after=(0, 0, 0, 0)),
             (0, 0),
         ),
         (
             halo(7, num_parts=1, window=3),
-            Halo(7, 7, left=(1,), right=(1,)),
+            Halo(7, 7, rows_before=(1,), rows_after=(1,)),
             (0, 0),
         ),
     ],
     ids=["stem", "same", "valid", "pool", "whole"],
 )
-def test_halos_by_hand(found, expected, exchanged):
+def test_halos_by_hand(found, expected, exchange):
     assert found == expected
-    assert found.exchanged == exchanged
+    assert found.exchange == exchange
 
 
 def test_rows_come_from_several_devices_if_a_part_has_less_of_them():

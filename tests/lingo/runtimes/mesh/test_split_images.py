@@ -197,7 +197,7 @@ def test_devices_exchange_the_rows_that_the_halo_counts() -> None:
     )
     found = collectives(parse(program.text), program.mesh)
     sent = [c for c in found if c.kind == "collective-permute"]
-    rows = halo(size, num_parts=parts, window=kernel).exchanged
+    rows = halo(size, num_parts=parts, window=kernel).exchange
     assert rows == (2, 2)
     assert {c.array.shape[1] for c in sent} == {2}, found
     assert len(sent) >= 2, "before the rows of a part, and after"
