@@ -138,7 +138,7 @@ def test_a_network_trained_for_8_bits_computes_in_its_trained_ranges(
     found = [t["quantization"][0] for t in tensors if t["dtype"] == np.int8]
     state = model._state.state
     lows = [where for where in state if where.endswith("_low")]
-    assert len(lows) == 2
+    assert len(lows) == 3
     for low in lows:
         scale = (state[low.replace("_low", "_high")] - state[low]) / 255
         assert min(abs(np.array(found) / scale - 1)) < 1e-5

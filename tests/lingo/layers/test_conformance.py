@@ -126,7 +126,7 @@ NETWORK = [
     nn.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
 PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
-VOXELS = {"images": VOLUMES["x"], "labels": integers(3, B, 4, 3, 2)}
+VOXELS = {"images": 0.1 * VOLUMES["x"], "labels": integers(3, B, 4, 3, 2)}
 DETECTOR = nn.Ssd.params(
     trunk=smooth(nn.ConvNorm.params(dim=1, output_dim=4, stride=2)),
     extras=[nn.ExtraMap.params(dim=4, hidden_dim=5, output_dim=4)],
@@ -170,7 +170,11 @@ CASES: dict[type[Layer], Case] = {
     nn.EnlargingConv3D: Case(nn.EnlargingConv3D.params(dim=D, output_dim=4), VOLUMES),
     nn.MaxPool3D: Case(nn.MaxPool3D.params(), VOLUMES),
     nn.Resize: Case(nn.Resize.params(size=(3, 7)), IMAGES),
-    nn.UNet3D: Case(smooth(nn.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)), VOLUMES),
+    nn.UNet3D: Case(
+        smooth(nn.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)),
+        VOLUMES,
+        num_terms=B * 4 * 3 * 2,  # voxels
+    ),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),

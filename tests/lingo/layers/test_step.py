@@ -21,6 +21,7 @@ from lingo.inspection.conformance.layer_call import LayerValues
 from lingo.layers import Chain, Layer, Linear, Repeat, context, recomputed_step
 from lingo.learner.state import initial_value
 from tasks.detection.task import ObjectDetection
+from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -74,9 +75,12 @@ NEITHER = {
     nn.ClassToken,
     nn.Conv1D,
     nn.Conv2D,
+    nn.Conv3D,
     nn.ConvNorm,
+    nn.ConvNorm3D,
     nn.ConvPool,
     nn.DepthwiseConv2D,
+    nn.EnlargingConv3D,
     nn.ExpertChoiceRouter,
     nn.ExtraMap,
     nn.FactorizedReduction,
@@ -90,12 +94,14 @@ NEITHER = {
     nn.LingvoRouter,
     nn.MBConv,
     nn.MaxPool,
+    nn.MaxPool3D,
     nn.NormalCell,
     nn.PatchEmbedding,
     nn.PatchHead,
     nn.ReductionCell,
     nn.RelativeBias,
     nn.ReluConvNorm,
+    nn.Resize,
     nn.Rotary,
     nn.SeparableConv2D,
     nn.SinusoidImagePositions,
@@ -104,9 +110,11 @@ NEITHER = {
     nn.SwitchRouter,
     nn.TopNRouter,
     nn.TransposedConv2D,
+    nn.UNet3D,
     ImageClassification,
     LanguageModeling,
     ObjectDetection,
+    Segmentation,
     SequenceToSequence,
 }
 

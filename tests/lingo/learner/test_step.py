@@ -17,6 +17,7 @@ from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv3d import Conv3D
 from lingo.layers.vision.ssd import Ssd
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, local_sums, train_step, update
@@ -27,6 +28,7 @@ from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
 from tasks.detection.task import ObjectDetection
+from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -106,10 +108,23 @@ def object_detection() -> tuple[Params, dict[str, np.ndarray]]:
     return task, batch
 
 
+def segmentation() -> tuple[Params, dict[str, np.ndarray]]:
+    model = Conv3D.params(dim=C, output_dim=K)
+    task = Segmentation.params(model=model, num_classes=K, volume_shape=(2, 3, 3, C))
+    draw = np.random.RandomState(0)
+    batch = {
+        "images": draw.normal(size=(B, 2, 3, 3, C)).astype("f"),
+        "labels": draw.randint(0, K, (B, 2, 3, 3)).astype("i"),
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task, batch
+
+
 TASKS = {
     ImageClassification: image_classification,
     LanguageModeling: language_modeling,
     ObjectDetection: object_detection,
+    Segmentation: segmentation,
     SequenceToSequence: sequence_to_sequence,
 }
 

@@ -150,7 +150,6 @@ MISTAKES = [
         "'mlp' of 3 does not divide into 2",
     ),
     (['--set=runtime=Mesh(weight_rules={"mpl":[]})', "--weights"], "Did you mean 'mlp'?"),
-    (['--set=runtime=Mesh(activation_rules={"lenght":[]})', "--weights"], "Did you mean 'length'?"),
     (["--weights", "--plot_schedule"], "--weights and --plot_schedule show different things"),
     (["--weights", "--pipeline"], "--weights and --pipeline show different things"),
     (["--graph=a.dot", "--format=json"], "--graph writes a picture"),
@@ -167,6 +166,14 @@ def test_what_cannot_be_shown_is_refused(lingo, tmp_path, flags, message):
     assert (done.code, done.out) == (2, "")
     assert message in done.err
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_axis_of_activations_that_no_layer_names_is_refused(lingo) -> None:
+    setting = '--set=runtime=Mesh(activation_rules={"lenght":[]})'
+    done = lingo("show", "--exp=tiny(model_dim=32,num_layers=1)", setting, "--weights")
+    assert (done.code, done.out) == (2, "")
+    assert "activation_rules['lenght']: no layer names such an axis." in done.err
+    assert "Did you mean 'length'?" in done.err
 
 
 # ---- learning rates ----------------------------------------------------------------------------
