@@ -173,7 +173,7 @@ def test_an_axis_of_activations_that_no_layer_names_is_refused(lingo) -> None:
     done = lingo("show", "--exp=tiny(model_dim=32,num_layers=1)", setting, "--weights")
     assert (done.code, done.out) == (2, "")
     assert "activation_rules['lenght']: no layer names such an axis." in done.err
-    assert "Did you mean 'length'?" in done.err
+    assert "Did you mean 'length'" in done.err
 
 
 # ---- learning rates ----------------------------------------------------------------------------
