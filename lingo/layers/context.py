@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lingo.ops import random
@@ -81,6 +81,10 @@ class Rules(Protocol):
 
     def parts(self, axis: str) -> int:
         """Returns the number of shards along a logical axis of activations."""
+        ...
+
+    def copies(self, axes: Iterable[str]) -> int:
+        """Returns how many devices have the same shard of an activation of these logical axes."""
         ...
 
 

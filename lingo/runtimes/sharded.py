@@ -114,6 +114,9 @@ class _AxisNames(Placement):
     def parts(self, axis: str) -> int:
         return 1
 
+    def copies(self, axes: Iterable[str]) -> int:
+        return 1
+
 
 def _activation_axes(learner: Learner) -> Set[str]:
     """Returns the logical axes that layers name in a training step, which is traced."""

@@ -54,6 +54,7 @@ class Conv1D(Layer):
         """Returns [B, T', F], in the layer's dtype, for sequences x [B, T, C]."""
         p = self.p
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
+        x = annotate(x, "batch", None, p.axes[0] or "channels")  # XLA cuts some of them wrongly
         y = tf.nn.conv1d(x, w, p.stride, p.padding, dilations=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "length", p.axes[1] or "channels")

@@ -8,6 +8,8 @@ of JAX 0.10.2 does not always do so rightly, and says nothing or ends the proces
   strides; the windows behind the last one of the image are cut off.
 - If windows reach further than the next device, gradients are wrong, or XLA aborts. Such axes have
   a few rows for each device: the image is gathered, and the result split again.
+- If several devices have the same part of the images, the gradient of a kernel is a multiple of
+  what it should be. The image is gathered then, too.
 - The gradient of the maximum of windows that overlap is wrong: it is computed from slices.
 
 Axes: B batch, D depth, H height, W width, C channels; an image has D or not, a window likewise.
@@ -80,6 +82,14 @@ def is_split(x: tf.Tensor) -> bool:
     return max(num_parts_of(len(x.shape) - 2)) > 1
 
 
+def has_copies(whole: Sequence[bool]) -> bool:
+    """Whether several devices have the same part of images some of whose axes are whole."""
+    names = _AXES[-len(whole) :]
+    split = [name for name, is_whole in zip(names, whole, strict=True) if not is_whole]
+    rules = current().rules
+    return rules is not None and rules.copies(["batch", *split]) > 1
+
+
 def convolve(
     x: tf.Tensor,
     compute: Callable[[tf.Tensor, Any], tf.Tensor],
@@ -111,6 +121,8 @@ def convolve(
         )
         if not whole[i]:
             padded[i], around[i] = size * num_parts, (before, after)
+    if not all(whole) and has_copies(whole):
+        whole, padded, around = [True] * len(image), image, windows.padding_sizes(image)
     x = annotate_image(pad_end(x, padded), channels[0], whole=whole)
     y = compute(x, [(0, 0), *around, (0, 0)] if pads else windows.padding)
     return split_again(y, windows.count(image), channels[1], whole=whole)

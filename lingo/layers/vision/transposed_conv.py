@@ -15,6 +15,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.vision.split_image import (
     annotate_image,
+    has_copies,
     is_split,
     num_parts_of,
     pad_end,
@@ -85,6 +86,8 @@ class TransposedConv2D(Layer):
                 part = -(-sizes[i] // num_parts)
                 whole[i] = p.padding == "VALID" or p.kernel[i] > (part + 1) * p.stride
                 sizes[i] = sizes[i] if whole[i] else part * num_parts
+        if not all(whole) and has_copies(whole):
+            sizes, whole = static_sizes(x), [True] * len(sizes)
         return annotate_image(pad_end(x, sizes), p.axes[0], whole=whole), whole
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

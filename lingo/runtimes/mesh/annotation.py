@@ -7,7 +7,8 @@ gradient has the same sharding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
@@ -75,6 +76,9 @@ class AxisRules(Rules):
 
     def parts(self, axis: str) -> int:
         return parts(axis, self._rules.activations, self._mesh)
+
+    def copies(self, axes: Iterable[str]) -> int:
+        return self._mesh.num_devices // math.prod(self.parts(axis) for axis in axes)
 
     def _with_sharding(self, x: tf.Tensor, axes: Sequence[str | None], table: Table) -> tf.Tensor:
         num_mapped = len(axes) - len(x.shape)

@@ -175,7 +175,7 @@ def test_stages_that_devices_cannot_share_evenly_are_refused():
 
 @over_pipelines
 def test_stages_send_activations_on_and_nobody_sends_weights(name):
-    found = trained(name).exchange
+    found = trained(name).exchanged
     p = PIPELINES[name]
     rows = B // p["num_micro_batches"] // 2  # of a micro-batch on one device
     num_ticks = p["num_micro_batches"] * p.get("circular_repeats", 1) + p["num_stages"] - 1

@@ -57,6 +57,8 @@ MESHES = {
     "rows of half of a batch": ({"data": 2, "height": 4}, 10),
     "more devices than rows": ({"height": 8}, 7),
     "rows and columns": ({"height": 4, "width": 2}, 8),
+    "rows and columns of half of a batch": ({"data": 2, "height": 2, "width": 2}, 8),
+    "two devices with the same rows": ({"height": 4, "model": 2}, 10),
 }
 
 
@@ -89,7 +91,7 @@ class _Root:
 def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, height = MESHES[case]
     mesh = topology(sizes)
-    rules = AxisRules(Layout(mesh, RECIPES["1d"], {}, {}, {}, {}))
+    rules = AxisRules(Layout(mesh, RECIPES["1d"], {}, {}, {}, {}, {}, {}))
     layers = {name: params.build() for name, params in LAYERS.items()}
     draw = np.random.default_rng(0)
     values, states = (
