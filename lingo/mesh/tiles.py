@@ -100,7 +100,7 @@ class Tiles(NamedTuple):
 def tiles(split: Split, mesh: Topology) -> Tiles:
     """Returns the tile assignment of a split, which uses each mesh axis once at most.
 
-    It is that of the array of which devices keep parts (`Split.stored`).
+    It is that of the array of which devices keep parts (`Split.storage`).
     """
     split = split.storage()
     order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]

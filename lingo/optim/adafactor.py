@@ -32,6 +32,8 @@ class Adafactor(Optimizer):
     epsilon1: float = 1e-30  # added to squared gradients
     epsilon2: float = 1e-3  # least scale of a weight
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "beta1")

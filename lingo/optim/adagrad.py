@@ -13,6 +13,8 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = 0.1  # what the sum of squares starts at
     epsilon: float = 1e-7  # added to the sum of squares, under the root
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_not_negative(self.p, "initial_accumulator_value", "epsilon")

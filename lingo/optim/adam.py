@@ -19,6 +19,8 @@ class Adam(Optimizer):
     beta2: float = 0.999  # decay of the mean of their squares
     epsilon: float = 1e-7  # added to the root of the mean square
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "beta1", "beta2")
@@ -40,6 +42,8 @@ class AdamW(Adam):
     """Adam with the weight decay of its authors' implementation (Loshchilov & Hutter 2019)."""
 
     weight_decay: float = 0.01  # part of a weight taken off per step, times the learning rate
+
+    takes_rows = True
 
 
 def bias_correction(beta: float, step: tf.Tensor) -> tf.Tensor:

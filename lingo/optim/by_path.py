@@ -29,6 +29,8 @@ class Frozen(Optimizer):
 
     learning_rate: float = 0.0  # has no effect
 
+    takes_rows = True
+
     def update(self, update: Update) -> UpdatedWeight:
         return UpdatedWeight(update.value, {})
 
@@ -77,6 +79,9 @@ class ByPath(Optimizer):
             if self.p.is_given(name) and getattr(self.p, name) is not None
         }
         self.groups = {name: group.build(**inherited) for name, group in self.p.groups.items()}
+
+    def updates_rows(self) -> bool:
+        return all(group.updates_rows() for group in self.groups.values())
 
     def rates(self, step: Any) -> dict[str, Any]:
         xp = np if isinstance(step, (int, np.integer, np.ndarray)) else tf

@@ -88,6 +88,8 @@ class Lars(LayerwiseOptimizer):
     epsilon: float = 0.0  # added to the norms that divide
     accumulate: Literal["gradients", "updates"] = "updates"  # what is summed; update: rate * grad
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "momentum")
@@ -126,6 +128,8 @@ class Lamb(LayerwiseOptimizer):
     bias_correction: bool = True  # whether means are divided by 1 - beta^steps
     min_norm: float = 0.0  # least norm of a weight in the ratio
     max_norm: float | None = None  # largest norm of a weight in the ratio; None: no limit
+
+    takes_rows = True
 
     def check(self) -> None:
         super().check()

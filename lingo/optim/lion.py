@@ -17,6 +17,8 @@ class Lion(Optimizer):
     beta1: float = 0.9  # part of the kept mean in what the sign is taken of
     beta2: float = 0.99  # decay of the kept mean of gradients
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "beta1", "beta2")

@@ -10,14 +10,15 @@ tensor, the leading axes are a batch of separate weights: an optimizer that comp
 or ranks computes them for each layer, so that stacked layers train exactly as separate ones.
 
 Where devices update equal chunks of a weight, its tensors are in rows: `Weight.part` says so, while
-shape, rank and names remain those of the weight. Adding up by `weight_sum` is right for both.
+shape, rank and names remain those of the weight. Adding up by `weight_sum` is right for both. Only
+classes that say `takes_rows` get them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -118,6 +119,10 @@ class Optimizer(Configurable, interface=True):
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, of averages of weights and statistics; None: none
 
+    takes_rows: ClassVar[bool] = False
+    """Whether a class updates weights in rows rightly (`Weight.part`). Its subclasses, which may
+    compute something else, do not inherit it; weights of others are updated in their own shape."""
+
     def check(self) -> None:
         ranges.check_finite(self.p)
         ranges.check_not_negative(self.p, "learning_rate", "weight_decay", "min_decay_rank")
@@ -135,6 +140,10 @@ class Optimizer(Configurable, interface=True):
         or largest rate is `learning_rate`.
         """
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
+
+    def updates_rows(self) -> bool:
+        """Returns whether weights in rows are updated rightly, by `takes_rows` of its own class."""
+        return vars(type(self)).get("takes_rows", False)
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         """Returns the slots of a weight, {name: Slot}."""

@@ -19,6 +19,8 @@ class RmsProp(Optimizer):
     epsilon: float = 1e-7  # added to the mean square, under the root
     centered: bool = False  # divide by the deviation from the mean gradient, not by the mean square
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "rho", "momentum")

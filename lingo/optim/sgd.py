@@ -22,6 +22,8 @@ class Sgd(Optimizer):
     nesterov: bool = False  # look ahead: the gradient counts once more
     accumulate: Literal["gradients", "updates"] = "gradients"  # what is summed; update: rate * grad
 
+    takes_rows = True
+
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "momentum")
@@ -47,3 +49,5 @@ class Momentum(Sgd):
     """Gradient descent with momentum 0.9, as in most recipes for images."""
 
     momentum: float = 0.9  # decay of the sum of past gradients
+
+    takes_rows = True

@@ -82,7 +82,8 @@ def layout(
 
     def split_evenly(where: str, split: Split, shape: tuple[int, ...]) -> Split:
         num_stacked = specs_of_all[where].num_stacked
-        return _split_evenly(split, shape, num_stacked, batch, mesh, uneven=uneven)
+        in_rows = uneven and learner.optimizer.updates_rows()
+        return _split_evenly(split, shape, num_stacked, batch, mesh, uneven=in_rows)
 
     return _complete(learner, mesh, rules, ruled, rest, split_evenly if shard_update else None)
 
@@ -116,13 +117,13 @@ def _complete(
     specs = {**learner.task.weights(), **learner.task.states()}
     update = dict(rest)
     if split_evenly is not None:
-        update = {k: split_evenly(k, ruled[k], spec.program_shape) for k, spec in specs.items()}
+        update = {k: split_evenly(k, rest[k], spec.program_shape) for k, spec in specs.items()}
 
     def slot_split(where: str, slot: Slot) -> Split:
         """Returns the split of a slot, which may have only some axes of its weight."""
         if slot.axes is None:
             return update[where]
-        split = Split(tuple((ruled if split_evenly else rest)[where].axes[i] for i in slot.axes))
+        split = Split(tuple(rest[where].axes[i] for i in slot.axes))
         return split_evenly(where, split, slot.shape) if split_evenly else split
 
     declared = learner.slots()

@@ -7,6 +7,7 @@ minutes on two cores. No average precision on COCO was measured here.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from lingo.config.registry import experiment
@@ -52,7 +53,7 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | N
         --set='init_from.rename={model/trunk/(.*): model/\\1}'
     """
     model = Ssd.params(trunk=resnet34_trunk(), extras=ssd300_extras(), **SSD300)
-    model.all(BatchNorm).set(statistics_over=min(64, batch_size))
+    model.all(BatchNorm).set(statistics_over=math.gcd(64, batch_size))
     cfg = Experiment.params(
         task=ObjectDetection.params(
             model=model,
@@ -94,7 +95,7 @@ def _inputs(folder: str | None, batch_size: int) -> dict[str, Any]:
             )
             for part in ("train2017", "val2017")
         )
-        train.set(random_crop=True, flip_rate=0.5)
+        train.set(random_crop=True, flip_rate=0.5, skips_empty=True)
     heldout.set(batch_size=batch_size, repeat=False)
     return {"train_input": train.set(batch_size=batch_size), "eval_inputs": {"heldout": heldout}}
 

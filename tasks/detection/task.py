@@ -47,7 +47,7 @@ class ObjectDetection(Task):
     Batches: `images`, uint8, or any float type, [B, H, W, C]; `boxes`, float32 [B, N, 4], as (top,
     left, bottom, right) in parts of the image; `box_labels`, int32 [B, N], 1..K, and 0 for absent
     boxes; `weights`, float32 [B]; and perhaps `is_crowd`, bool [B, N], of boxes around crowds,
-    which the loss ignores.
+    which match no anchor: for the loss, there is background.
     """
 
     model: Ssd
@@ -70,6 +70,7 @@ class ObjectDetection(Task):
         ranges.check_fraction(p, "min_score")
         ranges.check_positive(p, "std", "max_per_class", "max_detections")
         ranges.check_not_negative(p, "negatives", "num_eval_images")
+        ranges.check_positive(p, "min_overlap")
         for field in ("min_overlap", "max_overlap", "shown_score"):
             if not 0 <= getattr(p, field) <= 1:
                 raise ParamError(f"{field}={getattr(p, field)} is not in 0..1")
@@ -85,6 +86,8 @@ class ObjectDetection(Task):
         self.model = p.model.build(image_shape=p.image_shape, num_classes=p.num_classes)
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
+        if not offers:  # of arrays, whose shapes are known when they are read
+            return
         if "image_shape" not in offers:
             raise ParamError("the input has no images: take GlyphSceneInput, or another with boxes")
         if offers["num_classes"] > self.p.num_classes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
@@ -24,8 +26,8 @@ class Segmentation(Task):
     of the right class, and `dice`, the Dice coefficient of all voxels of class 1 and above against
     class 0, over all volumes: twice the voxels found rightly over those found plus those there.
 
-    Batches: `images`, any float type, [B, D, H, W, C]; `labels`, int32 [B, D, H, W], in 0..K-1;
-    `weights`, float32 [B].
+    Batches: `images`, any float type, [B, D, H, W, C]; `labels`, int32 [B, D, H, W], in 0..K-1, and
+    others make the loss NaN, so that the step is skipped and reported; `weights`, float32 [B].
     """
 
     model: Layer  # from volumes [B, D, H, W, C] to logits [B, D, H, W, K], with `output_shape`
@@ -40,6 +42,8 @@ class Segmentation(Task):
             raise ParamError(f"the model makes {list(found)} of a volume, not {list(shape)}")
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
+        if not offers:  # of arrays, whose shapes are known when they are read
+            return
         for name in ("volume_shape", "num_classes"):
             mine = getattr(self.p, name)
             if name not in offers or offers[name] != mine:
@@ -93,7 +97,9 @@ class Segmentation(Task):
         """Returns the mean cross-entropy of the voxels of each volume, float32 [B]."""
         # Not TensorFlow's own, which flattens logits: devices with parts of them would gather all.
         right = tf.reduce_sum(logits * tf.one_hot(batch["labels"], self.p.num_classes), axis=-1)
-        return _sum_volumes(tf.reduce_logsumexp(logits, axis=-1) - right) / self._voxels()
+        losses = tf.reduce_logsumexp(logits, axis=-1) - right
+        is_class = (batch["labels"] >= 0) & (batch["labels"] < self.p.num_classes)
+        return _sum_volumes(tf.where(is_class, losses, np.nan)) / self._voxels()
 
 
 def _sum_volumes(x: tf.Tensor) -> tf.Tensor:

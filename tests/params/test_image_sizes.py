@@ -87,7 +87,8 @@ def test_wrappers_fit_every_experiment_on_images(flags: list[str], capsys) -> No
     assert main(["check", *names, *(f"--set={flag}" for flag in flags)]) == 0
     lines = capsys.readouterr().out.splitlines()
     untouched = [line.split()[0] for line in lines if f"{flags[0]}: not applicable" in line]
-    assert set(untouched) <= {"image.amoebanet.amoebanet_d", "image.amoebanet.digits"}
+    others = ("image.amoebanet.", "image.unet.")  # which have convolutions of other classes
+    assert all(name.startswith(others) for name in untouched)
 
 
 def test_lora_adds_a_few_weights_to_each_convolution() -> None:

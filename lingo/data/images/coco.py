@@ -36,6 +36,16 @@ class Annotations(NamedTuple):
     class_names: list[str]  # [K]
     num_empty: int  # boxes that are left out, because they have no area
 
+    def without_empty(self) -> Annotations:
+        """Returns the images that have a box."""
+        has_box = np.diff(self.starts) > 0
+        return self._replace(
+            file_names=[name for name, kept in zip(self.file_names, has_box, strict=True) if kept],
+            image_ids=self.image_ids[has_box],
+            image_sizes=self.image_sizes[has_box],
+            starts=np.append(self.starts[:-1][has_box], self.starts[-1]),
+        )
+
 
 class _Truth(NamedTuple):
     """A box of an image."""

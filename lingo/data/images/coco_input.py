@@ -48,6 +48,7 @@ class CocoInput(IndexedInput):
     max_boxes: int = 100  # N; more in an image are an error
     random_crop: bool = False  # for training: a part that has objects, as `min_iou_crop` cuts it
     flip_rate: float = 0.0  # probability that an image is mirrored
+    skips_empty: bool = False  # whether images without a box are left out
 
     def check(self) -> None:
         super().check()
@@ -133,6 +134,8 @@ class CocoInput(IndexedInput):
     def _open(self) -> tuple[Annotations, list[int]]:
         """Returns the annotations, and the size of each image's file, in bytes."""
         found = read_annotations(self.p.annotations, self.p.num_classes)
+        if self.p.skips_empty:
+            found = found.without_empty()
         most = int(np.diff(found.starts).argmax())
         if (num := int(found.starts[most + 1] - found.starts[most])) > self.p.max_boxes:
             raise DataError(
@@ -172,7 +175,8 @@ class CocoInput(IndexedInput):
         height, width = found.image_sizes[index].tolist()
         box = Box(0, 0, height, width)
         if self.p.random_crop:
-            box = min_iou_box((height, width), boxes, labels, key)
+            objects = np.where(found.is_crowd[own], 0, labels)
+            box = min_iou_box((height, width), boxes, objects, key)
             boxes, labels = crop_boxes(boxes, labels, box, (height, width))
         mirrored = is_mirrored(key, rate=self.p.flip_rate)
         if mirrored:

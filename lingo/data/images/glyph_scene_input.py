@@ -206,7 +206,7 @@ def _resize_ink(ink: Image.Image, *, height: float, stretch: float) -> np.ndarra
 def _find_place(
     shape: tuple[int, ...], places: np.ndarray, boxes: np.ndarray, *, size: int
 ) -> np.ndarray | None:
-    """Returns the first box of a shape, (h, w), that overlaps no other; None if all of them do.
+    """Returns the first box of a shape, (h, w), that overlaps no other; None if there is none.
 
     Args:
         shape: of the box, in pixels.
@@ -215,6 +215,8 @@ def _find_place(
         size: of the image, in pixels.
     """
     height, width = shape
+    if max(shape) > size:
+        return None
     for down, right in places.tolist():
         top, left = int(down * (size - height + 1)), int(right * (size - width + 1))
         box = np.array([top, left, top + height, left + width])

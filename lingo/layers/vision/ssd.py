@@ -7,6 +7,7 @@ Axes: B batch, H height, W width, C channels, A anchors, K classes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -84,6 +85,9 @@ class Ssd(Layer):
     def check(self) -> None:
         p, num_maps = self.p, 1 + len(self.p.extras)
         ranges.check_positive(p, "num_classes", "scales", "steps")
+        for ratio in itertools.chain(*p.ratios):
+            if ratio <= 0:
+                raise ParamError(f"ratios={p.ratios}: {ratio} is not positive")
         lengths = {"scales": num_maps + 1, "ratios": num_maps, "steps": num_maps}
         for field, length in lengths.items():
             values = getattr(p, field)

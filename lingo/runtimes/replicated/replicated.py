@@ -88,6 +88,14 @@ class Replicated(Runtime):
 
     def check_learner(self, learner: Learner) -> None:
         super().check_learner(learner)
+        if self.p.shard_update and not learner.optimizer.updates_rows():
+            name = type(learner.optimizer).__name__
+            raise ParamError(
+                f"runtime: shard_update=True updates weights in rows, and {name} does not say that"
+                " it takes them: set takes_rows = True in its class if its sums over a weight are"
+                " those of lingo.optim.optimizer.weight_sum, or leave shard_update out",
+                "runtime",
+            )
         if (num := self.num_replicas(devices_ready=False)) is not None and learner.specs:
             shares = Shares(index=0, num_processes=1, num_replicas=num)
             xla = self.p.xla and self.p.tpu is None

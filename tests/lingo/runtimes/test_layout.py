@@ -20,6 +20,7 @@ from lingo.optim.rmsprop import RmsProp
 from lingo.optim.sgd import Momentum
 from lingo.runtimes.layout import DeviceBytes, Layout, bytes_per_device, layout, pad_part
 from lingo.runtimes.local import Local
+from lingo.runtimes.replicated.replicated import Replicated
 
 MESH = topology({"data": 2, "model": 4})
 
@@ -106,6 +107,27 @@ def test_a_sharded_update_cuts_the_first_axis_that_divides_along_the_batch_too()
         "gain": "[]",
         "mean": "[data]",  # its average is a slot
     }
+
+
+class Own(Momentum):
+    """An optimizer that may compute anything of a weight."""
+
+
+def test_weights_of_an_optimizer_of_ones_own_are_not_updated_in_rows() -> None:
+    one = learner(ODD, Own.params(learning_rate=1.0))
+    for optimizer, is_in_rows in ((one.optimizer, False), (learner(ODD).optimizer, True)):
+        found = layout(learner(ODD, optimizer.p), MESH, RECIPES["1d"], shard_update=True)
+        assert (found.rows["model/w"] is not None) == is_in_rows
+    replicas = Replicated.params(devices=["cpu:0", "cpu:1"], shard_update=True).build()
+    with pytest.raises(ParamError, match="Own does not say that it takes them: set takes_rows"):
+        replicas.check_learner(one)
+
+
+def test_a_weight_that_rests_in_parts_along_the_batch_is_updated_in_these() -> None:
+    mesh = topology({"data": 2})
+    both = laid(ODD, mesh=mesh, shard_update=True, shard_weights=True)
+    assert both.update == both.rest
+    assert both.rows["model/w"] is None
 
 
 def test_sharded_weights_rest_in_the_parts_of_their_update():

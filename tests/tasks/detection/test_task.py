@@ -229,7 +229,7 @@ def test_values_that_make_no_sense_are_refused(fields: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("offers", "message"),
     [
-        ({}, "the input has no images"),
+        ({"vocab_size": 9}, "the input has no images"),
         ({"image_shape": (8, 8, 1), "num_classes": 3}, "but the input has 3 classes"),
         ({"image_shape": (9, 8, 1), "num_classes": 2}, r"but the input has images of \(9, 8, 1\)"),
     ],

@@ -70,4 +70,4 @@ def test_an_input_of_another_shape_is_refused():
     with pytest.raises(ParamError, match=r"task\.num_classes=3, but the input has 4"):
         task.check_input({"volume_shape": SHAPE, "num_classes": 4})
     with pytest.raises(ParamError, match="but the input has None"):
-        task.check_input({})
+        task.check_input({"image_shape": (4, 4, 1)})

@@ -107,6 +107,14 @@ def test_boxes_return_to_the_pixels_and_ids_of_the_file(root):
         np.testing.assert_allclose(one["bbox"], box, atol=1e-5)
 
 
+def test_images_without_a_box_are_left_out_if_wanted(root):
+    some, batch = coco(root), coco(root, skips_empty=True, batch_size=2).batch(0)
+    assert some.num_examples() == 3
+    for name, array in batch.items():
+        if name != "rows":
+            np.testing.assert_array_equal(array, some.batch(0)[name][:2], err_msg=name)
+
+
 def test_a_crop_and_a_mirror_image_are_those_of_the_key_of_the_example(root):
     data = coco(root, random_crop=True, flip_rate=1.0, repeat=True, batch_size=6, seed=3)
     plain = coco(root, batch_size=3)
@@ -117,7 +125,8 @@ def test_a_crop_and_a_mirror_image_are_those_of_the_key_of_the_example(root):
         image = number % 3
         size = tuple(whole["image_sizes"][image].tolist())
         boxes, labels = whole["boxes"][image], whole["box_labels"][image]
-        window = min_iou_box(size, boxes, labels, random.fold(random.fold(key, 0), number))
+        objects = np.where(whole["is_crowd"][image], 0, labels)
+        window = min_iou_box(size, boxes, objects, random.fold(random.fold(key, 0), number))
         boxes, labels = crop_boxes(boxes, labels, window, size)
         content = (root / "images" / CONTENT["images"][image]["file_name"]).read_bytes()
         pixels = np.empty([1, 16, 16, 3], np.uint8)

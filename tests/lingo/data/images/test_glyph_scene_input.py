@@ -25,6 +25,13 @@ def pixel_boxes(data, boxes):
     return np.rint(boxes[boxes[:, 2] > 0] * data.p.size).astype(int)
 
 
+def test_a_glyph_that_is_wider_than_the_image_is_left_out() -> None:
+    data = scenes(split="train", num_classes=47, max_height=0.7, batch_size=64)
+    boxes = data.batch(0)["boxes"]
+    assert boxes.min() >= 0
+    assert boxes.max() <= 1
+
+
 @pytest.fixture(scope="module")
 def some() -> tuple[GlyphSceneInput, dict[str, np.ndarray], np.ndarray]:
     """Returns an input of all classes, 64 scenes and their backgrounds."""
