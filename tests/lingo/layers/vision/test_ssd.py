@@ -121,6 +121,7 @@ def test_its_operations_are_those_of_the_graph() -> None:
         ({"ratios": ((2.0,),)}, "ratios has 1 entries, but 2 maps, .* need 2"),
         ({"steps": (1.0,)}, "steps has 1 entries, but 2 maps, .* need 2"),
         ({"num_classes": 0}, "num_classes=0 is not positive"),
+        ({"ratios": ((2.0,), (-2.0,))}, r"-2\.0 is not positive"),
     ],
 )
 def test_numbers_that_do_not_fit_the_maps_are_refused(fields: Any, message: str) -> None:
