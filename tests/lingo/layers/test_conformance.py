@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pathlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -403,6 +405,9 @@ class EveryRecipe:
 
     def parts(self, axis: str) -> int:
         return parts(axis, RECIPES["1d"].activations, self.mesh)
+
+    def copies(self, axes: Iterable[str]) -> int:
+        return self.mesh.num_devices // math.prod(self.parts(axis) for axis in axes)
 
     def _checked(self, x: tf.Tensor, axes: tuple[str | None, ...], tables: list[Table]) -> Any:
         num_mapped = len(axes) - len(x.shape)
