@@ -118,9 +118,7 @@ def test_an_optimizer_that_does_not_take_rows_gets_none(monkeypatch: pytest.Monk
     monkeypatch.delattr(Momentum, "takes_rows")  # a subclass of Sgd does not inherit it
     assert rows() is None
     replicas = Replicated.params(devices=["cpu:0", "cpu:1"], shard_update=True).build()
-    with pytest.raises(
-        ParamError, match="Momentum does not say that it takes them: set"
-    ):
+    with pytest.raises(ParamError, match="Momentum does not say that it takes them: set"):
         replicas.check_learner(one)
 
 
