@@ -1,4 +1,4 @@
-"""The training state: weights, optimizer slots, moving statistics and the step number.
+"""The training state: weights, optimizer slots, moving statistics, the step number; its placement.
 
 On the host and in checkpoints every tensor belongs to one layer and has its name
 (`weights/model/stack/layers/3/ffn/w_in`). A program may stack the tensors of identical layers
@@ -337,7 +337,7 @@ class Placement:
     """
 
     rules: Rules | None = None
-    gathers_weights: bool = False  # `update` returns weights as updated, then `gather_weights`
+    gathers_weights: bool = False  # whether `update` returns parts of weights, for `gather_weights`
 
     def __init__(
         self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False

@@ -9,8 +9,8 @@ have less. Part i of the result needs the rows i O s - p to ((i + 1) O - 1) s - 
 with a stride s, a window of w rows, and p rows of padding before the first (Xu et al. 2021, GSPMD,
 sec. 4.3). So beside its own rows it needs, before and after them,
 
-    left_i  = i (S - O s) + p
-    right_i = ((i + 1) O - 1) s - p + w - (i + 1) S
+    before_i = i (S - O s) + p
+    after_i  = ((i + 1) O - 1) s - p + w - (i + 1) S
 
 One program runs on all devices, so all of them send as many rows as the one that needs most, and
 each cuts out what it needs.

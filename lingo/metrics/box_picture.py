@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image as Picture
 from PIL import ImageDraw
 
-from lingo.metrics.drawing import FONT_SIZES, MARGIN, blank_picture, cut_name, load_font
+from lingo.metrics.drawing import FONT_SIZES, MARGIN, cut_name, join_cells, load_font
 from lingo.metrics.media import Image
 
 TRUTH, PREDICTION = (0, 200, 80), (255, 120, 0)
@@ -51,11 +51,7 @@ def box_image(
         _draw(cell, truth, colour=TRUTH, is_above=True)
         _draw(cell, prediction, colour=PREDICTION, is_above=False)
         cells.append(cell)
-    width, height = (size + MARGIN for size in cells[0].size)
-    num_rows = -(-len(cells) // _COLUMNS)
-    page = blank_picture((width * min(len(cells), _COLUMNS), height * num_rows))
-    for i, cell in enumerate(cells):
-        page.paste(cell, (width * (i % _COLUMNS), height * (i // _COLUMNS)))
+    page = join_cells(cells, num_columns=_COLUMNS, margin=MARGIN)
     return Image(np.array(page), LEGEND)
 
 

@@ -1,8 +1,9 @@
-"""Text in pictures: fonts, and names that have room. Pillow draws them."""
+"""Parts of pictures: fonts, names that have room, pages of cells. Pillow draws them."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -24,6 +25,18 @@ _MAX_NAME = 16  # characters
 def blank_picture(size: tuple[int, int]) -> Picture.Image:
     """Returns a white picture of a size, (width, height) in pixels."""
     return Picture.new("RGB", size, "white")
+
+
+def join_cells(
+    cells: Sequence[Picture.Image], *, num_columns: int, margin: int = 0
+) -> Picture.Image:
+    """Returns one picture of equally large cells in rows, each with a margin in pixels after it."""
+    width, height = (size + margin for size in cells[0].size)
+    num_rows = -(-len(cells) // num_columns)
+    page = blank_picture((width * min(len(cells), num_columns), height * num_rows))
+    for i, cell in enumerate(cells):
+        page.paste(cell, (width * (i % num_columns), height * (i // num_columns)))
+    return page
 
 
 @functools.cache

@@ -18,6 +18,7 @@ from lingo.metrics.drawing import (
     WRONG,
     blank_picture,
     cut_name,
+    join_cells,
     load_font,
 )
 from lingo.metrics.media import Image
@@ -50,12 +51,7 @@ def sample_image(
             images, labels, predictions, is_right, strict=True
         )
     ]
-    width, height = cells[0].size
-    num_rows = -(-len(cells) // _COLUMNS)
-    page = blank_picture((width * min(len(cells), _COLUMNS), height * num_rows))
-    for i, cell in enumerate(cells):
-        page.paste(cell, (width * (i % _COLUMNS), height * (i // _COLUMNS)))
-    return Image(np.array(page), LEGEND)
+    return Image(np.array(join_cells(cells, num_columns=_COLUMNS)), LEGEND)
 
 
 def _fit(image: Image) -> Picture.Image:

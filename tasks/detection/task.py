@@ -24,6 +24,7 @@ from lingo.ops.boxes import decode_boxes, encode_boxes
 from lingo.ops.detection import hard_negatives, match_anchors, select_detections
 from lingo.ops.losses import cross_entropy, smooth_l1
 from tasks.image.levels import Levels, check_levels, normalize_levels
+from tasks.image.offers import check_offers
 
 
 class ObjectDetection(Task):
@@ -86,20 +87,8 @@ class ObjectDetection(Task):
         self.model = p.model.build(image_shape=p.image_shape, num_classes=p.num_classes)
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        if not offers:  # of arrays, whose shapes are known when they are read
-            return
-        if "image_shape" not in offers:
-            raise ParamError("the input has no images: take GlyphSceneInput, or another with boxes")
-        if offers["num_classes"] > self.p.num_classes:
-            raise ParamError(
-                f"task.num_classes={self.p.num_classes}, but the input has"
-                f" {offers['num_classes']} classes"
-            )
-        if tuple(offers["image_shape"]) != self.p.image_shape:
-            raise ParamError(
-                f"task.image_shape={self.p.image_shape}, but the input has images of"
-                f" {tuple(offers['image_shape'])}"
-            )
+        p, wanted = self.p, "GlyphSceneInput, or another with boxes"
+        check_offers(offers, num_classes=p.num_classes, image_shape=p.image_shape, wanted=wanted)
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         weights = batch["weights"]

@@ -26,6 +26,7 @@ from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
 from lingo.ops.losses import shares_cross_entropy, token_losses
 from tasks.image.levels import Levels, check_levels, normalize_levels
+from tasks.image.offers import check_offers
 
 
 class ImageClassification(Task):
@@ -73,20 +74,8 @@ class ImageClassification(Task):
             self._check_logits(self.model.output_shape([1, *p.image_shape]))
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
-        if not offers:  # of arrays, whose shapes are known when they are read
-            return
-        if "image_shape" not in offers:
-            raise ParamError("the input has no images: take ImageInput, or another with images")
-        if offers["num_classes"] > self.p.num_classes:
-            raise ParamError(
-                f"task.num_classes={self.p.num_classes}, but the input has"
-                f" {offers['num_classes']} classes"
-            )
-        if tuple(offers["image_shape"]) != self.p.image_shape:
-            raise ParamError(
-                f"task.image_shape={self.p.image_shape}, but the input has images of"
-                f" {tuple(offers['image_shape'])}"
-            )
+        p, wanted = self.p, "ImageInput, or another with images"
+        check_offers(offers, num_classes=p.num_classes, image_shape=p.image_shape, wanted=wanted)
 
     def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}

@@ -139,7 +139,7 @@ def split_again(
 ) -> tf.Tensor:
     """Returns what was computed for images with some axes whole, cut off to sizes, and split.
 
-    Without `whole` it is split already.
+    With an empty `whole` it is split already.
     """
     y = annotate_image(y, channels, whole=whole)
     if not whole:

@@ -1,0 +1,31 @@
+"""What an input of images offers, against what a task wants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lingo.config.params import ParamError
+
+
+def check_offers(
+    offers: Mapping[str, Any], *, num_classes: int, image_shape: Sequence[int], wanted: str
+) -> None:
+    """Raises ParamError for an input without images, of more classes or of another shape.
+
+    An input that offers nothing, as one of arrays, passes: its shapes are known when it is read.
+    `wanted` says which input to take instead of one without images.
+    """
+    if not offers:
+        return
+    if "image_shape" not in offers:
+        raise ParamError(f"the input has no images: take {wanted}")
+    if offers["num_classes"] > num_classes:
+        raise ParamError(
+            f"task.num_classes={num_classes}, but the input has {offers['num_classes']} classes"
+        )
+    if tuple(offers["image_shape"]) != tuple(image_shape):
+        raise ParamError(
+            f"task.image_shape={tuple(image_shape)}, but the input has images of"
+            f" {tuple(offers['image_shape'])}"
+        )
