@@ -89,7 +89,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
         row = rows.get(empty, empty)
         rows[empty] = row.plus(one.runs.times, one.num_bytes, is_known=one.runs.is_known)
     per_step = [row.per(program.num_steps) for row in rows.values()]
-    phases = {name: finder.find(name).phase for name, _ in counts}
+    phases = {name: finder.find(name).phase for name in {name for name, _ in counts}}
     updates = sum(count for name, count in counts if phases[name] == "update")
     everything = sum(count for _, count in counts)
     num = program.num_steps

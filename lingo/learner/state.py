@@ -354,7 +354,7 @@ class Placement:
         return sums
 
     def compute(self, function: Callable[[], T]) -> T:
-        """Returns `function()`, computed between two calls of `total`: a runtime may compile it."""
+        """Returns `function()`, which calls no `total`: a runtime may compile it."""
         return function()
 
     def update_weight(self, weight: Weight) -> Weight:
@@ -369,7 +369,7 @@ class Placement:
         return dict(values)
 
     def shard_for_storage(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns weights after their update, by path, in their shapes, as between steps."""
+        """Returns weights after their update, by path, as `gather_weights` takes them."""
         return dict(values)
 
     def gather_weights(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -2,7 +2,7 @@
 
     denominators = total(task.loss_denominators(batch))             # from the batch alone
     sums = total(local_sums(weights, state, batch, denominators))   # gradients, losses, ...
-    state, report = update(state, sums)                             # the same on every replica
+    state, report = update(state, sums)                             # on every replica, or its part
 
 `total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
 replicas. `local_sums` never divides by a local batch size or a number of replicas.

@@ -3,7 +3,7 @@
     for each step, on every replica:
         denominators = total(task.loss_denominators(its part of the batch))
         sums = total(gradients, losses, ... of its part)     # all tensors of a dtype at once
-        its variables = update(its variables, sums)          # the same everywhere, bit for bit
+        its variables = update(its variables, sums)          # equal everywhere, or its chunks
 
 The loop over steps is outside the replicas, because TensorFlow's all-reduce works neither in loops
 nor in conditionals.

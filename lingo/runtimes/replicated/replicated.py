@@ -1,4 +1,4 @@
-"""Replicas: every device has the whole state and computes the step on its part of the batch."""
+"""Replicas: every device has all weights, and computes the step on its part of the batch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Replicated(Runtime):
     """Trains on replicas: the devices of a machine, of several workers, or of a TPU.
 
     The step is that of one device; sums over the batch are added up over all replicas once per
-    step. A batch that they cannot share equally is padded with examples of weight 0, or refused if
-    a layer would count these (`BatchNorm`).
+    step, and with `shard_update` those of norms. A batch that they cannot share equally is padded
+    with examples of weight 0, or refused if a layer would count these (`BatchNorm`).
 
     Several processes compute together if `TF_CONFIG` names them. Each uses all accelerators that it
     sees, or else one CPU. The TPU code is tested only as far as possible without a TPU; it has not

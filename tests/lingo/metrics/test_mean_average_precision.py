@@ -122,7 +122,7 @@ def test_results_are_those_of_pycocotools_driven_by_hand(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 5, 7, 64])
-def test_eight_parts_and_padding_change_nothing(size):
+def test_sizes_of_batches_and_padding_change_nothing(size):
     batch, predictions = examples()
     assert run(batch, predictions, size) == run(batch, predictions, N)
 

@@ -57,7 +57,7 @@ def test_objects_take_their_best_anchors_and_other_anchors_what_overlaps_them():
     assert counts[1] >= 2 > counts[2] == 0
 
 
-def test_every_object_has_an_anchor_however_little_they_overlap():
+def test_each_object_gets_its_best_anchor_however_little_they_overlap():
     objects = slow_match(OVERLAPS[0], LABELS[0], min_overlap=2.0)
     labels = match(min_overlap=2.0).labels.numpy()
     np.testing.assert_array_equal(labels[0], np.where(objects >= 0, LABELS[0, objects], 0))
