@@ -24,6 +24,7 @@ Axes: M micro-batches, K stages.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
@@ -120,23 +121,22 @@ class _Loop:
         takers = [*self.devices[1:], self.devices[-1]]  # the last has the result
         arrays = [self._arrays(*pair) for pair in zip(self.specs[1:], takers, strict=True)]
         sums = [_zeros(*pair) for pair in zip(self.sums, self.devices, strict=True)]
+        steps = [self._function(stage, partial(_compute, stage.compute)) for stage in self.stages]
 
         def iterate(m: Any, counts: Any, arrays: Any, sums: Any) -> Any:
             counts, arrays, sums, y = [*counts], [*arrays], [*sums], None
-            for k, (compute, weights, device) in enumerate(self.stages):
-                with on_device(device):
+            for k, stage in enumerate(self.stages):
+                with on_device(stage.device):
                     i = counts[k]
-                    with tf.control_dependencies([i]):
-                        taken = tf.nest.map_structure(tf.identity, y) if k else _read(x, i)
-                    y, more = compute(weights, taken, _read(self.inputs, i))
-                    sums[k] = tf.nest.map_structure(tf.add, sums[k], more)
-                    with tf.control_dependencies(tf.nest.flatten((y, sums[k]))):
-                        counts[k] = i + 1
+                    inputs = _read(self.inputs, i)
+                    y, sums[k], counts[k] = steps[k](
+                        i, sums[k], stage.weights, y if k else _read(x, i), inputs
+                    )
                 with on_device(takers[k]):
-                    arrays[k] = tf.nest.map_structure(lambda a, v, i=i: a.write(i, v), arrays[k], y)
+                    arrays[k] = _write(arrays[k], i, y)
             return m + 1, counts, arrays, sums
 
-        _, _, arrays, sums = self._repeat(iterate, 0, arrays, sums)
+        arrays, sums = self._repeat(iterate, 0, arrays, sums)
         with on_device(takers[-1]):
             return tf.nest.map_structure(lambda a: a.stack(), arrays[-1]), sums, arrays[:-1]
 
@@ -148,91 +148,130 @@ class _Loop:
         `dy`, [M, ...], and `dsums` are those of what `forward` returns.
         """
         weights = [tf.nest.flatten(stage.weights) for stage in self.stages]
-        used: list[list[bool]] = [[]] * len(self.stages)
         totals = [_zeros(*pair) for pair in zip(weights, self.devices, strict=True)]
+        used: list[set[int]] = [set() for _ in self.stages]
+        pairs = [*zip(self.stages, used, strict=True)]
+        steps = [self._function(s, partial(_differentiate, s.compute, u)) for s, u in pairs]
         dx = self._arrays(_floats(self.specs[0]), self.devices[0])
         dy = _floats(dy, self.specs[-1])
 
         def iterate(m: Any, counts: Any, totals: Any, dx: Any) -> Any:
-            counts, totals = [*counts], [*totals]
+            counts, totals, i = [*counts], [*totals], counts[0]
             with on_device(self.devices[-1]):
                 gradients = _read(dy, counts[-1])
             for k, stage in reversed([*enumerate(self.stages)]):
                 with on_device(stage.device):
-                    with tf.control_dependencies(gradients):  # not earlier: it takes memory
-                        i = tf.identity(counts[k])
-                    taken = (
-                        tf.nest.map_structure(lambda a, i=i: a.read(i), arrays[k - 1])
-                        if k
-                        else _read(x, i)
+                    i = counts[k]
+                    taken = _take(arrays[k - 1], i) if k else _read(x, i)
+                    inputs = _read(self.inputs, i)
+                    gradients, totals[k], counts[k] = steps[k](
+                        i, totals[k], stage.weights, taken, inputs, gradients, dsums[k]
                     )
-                    results = _gradient(stage, taken, _read(self.inputs, i), gradients, dsums[k])
-                    gradients, of_weights = results
-                    used[k] = [g is not None for g in of_weights]
-                    totals[k] = [
-                        total if g is None else total + g
-                        for total, g in zip(totals[k], of_weights, strict=True)
-                    ]
-                    with tf.control_dependencies([*gradients, *totals[k]]):
-                        counts[k] = i - 1
             with on_device(self.devices[0]):
-                dx = [a.write(i, g) for a, g in zip(dx, gradients, strict=True)]
-            return m + 1, counts, totals, dx
+                return m + 1, counts, totals, _write(dx, i, gradients)
 
-        _, _, totals, dx = self._repeat(iterate, self.num - 1, totals, dx)
+        totals, dx = self._repeat(iterate, self.num - 1, totals, dx)
         with on_device(self.devices[0]):
             stacked = iter([a.stack() for a in dx])
-        of_x = [next(stacked) if s.dtype.is_floating else None for s in tf.nest.flatten(x)]
+        of_x = [next(stacked) if v.dtype.is_floating else None for v in tf.nest.flatten(x)]
         of_weights = [
-            [g if is_used else None for g, is_used in zip(*pair, strict=True)]
-            for pair in zip(totals, used, strict=True)
+            [total if j in used[k] else None for j, total in enumerate(totals[k])]
+            for k in range(len(totals))
         ]
         return of_x, of_weights
 
+    def _function(self, stage: Stage, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a step as a function that the program has once, if its stage has a device."""
+        if stage.device is None or tf.executing_eagerly():
+            return step
+        # inlined, it would be copied into the program that runs for each call
+        return tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
+
     def _repeat(self, iterate: Callable[..., Any], first: int, *carry: Any) -> Any:
         """Runs the loop; each stage counts its micro-batches, from `first`, and waits for that."""
-        counts = [_constant(first, device) for device in self.devices]
-        return tf.while_loop(
-            lambda m, *_: m < self.num,
-            iterate,
-            (tf.constant(0), counts, *carry),
-            parallel_iterations=len(self.stages),
-        )
+        carry = ([_constant(first, device) for device in self.devices], *carry)
+        if self.devices[0] is None:
+            _, _, *carry = tf.while_loop(
+                lambda m, *_: m < self.num,
+                iterate,
+                (tf.constant(0), *carry),
+                parallel_iterations=len(self.stages),
+            )
+            return carry
+        # TensorFlow puts what a loop passes on to the next iteration on one device
+        for _ in range(self.num):
+            _, *carry = iterate(0, *carry)
+        return carry[1:]
 
     def _arrays(self, specs: Any, device: str | None) -> Any:
         """Returns empty arrays of M tensors on a device."""
+        options = {"size": self.num, "clear_after_read": False}
         with on_device(device):
             return tf.nest.map_structure(
-                lambda s: tf.TensorArray(
-                    s.dtype, self.num, element_shape=s.shape, clear_after_read=False
-                ),
-                specs,
+                lambda s: tf.TensorArray(s.dtype, element_shape=s.shape, **options), specs
             )
 
 
-def _gradient(
-    stage: Stage, x: Any, inputs: Any, gradients: Sequence[Any], dsums: Any
-) -> tuple[list[Any], list[Any]]:
-    """Returns the gradients of a stage for the float tensors of x and for weights.
+def _compute(
+    compute: Any, i: tf.Tensor, total: Any, weights: Any, x: Any, inputs: Any
+) -> tuple[Any, Any, tf.Tensor]:
+    """Computes a stage; returns y, the sums with those before, `total`, and the next count.
 
-    `gradients` are those of the float tensors of y. What does not use x has zeros for it, what does
-    not use a weight None.
+    It waits for the count, which the micro-batch before returns when it is done.
     """
-    weights = tf.nest.map_structure(tf.identity, stage.weights)
+    with tf.control_dependencies([i]):
+        x = tf.nest.map_structure(tf.identity, x)
+    y, sums = compute(weights, x, inputs)
+    total = tf.nest.map_structure(tf.add, total, sums)
+    with tf.control_dependencies(tf.nest.flatten((y, total))):
+        return y, total, i + 1
+
+
+def _differentiate(
+    compute: Any,
+    used: set[int],
+    i: tf.Tensor,
+    total: Sequence[Any],
+    weights: Any,
+    x: Any,
+    inputs: Any,
+    dy: Sequence[Any],
+    dsums: Any,
+) -> tuple[list[Any], list[Any], tf.Tensor]:
+    """Computes the gradient of a stage by its float x and its flat weights.
+
+    Returns that of x, zero where nothing uses it, that of the weights with those before, `total`,
+    and the next count. Adds the indices of weights that the stage uses to `used`. It waits for
+    `dy`, of the float tensors of y, because what it computes again takes memory.
+    """
+    with tf.control_dependencies([i, *dy]):
+        weights, x = tf.nest.map_structure(tf.identity, (weights, x))
+    of_x, of_weights = _floats(x), tf.nest.flatten(weights)
     with tf.GradientTape() as tape:
-        sources = [*_floats(x), *tf.nest.flatten(weights)]
-        tape.watch(sources)
-        y, sums = stage.compute(weights, x, inputs)
+        tape.watch([*of_x, *of_weights])
+        y, sums = compute(weights, x, inputs)
     targets = [*_floats(y), *tf.nest.flatten(sums)]
-    found = tape.gradient(targets, sources, output_gradients=[*gradients, *tf.nest.flatten(dsums)])
+    upstream = [*dy, *tf.nest.flatten(dsums)]
+    found = tape.gradient(targets, [*of_x, *of_weights], output_gradients=upstream)
     found = [g if g is None else tf.convert_to_tensor(g) for g in found]
-    num = len(_floats(x))
-    of_x = [tf.zeros_like(v) if g is None else g for v, g in zip(_floats(x), found, strict=False)]
-    return of_x, found[num:]
+    dx, dw = found[: len(of_x)], found[len(of_x) :]
+    dx = [tf.zeros_like(v) if g is None else g for v, g in zip(of_x, dx, strict=True)]
+    used.update(j for j, g in enumerate(dw) if g is not None)
+    total = [t if g is None else t + g for t, g in zip(total, dw, strict=True)]
+    with tf.control_dependencies([*dx, *total]):
+        return dx, total, i - 1
 
 
 def _read(values: Any, i: tf.Tensor) -> Any:
     return tf.nest.map_structure(lambda v: tf.gather(v, i), values)
+
+
+def _take(arrays: Any, i: tf.Tensor) -> Any:
+    return tf.nest.map_structure(lambda a: a.read(i), arrays)
+
+
+def _write(arrays: Any, i: tf.Tensor, values: Any) -> Any:
+    return tf.nest.map_structure(lambda a, v: a.write(i, v), arrays, values)
 
 
 def _floats(values: Any, specs: Any = None) -> list[Any]:
