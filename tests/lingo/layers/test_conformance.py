@@ -157,7 +157,7 @@ CASES: dict[type[Layer], Case] = {
         smooth(nn.AttentionBlock.params(dim=D, output_dim=16, stride=2, image=(6, 5))), IMAGES
     ),
     nn.AuxiliaryHead: Case(
-        smooth(nn.AuxiliaryHead.params(dim=D, image=(6, 5), num_classes=3, widths=(2, 5))), STATE
+        smooth(nn.AuxiliaryHead.params(dim=D, image=(6, 5), num_classes=3, widths=(8, 16))), STATE
     ),
     nn.AttentionNorm: Case(
         smooth(nn.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
