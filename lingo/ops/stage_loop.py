@@ -18,6 +18,9 @@ A `tf.while_loop` starts an iteration before earlier ones have ended, and each d
 ready (Yu et al. 2018). So the stages of different iterations compute in parallel, in the order of
 GPipe, though the program has one copy of each stage, for any number of micro-batches.
 
+If stages have devices, the loop is unrolled, because TensorFlow puts what a loop passes to the next
+iteration on one device. Each stage then is two functions, which the program calls M times.
+
 Axes: M micro-batches, K stages.
 """
 

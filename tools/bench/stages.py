@@ -24,7 +24,7 @@ from tools.harness import Report, Turns, measure
 
 STAGES = 2
 NUM_FILTERS, BATCH_SIZE, SIZE = 48, 32, 16
-ROUNDS = 10
+ROUNDS = 20
 
 
 class Form(NamedTuple):
