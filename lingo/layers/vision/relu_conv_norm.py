@@ -13,7 +13,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.depthwise_conv import DepthwiseConv2D
+from lingo.layers.vision.depthwise_conv import SeparableConv2D
 
 NARROWING = 4  # the width of a bottleneck over the width of its middle
 
@@ -75,50 +75,39 @@ class ReluConvNorm(Layer):
 
 
 class SeparableUnit(Layer):
-    """ReLU, a convolution of each channel by itself, a 1x1 convolution and normalization, twice.
-
-    Only the first window has the stride.
-    """
+    """ReLU, separable convolution and normalization, twice; only the first has the stride."""
 
     dim: int  # channels of input and output
     kernel: tuple[int, int] = (3, 3)  # height and width of the windows
     stride: int = 1  # how many times smaller the result is
     dilation: int = 1  # from one position of a window to the next, in windows without a stride
-    depthwise: DepthwiseConv2D = DepthwiseConv2D
-    conv: Conv2D = Conv2D.params(kernel=(1, 1))
+    conv: SeparableConv2D = SeparableConv2D
     norm: Norm = BatchNorm
 
     def setup(self) -> None:
         p = self.p
-        strides = (p.stride, 1)
-        self.depthwise = [
-            p.depthwise.build(
-                dim=p.dim, kernel=p.kernel, stride=n, dilation=p.dilation if n == 1 else 1
-            )
-            for n in strides
+        shape = {"dim": p.dim, "output_dim": p.dim, "kernel": p.kernel}
+        self.convs = [
+            p.conv.build(**shape, stride=stride, dilation=p.dilation if stride == 1 else 1)
+            for stride in (p.stride, 1)
         ]
-        self.convs = [p.conv.build(dim=p.dim, output_dim=p.dim) for _ in strides]
-        self.norms = [p.norm.build(dim=p.dim) for _ in strides]
+        self.norms = [p.norm.build(dim=p.dim) for _ in self.convs]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', C], in the layer's dtype, for images x [B, H, W, C]."""
-        for depthwise, conv, norm in zip(self.depthwise, self.convs, self.norms, strict=True):
-            x = norm(conv(depthwise(tf.nn.relu(x))))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(tf.nn.relu(x)))
         return x
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for an input of shape [B, H, W, C]."""
-        for depthwise in self.depthwise:
-            shape = depthwise.output_shape(shape)
+        for conv in self.convs:
+            shape = conv.output_shape(shape)
         return tuple(shape)
 
     def flops(self, shape: Sequence[int]) -> int:
-        total = 0
-        for depthwise, conv in zip(self.depthwise, self.convs, strict=True):
-            total += depthwise.flops(shape)
-            shape = depthwise.output_shape(shape)
-            total += conv.flops(shape)
-        return total
+        first, second = self.convs
+        return first.flops(shape) + second.flops(first.output_shape(shape))
 
 
 class FactorizedReduction(Layer):

@@ -179,10 +179,10 @@ class Formulas:
 
     def separable(self, x: Any, where: str, stride: int = 1, dilation: int = 1) -> Any:
         for i, n in enumerate((stride, 1)):
-            w, strides = self.weights[f"{where}/depthwise/{i}/w"], [1, n, n, 1]
+            w, strides = self.weights[f"{where}/convs/{i}/depthwise/w"], [1, n, n, 1]
             x = np.maximum(x, 0)
             x = tf.nn.depthwise_conv2d(x, w, strides, "SAME", dilations=[dilation] * 2)
-            x = tf.nn.convolution(x, self.weights[f"{where}/convs/{i}/w"])
+            x = tf.nn.convolution(x, self.weights[f"{where}/convs/{i}/pointwise/w"])
             x = self.norm(x, f"{where}/norms/{i}")
         return x
 
