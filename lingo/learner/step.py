@@ -297,10 +297,10 @@ def _apply_gradients(
         after[where], kept = new.value, dict(new.slots)
         if ema_decay is not None:
             kept[EMA] = _average(slots[where][EMA], new.value, ema_decay)
-        if weight.part is not None:  # 0 / 0, with an epsilon of 0, is not to be found in an element
-            after[where] = weight.part.without_padding(new.value)
+        if (part := weight.row_columns) is not None:  # its padding may be 0 / 0, if epsilon is 0
+            after[where] = part.without_padding(new.value)
             kept = {
-                k: weight.part.without_padding(v) if v.shape == new.value.shape else v
+                k: part.without_padding(v) if v.shape == new.value.shape else v
                 for k, v in kept.items()
             }
         slots_after[where] = kept

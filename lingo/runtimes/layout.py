@@ -8,9 +8,10 @@ then sums gradients, updates and keeps slots for its part only. A *slot* is spli
 
 With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis that divides into N is
 split. If there is none, the elements of each part form a row with zeros at its end, whose chunks
-devices update and keep: see `lingo/mesh/flat.py`. On the host and in checkpoints every tensor has
-its own shape. A slot with only some axes of its weight (Adafactor's means over rows and columns) is
-kept in the same way, by its own shape, and is whole along the batch while an update computes.
+devices update and keep: see `lingo/mesh/weight_rows.py`. On the host and in checkpoints every
+tensor has its own shape. A slot with only some axes of its weight (Adafactor's means over rows and
+columns) is kept in the same way, by its own shape, and is whole along the batch while an update
+computes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
-from lingo.mesh.flat import Flat, flat
 from lingo.mesh.rules import RECIPES, Rules, split
 from lingo.mesh.split import Axes, Split, whole
 from lingo.mesh.topology import Topology, topology
+from lingo.mesh.weight_rows import WeightRows, weight_rows
 from lingo.optim.optimizer import Slot
 
 
@@ -40,9 +41,10 @@ class Layout(NamedTuple):
     update: dict[str, Split]  # of each weight and its gradient in the optimizer, and of averages
     slots: dict[str, dict[str, Split]]  # path of a weight or statistic -> {slot: split}
     state: dict[str, Split]  # of each moving statistic
-    rows: dict[str, Flat | None]  # of each weight, and average; None if it is not updated in rows
+    # Of each weight, and average; None if it is not updated in rows.
+    rows: dict[str, WeightRows | None]
     # Likewise of each slot that has only some axes of its weight, by path and name.
-    factor_rows: dict[str, dict[str, Flat | None]]
+    factor_rows: dict[str, dict[str, WeightRows | None]]
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
         """Returns the state with `function(value, split)` in place of each value, of any shape."""
@@ -128,9 +130,11 @@ def _complete(
 
     declared = learner.slots()
     slots = {k: {n: slot_split(k, slot) for n, slot in own.items()} for k, own in declared.items()}
-    rows = {k: flat(spec.program_shape, update[k], mesh) for k, spec in specs.items()}
+    rows = {k: weight_rows(spec.program_shape, update[k], mesh) for k, spec in specs.items()}
     factor_rows = {
-        k: {n: flat(s.shape, slots[k][n], mesh) for n, s in own.items() if s.axes is not None}
+        k: {
+            n: weight_rows(s.shape, slots[k][n], mesh) for n, s in own.items() if s.axes is not None
+        }
         for k, own in declared.items()
     }
     state = {k: ruled[k] for k in learner.task.states()}

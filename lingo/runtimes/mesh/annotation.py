@@ -15,13 +15,13 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Rules
 from lingo.learner.state import Placement, Slots, TrainState
-from lingo.mesh.flat import Flat
 from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
-from lingo.optim.flat_part import FlatPart, flatten, unflatten
+from lingo.mesh.weight_rows import WeightRows
 from lingo.optim.optimizer import Weight
+from lingo.optim.row_columns import RowColumns, flatten, unflatten
 from lingo.runtimes.layout import Layout
 from lingo.runtimes.mesh.refused_operation import refuse_operations
 
@@ -104,7 +104,7 @@ class MeshPlacement(Placement):
     def update_weight(self, weight: Weight) -> Weight:
         if (rows := self._layout.rows[weight.path]) is None:
             return weight
-        return weight._replace(part=FlatPart(rows, rows.row))
+        return weight._replace(row_columns=RowColumns(rows, rows.row_size))
 
     def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
         layout, split = self._layout, {}
@@ -131,7 +131,7 @@ class MeshPlacement(Placement):
     def slots_for_storage(self, slots: Slots) -> Slots:
         return self._map_factors(slots, lambda k, n, rows: flatten(slots[k][n], rows))
 
-    def _map_factors(self, slots: Slots, function: Callable[[str, str, Flat], Any]) -> Slots:
+    def _map_factors(self, slots: Slots, function: Callable[[str, str, WeightRows], Any]) -> Slots:
         """Returns slots with `function(path, name, rows)` for those with some axes, in rows."""
         factors = self._layout.factor_rows
         return {
@@ -142,7 +142,7 @@ class MeshPlacement(Placement):
             for k, own in slots.items()
         }
 
-    def _gather_rows(self, value: Any, split: Split, rows: Flat) -> Any:
+    def _gather_rows(self, value: Any, split: Split, rows: WeightRows) -> Any:
         """Returns a tensor in its own shape; devices gather whole rows first, in one exchange."""
         whole_rows = Split((*split.storage().axes[:-1], ()))
         return unflatten(with_sharding(value, whole_rows, self._layout.mesh), rows)

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.learner.state import Placement, Slots
-from lingo.mesh.flat import Flat
-from lingo.optim.flat_part import FlatPart, flatten, unflatten
+from lingo.mesh.weight_rows import WeightRows
 from lingo.optim.optimizer import Weight
+from lingo.optim.row_columns import RowColumns, flatten, unflatten
 from lingo.runtimes.layout import Layout
 
 _T = TypeVar("_T")
@@ -76,8 +76,8 @@ class ShardedUpdate(ReplicaPlacement):
     def update_weight(self, weight: Weight) -> Weight:
         if (rows := self._layout.rows[weight.path]) is None:
             return weight
-        start = _own_index() * rows.chunk
-        return weight._replace(part=FlatPart(rows, rows.chunk, start, self.total))
+        start = _own_index() * rows.chunk_size
+        return weight._replace(row_columns=RowColumns(rows, rows.chunk_size, start, self.total))
 
     def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
         rows = self._layout.rows
@@ -109,7 +109,7 @@ class ShardedUpdate(ReplicaPlacement):
     def total_of_parts(self, sums: Any) -> Any:
         return self.total(sums)
 
-    def _factors(self) -> Iterator[tuple[str, str, Flat]]:
+    def _factors(self) -> Iterator[tuple[str, str, WeightRows]]:
         """Yields path, name and rows of each slot in rows with only some axes of its weight."""
         for where, factors in self._layout.factor_rows.items():
             for name, rows in factors.items():
@@ -127,10 +127,10 @@ def _own_index() -> Any:
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
-def _own_chunk(value: tf.Tensor, rows: Flat) -> tf.Tensor:
+def _own_chunk(value: tf.Tensor, rows: WeightRows) -> tf.Tensor:
     """Returns this replica's chunk, [*stacked axes, 1, chunk], of weights [*stacked axes, ...]."""
     every = flatten(value, rows)
-    chunks = tf.reshape(every, [*every.shape[:-1], rows.num_chunks, rows.chunk])
+    chunks = tf.reshape(every, [*every.shape[:-1], rows.num_chunks, rows.chunk_size])
     return tf.gather(chunks, _own_index(), axis=-2)
 
 
@@ -141,7 +141,7 @@ def _gather(own: tf.Tensor) -> tf.Tensor:
 
 def _join_chunks(
     chunks: Iterable[tf.Tensor],
-    rows: Sequence[Flat | None],
+    rows: Sequence[WeightRows | None],
     gather: Callable[[tf.Tensor], tf.Tensor],
 ) -> list[tf.Tensor]:
     """Returns float32 weights [*stacked axes, ...] from chunks; `gather` exchanges all at once."""
@@ -156,5 +156,5 @@ def _join_chunks(
             raise ValueError("replicas update every weight in rows")
         by_replica, rank = tf.reshape(part, [own.num_chunks, *chunk.shape]), len(chunk.shape)
         in_order = tf.transpose(by_replica, [*range(1, rank), 0, rank])
-        weights.append(unflatten(tf.reshape(in_order, [*chunk.shape[:-1], own.row]), own))
+        weights.append(unflatten(tf.reshape(in_order, [*chunk.shape[:-1], own.row_size]), own))
     return weights

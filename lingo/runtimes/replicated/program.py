@@ -33,7 +33,7 @@ from lingo.learner.step import (
     step_graph,
     train_step,
 )
-from lingo.mesh.flat import Flat, flat, read_rows, split_rows
+from lingo.mesh.weight_rows import WeightRows, read_rows, split_rows, weight_rows
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
@@ -58,7 +58,7 @@ class _Kept:
     """What replicas keep of a tensor: all of it, or a chunk of its rows."""
 
     shape: tuple[int, ...] = ()
-    rows: Flat | None = None
+    rows: WeightRows | None = None
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class _Kept:
         if self.rows is None:
             return ()
         stacked = self.shape[: len(self.shape) - len(self.rows.shape)]
-        columns = slice(replica * self.rows.chunk, (replica + 1) * self.rows.chunk)
+        columns = slice(replica * self.rows.chunk_size, (replica + 1) * self.rows.chunk_size)
         return (*(slice(0, n) for n in stacked), slice(0, 1), columns)
 
 
@@ -78,7 +78,9 @@ def _kept_tensors(state: TrainState, layout: Layout | None) -> TrainState:
     """Returns the `_Kept` of each tensor of a state."""
     if layout is None:
         return tf.nest.map_structure(lambda value: _Kept(), state)
-    return layout.map(lambda v, split: _Kept(v.shape, flat(v.shape, split, layout.mesh)), state)
+    return layout.map(
+        lambda v, split: _Kept(v.shape, weight_rows(v.shape, split, layout.mesh)), state
+    )
 
 
 class ReplicatedProgram:

@@ -19,7 +19,14 @@ from tests.lingo.runtimes.child import ROOT, printed
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
 
-MANY = ["replicated", "replicated_update", "data8", "data2_model4", "sharded_weights", "sharded_update"]
+MANY = [
+    "replicated",
+    "replicated_update",
+    "data8",
+    "data2_model4",
+    "sharded_weights",
+    "sharded_update",
+]
 RUNTIMES = ["local", *MANY]
 
 
