@@ -61,10 +61,11 @@ def train_step(
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
+    weights = place.weights_for_layers(state.weights)
 
     def part(batch: Batch) -> dict[str, Any]:
         return local_sums(
-            task, state.weights, state.state, batch, denominators, key, place, frozen=frozen
+            task, weights, state.state, batch, denominators, key, place, frozen=frozen
         )
 
     num_parts = learner.accumulation_steps
@@ -236,7 +237,7 @@ def update(
         `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
             `finite.quantity_names` of the first quantity that is not finite.
     """
-    before = place.shard_for_update(state.weights)
+    before = state.weights if place.keeps_parts else place.shard_for_update(state.weights)
     old = (before if place.gathers_weights else state.weights, state.slots, state.state)
     weights = {where: place.update_weight(weight) for where, weight in learner.weights().items()}
     gradients = place.shard_for_update(sums["gradients"])

@@ -25,7 +25,7 @@ class Split(NamedTuple):
     """How a tensor is split."""
 
     axes: tuple[Axes, ...]  # for each axis of the tensor, the mesh axes along which it is split
-    row_axes: Axes = ()  # mesh axes along which the row of each part is split; (): parts have no rows
+    row_axes: Axes = ()  # mesh axes along which the row of each part is split; (): it has no row
     num_stacked: int = 0  # if they have: number of leading axes that are not in the rows
 
     def parts(self, mesh: Topology) -> tuple[int, ...]:

@@ -96,10 +96,22 @@ class MeshPlacement(Placement):
     def __init__(self, layout: Layout) -> None:
         super().__init__(compiled=True)
         self.rules, self._layout = AxisRules(layout), layout
+        self.keeps_parts = layout.rest != layout.read
 
     def compute(self, function: Callable[[], T]) -> T:
         with refuse_operations(self._layout):
             return function()
+
+    def weights_for_layers(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        layout, copies = self._layout, dict(weights)
+        for where, value in weights.items():
+            if layout.rest[where] != layout.read[where]:
+                # As bits, which no pass of XLA widens again to exchange them, or does not round.
+                bits = tf.bitcast(tf.cast(value, tf.bfloat16), tf.uint16)
+                bits = with_sharding(bits, layout.rest[where], layout.mesh)
+                whole = tf.bitcast(self._gather(bits, where), tf.bfloat16)
+                copies[where] = tf.cast(whole, tf.float32)
+        return copies
 
     def update_weight(self, weight: Weight) -> Weight:
         if (rows := self._layout.rows[weight.path]) is None:
@@ -115,13 +127,18 @@ class MeshPlacement(Placement):
         return split
 
     def shard_for_storage(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        layout, stored = self._layout, {}
-        for where, value in values.items():
-            if (rows := layout.rows[where]) is not None:
-                value = self._gather_rows(value, layout.update[where], rows)
-            rest = layout.rest[where] if where in layout.rest else layout.state[where]
-            stored[where] = with_sharding(value, rest, layout.mesh)
-        return stored
+        return dict(values) if self.keeps_parts else self.gather_weights(values)
+
+    def gather_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {where: self._gather(value, where) for where, value in values.items()}
+
+    def _gather(self, value: Any, where: str) -> Any:
+        """Returns a weight or average, of any type, in its own shape, split as layers read it."""
+        layout = self._layout
+        if (rows := layout.rows[where]) is not None:
+            value = self._gather_rows(value, layout.update[where], rows)
+        read = layout.read[where] if where in layout.read else layout.state[where]
+        return with_sharding(value, read, layout.mesh)
 
     def slots_for_update(self, slots: Slots) -> Slots:
         return self._map_factors(

@@ -6,7 +6,9 @@ With a sharded update (Xu et al. 2020, arXiv 2004.13336) a replica keeps slots f
     chunks, slots = update(chunks of weights and gradients, slots)     # norms are over all replicas
     weights = all chunks, gathered: one exchange for all weights
 
-TensorFlow has no reduce-scatter for replicas: its all-reduce leaves every replica the whole sum.
+If the layout keeps weights in parts, the chunks remain, and the next step gathers a copy of them,
+rounded to bfloat16. TensorFlow's all-reduce leaves every replica the whole sum; its operation for
+chunks of it, CollectiveReduceScatterV2, does not end on CPUs (2.21), and no strategy calls it.
 """
 
 from __future__ import annotations
@@ -66,12 +68,15 @@ class ReplicaPlacement(Placement):
 class ShardedUpdate(ReplicaPlacement):
     """The placement of a replica that updates its chunk of the rows of a layout."""
 
-    gathers_weights = True
-
     def __init__(self, layout: Layout, *, tpu: bool) -> None:
         # XLA cannot compile an update that adds up over replicas; a TPU compiles the whole step.
         super().__init__(xla=False, tpu=tpu)
         self._layout = layout
+        self.keeps_parts = layout.rest != layout.read
+        self.gathers_weights = not self.keeps_parts
+
+    def weights_for_layers(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        return self._gather(weights, _gather_bfloat16) if self.keeps_parts else dict(weights)
 
     def update_weight(self, weight: Weight) -> Weight:
         if (rows := self._layout.rows[weight.path]) is None:
@@ -87,8 +92,13 @@ class ShardedUpdate(ReplicaPlacement):
         }
 
     def gather_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return self._gather(values, _gather)
+
+    def _gather(
+        self, values: Mapping[str, Any], gather: Callable[[tf.Tensor], tf.Tensor]
+    ) -> dict[str, Any]:
         rows = self._layout.rows
-        gathered = _join_chunks(values.values(), [rows[k] for k in values], _gather)
+        gathered = _join_chunks(values.values(), [rows[k] for k in values], gather)
         return dict(zip(values, gathered, strict=True))
 
     def slots_for_update(self, slots: Slots) -> Slots:
@@ -137,6 +147,13 @@ def _own_chunk(value: tf.Tensor, rows: WeightRows) -> tf.Tensor:
 def _gather(own: tf.Tensor) -> tf.Tensor:
     """Returns the vectors [E] of all replicas, [replicas, E]."""
     return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
+
+
+def _gather_bfloat16(own: tf.Tensor) -> tf.Tensor:
+    """Returns what `_gather` does, rounded to bfloat16; the exchange takes half as many bytes."""
+    # TensorFlow gathers bfloat16 as little as integers of 16 bits: they travel as float16.
+    bits = tf.bitcast(tf.cast(own, tf.bfloat16), tf.float16)
+    return tf.cast(tf.bitcast(_gather(bits), tf.bfloat16), tf.float32)
 
 
 def _join_chunks(

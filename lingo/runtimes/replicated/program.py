@@ -254,7 +254,8 @@ class ReplicatedProgram:
             return scan(tf.function(step, autograph=False), (), dict(batches), num)[1]
 
     def _one(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        after, report = train_step(self._learner, self._read(), batch, self._placement)
+        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+        after, report = train_step(self._learner, state, batch, self._placement)
         with tf.control_dependencies(tf.nest.flatten((after, report))):  # assigns all, or none
             tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
         return report
@@ -304,12 +305,9 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _read(self, weights: WhichWeights = "trained") -> TrainState:
+    def _read(self, weights: WhichWeights) -> TrainState:
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        if weights == "trained":
-            return state
-        state, gather = state.select(weights), self._placement.gather_weights  # may be chunks
-        return state._replace(weights=gather(state.weights), state=gather(state.state))
+        return self._placement.state_for_evaluation(state, weights)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica."""
