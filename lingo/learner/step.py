@@ -61,7 +61,8 @@ def train_step(
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
-    weights = place.weights_for_layers(state.weights)
+    with tf.name_scope("update"):  # of the step before
+        weights = place.weights_for_layers(state.weights)
 
     def part(batch: Batch) -> dict[str, Any]:
         return local_sums(
