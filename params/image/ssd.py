@@ -77,7 +77,7 @@ def r34(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str | N
         ),
         max_steps=_steps(80, batch_size),
     )
-    mesh = Mesh.params(data=data, height=split)
+    mesh = Mesh.params(data=data, height=split, shard_update=True)
     return cfg.set(runtime=mesh) if data * split > 1 else cfg
 
 

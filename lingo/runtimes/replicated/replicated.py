@@ -96,6 +96,11 @@ class Replicated(Runtime):
         return self._layout(learner, num) if self.p.shard_update and num else None
 
     def _layout(self, learner: Learner, num_replicas: int) -> Layout:
+        if self._keeps_parts() and num_replicas == 1:
+            raise ParamError(
+                f"runtime: gather_dtype={self.p.gather_dtype!r}: one replica gathers no weights",
+                "runtime",
+            )
         return replica_layout(learner, num_replicas, keep_parts=self._keeps_parts())
 
     def _keeps_parts(self) -> bool:

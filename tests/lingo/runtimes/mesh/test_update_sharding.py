@@ -155,7 +155,7 @@ def on_one_device(name: str) -> TrainState:
 def test_the_update_in_parts_is_that_of_one_device(name, mesh):
     one, runtime = learner(CASES[name]), MESHES[mesh].build()
     program: Any = runtime.start(one, initial_state(one))
-    assert num_bytes(program._arrays) == runtime.host_bytes(one)
+    assert num_bytes(program._state) == runtime.host_bytes(one)
     tf.nest.map_structure(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6),
         trained(program),
@@ -191,7 +191,7 @@ def test_layers_read_weights_that_are_gathered_in_bfloat16_and_updates_add_to_fl
     one = learner(CASES["Sgd"])
     program: Any = BFLOAT16.build().start(one, initial_state(one))
     state = trained(program)
-    assert num_bytes(program._arrays) == BFLOAT16.build().host_bytes(one)
+    assert num_bytes(program._state) == BFLOAT16.build().host_bytes(one)
     assert {k: str(v) for k, v in BFLOAT16.build().layout(one).rest.items()} == {
         "matrix": "[-, model]/data",
         "bias": "[model]/data",

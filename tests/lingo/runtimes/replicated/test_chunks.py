@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.learner.state import initial_state
 from lingo.runtimes.replicated.replicated import Replicated
 from tests.lingo.runtimes.child import ROOT, printed
 from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
@@ -58,7 +59,8 @@ def test_layers_read_weights_that_are_gathered_in_bfloat16_and_updates_add_to_fl
         np.testing.assert_allclose(found["bfloat16"]["weights"][where], expected, 1e-6, 1e-6)
     measured, expected = found["bfloat16"]["bytes"]
     assert measured == expected
-    for chunks, weight in zip(found["bfloat16"]["chunks"], one.weights().values(), strict=True):
+    weights = [weight for _, weight in sorted(one.weights().items())]
+    for chunks, weight in zip(found["bfloat16"]["chunks"], weights, strict=True):
         layers = math.prod(weight.stack_shape)
         assert chunks == [layers * -(-weight.size // 4)] * 4
     np.testing.assert_allclose(*found["bfloat16"]["metrics"], rtol=1e-6)  # of float32 weights
@@ -70,6 +72,15 @@ def test_a_layout_says_what_each_replica_keeps():
     assert str(named.layout(one).slots["matrix"]["m"]) == "[-, -]/data"
     assert Replicated.params(shard_update=True).build().layout(one) is None  # not yet known
     assert Replicated.params(devices=["CPU:0"]).build().layout(one) is None
+
+
+def test_one_replica_gathers_no_weights_and_others_only_after_an_update_in_chunks():
+    one = learner(CASES["Adam"])
+    runtime = Replicated.params(shard_update=True, gather_dtype="bfloat16").build()
+    with pytest.raises(ParamError, match="one replica gathers no weights"):
+        runtime.start(one, initial_state(one))
+    with pytest.raises(ParamError, match="of weights that shard_update=True gathers: set both"):
+        Replicated.params(gather_dtype="bfloat16").build()
 
 
 def test_an_update_in_chunks_is_not_compiled_for_one_replica():
