@@ -4,7 +4,7 @@ A weight has three splits, each derived from the one before. At *rest*, between 
 as the rules map its logical axes; with `shard_weights` also along the mesh axes of the batch, and
 then layers gather it where they read it. For its *update* it is split as at rest; with
 `shard_update` also along the mesh axes of the batch (Xu et al. 2020, arXiv 2004.13336): each device
-then sums gradients, updates and keeps slots for its part only. A *slot* is split as the update.
+then updates its part only, and keeps slots for it. A *slot* is split as the update.
 
 With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis that divides into N is
 split. If there is none, the elements of each part form a row with zeros at its end, whose chunks

@@ -226,7 +226,7 @@ def _own_program(runtime: Runtime) -> str:
         return (
             "TensorFlow's collectives, not a partitioner, connect replicas: each computes the step"
             " of its examples, sums whole gradients by an all-reduce (TensorFlow's reduce-scatter"
-            " does not end on CPUs), updates its chunk of each weight, and gathers all chunks"
+            " only times out on CPUs), updates its chunk of each weight, and gathers all chunks"
         )
     return "every device computes the whole step, none has a part of it"
 

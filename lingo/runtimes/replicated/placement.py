@@ -8,7 +8,7 @@ With a sharded update (Xu et al. 2020, arXiv 2004.13336) a replica keeps slots f
 
 If the layout keeps weights in parts, the chunks remain, and the next step gathers a copy of them,
 rounded to bfloat16. TensorFlow's all-reduce leaves every replica the whole sum; its operation for
-chunks of it, CollectiveReduceScatterV2, does not end on CPUs (2.21), and no strategy calls it.
+chunks of it, CollectiveReduceScatterV2, ends on CPUs only by its timeout (TensorFlow 2.21).
 """
 
 from __future__ import annotations

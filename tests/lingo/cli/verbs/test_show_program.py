@@ -129,7 +129,7 @@ TPU = "--set=runtime=TpuMesh(data=2)"
         (["--program", "--set=runtime=Replicated"], "runtime=Replicated: every device computes"),
         (
             ["--program", "--set=runtime=Replicated(shard_update=True)"],
-            "sums whole gradients by an all-reduce (TensorFlow's reduce-scatter does not end",
+            "sums whole gradients by an all-reduce (TensorFlow's reduce-scatter only times out",
         ),
         ([TPU, "--program"], "--set='TpuMesh=Mesh' shows"),
         ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' shows"),

@@ -1,6 +1,6 @@
 """What the partitioner made: devices exchange what they must, and hold what they should.
 
-XLA's processors add a gradient up and take their part of the sum, where accelerators have one
+XLA's processors add a gradient up and take their part of the sum, where some accelerators have one
 operation for both, reduce-scatter: what is said of gradients here holds for either.
 """
 
