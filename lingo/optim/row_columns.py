@@ -62,8 +62,9 @@ class RowColumns(NamedTuple):
     def _indices(self, axis: int) -> tf.Tensor:
         """Returns the index of each element along an axis, int32 [P, C]: past its end for zeros."""
         sizes, parts = self.rows.part_shape, self.rows.parts
-        part = tf.range(self.rows.num_rows)[:, None] // math.prod(parts[axis + 1 :]) % parts[axis]
-        inside = self._column() // math.prod(sizes[axis + 1 :]) % sizes[axis]
+        row: tf.Tensor = tf.range(self.rows.num_rows)[:, None]
+        part = tf.math.floormod(row // math.prod(parts[axis + 1 :]), parts[axis])
+        inside = tf.math.floormod(self._column() // math.prod(sizes[axis + 1 :]), sizes[axis])
         return part * sizes[axis] + inside
 
 
