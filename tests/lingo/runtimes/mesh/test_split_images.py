@@ -94,6 +94,8 @@ MESHES = {
 VOLUME_MESHES: dict[str, tuple[dict[str, int], Table]] = {
     "rows of half of a batch": ({"data": 2, "height": 4}, {}),
     "rows and columns": ({"height": 4, "width": 2}, {}),
+    "more devices than rows": ({"height": 8}, {}),
+    "two devices with the same rows": ({"height": 4, "model": 2}, {}),
     "slices and rows": ({"model": 4, "height": 2}, {"depth": ("model",)}),
 }
 
