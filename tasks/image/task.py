@@ -26,7 +26,7 @@ from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
 from lingo.ops.losses import shares_cross_entropy, token_losses
 from tasks.image.levels import Levels, check_levels, normalize_levels
-from tasks.image.offers import check_offers
+from tasks.image.offers import check_images, check_offers
 
 
 class ImageClassification(Task):
@@ -81,12 +81,14 @@ class ImageClassification(Task):
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
         losses = self._cross_entropy(
             self._logits(batch), batch["labels"], smoothing=self.p.label_smoothing
         )
         return {"cross_entropy": tf.reduce_sum(losses * batch["weights"])}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
         logits, weights = self._logits(batch), batch["weights"]
         losses = self._cross_entropy(logits, batch["labels"])
         labels = _right_classes(batch["labels"])
