@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
@@ -31,6 +32,13 @@ from tasks.image.task import ImageClassification
 
 B, K, STEPS = 2, 3, 5
 MESHES = {"half of a batch": {"data": 2, "height": 4}, "rows alone": {"height": 8}}
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_one_test():
+    """JAX keeps what it has compiled."""
+    yield
+    jax.clear_caches()
 
 
 class Shift(nn.Layer):
