@@ -52,6 +52,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begins generators of a module anew: values of a test depend on no test that ran before it."""
+    for generator in vars(item.module).values() if isinstance(item, pytest.Function) else ():
+        if isinstance(generator, np.random.Generator):
+            start = _STARTS.setdefault(id(generator), generator.bit_generator.state)
+            generator.bit_generator.state = start
+
+
+_STARTS: dict[int, Any] = {}
+"""id of a generator -> its state after the import of its module."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Calls a test of a `kind_of_experiment` with the name of an experiment of each kind."""
     if "kind_of_experiment" in metafunc.fixturenames:
