@@ -57,6 +57,7 @@ def skip_positions(x: tf.Tensor, window: Sequence[int], stride: int) -> tuple[tf
     For less than 16 channels oneDNN, by which TensorFlow computes on CPUs, writes the gradient of
     such a kernel to memory that is not its own: https://github.com/uxlfoundation/oneDNN/issues/6035
     """
-    if stride == 1 or max(window) > 1 or x.shape[-1] >= _ONEDNN_BLOCK or current().compiled:
+    channels: Any = x.shape[-1]
+    if stride == 1 or max(window) > 1 or channels >= _ONEDNN_BLOCK or current().compiled:
         return x, stride
     return x[:, *[slice(None, None, stride)] * len(window)], 1
