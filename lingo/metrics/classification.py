@@ -196,6 +196,9 @@ def table_slots(example_ids: tf.Tensor, num_examples: int) -> tf.Tensor:
 
     Ids outside of the table take its first or last slot. XLA's partitioner, as of JAX 0.10.2, ends
     the process where slots of unequal parts of a batch are int64.
+
+    >>> table_slots(tf.constant([0, 7]), 3).numpy()
+    array([0, 2], dtype=int32)
     """
     return tf.cast(tf.clip_by_value(example_ids, 0, num_examples - 1), tf.int32)
 
