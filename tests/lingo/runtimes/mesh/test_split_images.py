@@ -135,7 +135,7 @@ def compare(
     mesh = topology(sizes)
     table = RECIPES["1d"]
     table = table._replace(activations={**table.activations, **more_rules})
-    rules = AxisRules(Layout(mesh, table, {}, {}, {}, {}, {}, {}))
+    rules = AxisRules(Layout(mesh, table, *({},) * 8))
     layers = {name: params.build() for name, params in cases.items()}
     draw = np.random.default_rng(0)
     values, states = (
