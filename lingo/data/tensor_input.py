@@ -81,7 +81,11 @@ class TensorInput(Input):
         return self.input.prompt(text)
 
     def offers(self) -> dict[str, Any]:
-        return self.input.offers()
+        """Returns what the input offers, with the shape of the images that `map` returns."""
+        offers, arrays = self.input.offers(), self.arrays()
+        if "image_shape" in offers and "images" in arrays:
+            offers["image_shape"] = arrays["images"][0]
+        return offers
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data and traces `map`.

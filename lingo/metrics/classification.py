@@ -182,13 +182,25 @@ def score_table(
     array([0. , 0. , 0.5])
     """
     weights = tf.cast(weights, tf.float64)
+    slots = table_slots(example_ids, num_examples)
 
     def scatter(values: tf.Tensor) -> tf.Tensor:
         values = tf.where(weights > 0, tf.cast(values, tf.float64), tf.zeros_like(weights))
-        ids = tf.clip_by_value(tf.cast(example_ids, tf.int64), 0, num_examples - 1)
-        return tf.math.unsorted_segment_sum(values, ids, num_examples)
+        return tf.math.unsorted_segment_sum(values, slots, num_examples)
 
     return {"scores": scatter(scores), "labels": scatter(labels), "weights": scatter(weights)}
+
+
+def table_slots(example_ids: tf.Tensor, num_examples: int) -> tf.Tensor:
+    """Returns the slots of examples by their ids, int [B], in a table of so many: int32 [B].
+
+    Ids outside of the table take its first or last slot. XLA's partitioner, as of JAX 0.10.2, ends
+    the process where slots of unequal parts of a batch are int64.
+
+    >>> table_slots(tf.constant([0, 7]), 3).numpy()
+    array([0, 2], dtype=int32)
+    """
+    return tf.cast(tf.clip_by_value(example_ids, 0, num_examples - 1), tf.int32)
 
 
 def score_table_results(state: Mapping[str, Any]) -> dict[str, float]:

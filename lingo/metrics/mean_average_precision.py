@@ -21,6 +21,7 @@ import numpy as np
 from lingo.config.errors import MissingPackage
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.metrics.classification import table_slots
 
 RESULTS = (
     "ap",
@@ -77,7 +78,7 @@ def detection_table(
     crowd = batch.get("is_crowd", tf.zeros_like(labels))
     found = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
     is_counted = tf.logical_and(weights > 0, ids < num_examples)
-    slots = tf.clip_by_value(tf.cast(ids, tf.int64), 0, num_examples - 1)
+    slots = table_slots(ids, num_examples)
 
     def scatter(first: tf.Tensor, *columns: tf.Tensor) -> tf.Tensor:
         """Returns tensors of each example, the last axis of `first` and columns, in its slot."""

@@ -24,7 +24,7 @@ from lingo.ops.boxes import decode_boxes, encode_boxes
 from lingo.ops.detection import hard_negatives, match_anchors, select_detections
 from lingo.ops.losses import cross_entropy, smooth_l1
 from tasks.image.levels import Levels, check_levels, normalize_levels
-from tasks.image.offers import check_offers
+from tasks.image.offers import check_images, check_offers
 
 
 class ObjectDetection(Task):
@@ -148,6 +148,7 @@ class ObjectDetection(Task):
 
     def _outputs(self, batch: Batch) -> AnchorOutputs:
         """Returns codes, float32 [B, A, 4], and logits, float32 [B, A, K + 1], of the images."""
+        check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
         images = normalize_levels(batch["images"], mean=self.p.mean, std=self.p.std)
         return AnchorOutputs(*(tf.cast(output, tf.float32) for output in self.model(images)))
 

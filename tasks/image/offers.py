@@ -1,10 +1,11 @@
-"""What an input of images offers, against what a task wants."""
+"""What an input of images offers, and the images that it has, against what a task wants."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
 
@@ -28,4 +29,17 @@ def check_offers(
         raise ParamError(
             f"task.image_shape={tuple(image_shape)}, but the input has images of"
             f" {tuple(offers['image_shape'])}"
+        )
+
+
+def check_images(images: tf.Tensor, *, field: str, shape: Sequence[int]) -> None:
+    """Raises ParamError unless images, [B, ...], have the shape of a field of the task.
+
+    `augment` may have changed it: an input offers the shape that its images have before.
+    """
+    if not images.shape[1:].is_compatible_with(shape):
+        raise ParamError(
+            f"a batch has images of {tuple(images.shape[1:])}, but the model is built for"
+            f" task.{field}={tuple(shape)}, which the input offers: where `augment` changes the"
+            " size of images, give the input the same `size`"
         )

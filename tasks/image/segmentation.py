@@ -17,6 +17,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.vision.split_image import annotate_image
 from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import weighted_mean
+from tasks.image.offers import check_images
 
 
 class Segmentation(Task):
@@ -95,6 +96,7 @@ class Segmentation(Task):
 
     def _losses(self, logits: tf.Tensor, batch: Batch) -> tf.Tensor:
         """Returns the mean cross-entropy of the voxels of each volume, float32 [B]."""
+        check_images(batch["images"], field="volume_shape", shape=self.p.volume_shape)
         # Not TensorFlow's own, which flattens logits: devices with parts of them would gather all.
         right = tf.reduce_sum(logits * tf.one_hot(batch["labels"], self.p.num_classes), axis=-1)
         losses = tf.reduce_logsumexp(logits, axis=-1) - right

@@ -27,7 +27,7 @@ from lingo.metrics.sample_picture import sample_image
 from lingo.ops import random
 from lingo.ops.losses import shares_cross_entropy, token_losses
 from tasks.image.levels import Levels, check_levels, normalize_levels
-from tasks.image.offers import check_offers
+from tasks.image.offers import check_images, check_offers
 
 AUXILIARY = "auxiliary_cross_entropy"
 """The loss term of auxiliary heads."""
@@ -87,6 +87,8 @@ class ImageClassification(Task):
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
+
         def total(logits: tf.Tensor) -> tf.Tensor:
             smoothing = self.p.label_smoothing
             losses = self._cross_entropy(logits, batch["labels"], smoothing=smoothing)
@@ -100,6 +102,7 @@ class ImageClassification(Task):
         return {AUXILIARY: self.p.auxiliary_weight}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        check_images(batch["images"], field="image_shape", shape=self.p.image_shape)
         logits, weights = self._logits(batch), batch["weights"]
         losses = self._cross_entropy(logits, batch["labels"])
         labels = _right_classes(batch["labels"])

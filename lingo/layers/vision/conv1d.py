@@ -13,7 +13,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.vision.window import Padding, check_kernel, count_windows
+from lingo.layers.vision.window import Padding, check_kernel, count_windows, skip_positions
 
 
 class Conv1D(Layer):
@@ -55,7 +55,8 @@ class Conv1D(Layer):
         p = self.p
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
         x = annotate(x, "batch", None, p.axes[0] or "channels")  # XLA cuts some of them wrongly
-        y = tf.nn.conv1d(x, w, p.stride, p.padding, dilations=p.dilation)
+        x, stride = skip_positions(x, [p.kernel], p.stride)
+        y = tf.nn.conv1d(x, w, stride, p.padding, dilations=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "length", p.axes[1] or "channels")
 

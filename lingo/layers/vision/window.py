@@ -1,4 +1,4 @@
-"""Counts the positions of a window that moves over an image."""
+"""The positions of a window that moves over an image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from lingo.config import ranges
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers.context import current
+
+_ONEDNN_BLOCK = 16  # channels that oneDNN computes at once with AVX-512
 
 Padding = Literal["SAME", "VALID"]
 """SAME: a window at every `stride`-th position of a padded image; VALID: only those inside it."""
@@ -44,3 +48,16 @@ def padding_sizes(size: int, length: int, stride: int, dilation: int) -> tuple[i
     num_windows = -(-size // stride)
     total = max((num_windows - 1) * stride + (length - 1) * dilation + 1 - size, 0)
     return total // 2, total - total // 2
+
+
+def skip_positions(x: tf.Tensor, window: Sequence[int], stride: int) -> tuple[tf.Tensor, int]:
+    """Returns images x, [B, ..., C] of any type, and the stride of windows that move over them.
+
+    Where windows have a single position, it may leave out those between them: then the stride is 1.
+    For less than 16 channels oneDNN, by which TensorFlow computes on CPUs, writes the gradient of
+    such a kernel to memory that is not its own: https://github.com/uxlfoundation/oneDNN/issues/6035
+    """
+    channels: Any = x.shape[-1]
+    if stride == 1 or max(window) > 1 or channels >= _ONEDNN_BLOCK or current().compiled:
+        return x, stride
+    return x[:, *[slice(None, None, stride)] * len(window)], 1

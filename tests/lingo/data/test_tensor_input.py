@@ -218,3 +218,28 @@ def test_an_input_that_does_not_fit_is_refused_at_build(tmp_path):
     for fields in ({"batch_size": 3}, {"repeat": False, "max_batches": 3}):
         with pytest.raises(ParamError, match="set batch_size, repeat and max_batches of the inpu"):
             noisy(input=Counting.params(**fields))
+
+
+class Pixels(Counting):
+    """Images of 3 x 1 pixels."""
+
+    def offers(self) -> dict[str, Any]:
+        return {"image_shape": (3, 1, 1), "num_classes": 2}
+
+
+class Doubled(TensorInput):
+    """Each pixel twice."""
+
+    def arrays(self) -> dict[str, ArraySpec]:
+        return {"images": ((6, 1, 1), "float32")}
+
+    def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
+        del key
+        return {"images": tf.repeat(arrays["x"], 2, axis=1)[:, :, None, None]}
+
+
+def test_it_offers_the_shape_of_the_images_that_it_makes():
+    data = Doubled.params(input=Pixels, batch_size=2).build()
+    assert data.offers() == {"image_shape": (6, 1, 1), "num_classes": 2}
+    assert data.batch(0)["images"].shape == (2, 6, 1, 1)
+    assert "image_shape" not in noisy().offers()

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import Conv2D, Layer
 from lingo.layers.context import apply
@@ -46,6 +47,20 @@ def test_a_dilated_one_equals_that_of_keras(padding, draw):
     y = apply(layer, weights, X)[0]
     np.testing.assert_allclose(y, oracle(X), rtol=1e-5, atol=1e-5)
     assert layer.output_shape(X.shape) == tuple(y.shape)
+
+
+@pytest.mark.parametrize("channels", [4, 15, 16])
+def test_strides_of_single_positions_have_the_right_gradient_of_any_channels(channels):
+    """With less than 16, oneDNN's own writes to memory that is not its own, and ends processes."""
+    x = np.random.default_rng(0).normal(size=[4, 64, 64, channels]).astype("f")
+    layer = Conv2D.params(dim=channels, output_dim=8, kernel=(1, 1), stride=2).build()
+    w = tf.constant(np.random.default_rng(1).normal(size=[1, 1, channels, 8]), tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        loss = tf.reduce_sum(tf.sin(apply(layer, {"w": w}, tf.constant(x))[0]))
+    rows = x[:, ::2, ::2].reshape(-1, channels)
+    expected = rows.T @ np.cos(rows @ w.numpy()[0, 0])
+    np.testing.assert_allclose(tape.gradient(loss, w)[0, 0], expected, rtol=0, atol=1e-3)
 
 
 @OVER_PADDING

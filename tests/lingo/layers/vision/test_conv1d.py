@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import Conv1D
 from lingo.layers.context import apply
@@ -60,3 +61,16 @@ def test_a_sequence_shorter_than_the_dilated_window_is_refused() -> None:
     assert layer.output_shape([1, 7, 3]) == (1, 1, 5)
     with pytest.raises(ParamError, match=r"\[7\] does not fit into an image \[6\]"):
         layer.output_shape([1, 6, 3])
+
+
+def test_strides_of_single_positions_have_the_right_gradient():
+    """With less than 16 channels, oneDNN's own writes to memory that is not its own."""
+    x = np.random.default_rng(0).normal(size=[8, 4096, 4]).astype("f")
+    layer = Conv1D.params(dim=4, output_dim=8, kernel=1, stride=2).build()
+    w = tf.constant(np.random.default_rng(1).normal(size=[1, 4, 8]), tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        loss = tf.reduce_sum(tf.sin(apply(layer, {"w": w}, tf.constant(x))[0]))
+    rows = x[:, ::2].reshape(-1, 4)
+    expected = rows.T @ np.cos(rows @ w.numpy()[0])
+    np.testing.assert_allclose(tape.gradient(loss, w)[0], expected, rtol=0, atol=1e-3)

@@ -1,4 +1,4 @@
-"""Layers of volumes against slow NumPy, and the 3D U-Net's numbers."""
+"""Layers of volumes against slow NumPy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
-from lingo.layers.vision.unet import UNet3D
-from lingo.learner.state import initial_value
 
 VOLUME = np.random.default_rng(0).normal(size=[2, 5, 4, 3, 2]).astype("f")
 
@@ -66,29 +64,12 @@ def test_a_pool_takes_the_maximum_of_what_lies_inside():
         np.testing.assert_allclose(y[:, d, h, v], window.max(axis=(1, 2, 3)), rtol=1e-6)
 
 
-def test_the_network_of_the_paper_has_its_weights():
-    specs = UNet3D.params(dim=3, num_classes=3, num_levels=4).build().weights()
-    sizes = {path: int(np.prod(spec.program_shape)) for path, spec in specs.items()}
-    gammas = sum(size for path, size in sizes.items() if path.endswith("/gamma"))
-    assert sum(sizes.values()) - gammas == 19_069_955  # Cicek et al. 2016, sec. 2
-
-
-@pytest.mark.parametrize("num_levels", [1, 2, 3])
-def test_a_u_net_labels_each_voxel_of_any_size(num_levels):
-    layer = UNet3D.params(dim=2, num_classes=3, width=2, num_levels=num_levels).build()
-    states = {path: np.ones(spec.program_shape, "f") for path, spec in layer.states().items()}
-    values = {path: initial_value(spec, 0) for path, spec in layer.weights().items()}
-    y, _ = context.apply(layer, values, tf.constant(VOLUME), call={"state": states})
-    assert tuple(y.shape) == layer.output_shape(VOLUME.shape) == (2, 5, 4, 3, 3)
-
-
 @pytest.mark.parametrize(
     ("params", "message"),
     [
         (Conv3D.params(dim=1, output_dim=1, stride=2, dilation=2), "one of the two has to be 1"),
         (EnlargingConv3D.params(dim=1, output_dim=1, stride=0), "stride=0 is not positive"),
         (MaxPool3D.params(window=0), "window=0 is not positive"),
-        (UNet3D.params(dim=1, num_classes=2, num_levels=0), "num_levels=0 is not positive"),
     ],
 )
 def test_layers_that_make_no_sense_are_refused(params, message):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,46 +12,77 @@ from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context
-from lingo.layers.vision.resnet import resnet as resnet_layers
-from lingo.learner.state import Learner, initial_state
+from lingo.layers.vision.split_image import annotate_image
+from lingo.learner.state import Learner
 from lingo.mesh.halo import halo
 from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.hlo.module import parse
-from lingo.mesh.rules import RECIPES
+from lingo.mesh.rules import RECIPES, Table
 from lingo.mesh.topology import topology
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.annotation import AxisRules
 from lingo.runtimes.mesh.engine import device_mesh, engine
 from lingo.runtimes.mesh.mesh import Mesh
-from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 
-B, W, C, STEPS = 4, 5, 2, 5
+B, W, C = 4, 5, 2
 
 
 def conv(**fields: Any) -> Params:
     return nn.Conv2D.params(dim=C, output_dim=3, **fields)
 
 
+def conv3d(**fields: Any) -> Params:
+    return nn.Conv3D.params(dim=C, output_dim=3, **fields)
+
+
 LAYERS: dict[str, Params] = {
     "conv": conv(use_bias=True),
     "stem": conv(kernel=(7, 7), stride=2),
     "strided": conv(stride=2),
+    "strides of 3": conv(stride=3),
     "pointwise": conv(kernel=(1, 1), stride=2),
     "inside": conv(padding="VALID", kernel=(4, 2), stride=3),
+    "inside, strides of 2": conv(padding="VALID", stride=2),
     "dilated": conv(dilation=2, padding="VALID"),
+    "dilated, same size": conv(dilation=3),
     "depthwise": nn.DepthwiseConv2D.params(dim=C, stride=2, multiplier=2),
+    "depthwise inside": nn.DepthwiseConv2D.params(dim=C, stride=3, padding="VALID"),
+    "depthwise dilated": nn.DepthwiseConv2D.params(dim=C, dilation=2),
     "transposed": nn.TransposedConv2D.params(dim=C, output_dim=3),
     "transposed inside": nn.TransposedConv2D.params(dim=C, output_dim=3, padding="VALID"),
-    "max": nn.MaxPool.params(window=(3, 3), stride=2),
-    "max, same size": nn.MaxPool.params(window=(3, 3), stride=1),
-    "mean": nn.AveragePool.params(window=(3, 3), stride=1),
     "resize": nn.Resize.params(size=(4, 7)),
     "nearest": nn.Resize.params(size=(20, 10), method="nearest"),
     "batch norm": nn.BatchNorm.params(dim=C, statistics_over=2),
     "head": nn.ImageHead.params(dim=C, num_classes=3),
+} | {
+    f"{pool.__name__}, {window}, {stride}, {padding}": pool.params(
+        window=(window, window), stride=stride, padding=padding
+    )
+    for pool in (nn.AveragePool, nn.MaxPool)
+    for window, stride, padding in (
+        (3, 1, "SAME"),
+        (3, 2, "SAME"),
+        (3, 3, "SAME"),
+        (2, 2, "VALID"),
+        (3, 2, "VALID"),
+        (2, 3, "VALID"),
+    )
+}
+VOLUME_LAYERS: dict[str, Params] = {
+    "conv": conv3d(use_bias=True),
+    "strided": conv3d(stride=2),
+    "strides of 3": conv3d(stride=3),
+    "pointwise": conv3d(kernel=(1, 1, 1), stride=2),
+    "inside": conv3d(padding="VALID"),
+    "inside, strides of 2": conv3d(padding="VALID", stride=2),
+    "inside, side by side": conv3d(padding="VALID", kernel=(2, 3, 2), stride=3),
+    "dilated": conv3d(dilation=2),
+    "dilated inside": conv3d(dilation=2, padding="VALID", kernel=(2, 3, 2)),
+    "max": nn.MaxPool3D.params(),
+    "max of 3": nn.MaxPool3D.params(window=3),
+    "enlarging": nn.EnlargingConv3D.params(dim=C, output_dim=3),
 }
 MESHES = {
     "rows of half of a batch": ({"data": 2, "height": 4}, 10),
@@ -59,6 +90,13 @@ MESHES = {
     "rows and columns": ({"height": 4, "width": 2}, 8),
     "rows and columns of half of a batch": ({"data": 2, "height": 2, "width": 2}, 8),
     "two devices with the same rows": ({"height": 4, "model": 2}, 10),
+}
+VOLUME_MESHES: dict[str, tuple[dict[str, int], Table]] = {
+    "rows of half of a batch": ({"data": 2, "height": 4}, {}),
+    "rows and columns": ({"height": 4, "width": 2}, {}),
+    "more devices than rows": ({"height": 8}, {}),
+    "two devices with the same rows": ({"height": 4, "model": 2}, {}),
+    "slices and rows": ({"model": 4, "height": 2}, {"depth": ("model",)}),
 }
 
 
@@ -78,21 +116,27 @@ def compute(layers: dict[str, Any], rules: Any, values: Any, states: Any, x: Any
 
 
 class _Root:
-    """A layer of images that come split."""
+    """A layer of images or volumes that come split."""
 
     def __init__(self, layer: Any) -> None:
         self._layer = layer
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        return self._layer(context.annotate(x, "batch", "height", "width", "channels"))
+        return self._layer(annotate_image(x))
 
 
-@pytest.mark.parametrize("case", MESHES)
-def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
-    sizes, height = MESHES[case]
+def compare(
+    cases: dict[str, Params],
+    shape: Sequence[int],
+    sizes: dict[str, int],
+    more_rules: Table,
+) -> None:
+    """Asserts that layers of images of a shape compute the same on a mesh as on one device."""
     mesh = topology(sizes)
-    rules = AxisRules(Layout(mesh, RECIPES["1d"], *({},) * 8))
-    layers = {name: params.build() for name, params in LAYERS.items()}
+    table = RECIPES["1d"]
+    table = table._replace(activations={**table.activations, **more_rules})
+    rules = AxisRules(Layout(mesh, table, *({},) * 8))
+    layers = {name: params.build() for name, params in cases.items()}
     draw = np.random.default_rng(0)
     values, states = (
         {
@@ -106,7 +150,7 @@ def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
             {name: layer.states().items() for name, layer in layers.items()},
         )
     )
-    x = draw.normal(size=[B, height, W, C]).astype("f")
+    x = draw.normal(size=shape).astype("f")
     arguments = tf.nest.map_structure(tf.constant, (values, states, x))
     expected = tf.function(lambda *a: compute(layers, None, *a), autograph=False)(*arguments)
     from jax.experimental import jax2tf
@@ -129,49 +173,16 @@ def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
         )
 
 
-def resnet() -> Params:
-    layers = resnet_layers(num_layers=18, num_classes=3, width=4, channels=1)
-    layers = [*layers[:3], layers[4], layers[-1].set(dim=8)]  # the stem and a block of two stages
-    model = nn.Chain.params(layers=layers)
-    model.all(nn.BatchNorm).set(statistics_over=2, epsilon=0.1)
-    return ImageClassification.params(model=model, num_classes=3, image_shape=(10, 9, 1))
+@pytest.mark.parametrize("case", MESHES)
+def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
+    sizes, height = MESHES[case]
+    compare(LAYERS, [B, height, W, C], sizes, {})
 
 
-def unet() -> Params:
-    model = nn.UNet3D.params(dim=1, num_classes=3, width=2, num_levels=2)
-    model.all(nn.BatchNorm).set(statistics_over=2, epsilon=0.1)
-    return Segmentation.params(model=model, num_classes=3, volume_shape=(4, 10, 6, 1))
-
-
-NETWORKS = {"resnet": (resnet, (10, 9, 1)), "unet": (unet, (4, 10, 6, 1))}
-
-
-def batches(network: str) -> dict[str, np.ndarray]:
-    draw, shape = np.random.default_rng(0), NETWORKS[network][1]
-    places = shape[:-1] if network == "unet" else ()
-    return {
-        "images": draw.normal(size=[STEPS, B, *shape]).astype("f"),
-        "labels": draw.integers(0, 3, [STEPS, B, *places], np.int32),
-        "weights": np.ones([STEPS, B], "f"),
-        "rows": np.tile(np.arange(B, dtype=np.int32), [STEPS, 1]),
-    }
-
-
-@functools.cache
-def losses(network: str, **mesh: int) -> np.ndarray:
-    """Returns the losses of some steps."""
-    learner = Learner(NETWORKS[network][0]().build(), Sgd.params(learning_rate=0.3).build())
-    runtime = Mesh.params(**mesh) if mesh else Local.params()
-    program = runtime.build().start(learner, initial_state(learner))
-    return np.asarray(program.train(batches(network))["scalars"]["loss/total"])
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("mesh", [{"data": 2, "height": 4}, {"height": 8}], ids=["both", "height"])
-def test_losses_of_some_steps_are_those_of_one_device(network: str, mesh: dict[str, int]) -> None:
-    found, expected = losses(network, **mesh), losses(network)
-    assert len(set(expected.tolist())) == STEPS
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+@pytest.mark.parametrize("case", VOLUME_MESHES)
+def test_layers_of_volumes_and_their_gradients_are_those_of_one_device(case: str) -> None:
+    sizes, more_rules = VOLUME_MESHES[case]
+    compare(VOLUME_LAYERS, [2, 6, 9, W, C], sizes, more_rules)
 
 
 def test_devices_exchange_the_rows_that_the_halo_counts() -> None:
