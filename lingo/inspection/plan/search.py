@@ -1,0 +1,52 @@
+"""Searches the ways to run an experiment on a number of devices for the fastest that fits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.inspection.plan.candidate import candidates
+from lingo.inspection.plan.estimate import Estimate, Estimator
+from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.workload import Workload
+from lingo.mesh.topology import MAX_MESH_DEVICES
+
+
+class Ranking(NamedTuple):
+    """All ways that were tried."""
+
+    fitting: list[Estimate]  # that fit into the memory, the fastest first
+    too_large: list[Estimate]  # the smallest first
+    refused: dict[str, int]  # why others were refused -> how many
+
+
+def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int) -> Ranking:
+    """Returns the ways to run a workload on so many devices."""
+    fitting, too_large, refused = [], [], dict[str, int]()
+    for candidate in candidates(workload, num_devices):
+        try:
+            estimate = estimator.estimate(candidate)
+        except ParamError as error:
+            reason = str(error).partition(":")[2].strip()
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        fits = estimate.total_bytes <= hardware.memory_bytes
+        (fitting if fits else too_large).append(estimate)
+    fitting.sort(key=lambda one: one.step_seconds)
+    too_large.sort(key=lambda one: one.total_bytes)
+    return Ranking(fitting, too_large, refused)
+
+
+def least_devices(
+    workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int
+) -> int | None:
+    """Returns how many times two of some devices are enough; None if no network has so many."""
+    while (num_devices := 2 * num_devices) <= MAX_MESH_DEVICES:
+        for candidate in candidates(workload, num_devices):
+            try:
+                estimate = estimator.estimate(candidate)
+            except ParamError:
+                continue
+            if estimate.total_bytes <= hardware.memory_bytes:
+                return num_devices
+    return None
