@@ -65,12 +65,18 @@ class _Layers(NamedTuple):
     unit: Unit
     part: UnitPart  # of one layer, for all examples of a step
     number: float  # how many layers
-    is_recomputed: bool
+    turns: float  # how often a stage computes, idle turns as well, over how often it has to
+    num_recomputed: int  # how often the gradient computes a forward pass again
 
     @property
     def passes(self) -> int:
         """Forward passes that take as long as all of a step's: a backward pass is two."""
-        return 3 + self.is_recomputed
+        return 3 + self.num_recomputed
+
+    @property
+    def flops(self) -> float:
+        """Of a step."""
+        return self.passes * self.number * self.turns * self.part.flops
 
 
 class Estimator:
@@ -99,10 +105,10 @@ class Estimator:
         rate = self._hardware.rate(self._workload.dtype) * candidate.mesh.num_devices
         return Estimate(
             candidate,
-            bytes={**state.bytes, **self._memory(candidate, layers)},
+            bytes={**state.bytes, **self._memory(candidate, state, layers)},
             seconds=seconds,
             exchanges=tuple(sorted(exchanges, key=lambda one: -one.seconds)),
-            flops=sum(one.passes * one.number * one.part.flops for one in layers),
+            flops=sum(one.flops for one in layers),
             bubble=_bubble(candidate),
             utilization=3 * self._workload.flops / (rate * sum(seconds.values())),
         )
@@ -121,12 +127,19 @@ class Estimator:
     # ---- what a device has
 
     def _layers(self, candidate: Candidate) -> list[_Layers]:
-        """Returns the layers of a device, by unit."""
+        """Returns the layers of a device, by unit.
+
+        A pipeline is a loop, whose gradient computes each turn again.
+        """
+        stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
         found = []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
-            number = self._workload.units[unit] / (candidate.num_stages if unit.in_stack else 1)
-            is_recomputed = unit.is_recomputed or (candidate.remat and unit.in_stack)
-            found.append(_Layers(unit, part, number, is_recomputed))
+            number, again = self._workload.units[unit], int(unit.is_recomputed)
+            if unit.in_stack:
+                again = max(again, candidate.remat) + (stages > 1)
+                found.append(_Layers(unit, part, number / stages, turns, again))
+            else:
+                found.append(_Layers(unit, part, number, 1.0, again))
         return found
 
     def _find_units(self, mesh: Topology, recipe: Recipe) -> dict[Unit, UnitPart]:
@@ -140,9 +153,9 @@ class Estimator:
 
     def _state_of(self, candidate: Candidate) -> StatePart:
         plain = candidate._replace(micro_batches=candidate.num_stages, remat=False)
-        return self._state(plain._replace(accumulation_steps=1), 2 + self._is_recomputed(candidate))
+        return self._state(plain._replace(accumulation_steps=1))
 
-    def _find_state(self, candidate: Candidate, num_passes: int) -> StatePart:
+    def _find_state(self, candidate: Candidate) -> StatePart:
         settings = candidate.model_settings(self._workload)
         return state_part(
             self._experiment(tuple(settings)).learner,
@@ -150,11 +163,7 @@ class Estimator:
             self.rules(candidate.rules),
             shard_update=candidate.shard_update,
             shard_weights=candidate.shard_weights,
-            num_passes=num_passes,
         )
-
-    def _is_recomputed(self, candidate: Candidate) -> bool:
-        return candidate.remat or self._workload.is_recomputed
 
     # ---- time
 
@@ -163,18 +172,21 @@ class Estimator:
     ) -> list[ExchangeTime]:
         """Returns all exchanges of a step."""
         sums, parts = Exchanges(candidate.mesh), candidate.accumulation_steps
+        turns = 1 / (1 - _bubble(candidate))
+        calls = parts * candidate.micro_batches * turns
+        uses = calls * candidate.repeats if candidate.num_stages > 1 else parts  # in each turn
         for one in state.uses:
-            sums.add_exchange(one, calls=parts, number=parts)
+            sums.add_exchange(one, calls=uses, number=uses)
         for one in state.updates:
             sums.add_exchange(one)
-        calls = parts * candidate.micro_batches
-        for part in layers:
-            for one in (*part.part.forward * (1 + part.is_recomputed), *part.part.backward):
-                sums.add_exchange(one, calls=calls * part.number, number=part.number)
+        for some in layers:
+            number = some.number * some.turns
+            for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
+                sums.add_exchange(one, calls=calls * some.number, number=number)
         if candidate.num_stages > 1:
-            passed = math.prod(self._workload.boundary) * BYTES[self._workload.dtype]
-            passed *= 2 * candidate.repeats / candidate.mesh.size(["data", "expert"])
-            sums.add("permute", ["stage"], "stages", passed, 2 * candidate.repeats * calls)
+            passed = self._boundary_bytes(candidate) * candidate.repeats * turns
+            sums.add("permute", ["stage"], "stages", 3 * passed, 3 * candidate.repeats * calls)
+            sums.add("all-reduce", ["stage"], "stages", 2 * passed, 2 * candidate.repeats * calls)
         network = self._network(candidate.mesh)
         return [ExchangeTime(one, one.seconds(network)) for one in sums]
 
@@ -186,52 +198,60 @@ class Estimator:
         exchanges: Sequence[ExchangeTime],
     ) -> dict[str, float]:
         """Returns the time of a step by kind."""
-        products = {
-            one: one.number
-            * one.passes
-            * max(
+        busy = idle = 0.0
+        for one in layers:
+            time = max(
                 one.part.padded_flops / self._hardware.rate(one.unit.dtype),
                 one.part.moved_bytes / self._hardware.memory_bandwidth,
             )
-            for one in layers
-        }
+            busy += time * one.number * one.passes
+            idle += time * one.number * one.passes * (one.turns - 1)
         moved = 2 * (state.bytes["weights"] + state.bytes["slots"]) + state.bytes["gradients"]
         seconds = {
-            "arithmetic": sum(products.values()),
+            "arithmetic": busy,
+            "bubble": idle,
             "update": moved / self._hardware.memory_bandwidth,
         }
         for one in exchanges:
             purpose = one.exchange.purpose
             seconds[purpose] = seconds.get(purpose, 0.0) + one.seconds
-        if bubble := _bubble(candidate):
-            staged = sum(time for one, time in products.items() if one.unit.in_stack)
-            staged += sum(seconds.get(kind, 0.0) for kind in ("activations", "experts", "stages"))
-            seconds["bubble"] = bubble / (1 - bubble) * staged
         return seconds
 
     # ---- memory
 
-    def _memory(self, candidate: Candidate, layers: Sequence[_Layers]) -> dict[str, float]:
+    def _memory(
+        self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
+    ) -> dict[str, float]:
         """Returns the bytes of what gradients need, and of what a layer has while it computes.
 
-        Stages of a pipeline also keep what they compute of micro-batches that are none, while it
-        fills and drains.
+        A stage of a pipeline keeps the inputs of all turns, idle ones too, and what one computes.
+        Outside loops, gradients come where activations go, whose bytes are `reused`.
         """
-        parts, micro = candidate.accumulation_steps, candidate.micro_batches
+        parts, micro, stages = (
+            candidate.accumulation_steps,
+            candidate.micro_batches,
+            candidate.num_stages,
+        )
         kept = {one: one.number * one.part.kept_bytes / parts for one in layers}
         inside = sum(size for one, size in kept.items() if one.unit.in_stack)
         outside = sum(size for one, size in kept.items() if not one.unit.in_stack)
-        turns = micro * candidate.repeats
-        live = (turns + candidate.num_stages - 1) / turns
-        if self._is_recomputed(candidate):
-            num_layers = self._workload.num_steps / candidate.num_stages
-            one_layer = inside / num_layers / micro
-            inside = live * num_layers * self._boundary_bytes(candidate) / parts + one_layer
-        else:
-            inside *= live
+        boundary = self._boundary_bytes(candidate) / parts
+        is_recomputed = candidate.remat or self._workload.is_recomputed
+        num_layers = self._workload.num_steps / stages
+        if is_recomputed:
+            inside = num_layers * boundary + inside / num_layers
+        if stages > 1:
+            one_turn = inside / (micro * candidate.repeats)
+            inside = boundary * candidate.repeats / (1 - _bubble(candidate)) + one_turn
         largest = max(one.part.kept_bytes for one in layers) / (parts * micro)
         gathered = max(one.part.weight_bytes for one in layers)
-        return {"activations": inside + outside, "temporaries": 2 * (largest + gathered)}
+        found = {
+            "activations": inside + outside,
+            "temporaries": 2 * (largest + gathered) + state.gathered_bytes,
+        }
+        if self._workload.stack in ("", "Stack") and stages == 1:  # no loop, which has all at once
+            found["reused"] = -min(state.bytes["gradients"], found["activations"])
+        return found
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
         """Returns the bytes on a device of what passes from layer to layer."""

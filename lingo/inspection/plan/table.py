@@ -67,7 +67,8 @@ def text(plan: Plan, *, top: int) -> str:
                 kind = max(fastest.bytes, key=lambda name: fastest.bytes[name])
                 lines += [
                     f"faster, but too large: {duration(fastest.step_seconds)},"
-                    f" {size(fastest.total_bytes)}, most of it {kind}: {describe(fastest.candidate)}",
+                    f" {size(fastest.total_bytes)}, most of it {kind}:"
+                    f" {describe(fastest.candidate)}",
                     "",
                 ]
         lines += [details(plan, first).rstrip(), "", plan.settings(first)]

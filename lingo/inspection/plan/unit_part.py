@@ -9,8 +9,8 @@ mesh axes by its rules, the activations by theirs; mesh axes that split the batc
     only x splits it                         x is gathered
     the weight splits a dim of the result    the gradient of x is such a sum
 
-Products of one unit with the same x share its exchange. Backward, the exchanges of the forward pass
-are mirrored, and x is gathered once more for the gradient of the weight.
+Products of one unit with the same x share its gathering. Backward, the exchanges of the forward
+pass are mirrored, and x is gathered once more for the gradient of the weight.
 """
 
 from __future__ import annotations
@@ -108,13 +108,15 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
     products = [axes.product(matrix) for matrix in unit.matrices]
     experts = unit.num_experts / mesh.size(set(rules.weights["expert"]) - {"data"})
     rest = (unit.flops - unit.weight_flops) * share
-    rest /= mesh.size(heads := axes.of(rules.activations, ["heads"]))
+    rest /= mesh.size(axes.of(rules.activations, [unit.rest_axis]))
+    if unit.kind == "MoE" and mesh.size(["expert"]) == 1:  # it gathers tokens instead
+        rest = 0.0
     inputs = math.prod(unit.shape) * share / mesh.size(axes.of(rules.activations, ["embed"]))
     outputs = sum(
         rows * p.result_size / mesh.size(p.sum_axes if p.sum_axes <= p.y_axes else ())
         for p in products
     )
-    logits = 2 * unit.logits * share / mesh.size(heads)
+    logits = 2 * unit.logits * share / mesh.size(axes.of(rules.activations, ["heads"]))
     weights = experts * sum(p.sum_size * p.result_size for p in products)
     forward, backward = Exchanges(mesh), Exchanges(mesh)
     _exchange_sums(products, forward, backward, num_bytes=rows * width)
@@ -122,8 +124,8 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
         unit, products, forward, backward, num_bytes=rows * width, inputs=inputs * width
     )
     return UnitPart(
-        flops=rest + sum(2 * rows * p.sum_size * p.result_size for p in products),
-        padded_flops=rest + _padded_flops(products, rows, experts, tile=tile),
+        flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=0),
+        padded_flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=tile),
         moved_bytes=width * (inputs + outputs + weights + logits),
         kept_bytes=width * (inputs + outputs + logits),
         weight_bytes=width * weights,
@@ -148,19 +150,18 @@ def _exchange_sums(
     products: Sequence[_Product], forward: Exchanges, backward: Exchanges, *, num_bytes: float
 ) -> None:
     """Adds what products with split dims exchange; `num_bytes` of a column of activations."""
-    seen: set[tuple[int, ...]] = set()
+    gathered: set[tuple[int, ...]] = set()
     for p in products:
         x, y = num_bytes * p.sum_size, num_bytes * p.result_size
         forward.add(p.reduces, p.sum_axes, "activations", y)
-        if p.reduces == "reduce-scatter":
-            backward.add("all-gather", p.sum_axes, "activations", y)
+        if p.reduces == "reduce-scatter":  # its gradient is gathered for both gradients
+            backward.add("all-gather", p.sum_axes, "activations", 2 * y, 2)
+        backward.add(p.reduces_gradient, p.result_axes, "activations", x)
         dims = p.matrix.shape[: p.matrix.num_summed]
-        if dims not in seen:  # products of the same x
-            seen.add(dims)
-            gathered = p.x_axes - p.sum_axes
-            forward.add("all-gather", gathered, "activations", x)
-            backward.add("all-gather", gathered, "activations", x)
-            backward.add(p.reduces_gradient, p.result_axes, "activations", x)
+        if dims not in gathered:  # products of the same x share it
+            gathered.add(dims)
+            forward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)
+            backward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)
 
 
 def _exchange_examples(
@@ -198,6 +199,11 @@ def _exchange_examples(
 
 
 def _padded_flops(products: Sequence[_Product], rows: float, experts: float, *, tile: int) -> float:
-    """Returns the FLOPs of products whose rows are those of some experts, padded to whole tiles."""
+    """Returns the FLOPs of products whose rows are those of some experts.
+
+    Rows and columns of matrices are padded to whole tiles, unless these are 0.
+    """
     sizes = [(rows / experts, p.sum_size, p.result_size) for p in products]
-    return sum(2 * experts * math.prod(math.ceil(n / tile) * tile for n in one) for one in sizes)
+    if tile:
+        sizes = [tuple(math.ceil(n / tile) * tile for n in one) for one in sizes]
+    return sum(2 * experts * math.prod(one) for one in sizes)

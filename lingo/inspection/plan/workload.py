@@ -18,6 +18,7 @@ from lingo.contract import Experiment
 from lingo.layers import path
 from lingo.layers.flops import Record, record_flops
 from lingo.layers.layer import Layer
+from lingo.layers.moe.moe import MoE
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
@@ -53,6 +54,9 @@ class Unit(NamedTuple):
     flops: int  # of one forward pass of one layer, without those of layers inside
     matrices: tuple[Matrix, ...]
     num_experts: int  # of which the unit is one: FLOPs are those of all of them
+    # Logical axis along which products without weights are split: those of attention, and of
+    # one-hot tensors that send tokens to experts if these are on several devices.
+    rest_axis: str
     dtype: str  # of the computation
     in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
     is_recomputed: bool  # whether gradients compute it again
@@ -138,6 +142,7 @@ class _Place(NamedTuple):
     shape: tuple[int, ...] = ()  # of the input of the nearest layer around it that counts FLOPs
     in_stack: bool = False
     is_recomputed: bool = False
+    mixture: MoE | None = None  # around it
 
 
 class _Units:
@@ -155,20 +160,35 @@ class _Units:
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
-        in_stack = place.in_stack or isinstance(layer, Stack)
-        is_recomputed = place.is_recomputed or isinstance(layer, Remat)
+        inside = place._replace(
+            in_stack=place.in_stack or isinstance(layer, Stack),
+            is_recomputed=place.is_recomputed or isinstance(layer, Remat),
+            mixture=layer if isinstance(layer, MoE) else place.mixture,
+        )
         for child in layer.children():
-            self.add(child, place._replace(in_stack=in_stack, is_recomputed=is_recomputed))
+            self.add(child, inside)
 
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
         flops = self._own_flops(layer)
+        num_experts = _size(layer, {"expert"})
+        if isinstance(layer, MoE):  # a product with a one-hot tensor to experts, and one back
+            flops = (
+                4 * self._slots(layer) * place.shape[-1] * (layer.p.group_size or place.shape[1])
+            )
+        elif flops and num_experts > 1 and place.mixture is not None:  # they compute all slots
+            slots = self._slots(place.mixture)
+            flops = flops * slots // place.shape[0]
+            place = place._replace(shape=(slots, *place.shape[1:]))
         if not place.shape or isinstance(layer, Wrapper) or not (weights or flops):
             return None
+        if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
+            place = place._replace(shape=(*place.shape[:2], 1))
         if not flops and len(place.shape) != SEQUENCE_DIMS:  # the norm of an image: see `Unit.kept`
             return None
-        matrices = [_matrix(spec) for spec in weights if is_matrix(spec)] if flops else []
+        is_table = place.shape[-1] == 1
+        matrices = [_matrix(s) for s in weights if is_matrix(s)] if flops or is_table else []
         if flops and not matrices:
             rows = math.prod(place.shape[:-1])
             matrices = [_transposed(s) for s in self._tables if 2 * rows * s.size == flops][:1]
@@ -178,12 +198,16 @@ class _Units:
             shape=place.shape,
             flops=flops,
             matrices=tuple(matrices),
-            num_experts=_size(layer, {"expert"}),
+            num_experts=num_experts,
+            rest_axis="embed" if isinstance(layer, MoE) else "heads",
             dtype=layer.p.dtype,
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
             logits=_num_logits(layer, place.shape),
         )
+
+    def _slots(self, mixture: MoE) -> int:
+        return mixture.num_slots(self._calls[mixture].shape)
 
     def _own_flops(self, layer: Layer) -> int:
         """Returns the FLOPs of a call, without those of layers inside."""
