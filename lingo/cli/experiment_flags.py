@@ -89,19 +89,15 @@ def make_devices(values: flags.FlagValues, experiment: Params) -> None:
         experiment.runtime.build().make_devices(values.devices)
 
 
-def resolve(values: flags.FlagValues, further: Sequence[str] = ()) -> ResolvedExperiment:
-    """Returns the experiment of the flags, with their overrides and further ones.
-
-    Raises ParamError for a mistake.
-    """
-    overrides = [*values.set, *further]
+def resolve(values: flags.FlagValues) -> ResolvedExperiment:
+    """Returns the experiment of the flags and their overrides; raises ParamError for a mistake."""
     if values.exp is not None and values.run is not None:
         raise UsageError("--exp and --run both name an experiment: give one of them")
     if values.run is not None:
-        return resolve_run(values, overrides)
+        return resolve_run(values, values.set)
     if values.exp is None:
         raise UsageError("no experiment given: --exp=NAME or --run=DIR. `lingo list` shows names.")
-    return resolve_name(values.exp, overrides, command.find_roots(values))
+    return resolve_name(values.exp, values.set, command.find_roots(values))
 
 
 def resolve_name(form: str, overrides: Sequence[str], roots: Roots) -> ResolvedExperiment:

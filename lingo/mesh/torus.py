@@ -51,7 +51,8 @@ class Place(NamedTuple):
 
 def places(mesh: Topology, torus: Sequence[int]) -> list[Place]:
     """Returns the place of each mesh axis; the mesh has as many devices as the torus."""
-    found, box = [], [1] * len(torus)
+    found: list[Place] = []
+    box = [1] * len(torus)
     for size in reversed(mesh.shape):
         repeats = _repeats(size, box, torus)
         found.append(Place(tuple(box), tuple(repeats)))

@@ -19,20 +19,26 @@ from pathlib import Path
 from absl import flags
 
 from lingo.cli import command, experiment_flags
+from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
+from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError
+from lingo.config.roots.classes import Classes
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection.memory import size
-from lingo.inspection.plan import picture, table
+from lingo.inspection.plan import picture, table, verification
+from lingo.inspection.plan.calibration import calibrate
 from lingo.inspection.plan.candidate import Candidate
-from lingo.inspection.plan.estimate import Estimator
-from lingo.inspection.plan.hardware import HARDWARE, Hardware, read
+from lingo.inspection.plan.estimate import Build, Estimator
+from lingo.inspection.plan.hardware import HARDWARE, Hardware, read, write
 from lingo.inspection.plan.search import Ranking, least_devices, rank
 from lingo.inspection.plan.table import Plan
+from lingo.inspection.plan.verification import Comparison, compare
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.mesh.topology import MAX_MESH_DEVICES, topology
 from lingo.runtimes.local import Local
+from lingo.runtimes.mesh import engine
 from lingo.runtimes.sharded import Sharded
 
 WORD = ""  # it takes no word beside its flags
@@ -53,6 +59,8 @@ def define(values: flags.FlagValues) -> None:
     command.integer("batch", "Examples of a step, in place of the input's.", values, lower_bound=1)
     command.integer("top", f"How many ways to show; {TOP} if left out.", values, lower_bound=1)
     command.number("price", "Of a device for an hour, to show the price of a step.", values)
+    command.boolean("verify", "Compile the first two for virtual devices, and compare.", values)
+    command.string("calibrate", "Measure --devices of this machine, into this .json file.", values)
     command.string("plot", "Draw the ways: FILE.png, FILE.svg or FILE.pdf.", values)
     command.choice("format", ("text", "json"), "How to print it.", values)
 
@@ -60,10 +68,12 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the plan; returns 1 if nothing fits."""
     del word
+    if values.calibrate is not None:
+        return _calibrate(values)
     if values.hardware is None:
         raise UsageError(f"--hardware=NAME is missing: {', '.join(HARDWARE)}, or a file")
     hardware = read(values.hardware)
-    build = functools.partial(_build, values)
+    build = _builder(values)
     experiment = build(())
     load = workload(experiment)
     estimator = Estimator(load, hardware, build)
@@ -71,27 +81,67 @@ def run(values: flags.FlagValues, word: str) -> int:
         ranking = _own(experiment, load, estimator, hardware)
     else:
         ranking = rank(load, estimator, hardware, values.devices)
-    plan = Plan(
-        values.exp or values.run, load, hardware, ranking, values.price, _own_rules(experiment)
-    )
-    top = values.top or TOP
+    name = values.exp or values.run
+    plan = Plan(name, load, hardware, ranking, values.price, _own_rules(experiment))
     if values.plot:
         picture.write(plan, Path(values.plot))
-    if values.format == "json":
-        print(json.dumps(table.as_json(plan, top=top)))
+    comparisons = _verify(plan, build) if values.verify else {}
+    as_json, top = values.format == "json", values.top or TOP
+    if as_json:
+        found = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
+        print(json.dumps(table.as_json(plan, top=top) | {"verified": found}))
     else:
         print(table.text(plan, top=top), end="")
-    if ranking.fitting:
-        return 0
-    if values.format != "json":
-        print(_advice(plan, estimator))
-    return 1
+        for text, found in comparisons.items():
+            print(f"\ncompiled for virtual devices: {text}\n{verification.text(found)}", end="")
+        if not ranking.fitting:
+            print(_advice(plan, estimator))
+    return 0 if ranking.fitting else 1
 
 
-def _build(values: flags.FlagValues, settings: Sequence[str]) -> Experiment:
-    """Returns the experiment of the flags, with further overrides."""
+def _calibrate(values: flags.FlagValues) -> int:
+    """Measures the devices of this machine, and writes a file for --hardware."""
+    path = Path(values.calibrate)
+    if path.suffix != ".json":
+        raise UsageError(
+            f"--calibrate={path}: the file ends in .json, as --hardware=FILE.json takes it"
+        )
+    if values.exp or values.run or values.hardware:
+        raise UsageError("--calibrate measures this machine, and takes --devices=N alone")
+    num_devices = values.devices or 1
+    engine.make_devices(num_devices)
+    hardware = run_with_clock("measuring", lambda: calibrate(path.stem, num_devices))
+    write(hardware, path)
+    print(table.describe_hardware(hardware), end="")
+    return 0
+
+
+def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
+    """Compiles the two fastest ways for virtual devices; returns comparisons by way."""
+    found: dict[str, list[Comparison]] = {}
+    for estimate in plan.ranking.best[:2]:
+        experiment = build(estimate.candidate.settings(plan.workload, plan.rules))
+        text = table.describe(estimate.candidate)
+        if not found:
+            experiment.runtime.make_devices(estimate.candidate.mesh.num_devices)
+        found[text] = run_with_clock(
+            f"compiling {text}", functools.partial(compare, estimate, experiment)
+        )
+    return found
+
+
+def _builder(values: flags.FlagValues) -> Build:
+    """Returns a function that builds the experiment of the flags, with further overrides."""
+    resolved, roots = experiment_flags.resolve(values), command.find_roots(values)
     batch = [f"train_input.batch_size={values.batch}"] if values.batch else []
-    return build_experiment(experiment_flags.resolve(values, [*batch, *settings]))
+    classes = Classes(roots, trust=values.trust)
+
+    def build(settings: Sequence[str]) -> Experiment:
+        params = resolved.params.copy()
+        apply(params, [*batch, *settings], classes)
+        return build_experiment(resolved._replace(params=params))
+
+    return build
 
 
 def _own(

@@ -87,22 +87,26 @@ def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
     for sizes in meshes(workload, num_devices):
         mesh = topology(sizes)
         for (rules, update, weights), remat, counts in itertools.product(
-            _splits(mesh), remats, _counts(workload, mesh)
+            _splits(workload, mesh),
+            remats if mesh.size(["stage"]) == 1 else (False,),  # a pipeline recomputes anyway
+            _counts(workload, mesh),
         ):
             yield Candidate(mesh, rules, update, weights, counts[0], remat, *counts[1:])
 
 
-def _splits(mesh: Topology) -> Iterator[tuple[Recipe, bool, bool]]:
+def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, bool]]:
     """Yields rules, and whether updates and weights are split along the batch.
 
     `2d_attempt_2` differs from `1d` only where `data` splits weights, `2d_finalized` from it only
-    where `model` splits activations. `2d_attempt_1`, which the others replaced, is not tried.
+    where `model` splits activations; both only where a weight has `embed`. `2d_attempt_1`, which
+    the others replaced, is not tried.
     """
+    has_embed = any("embed" in one.axes for unit in workload.units for one in unit.matrices)
     has_batch = mesh.size(["data", "expert"]) > 1
     recipes: list[Recipe] = ["1d"]
-    if mesh.size(["data"]) > 1:
+    if has_embed and mesh.size(["data"]) > 1:
         recipes.append("2d_attempt_2")
-    if mesh.size(["model"]) > 1:
+    if has_embed and mesh.size(["model"]) > 1:
         recipes.append("2d_finalized")
     for rules in recipes:
         yield rules, False, False
@@ -130,8 +134,8 @@ def _counts(workload: Workload, mesh: Topology) -> list[tuple[int, int, int]]:
 
 def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
     """Yields sizes of mesh axes, {axis: size}, whose product is the number of devices."""
-    limits = _limits(workload, num_devices)
-    axes = [axis for axis in AXES if limits[axis] > 1]
+    largest = limits(workload, num_devices)
+    axes = [axis for axis in AXES if largest[axis] > 1]
 
     def divide(left: int, names: list[str]) -> Iterator[dict[str, int]]:
         if not names:
@@ -140,16 +144,16 @@ def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
             return
         name, *others = names
         for size in _divisors(left):
-            if size <= limits[name] and (name == "data" or limits[name] % size == 0):
+            if size <= largest[name] and (name == "data" or largest[name] % size == 0):
                 for rest in divide(left // size, others):
                     yield {name: size, **rest}
 
     yield from divide(num_devices, axes)
 
 
-def _limits(workload: Workload, num_devices: int) -> dict[str, int]:
+def limits(workload: Workload, num_devices: int) -> dict[str, int]:
     """Returns the largest size of each mesh axis that has something to split."""
-    sizes = dict.fromkeys(AXES, 1)
+    sizes: dict[str, int] = {axis: 1 for axis in AXES}
     sizes["data"] = workload.batch_size
     for unit in workload.units:
         sizes["expert"] = max(sizes["expert"], unit.num_experts)

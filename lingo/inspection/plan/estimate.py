@@ -31,6 +31,9 @@ from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import Topology
 from lingo.runtimes.sharded import Sharded
 
+Build = Callable[[Sequence[str]], Experiment]
+"""Returns an experiment with overrides, as `--set` takes them: a pipeline has other weights."""
+
 
 class ExchangeTime(NamedTuple):
     """Exchanges of a step, and their time."""
@@ -82,13 +85,7 @@ class _Layers(NamedTuple):
 class Estimator:
     """Predicts ways to run one experiment on one kind of hardware."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        hardware: Hardware,
-        build: Callable[[Sequence[str]], Experiment],
-    ) -> None:
-        """`build` returns the experiment with further overrides: a pipeline has other weights."""
+    def __init__(self, workload: Workload, hardware: Hardware, build: Build) -> None:
         self._workload, self._hardware = workload, hardware
         self._experiment: Callable[[tuple[str, ...]], Experiment] = functools.cache(build)
         self._network: Callable[[Topology], Network] = functools.cache(
@@ -129,14 +126,14 @@ class Estimator:
     def _layers(self, candidate: Candidate) -> list[_Layers]:
         """Returns the layers of a device, by unit.
 
-        A pipeline is a loop, whose gradient computes each turn again.
+        The gradient of a pipeline computes each turn again, with rematerialization or without.
         """
         stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
         found = []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
             number, again = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
-                again = max(again, candidate.remat) + (stages > 1)
+                again = max(again, candidate.remat, stages > 1)
                 found.append(_Layers(unit, part, number / stages, turns, again))
             else:
                 found.append(_Layers(unit, part, number, 1.0, again))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lingo.config.errors import MissingPackage
 from lingo.inspection.plan.table import Plan, describe
@@ -25,12 +26,13 @@ def write(plan: Plan, path: Path) -> None:
         )
     from matplotlib.figure import Figure
 
-    shown = (plan.ranking.fitting or plan.ranking.too_large)[:WAYS]
-    figure = Figure(figsize=(11, 1.6 + 0.42 * len(shown)), layout="constrained")
+    shown = plan.ranking.best[:WAYS]
+    figure = Figure(figsize=(13, 2.2 + 0.42 * len(shown)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    _draw_bars(left, [{k: v / 2**30 for k, v in one.bytes.items()} for one in shown])
+    memory = [{kind: size / 2**30 for kind, size in one.bytes.items()} for one in shown]
+    _draw_bars(left, memory)
     left.axvline(plan.hardware.memory_bytes / 2**30, color="black", linestyle="--")
-    left.set(xlabel=f"GiB on a device (dashed: {plan.hardware.name} has)")
+    left.set(xlabel=f"GiB on a device (dashed: what {plan.hardware.name} has)")
     _draw_bars(right, [one.seconds for one in shown])
     right.set(xlabel="seconds of a step")
     left.set_yticks(range(len(shown)), [describe(one.candidate) for one in shown])
@@ -39,12 +41,12 @@ def write(plan: Plan, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _draw_bars(axes: object, values: Sequence[dict[str, float]]) -> None:
-    """Draws a horizontal bar for each dict, of its values one after the other."""
-    kinds = dict.fromkeys(kind for one in values for kind, value in one.items() if value)
+def _draw_bars(axes: Any, values: Sequence[dict[str, float]]) -> None:
+    """Draws a horizontal bar for each dict, of its values above 0, one after the other."""
+    kinds = dict.fromkeys(kind for one in values for kind, value in one.items() if value > 0)
     ends = [0.0] * len(values)
     for kind in kinds:
         widths = [one.get(kind, 0.0) for one in values]
         axes.barh(range(len(values)), widths, left=ends, label=kind)
         ends = [end + width for end, width in zip(ends, widths, strict=True)]
-    axes.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=4)
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)

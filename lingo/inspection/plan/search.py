@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lingo.config.params import ParamError
-from lingo.inspection.plan.candidate import candidates
+from lingo.inspection.plan.candidate import candidates, limits
 from lingo.inspection.plan.estimate import Estimate, Estimator
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.workload import Workload
-from lingo.mesh.topology import MAX_MESH_DEVICES
+from lingo.mesh.topology import MAX_MESH_DEVICES, Topology
 
 
 class Ranking(NamedTuple):
@@ -19,9 +19,20 @@ class Ranking(NamedTuple):
     too_large: list[Estimate]  # the smallest first
     refused: dict[str, int]  # why others were refused -> how many
 
+    @property
+    def best(self) -> list[Estimate]:
+        """The fastest that fits on each mesh, or the smallest if none fits, in order."""
+        found: dict[Topology, Estimate] = {}
+        for one in self.fitting or self.too_large:
+            found.setdefault(one.candidate.mesh, one)
+        return list(found.values())
+
 
 def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int) -> Ranking:
-    """Returns the ways to run a workload on so many devices."""
+    """Returns the ways to run a workload on so many devices.
+
+    Raises ParamError if no mesh has so many, or all ways are refused.
+    """
     fitting, too_large, refused = [], [], dict[str, int]()
     for candidate in candidates(workload, num_devices):
         try:
@@ -32,9 +43,26 @@ def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devic
             continue
         fits = estimate.total_bytes <= hardware.memory_bytes
         (fitting if fits else too_large).append(estimate)
-    fitting.sort(key=lambda one: one.step_seconds)
+    if not (fitting or too_large):
+        raise ParamError(_why_none(workload, num_devices, refused))
+    fitting.sort(key=lambda one: (one.step_seconds, one.total_bytes))
     too_large.sort(key=lambda one: one.total_bytes)
     return Ranking(fitting, too_large, refused)
+
+
+def _why_none(workload: Workload, num_devices: int, refused: dict[str, int]) -> str:
+    """Returns why there is no way to run a workload on so many devices."""
+    if refused:
+        return f"devices: all {sum(refused.values())} meshes of {num_devices:,} are refused: " + (
+            "; ".join(refused)
+        )
+    largest = limits(workload, num_devices).items()
+    axes = ", ".join(f"{axis} up to {size:,}" for axis, size in largest if size > 1)
+    return (
+        f"devices: no mesh of {num_devices:,} divides what this experiment has:"
+        f" {axes or 'nothing'}. Take another number, or more than {workload.batch_size:,} examples"
+        " a step (--batch)"
+    )
 
 
 def least_devices(

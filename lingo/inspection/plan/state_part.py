@@ -1,8 +1,8 @@
 """The part of a training state that is on one device, and what devices exchange for it.
 
 Weights, slots and gradients are those of the layout, exactly. A weight that is split along mesh
-axes of the batch is gathered where it is used, in a loop over layers also backward, and
-its gradient is reduced and scattered. All devices of the other axes of the batch sum its gradient; if
+axes of the batch is gathered where it is used, in a loop over layers also backward, and its
+gradient is reduced and scattered. All devices of the other axes of the batch sum its gradient; if
 each updates a part (Xu et al. 2020), they gather the new weight.
 """
 

@@ -49,30 +49,36 @@ def text(plan: Plan, *, top: int) -> str:
     hardware, load = plan.hardware, plan.workload
     first = (fitting or too_large)[0]
     num = first.candidate.mesh.num_devices
-    total = len(fitting) + len(too_large) + sum(refused.values())
     lines = [
         f"{plan.name}: {load.batch_size:,} examples a step, {3 * load.flops:.4g} FLOPs, on {num:,}"
         f" x {hardware.name} of {size(hardware.memory_bytes)}",
         *textwrap.wrap(IS_PREDICTION, 100),
         "",
-        f"{total:,} ways: {len(fitting):,} fit, {len(too_large):,} are too large"
-        + "".join(f"; {number:,} refused: {reason}" for reason, number in refused.items()),
+    ]
+    if (total := len(fitting) + len(too_large) + sum(refused.values())) > 1:
+        lines += [
+            f"{total:,} ways: {len(fitting):,} fit, {len(too_large):,} are too large"
+            + "".join(f"; {number:,} refused: {reason}" for reason, number in refused.items())
+            + ("; the fastest of each mesh:" if fitting else ""),
+            "",
+        ]
+        lines += [_ranks(plan.ranking.best[:top], first), *_too_large(plan)] if fitting else []
+    lines += [f"{describe(first.candidate)}:", "", details(plan, first)]
+    lines += [plan.settings(first)] if total > 1 and fitting else []
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _too_large(plan: Plan) -> list[str]:
+    """Returns lines on a way that would be faster, but does not fit."""
+    faster = min(plan.ranking.too_large, key=lambda one: one.step_seconds, default=None)
+    if faster is None or faster.step_seconds >= plan.ranking.fitting[0].step_seconds:
+        return []
+    kind = max(faster.bytes, key=lambda name: faster.bytes[name])
+    return [
+        f"faster, but too large: {duration(faster.step_seconds)}, {size(faster.total_bytes)}, most"
+        f" of it {kind}: {describe(faster.candidate)}",
         "",
     ]
-    if fitting:
-        lines += [_ranks(fitting[:top], first).rstrip(), ""]
-        if too_large:
-            fastest = min(too_large, key=lambda one: one.step_seconds)
-            if fastest.step_seconds < first.step_seconds:
-                kind = max(fastest.bytes, key=lambda name: fastest.bytes[name])
-                lines += [
-                    f"faster, but too large: {duration(fastest.step_seconds)},"
-                    f" {size(fastest.total_bytes)}, most of it {kind}:"
-                    f" {describe(fastest.candidate)}",
-                    "",
-                ]
-        lines += [details(plan, first).rstrip(), "", plan.settings(first)]
-    return "".join(f"{line}\n" for line in lines)
 
 
 def _ranks(estimates: Sequence[Estimate], first: Estimate) -> str:
@@ -143,7 +149,7 @@ def _shares(title: str, values: dict[str, float], show: Any) -> str:
         Columns(
             {title: [name for name, _ in rows]},
             {
-                "": [show(value) for _, value in rows],
+                "": [show(value) if value >= 0 else f"-{show(-value)}" for _, value in rows],
                 "share": [f"{value / total:.1%}" for _, value in rows],
             },
         )
@@ -181,8 +187,7 @@ def as_json(plan: Plan, *, top: int) -> dict[str, Any]:
         "num_fitting": len(fitting),
         "num_too_large": len(too_large),
         "refused": refused,
-        "ways": [_way(plan, one, fits=True) for one in fitting[:top]]
-        + [_way(plan, one, fits=False) for one in too_large[: 0 if fitting else top]],
+        "ways": [_way(plan, one, fits=bool(fitting)) for one in plan.ranking.best[:top]],
     }
 
 
@@ -202,6 +207,19 @@ def _way(plan: Plan, estimate: Estimate, *, fits: bool) -> dict[str, Any]:
             one.exchange._asdict() | {"seconds": one.seconds} for one in estimate.exchanges
         ],
     }
+
+
+def describe_hardware(hardware: Hardware) -> str:
+    """Returns rates and sizes of hardware as text."""
+    rates = hardware.flops_per_second.items()
+    lines = {f"products of {dtype}": f"{rate:.3g} FLOPs/s" for dtype, rate in rates}
+    lines["memory"] = f"{size(hardware.memory_bytes)}, {size(hardware.memory_bandwidth)}/s"
+    for dimension in hardware.dimensions:
+        lines[f"{dimension.kind} of {dimension.size}"] = (
+            f"{size(dimension.bandwidth)}/s, {duration(dimension.latency)}"
+        )
+    width = max(map(len, lines))
+    return "".join(f"{name.ljust(width)}  {text}\n" for name, text in lines.items())
 
 
 def duration(seconds: float) -> str:

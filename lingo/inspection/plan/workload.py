@@ -65,7 +65,8 @@ class Unit(NamedTuple):
     @property
     def weight_flops(self) -> int:
         """FLOPs of the products with weights; the rest is that of attention."""
-        return 2 * self.positions * sum(one.size for one in self.matrices)
+        weights = sum(one.size for one in self.matrices)
+        return 2 * self.positions * weights if self.flops else 0  # a table is only read
 
     @property
     def positions(self) -> int:
