@@ -94,9 +94,9 @@ def run(values: flags.FlagValues, word: str) -> int:
         print(table.text(plan, top=top), end="")
         for text, found in comparisons.items():
             print(f"\ncompiled for virtual devices: {text}\n{verification.text(found)}", end="")
-        if not ranking.fitting:
+        if not ranking.feasible:
             print(_advice(plan, estimator))
-    return 0 if ranking.fitting else 1
+    return 0 if ranking.feasible else 1
 
 
 def _calibrate(values: flags.FlagValues) -> int:

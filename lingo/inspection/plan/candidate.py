@@ -48,7 +48,8 @@ class Candidate(NamedTuple):
         fields |= {"shard_update": True} if self.shard_update else {}
         fields |= {"shard_weights": True} if self.shard_weights else {}
         fields |= {name: value for name, value in rules.items() if value}
-        texts = [f"runtime=Mesh({_arguments(fields)})"]
+        is_one = self.mesh.num_devices == 1
+        texts = ["runtime=Local" if is_one else f"runtime=Mesh({_arguments(fields)})"]
         if self.accumulation_steps > 1:
             texts.append(f"accumulation_steps={self.accumulation_steps}")
         return [*texts, *self.model_settings(workload)]

@@ -60,10 +60,10 @@ class Network:
         chips = self._dimensions[len(inner) :]
         sizes = [*(d.size for d in chips), math.prod(d.size for d in inner)]
         self._order = [*chips, *inner]
+        self._hops = functools.cache(self._find_hops)
         self._places = dict(zip(mesh.axes, torus.places(mesh, sizes), strict=True))
 
-    @functools.cache  # noqa: B019  # as long as the network
-    def _hops(self, axes: Axes) -> list[_Hops]:
+    def _find_hops(self, axes: Axes) -> list[_Hops]:
         found = []
         for i, dimension in enumerate(self._order):
             repeats = [(self._places[axis].repeats[i], self._places[axis].box[i]) for axis in axes]

@@ -15,15 +15,15 @@ from lingo.mesh.topology import MAX_MESH_DEVICES, Topology
 class Ranking(NamedTuple):
     """All ways that were tried."""
 
-    fitting: list[Estimate]  # that fit into the memory, the fastest first
+    feasible: list[Estimate]  # that fit into the memory, the fastest first
     too_large: list[Estimate]  # the smallest first
-    refused: dict[str, int]  # why others were refused -> how many
+    refusals: dict[str, int]  # why others were refused -> how many
 
     @property
     def best(self) -> list[Estimate]:
         """The fastest that fits on each mesh, or the smallest if none fits, in order."""
         found: dict[Topology, Estimate] = {}
-        for one in self.fitting or self.too_large:
+        for one in self.feasible or self.too_large:
             found.setdefault(one.candidate.mesh, one)
         return list(found.values())
 
@@ -33,28 +33,28 @@ def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devic
 
     Raises ParamError if no mesh has so many, or all ways are refused.
     """
-    fitting, too_large, refused = [], [], dict[str, int]()
+    feasible, too_large, refusals = [], [], dict[str, int]()
     for candidate in candidates(workload, num_devices):
         try:
             estimate = estimator.estimate(candidate)
         except ParamError as error:
             reason = str(error).partition(":")[2].strip()
-            refused[reason] = refused.get(reason, 0) + 1
+            refusals[reason] = refusals.get(reason, 0) + 1
             continue
         fits = estimate.total_bytes <= hardware.memory_bytes
-        (fitting if fits else too_large).append(estimate)
-    if not (fitting or too_large):
-        raise ParamError(_why_none(workload, num_devices, refused))
-    fitting.sort(key=lambda one: (one.step_seconds, one.total_bytes))
+        (feasible if fits else too_large).append(estimate)
+    if not (feasible or too_large):
+        raise ParamError(_why_none(workload, num_devices, refusals))
+    feasible.sort(key=lambda one: (one.step_seconds, one.total_bytes))
     too_large.sort(key=lambda one: one.total_bytes)
-    return Ranking(fitting, too_large, refused)
+    return Ranking(feasible, too_large, refusals)
 
 
-def _why_none(workload: Workload, num_devices: int, refused: dict[str, int]) -> str:
+def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) -> str:
     """Returns why there is no way to run a workload on so many devices."""
-    if refused:
-        return f"devices: all {sum(refused.values())} meshes of {num_devices:,} are refused: " + (
-            "; ".join(refused)
+    if refusals:
+        return f"devices: all {sum(refusals.values())} meshes of {num_devices:,} are refused: " + (
+            "; ".join(refusals)
         )
     largest = limits(workload, num_devices).items()
     axes = ", ".join(f"{axis} up to {size:,}" for axis, size in largest if size > 1)

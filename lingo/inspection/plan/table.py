@@ -45,9 +45,9 @@ class Plan(NamedTuple):
 
 def text(plan: Plan, *, top: int) -> str:
     """Returns the plan as text: the `top` fastest ways, then the bytes and seconds of the first."""
-    fitting, too_large, refused = plan.ranking
+    feasible, too_large, refusals = plan.ranking
     hardware, load = plan.hardware, plan.workload
-    first = (fitting or too_large)[0]
+    first = (feasible or too_large)[0]
     num = first.candidate.mesh.num_devices
     lines = [
         f"{plan.name}: {load.batch_size:,} examples a step, {3 * load.flops:.4g} FLOPs, on {num:,}"
@@ -55,23 +55,23 @@ def text(plan: Plan, *, top: int) -> str:
         *textwrap.wrap(IS_PREDICTION, 100),
         "",
     ]
-    if (total := len(fitting) + len(too_large) + sum(refused.values())) > 1:
+    if (total := len(feasible) + len(too_large) + sum(refusals.values())) > 1:
         lines += [
-            f"{total:,} ways: {len(fitting):,} fit, {len(too_large):,} are too large"
-            + "".join(f"; {number:,} refused: {reason}" for reason, number in refused.items())
-            + ("; the fastest of each mesh:" if fitting else ""),
+            f"{total:,} ways: {len(feasible):,} fit, {len(too_large):,} are too large"
+            + "".join(f"; {number:,} refused: {reason}" for reason, number in refusals.items())
+            + ("; the fastest of each mesh:" if feasible else ""),
             "",
         ]
-        lines += [_ranks(plan.ranking.best[:top], first), *_too_large(plan)] if fitting else []
+        lines += [_ranks(plan.ranking.best[:top], first), *_too_large(plan)] if feasible else []
     lines += [f"{describe(first.candidate)}:", "", details(plan, first)]
-    lines += [plan.settings(first)] if total > 1 and fitting else []
+    lines += [plan.settings(first)] if total > 1 and feasible else []
     return "".join(f"{line}\n" for line in lines)
 
 
 def _too_large(plan: Plan) -> list[str]:
     """Returns lines on a way that would be faster, but does not fit."""
     faster = min(plan.ranking.too_large, key=lambda one: one.step_seconds, default=None)
-    if faster is None or faster.step_seconds >= plan.ranking.fitting[0].step_seconds:
+    if faster is None or faster.step_seconds >= plan.ranking.feasible[0].step_seconds:
         return []
     kind = max(faster.bytes, key=lambda name: faster.bytes[name])
     return [
@@ -176,7 +176,7 @@ def _needs(plan: Plan, estimate: Estimate) -> list[str]:
 
 def as_json(plan: Plan, *, top: int) -> dict[str, Any]:
     """Returns the plan as JSON values."""
-    fitting, too_large, refused = plan.ranking
+    feasible, too_large, refusals = plan.ranking
     return {
         "experiment": plan.name,
         "is_prediction": True,
@@ -184,10 +184,10 @@ def as_json(plan: Plan, *, top: int) -> dict[str, Any]:
         "memory_bytes": plan.hardware.memory_bytes,
         "batch_size": plan.workload.batch_size,
         "model_flops": 3 * plan.workload.flops,
-        "num_fitting": len(fitting),
+        "num_fitting": len(feasible),
         "num_too_large": len(too_large),
-        "refused": refused,
-        "ways": [_way(plan, one, fits=bool(fitting)) for one in plan.ranking.best[:top]],
+        "refused": refusals,
+        "ways": [_way(plan, one, fits=bool(feasible)) for one in plan.ranking.best[:top]],
     }
 
 

@@ -25,13 +25,13 @@ class Comparison(NamedTuple):
     """A predicted number and that of the compiled program, of one device and step."""
 
     name: str
-    predicted: float
-    compiled: float
+    prediction: float
+    program: float
 
     @property
     def difference(self) -> float:
         """How far the prediction is from the program, in parts of the program's number."""
-        return self.predicted / self.compiled - 1 if self.compiled else float(self.predicted > 0)
+        return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
 def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
@@ -71,8 +71,8 @@ def text(comparisons: list[Comparison]) -> str:
         Columns(
             {"on one device": [one.name for one in comparisons]},
             {
-                "predicted": [show(one, one.predicted) for one in comparisons],
-                "compiled": [show(one, one.compiled) for one in comparisons],
+                "predicted": [show(one, one.prediction) for one in comparisons],
+                "compiled": [show(one, one.program) for one in comparisons],
                 "difference": [f"{one.difference:+.1%}" for one in comparisons],
             },
         )

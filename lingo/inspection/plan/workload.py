@@ -192,7 +192,7 @@ class _Units:
         matrices = [_matrix(s) for s in weights if is_matrix(s)] if flops or is_table else []
         if flops and not matrices:
             rows = math.prod(place.shape[:-1])
-            matrices = [_transposed(s) for s in self._tables if 2 * rows * s.size == flops][:1]
+            matrices = [_transpose(s) for s in self._tables if 2 * rows * s.size == flops][:1]
         return Unit(
             name=layer.path,
             kind=type(layer).__name__,
@@ -246,5 +246,5 @@ def _matrix(spec: ParamSpec) -> Matrix:
     return Matrix(spec.shape, spec.axes, len(split_dims(spec).inputs))
 
 
-def _transposed(spec: ParamSpec) -> Matrix:
+def _transpose(spec: ParamSpec) -> Matrix:
     return Matrix(spec.shape[::-1], spec.axes[::-1], 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import defaultdict
 
 import pytest
 
@@ -25,7 +25,7 @@ def rings(*sizes: int, wraps: bool = True, latency: float = 0.0) -> Hardware:
 
 def line_load(size: int, *, closes: bool) -> float:
     """Returns the most parts of a message that a link carries in an all-to-all, one by one."""
-    load: Counter[tuple[int, int]] = Counter()
+    load: dict[tuple[int, int], float] = defaultdict(float)
     for sender, receiver in itertools.permutations(range(size), 2):
         step = 1 if receiver > sender else -1
         far = abs(receiver - sender) > size / 2

@@ -75,22 +75,22 @@ def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
     found = search("lm.lingvo_dense.dense_128b", "tpu_v3", 512, batch)
     ways = [(one.candidate.mesh, one.candidate.rules) for one in found.best[:10]]
     assert (topology({"data": 16, "model": 32}), "2d_finalized") in ways
-    times = [one.step_seconds for one in found.fitting]
+    times = [one.step_seconds for one in found.feasible]
     assert times == sorted(times)
 
 
 def test_experts_of_gshard_are_on_all_devices() -> None:
     """Lepikhin et al. 2020, sec. 3.2: one expert of each layer on each of 128 devices."""
-    first = search("mt.gshard.moe_128e_12l", "tpu_v3", 128).fitting[0].candidate
+    first = search("mt.gshard.moe_128e_12l", "tpu_v3", 128).feasible[0].candidate
     assert first.mesh == topology({"expert": 128})
 
 
 def test_memory_decides_what_fits() -> None:
     found = search("lm.lingvo_dense.dense_8b", "tpu_v3", 8)
     memory = HARDWARE["tpu_v3"].memory_bytes
-    assert all(one.total_bytes <= memory for one in found.fitting)
+    assert all(one.total_bytes <= memory for one in found.feasible)
     assert all(one.total_bytes > memory for one in found.too_large)
-    assert found.fitting
+    assert found.feasible
     assert found.too_large
 
 
@@ -98,11 +98,11 @@ def test_the_least_number_of_devices_that_is_enough_is_found() -> None:
     build, found = builder("lm.lingvo_dense.dense_8b"), load("lm.lingvo_dense.dense_8b")
     hardware = HARDWARE["tpu_v3"]
     estimator = Estimator(found, hardware, build)
-    assert not rank(found, estimator, hardware, 1).fitting
+    assert not rank(found, estimator, hardware, 1).feasible
     enough = least_devices(found, estimator, hardware, 1)
     assert enough is not None
-    assert not rank(found, estimator, hardware, enough // 2).fitting
-    assert rank(found, estimator, hardware, enough).fitting
+    assert not rank(found, estimator, hardware, enough // 2).feasible
+    assert rank(found, estimator, hardware, enough).feasible
 
 
 def test_a_number_of_devices_that_nothing_divides_into_is_refused() -> None:
