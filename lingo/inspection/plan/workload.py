@@ -186,7 +186,7 @@ class _Units:
             return None
         if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
             place = place._replace(shape=(*place.shape[:2], 1))
-        if not flops and len(place.shape) != SEQUENCE_DIMS:  # the norm of an image: see `Unit.kept`
+        if not flops and len(place.shape) != SEQUENCE_DIMS:  # a norm keeps what a convolution made
             return None
         is_table = place.shape[-1] == 1
         matrices = [_matrix(s) for s in weights if is_matrix(s)] if flops or is_table else []
