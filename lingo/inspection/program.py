@@ -112,6 +112,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "operations": report.operations,
         "update_operations": report.update_operations,
         "update_bytes": report.update_bytes,
+        "gradient_sums": gradient_sums(report),
         "trace_seconds": program.trace_seconds,
         "compile_seconds": program.compile_seconds,
     }
@@ -144,12 +145,32 @@ def _update(report: Report) -> list[str]:
     share = f"{report.update_operations / report.operations:.1%} of {report.operations:.4g}"
     exchanged = sum(row.bytes for row in report.rows)
     part = f", {report.update_bytes / exchanged:.1%} of the bytes exchanged" if exchanged else ""
-    kinds = {row.kind for row in report.rows}
-    gathers = any(row.kind == "all-gather" and row.phase == "update" for row in report.rows)
     lines = [f"update   {share} operations{part}"]
-    if gathers and "reduce-scatter" not in kinds:
-        lines += ["         no reduce-scatter: devices sum whole gradients and take their shards"]
+    sums = gradient_sums(report)
+    if scattered := sums.get("reduce-scatter"):
+        lines += [
+            f"         reduce-scatter: {scattered:,} tensors, of which devices sum their shards"
+        ]
+    if whole := sums.get("all-reduce"):
+        lines += [
+            f"         no reduce-scatter: {whole:,} tensors, summed whole, then cut in shards"
+        ]
     return lines
+
+
+def gradient_sums(report: Report) -> dict[str, int]:
+    """Returns how many tensors are summed for an update in shards, by the kind of collective.
+
+    These are gradients, and norms of them: sums of the phases backward and update along the axes
+    along which the update gathers weights; {} if it gathers none.
+    """
+    axes = {row.axes for row in report.rows if (row.kind, row.phase) == ("all-gather", "update")}
+    sums: dict[str, int] = {}
+    for row in report.rows:
+        is_sum = row.kind in ("all-reduce", "reduce-scatter")
+        if is_sum and row.axes in axes and row.phase in ("backward", "update"):
+            sums[row.kind] = sums.get(row.kind, 0) + row.tensors
+    return sums
 
 
 def _memory(memory: Mapping[str, int]) -> str:

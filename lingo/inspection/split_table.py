@@ -32,7 +32,8 @@ def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
     """Returns the shard of each weight on a device, by the weight's path."""
     found: dict[str, Shard] = {}
     for where, spec in learner.task.weights().items():
-        split = Split(layout.rest[where].axes[spec.num_stacked :])
+        rest = layout.rest[where]
+        split = Split(rest.axes[spec.num_stacked :], rest.row_axes)
         size = FLOAT_BYTES * split.part_size(spec.shape, layout.mesh)
         shape, text = split.part_shape(spec.shape, layout.mesh), str(tiles(split, layout.mesh))
         found |= dict.fromkeys(path.names(where), Shard(where, split, shape, size, text))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Literal, NamedTuple
@@ -81,11 +82,14 @@ def refuse_hidden_state() -> Iterator[None]:
 
     traced = tf.compat.v1.get_default_graph()
     known, found = len(traced.get_operations()), list[_Found]()
+    thread = threading.get_ident()  # replicas trace in threads of their own, which share callbacks
 
     def inspect_operation(
         op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
     ) -> None:
-        if graph is not None and (kind := _kind(op_type)) is not None:
+        if graph is None or threading.get_ident() != thread:
+            return
+        if (kind := _kind(op_type)) is not None:
             found.append(_Found(kind, op_type, _where(inspect.currentframe())))
 
     op_callbacks.add_op_callback(inspect_operation)

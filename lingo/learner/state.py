@@ -344,6 +344,9 @@ class Placement:
 
     rules: Rules | None = None
     gathers_weights: bool = False  # whether `update` returns parts of weights, for `gather_weights`
+    keeps_parts: bool = (
+        False  # whether these parts are kept between steps, and gathered by the next
+    )
 
     def __init__(
         self, *, compiled: bool = False, weights_ready: bool = False, constant_ranges: bool = False
@@ -363,6 +366,13 @@ class Placement:
         """Returns `function()`, which calls no `total`: a runtime may compile it."""
         return function()
 
+    def weights_for_layers(self, weights: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Returns weights, by path, as a step's layers read them, from what is kept between steps.
+
+        They are float32 of their shapes, perhaps rounded to fewer bits.
+        """
+        return dict(weights)
+
     def update_weight(self, weight: Weight) -> Weight:
         """Returns a weight's description as the optimizer gets it: perhaps with a `part`."""
         return weight
@@ -381,6 +391,13 @@ class Placement:
     def gather_weights(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns weights, by path, from what `shard_for_storage` returned of them."""
         return dict(values)
+
+    def state_for_evaluation(self, state: TrainState, weights: WhichWeights) -> TrainState:
+        """Returns a state whose weights and statistics are those to evaluate with, gathered."""
+        selected, gather = state.select(weights), self.gather_weights
+        if weights == "ema":  # averages are kept as slots
+            return selected._replace(weights=gather(selected.weights), state=gather(selected.state))
+        return state._replace(weights=gather(state.weights)) if self.keeps_parts else state
 
     def slots_for_update(self, slots: Slots) -> Slots:
         """Returns all slots as the optimizer gets them, from what is kept between steps."""

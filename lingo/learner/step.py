@@ -61,10 +61,12 @@ def train_step(
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
+    with tf.name_scope("update"):  # of the step before
+        weights = place.weights_for_layers(state.weights)
 
     def part(batch: Batch) -> dict[str, Any]:
         return local_sums(
-            task, state.weights, state.state, batch, denominators, key, place, frozen=frozen
+            task, weights, state.state, batch, denominators, key, place, frozen=frozen
         )
 
     num_parts = learner.accumulation_steps
@@ -236,7 +238,7 @@ def update(
         `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
             `finite.quantity_names` of the first quantity that is not finite.
     """
-    before = place.shard_for_update(state.weights)
+    before = state.weights if place.keeps_parts else place.shard_for_update(state.weights)
     old = (before if place.gathers_weights else state.weights, state.slots, state.state)
     weights = {where: place.update_weight(weight) for where, weight in learner.weights().items()}
     gradients = place.shard_for_update(sums["gradients"])
@@ -297,10 +299,10 @@ def _apply_gradients(
         after[where], kept = new.value, dict(new.slots)
         if ema_decay is not None:
             kept[EMA] = _average(slots[where][EMA], new.value, ema_decay)
-        if weight.part is not None:  # 0 / 0, with an epsilon of 0, is not to be found in an element
-            after[where] = weight.part.without_padding(new.value)
+        if (part := weight.row_columns) is not None:  # its padding may be 0 / 0, if epsilon is 0
+            after[where] = part.without_padding(new.value)
             kept = {
-                k: weight.part.without_padding(v) if v.shape == new.value.shape else v
+                k: part.without_padding(v) if v.shape == new.value.shape else v
                 for k, v in kept.items()
             }
         slots_after[where] = kept

@@ -6,7 +6,7 @@ The tensor is replicated along all other mesh axes. Parts have equal sizes, roun
 ones are padded, or all padding.
 
 [-, model]/data: the elements of each part, in one row with zeros at its end, are split once more
-along `data`. Devices keep chunks of an array [*stacked axes, parts, row] (see `flat`).
+along `data`. Devices keep chunks of an array [*stacked axes, parts, row] (see `weight_rows`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Split(NamedTuple):
     """How a tensor is split."""
 
     axes: tuple[Axes, ...]  # for each axis of the tensor, the mesh axes along which it is split
-    flat: Axes = ()  # mesh axes along which the row of each part is split; (): parts have no rows
+    row_axes: Axes = ()  # mesh axes along which the row of each part is split; (): it has no row
     num_stacked: int = 0  # if they have: number of leading axes that are not in the rows
 
     def parts(self, mesh: Topology) -> tuple[int, ...]:
@@ -34,18 +34,18 @@ class Split(NamedTuple):
 
     def storage(self) -> Split:
         """Returns the split of the array of which devices keep parts: without rows, this one."""
-        if not self.flat:
+        if not self.row_axes:
             return self
         stacked, own = self.axes[: self.num_stacked], self.axes[self.num_stacked :]
-        return Split((*stacked, tuple(axis for axes in own for axis in axes), self.flat))
+        return Split((*stacked, tuple(axis for axes in own for axis in axes), self.row_axes))
 
     def part_shape(self, shape: Sequence[int], mesh: Topology) -> tuple[int, ...]:
         """Returns the shape of the part on one device, padding included."""
         sizes = tuple(-(-n // k) for n, k in zip(shape, self.parts(mesh), strict=True))
-        if not self.flat:
+        if not self.row_axes:
             return sizes
         row = math.prod(sizes[self.num_stacked :])
-        return (*sizes[: self.num_stacked], 1, -(-row // mesh.size(self.flat)))
+        return (*sizes[: self.num_stacked], 1, -(-row // mesh.size(self.row_axes)))
 
     def padded_shape(self, shape: Sequence[int], mesh: Topology) -> tuple[int, ...]:
         """Returns the shape of all parts together, as devices keep them, padding included."""
@@ -58,7 +58,7 @@ class Split(NamedTuple):
 
     def used_axes(self) -> set[str]:
         """Returns the mesh axes along which any axis, or a row, is split."""
-        return {axis for axes in (*self.axes, self.flat) for axis in axes}
+        return {axis for axes in (*self.axes, self.row_axes) for axis in axes}
 
     def cut(self, axis: int, mesh_axes: Axes) -> Split:
         """Returns this split with tensor axis `axis` split along further mesh axes, innermost."""
@@ -66,7 +66,7 @@ class Split(NamedTuple):
         return Split((*self.axes[:axis], cut, *self.axes[axis + 1 :]))
 
     def __str__(self) -> str:
-        rows = f"/{'+'.join(self.flat)}" if self.flat else ""
+        rows = f"/{'+'.join(self.row_axes)}" if self.row_axes else ""
         return f"[{', '.join('+'.join(axes) or '-' for axes in self.axes)}]{rows}"
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.optim.flat_part import FlatPart
 from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight, weight_sum
+from lingo.optim.row_columns import RowColumns
 
 
 class Adafactor(Optimizer):
@@ -88,11 +88,11 @@ def _inverse_root(weight: Weight, squares: Mapping[str, tf.Tensor]) -> tf.Tensor
         return tf.math.rsqrt(squares["v"])
     rows, columns = squares["v_row"], squares["v_column"]
     rows /= tf.reduce_mean(rows, -1, keepdims=True)
-    if weight.part is None:
+    if weight.row_columns is None:
         return tf.expand_dims(tf.math.rsqrt(rows), -1) * tf.expand_dims(tf.math.rsqrt(columns), -2)
     factors = [
         tf.gather(tf.reshape(tf.math.rsqrt(x), [*weight.stack_shape, -1]), i, axis=-1)
-        for x, i in zip((rows, columns), _factor_indices(weight.part), strict=True)
+        for x, i in zip((rows, columns), _factor_indices(weight.row_columns), strict=True)
     ]
     return factors[0] * factors[1]
 
@@ -102,32 +102,34 @@ def _factor_means(weight: Weight, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     They have the shapes of the slots `v_row` and `v_column`.
     """
-    if (part := weight.part) is None:
+    if (part := weight.row_columns) is None:
         return tf.reduce_mean(x, -1), tf.reduce_mean(x, -2)
-    *batch, num_rows, num_columns = part.flat.shape
+    *batch, num_rows, num_columns = part.rows.shape
     own = tf.transpose(tf.reshape(part.without_padding(x), [math.prod(weight.stack_shape), -1]))
-    means = []
-    for i, kept, other in zip(
-        _factor_indices(part), (num_rows, num_columns), (num_columns, num_rows), strict=True
-    ):
-        sums = tf.math.unsorted_segment_sum(own, tf.reshape(i, [-1]), math.prod(batch) * kept)
-        shape = [*weight.stack_shape, *batch, kept]
-        means.append(tf.reshape(tf.transpose(part.total(sums)), shape) / other)
-    return means[0], means[1]
+
+    def mean(indices: tf.Tensor, size: int, other: int) -> tf.Tensor:
+        # Sums by index: R + C numbers are exchanged, in place of the R * C of whole matrices.
+        num = math.prod(batch) * size
+        sums = tf.math.unsorted_segment_sum(own, tf.reshape(indices, [-1]), num)
+        total = tf.transpose(part.total(sums))
+        return tf.reshape(total, [*weight.stack_shape, *batch, size]) / other
+
+    row_indices, column_indices = _factor_indices(part)
+    return mean(row_indices, num_rows, num_columns), mean(column_indices, num_columns, num_rows)
 
 
-def _factor_indices(part: FlatPart) -> tuple[tf.Tensor, tf.Tensor]:
+def _factor_indices(part: RowColumns) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns for each element, int32 [P, C], its index among all rows and among all columns."""
-    (*batch, row, column), _ = part.coordinates()
+    *batch, row, column = part.coordinates()
     matrix = tf.zeros_like(row)
-    for index, size in zip(batch, part.flat.shape, strict=False):
+    for index, size in zip(batch, part.rows.shape, strict=False):
         matrix = matrix * size + index
-    num_rows, num_columns = part.flat.shape[-2:]
+    num_rows, num_columns = part.rows.shape[-2:]
     return matrix * num_rows + row, matrix * num_columns + column
 
 
 def _root_mean_square(weight: Weight, x: tf.Tensor) -> tf.Tensor:
     """Returns the root mean square of each weight in a tensor, [*weight.stack_shape, 1, ...]."""
-    if weight.part is None:
+    if weight.row_columns is None:
         return tf.sqrt(tf.reduce_mean(tf.square(x), axis=weight.axes, keepdims=True))
     return tf.sqrt(weight_sum(weight, tf.square(x)) / weight.size)

@@ -9,9 +9,9 @@ training step keeps, saves and restores with the weight. If a program stacks equ
 tensor, the leading axes are a batch of separate weights: an optimizer that computes norms, factors
 or ranks computes them for each layer, so that stacked layers train exactly as separate ones.
 
-Where devices update equal chunks of a weight, its tensors are in rows: `Weight.part` says so, while
-shape, rank and names remain those of the weight. Adding up by `weight_sum` is right for both. Only
-classes that say `takes_rows` get them.
+Where devices update equal chunks of a weight, its tensors are in rows: `Weight.row_columns` says
+so, while shape, rank and names remain those of the weight. Adding up by `weight_sum` is right for
+both. Only classes that say `takes_rows` get them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any, ClassVar, NamedTuple
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable
-from lingo.optim.flat_part import FlatPart
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
+from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
 
 
@@ -35,7 +35,8 @@ class Weight(NamedTuple):
     names: tuple[str, ...]  # of the separate weights in the tensor, row-major
     shape: tuple[int, ...]  # of the program's tensor, stacked axes first
     num_stacked: int = 0  # leading axes along which separate weights are stacked
-    part: FlatPart | None = None  # if an update has its tensors in rows: [*stack_shape, P, C]
+    # If an update has its tensors in rows: which columns, [*stack_shape, P, C].
+    row_columns: RowColumns | None = None
 
     @property
     def stack_shape(self) -> tuple[int, ...]:
@@ -50,7 +51,9 @@ class Weight(NamedTuple):
     @property
     def axes(self) -> list[int]:
         """Indices of the axes of one weight in its tensors: all but the stacked ones."""
-        return list(range(self.num_stacked, self.num_stacked + (2 if self.part else self.rank)))
+        return list(
+            range(self.num_stacked, self.num_stacked + (2 if self.row_columns else self.rank))
+        )
 
     @property
     def size(self) -> int:
@@ -120,8 +123,9 @@ class Optimizer(Configurable, interface=True):
     ema_decay: float | None = None  # per step, of averages of weights and statistics; None: none
 
     takes_rows: ClassVar[bool] = False
-    """Whether a class updates weights in rows rightly (`Weight.part`). Its subclasses, which may
-    compute something else, do not inherit it; weights of others are updated in their own shape."""
+    """Whether a class updates weights in rows rightly (`Weight.row_columns`). Its subclasses, which
+    may compute something else, do not inherit it; weights of others are updated in their own shape.
+    """
 
     def check(self) -> None:
         ranges.check_finite(self.p)
@@ -209,7 +213,7 @@ def global_norm(weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor
 
 def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
     """Returns the sum of each weight in x [*weight.shape], or in rows: [*stack_shape, 1, ...]."""
-    if (part := weight.part) is None:
+    if (part := weight.row_columns) is None:
         return tf.reduce_sum(x, axis=weight.axes, keepdims=True)
     return part.total(tf.reduce_sum(part.without_padding(x), axis=weight.axes, keepdims=True))
 

@@ -4,31 +4,38 @@ A weight has three splits, each derived from the one before. At *rest*, between 
 as the rules map its logical axes; with `shard_weights` also along the mesh axes of the batch, and
 then layers gather it where they read it. For its *update* it is split as at rest; with
 `shard_update` also along the mesh axes of the batch (Xu et al. 2020, arXiv 2004.13336): each device
-then sums gradients, updates and keeps slots for its part only. A *slot* is split as the update.
+then updates its part only, and keeps slots for it. A *slot* is split as the update.
 
 With `shard_update` each of N devices has 1/N of a slot, rounded up. An axis that divides into N is
 split. If there is none, the elements of each part form a row with zeros at its end, whose chunks
-devices update and keep: see `lingo/mesh/flat.py`. On the host and in checkpoints every tensor has
-its own shape. A slot with only some axes of its weight (Adafactor's means over rows and columns) is
-kept in the same way, by its own shape, and is whole along the batch while an update computes.
+devices update and keep: see `lingo/mesh/weight_rows.py`. On the host and in checkpoints every
+tensor has its own shape. A slot with only some axes of its weight (Adafactor's means over rows and
+columns) is kept in the same way, by its own shape, and is whole along the batch while an update
+computes.
+
+With `keep_parts` a weight is kept between steps as its update has it, and whole only while a step
+computes: each device gathers a copy, perhaps of fewer bits, for its layers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner, TrainState
-from lingo.mesh.flat import Flat, flat
 from lingo.mesh.rules import RECIPES, Rules, split
 from lingo.mesh.split import Axes, Split, whole
 from lingo.mesh.topology import Topology, topology
+from lingo.mesh.weight_rows import WeightRows, weight_rows
 from lingo.optim.optimizer import Slot
+
+GatherDtype = Literal["float32", "bfloat16"]
+"""The type of weights that devices gather after an update in parts."""
 
 
 class Layout(NamedTuple):
@@ -37,12 +44,15 @@ class Layout(NamedTuple):
     mesh: Topology
     rules: Rules  # map logical axes to mesh axes
     rest: dict[str, Split]  # of each weight between steps
+    read: dict[str, Split]  # of each weight in the step, where layers read it: without rows
     update: dict[str, Split]  # of each weight and its gradient in the optimizer, and of averages
+    gradients: dict[str, Split]  # of each gradient, once it is summed over devices
     slots: dict[str, dict[str, Split]]  # path of a weight or statistic -> {slot: split}
     state: dict[str, Split]  # of each moving statistic
-    rows: dict[str, Flat | None]  # of each weight, and average; None if it is not updated in rows
+    # Of each weight, and average; None if it is not updated in rows.
+    rows: dict[str, WeightRows | None]
     # Likewise of each slot that has only some axes of its weight, by path and name.
-    factor_rows: dict[str, dict[str, Flat | None]]
+    factor_rows: dict[str, dict[str, WeightRows | None]]
 
     def map(self, function: Callable[[Any, Split], Any], state: TrainState) -> TrainState:
         """Returns the state with `function(value, split)` in place of each value, of any shape."""
@@ -65,8 +75,9 @@ def layout(
     shard_update: bool = False,
     shard_weights: bool = False,
     uneven: bool = True,
+    keep_parts: bool = False,
 ) -> Layout:
-    """Returns how a learner's state is split; the flags are the fields of `Sharded`.
+    """Returns how a learner's state is split; the first flags are the fields of `Sharded`.
 
     Raises ParamError, which names the tensor, if the rules do not fit it (see `split`).
     """
@@ -85,10 +96,11 @@ def layout(
         in_rows = uneven and learner.optimizer.updates_rows()
         return _split_evenly(split, shape, num_stacked, batch, mesh, uneven=in_rows)
 
-    return _complete(learner, mesh, rules, ruled, rest, split_evenly if shard_update else None)
+    found = _complete(learner, mesh, rules, ruled, rest, split_evenly if shard_update else None)
+    return _keep_parts(found) if keep_parts else found
 
 
-def replica_layout(learner: Learner, num_replicas: int) -> Layout:
+def replica_layout(learner: Learner, num_replicas: int, *, keep_parts: bool = False) -> Layout:
     """Returns the layout of replicas that have all weights, and update each in rows of chunks."""
     specs = {**learner.task.weights(), **learner.task.states()}
     mesh, rest = topology({"data": num_replicas}), {}
@@ -99,7 +111,14 @@ def replica_layout(learner: Learner, num_replicas: int) -> Layout:
         del shape  # every weight is in rows, even a number: all sums over parts are sums over rows
         return Split(split.axes, ("data",), specs[where].num_stacked)
 
-    return _complete(learner, mesh, RECIPES["1d"], rest, rest, in_rows)
+    found = _complete(learner, mesh, RECIPES["1d"], rest, rest, in_rows)
+    found = found._replace(gradients=found.read)  # an all-reduce leaves every replica all of them
+    return _keep_parts(found) if keep_parts else found
+
+
+def _keep_parts(layout: Layout) -> Layout:
+    """Returns a layout whose weights are kept as their updates have them."""
+    return layout._replace(rest={k: layout.update[k] for k in layout.rest})
 
 
 def _complete(
@@ -128,14 +147,35 @@ def _complete(
 
     declared = learner.slots()
     slots = {k: {n: slot_split(k, slot) for n, slot in own.items()} for k, own in declared.items()}
-    rows = {k: flat(spec.program_shape, update[k], mesh) for k, spec in specs.items()}
+    rows = {k: weight_rows(spec.program_shape, update[k], mesh) for k, spec in specs.items()}
     factor_rows = {
-        k: {n: flat(s.shape, slots[k][n], mesh) for n, s in own.items() if s.axes is not None}
+        k: {
+            n: weight_rows(s.shape, slots[k][n], mesh) for n, s in own.items() if s.axes is not None
+        }
         for k, own in declared.items()
     }
     state = {k: ruled[k] for k in learner.task.states()}
     weights = {k: rest[k] for k in learner.task.weights()}
-    return Layout(mesh, rules, weights, update, slots, state, rows, factor_rows)
+    return Layout(
+        mesh=mesh,
+        rules=rules,
+        rest=weights,
+        read=weights,
+        update=update,
+        gradients={k: update[k] for k in weights},
+        slots=slots,
+        state=state,
+        rows=rows,
+        factor_rows=factor_rows,
+    )
+
+
+def check_gather_dtype(dtype: GatherDtype, *, shard_update: bool) -> None:
+    """Raises ParamError for the field `gather_dtype` of a runtime that gathers no weights."""
+    if dtype != "float32" and not shard_update:
+        raise ParamError(
+            f"gather_dtype={dtype!r} is of weights that shard_update=True gathers: set both"
+        )
 
 
 class DeviceBytes(NamedTuple):
@@ -146,7 +186,11 @@ class DeviceBytes(NamedTuple):
 
 
 def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]:
-    """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh."""
+    """Returns the bytes of `weights`, `slots`, `gradients` and `statistics` on a mesh.
+
+    Weights are those between steps. Gradients are summed over devices: a device's own ones, of its
+    examples, are as large as the weights that layers read, until they are added up.
+    """
     shapes = {where: weight.shape for where, weight in learner.weights().items()}
     slots = {
         (k, n): slot.shape for k, slots in learner.slots().items() for n, slot in slots.items()
@@ -156,7 +200,7 @@ def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]
     return {
         "weights": _count_bytes(((shapes[k], split) for k, split in layout.rest.items()), mesh),
         "slots": _count_bytes(((slots[k], layout.slots[k[0]][k[1]]) for k in slots), mesh),
-        "gradients": _count_bytes(((shape, layout.update[k]) for k, shape in shapes.items()), mesh),
+        "gradients": _count_bytes(((shapes[k], s) for k, s in layout.gradients.items()), mesh),
         "statistics": _count_bytes(((states[k], split) for k, split in layout.state.items()), mesh),
     }
 

@@ -15,7 +15,13 @@ from lingo.learner.state import Learner, Placement
 from lingo.learner.step import step_graph
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import AXES, Topology, topology
-from lingo.runtimes.layout import Layout, batch_axes, layout
+from lingo.runtimes.layout import (
+    GatherDtype,
+    Layout,
+    batch_axes,
+    check_gather_dtype,
+    layout,
+)
 from lingo.runtimes.runtime import Runtime
 
 
@@ -34,11 +40,12 @@ class Sharded(Runtime):
     activation_rules: dict[str, list[str]] = {}  # likewise, for activations
     shard_update: bool = False  # each device updates, and keeps slots for, its part of a weight
     shard_weights: bool = False  # keeps only this part; weights are gathered where they are read
+    gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
     uneven: bool = True  # whether sizes need not divide; the last part is padded then
 
     def check(self) -> None:
         ranges.check_positive(self.p, *AXES)
-        self.topology()
+        self._check_gather_dtype()
         for field in ("weight_rules", "activation_rules"):
             for name, axes in getattr(self.p, field).items():
                 for axis in axes:
@@ -47,6 +54,22 @@ class Sharded(Runtime):
                             f"{field}[{name!r}]: {axis!r} is not an axis of a mesh:"
                             f" {', '.join(AXES)}.{suggest(axis, AXES)}"
                         )
+
+    def _check_gather_dtype(self) -> None:
+        p, mesh = self.p, self.topology()
+        check_gather_dtype(p.gather_dtype, shard_update=p.shard_update)
+        if p.gather_dtype == "float32":
+            return
+        if p.shard_weights:
+            raise ParamError(
+                f"gather_dtype={p.gather_dtype!r} and shard_weights=True, with which layers gather"
+                " weights where they read them: take one of the two"
+            )
+        if not batch_axes(self.axis_rules(), mesh):
+            raise ParamError(
+                f"gather_dtype={p.gather_dtype!r}: no devices share a batch ({mesh}), so none"
+                " gathers weights"
+            )
 
     def topology(self) -> Topology:
         """Returns the shape of the mesh."""
@@ -71,6 +94,7 @@ class Sharded(Runtime):
             shard_update=self.p.shard_update,
             shard_weights=self.p.shard_weights,
             uneven=self.p.uneven,
+            keep_parts=self.p.gather_dtype != "float32",
         )
 
     def check_learner(self, learner: Learner) -> None:

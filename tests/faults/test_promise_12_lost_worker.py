@@ -11,6 +11,7 @@ import pytest
 
 from lingo.processes.processes import VARIABLE, LostWorker
 
+CHUNKS = "Replicated(shard_update=True)"
 ENGINE = '''
 
 import os
@@ -231,8 +232,14 @@ def test_a_hang_of_one_worker_ends_all(several, reference):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("mesh", "victim"), [("Replicated", 0), ("Mesh(data=2)", 1)])
-def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(runs, mesh, victim):
+@pytest.mark.parametrize(
+    ("mesh", "victim", "saved"),
+    [("Replicated", 0, 5), (CHUNKS, 0, 3), ("Mesh(data=2)", 1, 5)],
+)
+def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
+    runs, mesh, victim, saved
+):
+    """It saves the step that it is at, unless chunks of its slots are lost: step 3 is saved."""
     flags = (f"--set=runtime={mesh}",)
     command = ("launch", "--workers=2", "--")
     whole = runs.lingo(*command, *runs.training("whole", *flags))
@@ -245,7 +252,7 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(run
     assert time.monotonic() - since < 60
     assert ended.returncode == 137, ended.stderr
     assert f"[{1 - victim}] lingo train: worker {victim} (127.0.0.1:" in ended.stderr
-    assert runs.last_step("run") >= 5
+    assert runs.last_step("run") >= saved
     done = runs.lingo(*launched(runs, *flags))
     assert done.returncode == 0, done.stderr
     runs.assert_same(runs)
@@ -253,12 +260,18 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(run
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    ("mesh", "number"), [("Replicated", signal.SIGTERM), ("Mesh(data=2)", signal.SIGINT)]
+    ("mesh", "number"),
+    [("Replicated", signal.SIGTERM), (CHUNKS, signal.SIGTERM), ("Mesh(data=2)", signal.SIGINT)],
 )
-def test_a_signal_to_one_worker_of_a_real_engine_stops_all(runs, mesh, number):
+def test_a_signal_to_one_worker_of_a_real_engine_stops_all_and_one_device_goes_on(
+    runs, mesh, number
+):
     process = runs.start(*launched(runs, f"--set=runtime={mesh}"), inject="step:sleep=0.5@4-9")
     runs.reach("run", 5, process)
     os.kill(workers(process)[1], number)
     ended = runs.finish(process)
     assert ended.returncode == 128 + number, ended.stderr
     assert runs.status("run") == f"stopped at step {runs.last_step('run')}"
+    done = runs.lingo(*runs.training("run", "--set=runtime=Local"))
+    assert done.returncode == 0, done.stderr
+    assert runs.last_step("run") == 12

@@ -53,6 +53,7 @@ from lingo.inspection import (
 from lingo.inspection.pipeline_workload import find_pipelines
 from lingo.layers.stacks.chain import Chain
 from lingo.runtimes.replicated.replicated import Replicated
+from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from lingo.trainer.directory.run_directory import SOURCE, RunDirectory
 
@@ -201,8 +202,8 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
     layout, specs = runtime.layout(learner), experiment.train_input.specs()
     if layout is None or isinstance(runtime, Replicated):
         raise UsageError(
-            f"runtime={type(runtime).__name__}: every device computes the whole step, none has a"
-            " part of it. --program is for --set='runtime=Mesh(data=2,model=4)' and the like."
+            f"runtime={type(runtime).__name__}: {_own_program(runtime)}. --program is for"
+            " --set='runtime=Mesh(data=2,model=4)' and the like."
         )
     num = layout.mesh.num_devices
     if values.devices is None:
@@ -217,6 +218,17 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
         print(json.dumps(program.as_json(report)))
     else:
         print(program.text(report) + program.seconds(compiled), end="")
+
+
+def _own_program(runtime: Runtime) -> str:
+    """Returns why there is no program of a partitioner to show."""
+    if isinstance(runtime, Replicated) and runtime.p.shard_update:
+        return (
+            "TensorFlow's collectives, not a partitioner, connect replicas: each computes the step"
+            " of its examples, sums whole gradients by an all-reduce (TensorFlow's reduce-scatter"
+            " only times out on CPUs), updates its chunk of each weight, and gathers all chunks"
+        )
+    return "every device computes the whole step, none has a part of it"
 
 
 def _print_rates(experiment: Experiment, *, as_json: bool) -> None:

@@ -15,13 +15,13 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Rules
 from lingo.learner.state import Placement, Slots, TrainState
-from lingo.mesh.flat import Flat
 from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
-from lingo.optim.flat_part import FlatPart, flatten, unflatten
+from lingo.mesh.weight_rows import WeightRows
 from lingo.optim.optimizer import Weight
+from lingo.optim.row_columns import RowColumns, flatten, unflatten
 from lingo.runtimes.layout import Layout
 from lingo.runtimes.mesh.refused_operation import refuse_operations
 
@@ -96,15 +96,27 @@ class MeshPlacement(Placement):
     def __init__(self, layout: Layout) -> None:
         super().__init__(compiled=True)
         self.rules, self._layout = AxisRules(layout), layout
+        self.keeps_parts = layout.rest != layout.read
 
     def compute(self, function: Callable[[], T]) -> T:
         with refuse_operations(self._layout):
             return function()
 
+    def weights_for_layers(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        layout, copies = self._layout, dict(weights)
+        for where, value in weights.items():
+            if layout.rest[where] != layout.read[where]:
+                # As bits, which no pass of XLA widens again to exchange them, or does not round.
+                bits = tf.bitcast(tf.cast(value, tf.bfloat16), tf.uint16)
+                bits = with_sharding(bits, layout.rest[where], layout.mesh)
+                whole = tf.bitcast(self._gather(bits, where), tf.bfloat16)
+                copies[where] = tf.cast(whole, tf.float32)
+        return copies
+
     def update_weight(self, weight: Weight) -> Weight:
         if (rows := self._layout.rows[weight.path]) is None:
             return weight
-        return weight._replace(part=FlatPart(rows, rows.row))
+        return weight._replace(row_columns=RowColumns(rows, rows.row_size))
 
     def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
         layout, split = self._layout, {}
@@ -115,13 +127,18 @@ class MeshPlacement(Placement):
         return split
 
     def shard_for_storage(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        layout, stored = self._layout, {}
-        for where, value in values.items():
-            if (rows := layout.rows[where]) is not None:
-                value = self._gather_rows(value, layout.update[where], rows)
-            rest = layout.rest[where] if where in layout.rest else layout.state[where]
-            stored[where] = with_sharding(value, rest, layout.mesh)
-        return stored
+        return dict(values) if self.keeps_parts else self.gather_weights(values)
+
+    def gather_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {where: self._gather(value, where) for where, value in values.items()}
+
+    def _gather(self, value: Any, where: str) -> Any:
+        """Returns a weight or average, of any type, in its own shape, split as layers read it."""
+        layout = self._layout
+        if (rows := layout.rows[where]) is not None:
+            value = self._gather_rows(value, layout.update[where], rows)
+        read = layout.read[where] if where in layout.read else layout.state[where]
+        return with_sharding(value, read, layout.mesh)
 
     def slots_for_update(self, slots: Slots) -> Slots:
         return self._map_factors(
@@ -131,7 +148,7 @@ class MeshPlacement(Placement):
     def slots_for_storage(self, slots: Slots) -> Slots:
         return self._map_factors(slots, lambda k, n, rows: flatten(slots[k][n], rows))
 
-    def _map_factors(self, slots: Slots, function: Callable[[str, str, Flat], Any]) -> Slots:
+    def _map_factors(self, slots: Slots, function: Callable[[str, str, WeightRows], Any]) -> Slots:
         """Returns slots with `function(path, name, rows)` for those with some axes, in rows."""
         factors = self._layout.factor_rows
         return {
@@ -142,7 +159,7 @@ class MeshPlacement(Placement):
             for k, own in slots.items()
         }
 
-    def _gather_rows(self, value: Any, split: Split, rows: Flat) -> Any:
+    def _gather_rows(self, value: Any, split: Split, rows: WeightRows) -> Any:
         """Returns a tensor in its own shape; devices gather whole rows first, in one exchange."""
         whole_rows = Split((*split.storage().axes[:-1], ()))
         return unflatten(with_sharding(value, whole_rows, self._layout.mesh), rows)

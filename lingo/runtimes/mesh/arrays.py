@@ -2,7 +2,7 @@
 
 All parts of an array have the same size, so an array whose sizes do not divide is padded with zeros
 at the end of its axes. On the host, in checkpoints and in the step itself a tensor is not padded.
-Only an array in rows (`lingo/mesh/flat.py`) is in the step as on the devices.
+Only an array in rows (`lingo/mesh/weight_rows.py`) is in the step as on the devices.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from lingo.mesh.flat import flat, read_rows, split_rows
 from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
+from lingo.mesh.weight_rows import read_rows, split_rows, weight_rows
 from lingo.runtimes.layout import pad_part
 from lingo.runtimes.mesh.engine import engine
 from lingo.storage.shards import Box, Index, Shards, box, box_shape
@@ -36,7 +36,7 @@ class Place:
         self.shape = tuple(shape)
         self.padded = split.padded_shape(shape, topology)
         self.sharding = sharding(mesh, split)
-        self._rows = flat(shape, split, topology)
+        self._rows = weight_rows(shape, split, topology)
 
     def put(self, value: Any) -> Any:
         """Returns the JAX array [*padded] of a tensor [*shape] of any dtype.

@@ -191,10 +191,11 @@ class Functions:
         )
 
     def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
-        """Returns the tensors of `_unpad` in their own shapes: averages may be in rows."""
-        if which == "trained":
-            return weights, state
-        return self._place.shard_for_storage(weights), self._place.shard_for_storage(state)
+        """Returns the tensors of `_unpad` as layers read them: they may be in parts, or rows."""
+        gather = self._place.gather_weights
+        if which == "ema":
+            return gather(weights), gather(state)
+        return (gather(weights) if self._place.keeps_parts else weights), state
 
 
 def _call_tensorflow(function: Callable[..., Any], *args: Any) -> Any:

@@ -6,7 +6,9 @@ With a sharded update (Xu et al. 2020, arXiv 2004.13336) a replica keeps slots f
     chunks, slots = update(chunks of weights and gradients, slots)     # norms are over all replicas
     weights = all chunks, gathered: one exchange for all weights
 
-TensorFlow has no reduce-scatter for replicas: its all-reduce leaves every replica the whole sum.
+If the layout keeps weights in parts, the chunks remain, and the next step gathers a copy of them,
+rounded to bfloat16. TensorFlow's all-reduce leaves every replica the whole sum; its operation for
+chunks of it, CollectiveReduceScatterV2, ends on CPUs only by its timeout (TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import Any, TypeVar
 
 from lingo.config.lazy import tf
 from lingo.learner.state import Placement, Slots
-from lingo.mesh.flat import Flat
-from lingo.optim.flat_part import FlatPart, flatten, unflatten
+from lingo.mesh.weight_rows import WeightRows
 from lingo.optim.optimizer import Weight
+from lingo.optim.row_columns import RowColumns, flatten, unflatten
 from lingo.runtimes.layout import Layout
 
 _T = TypeVar("_T")
@@ -66,18 +68,21 @@ class ReplicaPlacement(Placement):
 class ShardedUpdate(ReplicaPlacement):
     """The placement of a replica that updates its chunk of the rows of a layout."""
 
-    gathers_weights = True
-
     def __init__(self, layout: Layout, *, tpu: bool) -> None:
         # XLA cannot compile an update that adds up over replicas; a TPU compiles the whole step.
         super().__init__(xla=False, tpu=tpu)
         self._layout = layout
+        self.keeps_parts = layout.rest != layout.read
+        self.gathers_weights = not self.keeps_parts
+
+    def weights_for_layers(self, weights: Mapping[str, Any]) -> dict[str, Any]:
+        return self._gather(weights, _gather_bfloat16) if self.keeps_parts else dict(weights)
 
     def update_weight(self, weight: Weight) -> Weight:
         if (rows := self._layout.rows[weight.path]) is None:
             return weight
-        start = _own_index() * rows.chunk
-        return weight._replace(part=FlatPart(rows, rows.chunk, start, self.total))
+        start = _own_index() * rows.chunk_size
+        return weight._replace(row_columns=RowColumns(rows, rows.chunk_size, start, self.total))
 
     def shard_for_update(self, values: Mapping[str, Any]) -> dict[str, Any]:
         rows = self._layout.rows
@@ -87,8 +92,13 @@ class ShardedUpdate(ReplicaPlacement):
         }
 
     def gather_weights(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return self._gather(values, _gather)
+
+    def _gather(
+        self, values: Mapping[str, Any], gather: Callable[[tf.Tensor], tf.Tensor]
+    ) -> dict[str, Any]:
         rows = self._layout.rows
-        gathered = _join_chunks(values.values(), [rows[k] for k in values], _gather)
+        gathered = _join_chunks(values.values(), [rows[k] for k in values], gather)
         return dict(zip(values, gathered, strict=True))
 
     def slots_for_update(self, slots: Slots) -> Slots:
@@ -109,7 +119,7 @@ class ShardedUpdate(ReplicaPlacement):
     def total_of_parts(self, sums: Any) -> Any:
         return self.total(sums)
 
-    def _factors(self) -> Iterator[tuple[str, str, Flat]]:
+    def _factors(self) -> Iterator[tuple[str, str, WeightRows]]:
         """Yields path, name and rows of each slot in rows with only some axes of its weight."""
         for where, factors in self._layout.factor_rows.items():
             for name, rows in factors.items():
@@ -127,10 +137,10 @@ def _own_index() -> Any:
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
-def _own_chunk(value: tf.Tensor, rows: Flat) -> tf.Tensor:
+def _own_chunk(value: tf.Tensor, rows: WeightRows) -> tf.Tensor:
     """Returns this replica's chunk, [*stacked axes, 1, chunk], of weights [*stacked axes, ...]."""
     every = flatten(value, rows)
-    chunks = tf.reshape(every, [*every.shape[:-1], rows.num_chunks, rows.chunk])
+    chunks = tf.reshape(every, [*every.shape[:-1], rows.num_chunks, rows.chunk_size])
     return tf.gather(chunks, _own_index(), axis=-2)
 
 
@@ -139,9 +149,16 @@ def _gather(own: tf.Tensor) -> tf.Tensor:
     return tf.distribute.get_replica_context().all_gather(own[None], axis=0)
 
 
+def _gather_bfloat16(own: tf.Tensor) -> tf.Tensor:
+    """Returns what `_gather` does, rounded to bfloat16; the exchange takes half as many bytes."""
+    # TensorFlow gathers bfloat16 as little as integers of 16 bits: they travel as float16.
+    bits = tf.bitcast(tf.cast(own, tf.bfloat16), tf.float16)
+    return tf.cast(tf.bitcast(_gather(bits), tf.bfloat16), tf.float32)
+
+
 def _join_chunks(
     chunks: Iterable[tf.Tensor],
-    rows: Sequence[Flat | None],
+    rows: Sequence[WeightRows | None],
     gather: Callable[[tf.Tensor], tf.Tensor],
 ) -> list[tf.Tensor]:
     """Returns float32 weights [*stacked axes, ...] from chunks; `gather` exchanges all at once."""
@@ -156,5 +173,5 @@ def _join_chunks(
             raise ValueError("replicas update every weight in rows")
         by_replica, rank = tf.reshape(part, [own.num_chunks, *chunk.shape]), len(chunk.shape)
         in_order = tf.transpose(by_replica, [*range(1, rank), 0, rank])
-        weights.append(unflatten(tf.reshape(in_order, [*chunk.shape[:-1], own.row]), own))
+        weights.append(unflatten(tf.reshape(in_order, [*chunk.shape[:-1], own.row_size]), own))
     return weights

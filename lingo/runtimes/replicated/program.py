@@ -33,7 +33,7 @@ from lingo.learner.step import (
     step_graph,
     train_step,
 )
-from lingo.mesh.flat import Flat, flat, read_rows, split_rows
+from lingo.mesh.weight_rows import WeightRows, read_rows, split_rows, weight_rows
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
@@ -58,7 +58,7 @@ class _Kept:
     """What replicas keep of a tensor: all of it, or a chunk of its rows."""
 
     shape: tuple[int, ...] = ()
-    rows: Flat | None = None
+    rows: WeightRows | None = None
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ class _Kept:
         if self.rows is None:
             return ()
         stacked = self.shape[: len(self.shape) - len(self.rows.shape)]
-        columns = slice(replica * self.rows.chunk, (replica + 1) * self.rows.chunk)
+        columns = slice(replica * self.rows.chunk_size, (replica + 1) * self.rows.chunk_size)
         return (*(slice(0, n) for n in stacked), slice(0, 1), columns)
 
 
@@ -78,7 +78,9 @@ def _kept_tensors(state: TrainState, layout: Layout | None) -> TrainState:
     """Returns the `_Kept` of each tensor of a state."""
     if layout is None:
         return tf.nest.map_structure(lambda value: _Kept(), state)
-    return layout.map(lambda v, split: _Kept(v.shape, flat(v.shape, split, layout.mesh)), state)
+    return layout.map(
+        lambda v, split: _Kept(v.shape, weight_rows(v.shape, split, layout.mesh)), state
+    )
 
 
 class ReplicatedProgram:
@@ -252,7 +254,8 @@ class ReplicatedProgram:
             return scan(tf.function(step, autograph=False), (), dict(batches), num)[1]
 
     def _one(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        after, report = train_step(self._learner, self._read(), batch, self._placement)
+        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+        after, report = train_step(self._learner, state, batch, self._placement)
         with tf.control_dependencies(tf.nest.flatten((after, report))):  # assigns all, or none
             tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
         return report
@@ -302,12 +305,9 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _read(self, weights: WhichWeights = "trained") -> TrainState:
+    def _read(self, weights: WhichWeights) -> TrainState:
         state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        if weights == "trained":
-            return state
-        state, gather = state.select(weights), self._placement.gather_weights  # may be chunks
-        return state._replace(weights=gather(state.weights), state=gather(state.state))
+        return self._placement.state_for_evaluation(state, weights)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica."""

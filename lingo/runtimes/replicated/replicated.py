@@ -6,15 +6,22 @@ import collections
 import contextlib
 import functools
 import itertools
+import os
 from typing import Literal
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState
-from lingo.processes.processes import ALONE, Processes
+from lingo.processes.processes import ALONE, Processes, cluster
 from lingo.runtimes.devices import advise_settings, list_gpus
-from lingo.runtimes.layout import Layout, replica_layout
+from lingo.runtimes.layout import (
+    GatherDtype,
+    Layout,
+    bytes_per_device,
+    check_gather_dtype,
+    replica_layout,
+)
 from lingo.runtimes.replicated.program import ReplicatedProgram
 from lingo.runtimes.replicated.shares import Shares, check_statistics
 from lingo.runtimes.replicated.workers import Workers, workers
@@ -37,6 +44,7 @@ class Replicated(Runtime):
         "all"  # such as ["GPU:0", "GPU:1"]; all: accelerators, or else processors
     )
     shard_update: bool = False  # each replica updates, and keeps slots for, a chunk of each weight
+    gather_dtype: GatherDtype = "float32"  # of copies of weights that shard_update gathers
     xla: bool = False  # compile with XLA what a replica computes by itself; a TPU always does
     tpu: str | None = None  # where a TPU is: a name, a grpc:// address, or "local"; None: no TPU
 
@@ -47,6 +55,7 @@ class Replicated(Runtime):
                 "shard_update=True adds up over replicas within the update, which xla=True would"
                 " compile for one of them: take one of the two, or runtime=Mesh"
             )
+        check_gather_dtype(self.p.gather_dtype, shard_update=p.shard_update)
         if p.devices == "all":
             return
         if p.tpu is not None:
@@ -77,14 +86,36 @@ class Replicated(Runtime):
             strategy, group = joined
             joint = group.joint_computation
         num = strategy.num_replicas_in_sync
-        layout = replica_layout(learner, num) if self.p.shard_update else None
+        layout = self._layout(learner, num) if self.p.shard_update else None
         return ReplicatedProgram(
             learner, state, strategy, group, layout=layout, joint_computation=joint, xla=xla
         )
 
     def layout(self, learner: Learner) -> Layout | None:
         num = self.num_replicas(devices_ready=False)
-        return replica_layout(learner, num) if self.p.shard_update and num else None
+        return self._layout(learner, num) if self.p.shard_update and num else None
+
+    def _layout(self, learner: Learner, num_replicas: int) -> Layout:
+        if self._keeps_parts() and num_replicas == 1:
+            raise ParamError(
+                f"runtime: gather_dtype={self.p.gather_dtype!r}: one replica gathers no weights",
+                "runtime",
+            )
+        return replica_layout(learner, num_replicas, keep_parts=self._keeps_parts())
+
+    def _keeps_parts(self) -> bool:
+        return self.p.gather_dtype != "float32"
+
+    def host_bytes(self, learner: Learner) -> int:
+        if not self.p.shard_update or self.p.tpu is not None:
+            return super().host_bytes(learner)
+        several, num_local = cluster(os.environ), len(self._names())
+        num = num_local * (len(several.workers) if several else 1)
+        sizes = bytes_per_device(learner, self._layout(learner, num))
+        # A checkpoint of accelerators passes through this memory: one copy of all, or each chunk.
+        copies = dict.fromkeys(("weights", "slots", "statistics"), self.num_host_devices())
+        copies |= {"slots": num_local} | ({"weights": num_local} if self._keeps_parts() else {})
+        return sum(sizes[kind].per_device * num for kind, num in copies.items())
 
     def check_learner(self, learner: Learner) -> None:
         super().check_learner(learner)

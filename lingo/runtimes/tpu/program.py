@@ -172,9 +172,6 @@ class TpuMeshProgram:
         return train_step(self._learner, state, batch, self._place)
 
     def _read(self, handles: Any, weights: WhichWeights) -> TrainState:
-        """Returns the state as tensors, as trained or averaged."""
+        """Returns the state as tensors, as trained or averaged, as layers read them."""
         state = tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
-        if weights == "trained":
-            return state
-        state, stored = state.select(weights), self._place.shard_for_storage  # may be in rows
-        return state._replace(weights=stored(state.weights), state=stored(state.state))
+        return self._place.state_for_evaluation(state, weights)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.mesh.flat import flat, read_rows, split_rows
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
 from lingo.mesh.topology import Topology
+from lingo.mesh.weight_rows import read_rows, split_rows, weight_rows
 from lingo.runtimes.layout import pad_part
 
 
@@ -30,7 +30,7 @@ class Cut:
     def __init__(self, shape: Sequence[int], split: Split, mesh: Topology) -> None:
         self.shape, self.padded = tuple(shape), split.padded_shape(shape, mesh)
         self.part_shape, self.tiles = split.part_shape(shape, mesh), tiles(split, mesh)
-        self._rows = flat(shape, split, mesh)
+        self._rows = weight_rows(shape, split, mesh)
         self.inside = self.shape if self._rows is None else self.padded
         rank = len(self.padded)
         self._tiles = [tile[:rank] for tile in np.ndindex(self.tiles.tile_assignment_dimensions)]

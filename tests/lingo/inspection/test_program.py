@@ -91,16 +91,24 @@ def test_the_share_of_the_update_is_of_operations_and_of_bytes():
         ' metadata={op_name="jit(f)/call_tf/update/Identity"}\n'
     )
     multiply = '  %{0} = f32[256]{{0}} multiply(%x, %x), metadata={{op_name="jit(f)/{1}/mul"}}\n'
-    lines = reduction(1, "gradient_tape/local/layers/0/einsum") + gather
+    along_data = "replica_groups={{0,2},{1,3}}, to_apply=%add"
+    lines = reduction(1, "gradient_tape/local/layers/0/einsum", along_data) + gather
     lines += "".join(multiply.format(f"m{i}", "local/layers/0") for i in range(3))
     lines += multiply.format("m3", "update")
     found = report(program(lines), task())
     assert (found.operations, found.update_operations, found.update_bytes) == (1024, 256, 1024)
     shown = text(found)
     assert "update   25.0% of 1024 operations, 50.0% of the bytes exchanged\n" in shown
-    assert "no reduce-scatter: devices sum whole gradients and take their shards\n" in shown
-    scattered = lines.replace("all-reduce(", "reduce-scatter(")
-    assert "no reduce-scatter" not in text(report(program(scattered), task()))
+    assert "no reduce-scatter: 1 tensors, summed whole, then cut in shards\n" in shown
+    scattered = text(report(program(lines.replace("all-reduce(", "reduce-scatter(")), task()))
+    assert "reduce-scatter: 1 tensors, of which devices sum their shards\n" in scattered
+    assert "no reduce-scatter" not in scattered
+    other = (
+        reduction(1, "gradient_tape/local/layers/0/einsum")
+        + gather
+        + multiply.format("m", "update")
+    )
+    assert "reduce-scatter" not in text(report(program(other), task()))  # not along the same axis
 
 
 def test_a_program_without_exchange_says_so():

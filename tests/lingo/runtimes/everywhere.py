@@ -53,7 +53,8 @@ MIXED = (5, 5, *ONE_BY_ONE[:10])
 
 RUNTIMES = {
     "local": (Local.params(), ONE_BY_ONE),
-    "replicated": (Replicated.params(), MIXED),
+    "replicated": (Replicated.params(devices=["CPU:0", "CPU:1"]), MIXED),
+    "replicated_update": (Replicated.params(shard_update=True), MIXED),
     "data8": (Mesh.params(data=8), FIVE_AT_ONCE),
     "data2_model4": (Mesh.params(data=2, model=4), MIXED),
     "sharded_weights": (Mesh.params(data=2, model=2, shard_weights=True), FIVE_AT_ONCE),
@@ -168,7 +169,7 @@ def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> di
 
 def main(folder: pathlib.Path) -> None:
     """Trains on all, then gives each the checkpoints of all, that of one device last."""
-    split_processor(2)
+    split_processor(3)
     jax.config.update("jax_num_cpu_devices", 8)
     where, found, programs = write_texts(folder), {}, {}
     for name, (mesh, loops) in RUNTIMES.items():

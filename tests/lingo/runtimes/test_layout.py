@@ -20,6 +20,7 @@ from lingo.optim.rmsprop import RmsProp
 from lingo.optim.sgd import Momentum
 from lingo.runtimes.layout import DeviceBytes, Layout, bytes_per_device, layout, pad_part
 from lingo.runtimes.local import Local
+from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
 
 MESH = topology({"data": 2, "model": 4})
@@ -176,6 +177,35 @@ def test_each_device_holds_its_share_of_everything():
         "gradients": DeviceBytes(4 * (9 + 9 + 3 + 1), 0),
         "statistics": DeviceBytes(4 * 12, 0),
     }
+
+
+def test_replicas_keep_chunks_of_slots_but_whole_gradients():
+    model = learner(Block.params())
+    replicas = Replicated.params(devices=[f"CPU:{i}" for i in range(4)], shard_update=True)
+    chunks = 18 + 18 + 2 + 1  # of w, v, scale and gain
+    expected = {
+        "weights": DeviceBytes(4 * (72 + 72 + 6 + 1), 0),
+        "slots": DeviceBytes(4 * (3 * chunks + 3), 4 * 3 * (2 + 3)),
+        "gradients": DeviceBytes(4 * (72 + 72 + 6 + 1), 0),
+        "statistics": DeviceBytes(4 * 12, 0),
+    }
+    assert bytes_per_device(model, replicas.build().layout(model)) == expected
+    replicas.gather_dtype = "bfloat16"
+    expected["weights"] = DeviceBytes(4 * chunks, 4 * (2 + 3))
+    assert bytes_per_device(model, replicas.build().layout(model)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": 2}, "is of weights that shard_update=True gathers: set both"),
+        ({"data": 2, "shard_update": True, "shard_weights": True}, "take one of the two"),
+        ({"model": 2, "shard_update": True}, r"no devices share a batch \(model=2\)"),
+    ],
+)
+def test_a_type_of_what_nobody_gathers_is_refused(fields, message):
+    with pytest.raises(ParamError, match=message):
+        Mesh.params(gather_dtype="bfloat16", **fields).build()
 
 
 def test_a_row_of_1001_elements_is_126_for_each_of_8_devices_and_7_zeros():

@@ -1,6 +1,6 @@
 """Every runtime computes the same, and reads what any other has written.
 
-Two virtual devices of TensorFlow and eight of JAX, in one process that trains on all (see
+Two or three virtual devices of TensorFlow and eight of JAX, in one process that trains on all (see
 `everywhere.py`). Numbers differ by the order of sums alone.
 """
 
@@ -19,7 +19,14 @@ from tests.lingo.runtimes.child import ROOT, printed
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
 
-MANY = ["replicated", "data8", "data2_model4", "sharded_weights", "sharded_update"]
+MANY = [
+    "replicated",
+    "replicated_update",
+    "data8",
+    "data2_model4",
+    "sharded_weights",
+    "sharded_update",
+]
 RUNTIMES = ["local", *MANY]
 
 

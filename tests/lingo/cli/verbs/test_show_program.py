@@ -126,6 +126,11 @@ TPU = "--set=runtime=TpuMesh(data=2)"
     ("flags", "message"),
     [
         (["--program"], "runtime=Local: every device computes the whole step"),
+        (["--program", "--set=runtime=Replicated"], "runtime=Replicated: every device computes"),
+        (
+            ["--program", "--set=runtime=Replicated(shard_update=True)"],
+            "sums whole gradients by an all-reduce (TensorFlow's reduce-scatter only times out",
+        ),
         ([TPU, "--program"], "--set='TpuMesh=Mesh' shows"),
         ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' shows"),
         ([MESH, "--program=decode"], "value should be one of train|eval"),

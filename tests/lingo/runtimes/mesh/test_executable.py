@@ -1,6 +1,6 @@
 """What the partitioner made: devices exchange what they must, and hold what they should.
 
-XLA's processors add a gradient up and take their part of the sum, where accelerators have one
+XLA's processors add a gradient up and take their part of the sum, where some accelerators have one
 operation for both, reduce-scatter: what is said of gradients here holds for either.
 """
 
@@ -67,6 +67,16 @@ def test_a_weight_that_is_updated_in_parts_is_gathered_once_a_step(experiment, t
     found = exchanged(built(experiment(text), Mesh.params(data=8, shard_update=True)))
     assert {c.axes for c in found} == {("data",)}
     gathered = [c.array.shape for c in found if c.kind == "all-gather" and c.runs.times == 1]
+    assert gathered.count((2, D, 4 * D)) == gathered.count((2, 4 * D, D)) == 1
+    assert gathered.count((V, D)) == 1
+
+
+def test_weights_in_bfloat16_are_gathered_in_half_as_many_bytes(experiment, text):
+    mesh = Mesh.params(data=8, shard_update=True, gather_dtype="bfloat16")
+    found = exchanged(built(experiment(text), mesh))
+    gathers = {c.array.dtype for c in found if c.kind == "all-gather" and c.runs.times == 1}
+    assert gathers == {"u16"}
+    gathered = [c.array.shape for c in found if c.array.dtype == "u16"]
     assert gathered.count((2, D, 4 * D)) == gathered.count((2, 4 * D, D)) == 1
     assert gathered.count((V, D)) == 1
 

@@ -91,7 +91,7 @@ class _Root:
 def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, height = MESHES[case]
     mesh = topology(sizes)
-    rules = AxisRules(Layout(mesh, RECIPES["1d"], {}, {}, {}, {}, {}, {}))
+    rules = AxisRules(Layout(mesh, RECIPES["1d"], *({},) * 8))
     layers = {name: params.build() for name, params in LAYERS.items()}
     draw = np.random.default_rng(0)
     values, states = (

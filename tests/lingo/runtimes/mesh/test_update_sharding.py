@@ -5,6 +5,7 @@ layers. On eight devices an update is cut along `data`, or weights rest cut alon
 """
 
 import functools
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer
 from lingo.optim.rmsprop import RmsProp
 from lingo.optim.sgd import Momentum, Sgd
+from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.runtime import Program
@@ -64,14 +66,20 @@ MESHES = {
     "update": Mesh.params(data=4, model=2, shard_update=True),
     "weights": Mesh.params(data=2, model=2, shard_weights=True),
 }
+BFLOAT16 = MESHES["update"].copy().set(gather_dtype="bfloat16")
 
 
 def pulled(where: str, w: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """Returns the squared distance of a weight from its goal times each of B numbers, summed."""
-    goal = np.sin(np.arange(np.prod(w.shape)) + len(where)).astype(np.float32).reshape(w.shape)
-    products = tf.reduce_sum(x) * tf.reduce_sum(w * goal)
-    squares = x.shape[0] * tf.reduce_sum(w * w) + tf.reduce_sum(x * x) * np.sum(goal * goal)
+    own = goal(where, w.shape)
+    products = tf.reduce_sum(x) * tf.reduce_sum(w * own)
+    squares = x.shape[0] * tf.reduce_sum(w * w) + tf.reduce_sum(x * x) * np.sum(own * own)
     return squares - 2.0 * products
+
+
+def goal(where: str, shape: Sequence[int]) -> np.ndarray:
+    """Returns the goal of a weight of a name, float32 of its shape."""
+    return np.sin(np.arange(np.prod(shape)) + len(where)).astype(np.float32).reshape(shape)
 
 
 class Rows(Layer):
@@ -103,6 +111,21 @@ class Pull(Task):
         return {name: pulled(name, getattr(self, name), x) for name in ("matrix", "bias", "number")}
 
 
+def num_bytes(state: TrainState) -> int:
+    """Returns the bytes of the arrays of a state, but the step, on all devices together."""
+    return sum(
+        shard.data.nbytes
+        for array in tf.nest.flatten(state._replace(step=()))
+        for shard in array.addressable_shards
+    )
+
+
+def expected_bytes(learner: Learner, runtime: Any) -> int:
+    sizes = bytes_per_device(learner, runtime.layout(learner))
+    each = sum(sizes[kind].per_device for kind in ("weights", "slots", "statistics"))
+    return each * runtime.topology().num_devices
+
+
 def test_every_optimizer_class_is_among_the_cases():
     def classes(cls: type = Optimizer) -> set[type]:
         return {cls}.union(*(classes(sub) for sub in cls.__subclasses__()))
@@ -115,11 +138,14 @@ def learner(optimizer: Params, **fields: Any) -> Learner:
     return Learner(Pull.params(**fields).build(), optimizer.build())
 
 
-def trained(program: Program) -> TrainState:
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(NUM_STEPS, 8)).astype(np.float32)
+def batches() -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(NUM_STEPS, 8)).astype(np.float32)
     rows = np.tile(np.arange(8, dtype=np.int32), (NUM_STEPS, 1))
-    program.train({"x": x, "weights": np.ones_like(x), "rows": rows})
+    return {"x": x, "weights": np.ones_like(x), "rows": rows}
+
+
+def trained(program: Program) -> TrainState:
+    program.train(batches())
     return program.state()
 
 
@@ -134,13 +160,62 @@ def on_one_device(name: str) -> TrainState:
     [*((name, "update") for name in CASES), ("Adafactor", "weights"), ("AdamW", "weights")],
 )
 def test_the_update_in_parts_is_that_of_one_device(name, mesh):
-    one = learner(CASES[name])
-    program = MESHES[mesh].build().start(one, initial_state(one))
+    one, runtime = learner(CASES[name]), MESHES[mesh].build()
+    program: Any = runtime.start(one, initial_state(one))
+    assert num_bytes(program._state) == expected_bytes(one, runtime)
     tf.nest.map_structure(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6),
         trained(program),
         on_one_device(name),
     )
+
+
+def descended(one: Learner, *, except_for: Collection[str] = ()) -> dict[str, np.ndarray]:
+    """Returns weights, by path, after `trained` with Sgd: gradients are those at rounded weights.
+
+    By slow NumPy: `pulled` has the gradient 2 w - 2 mean(x) goal, and each step of the master is
+    in float32. Weights of the paths `except_for` are not rounded.
+    """
+    weights = {k: np.asarray(v) for k, v in initial_state(one).weights.items()}
+    for x in batches()["x"]:
+        for where, w in weights.items():
+            layers = w if "layers" in where else w[None]
+            name = "w" if "layers" in where else where
+            read = layers if where in except_for else rounded(layers)
+            goals = goal(name, layers.shape[1:])
+            gradient = 2.0 * read - 2.0 * np.mean(x) * goals
+            weights[where] = np.float32(layers - 0.1 * gradient).reshape(w.shape)
+    return weights
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """Returns float32 rounded to 8 significant bits, ties to even, as bfloat16 has them."""
+    fraction, exponent = np.frexp(x.astype(np.float64))
+    return np.float32(np.ldexp(np.round(fraction * 2**8) / 2**8, exponent))
+
+
+def test_layers_read_weights_that_are_gathered_in_bfloat16_and_updates_add_to_float32():
+    one = learner(CASES["Sgd"])
+    program: Any = BFLOAT16.build().start(one, initial_state(one))
+    state = trained(program)
+    assert num_bytes(program._state) == expected_bytes(one, BFLOAT16.build())
+    assert {k: str(v) for k, v in BFLOAT16.build().layout(one).rest.items()} == {
+        "matrix": "[-, model]/data",
+        "bias": "[model]/data",
+        "number": "[]",
+        "stack/layers/[0:3]/w": "[-, model, -]/data",
+    }
+    expected = descended(one, except_for=["number"])  # every device has the only element
+    for where, value in state.weights.items():
+        np.testing.assert_allclose(value, expected[where], rtol=1e-6, atol=1e-6)
+        exact = on_one_device("Sgd").weights[where]
+        assert (where == "number") == np.allclose(value, exact, rtol=1e-5, atol=1e-5)
+    batch = {name: array[0] for name, array in batches().items()}
+    local = Local.params().build().start(one, state)
+    found, same = (tf.nest.flatten(p.evaluate(batch)) for p in (program, local))
+    np.testing.assert_allclose(found, same, rtol=1e-6)  # of float32 weights
+    program.load(on_one_device("Sgd"))
+    tf.nest.map_structure(np.testing.assert_array_equal, program.state(), on_one_device("Sgd"))
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Lars"])

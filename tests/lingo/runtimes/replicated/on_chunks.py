@@ -19,7 +19,13 @@ from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Program
-from tests.lingo.runtimes.mesh.test_update_sharding import CASES, learner, trained
+from tests.lingo.runtimes.mesh.test_update_sharding import (
+    CASES,
+    NUM_STEPS,
+    batches,
+    learner,
+    trained,
+)
 
 NUM_REPLICAS = 4
 
@@ -28,43 +34,68 @@ def flattened(state: TrainState) -> list[list[float]]:
     return [np.ravel(value).tolist() for value in tf.nest.flatten(state)]
 
 
-def chunk_sizes(program: Any) -> list[list[int]]:
-    """Returns the number of elements of each replica's variable of each slot."""
-    slots = tf.nest.flatten(program._variables.slots)
-    return [[copy.shape.num_elements() for copy in program._own(slot)] for slot in slots]
+def chunk_sizes(program: Any, values: Any) -> list[list[int]]:
+    """Returns the number of elements of each replica's copy, or chunk, of each variable."""
+    copies = map(program._own, tf.nest.flatten(values))
+    return [[copy.shape.num_elements() for copy in own] for own in copies]
 
 
-def skips_a_step(program: Program) -> bool:
-    """Returns whether a step of infinite gradients leaves the state as it was."""
+def num_bytes(program: Any) -> int:
+    """Returns the bytes of the variables, but the step, of all replicas together."""
+    sizes = chunk_sizes(program, program._variables._replace(step=()))
+    return 4 * sum(map(sum, sizes))
+
+
+def skips_steps(program: Program) -> bool:
+    """Returns whether steps of infinite gradients leave the state as it was."""
     before = flattened(program.state()._replace(step=0))
-    x = np.full([1, 8], 1e30, np.float32)
-    rows = np.arange(8, dtype=np.int32)[None]
-    program.train({"x": x, "weights": np.ones_like(x), "rows": rows})
+    program.train(batches() | {"x": np.full([NUM_STEPS, 8], 1e30, np.float32)})
     return before == flattened(program.state()._replace(step=0))
+
+
+def in_bfloat16() -> dict[str, Any]:
+    """Returns what replicas compute, and keep, that gather weights in bfloat16."""
+    one = learner(CASES["Sgd"])
+    runtime = Replicated.params(shard_update=True, gather_dtype="bfloat16").build()
+    replicas: Any = runtime.start(one, initial_state(one))
+    state, bytes_ = trained(replicas), [num_bytes(replicas), runtime.host_bytes(one)]
+    local = Local.params().build().start(one, state)
+    batch = {name: array[0] for name, array in batches().items()}
+    return {
+        "weights": {k: np.asarray(v).tolist() for k, v in state.weights.items()},
+        "bytes": bytes_,
+        "chunks": chunk_sizes(replicas, replicas._variables.weights),
+        "metrics": [
+            [float(value) for value in tf.nest.flatten(program.evaluate(batch))]
+            for program in (replicas, local)
+        ],
+    }
 
 
 def main() -> None:
     split_processor(NUM_REPLICAS)
-    found = {}
+    found: dict[str, Any] = {}
     only = sys.argv[1:]
     for name, optimizer in CASES.items():
         if only and name not in only:
             continue
         one = learner(optimizer)
         local = Local.params().build().start(one, initial_state(one))
-        replicas = Replicated.params(shard_update=True).build().start(one, initial_state(one))
+        runtime = Replicated.params(shard_update=True).build()
+        replicas = runtime.start(one, initial_state(one))
         states = [trained(program) for program in (local, replicas)]
         replicas.load(states[0])
         slots = [own[slot] for _, own in sorted(one.slots().items()) for slot in sorted(own)]
         found[name] = {
             "states": [flattened(state) for state in states],
             "loaded": flattened(replicas.state()) == flattened(states[0]),
-            "chunks": chunk_sizes(replicas),
+            "skips": skips_steps(replicas),
+            "bytes": [num_bytes(replicas), runtime.host_bytes(one)],
+            "chunks": chunk_sizes(replicas, replicas._variables.slots),
             "sizes": [math.prod(slot.shape) for slot in slots],
             "layers": [3 if slot.shape[:1] == (3,) else 1 for slot in slots],
         }
-    found["skips"] = skips_a_step(replicas)
-    print(json.dumps(found))
+    print(json.dumps(found | {"bfloat16": in_bfloat16()}))
 
 
 if __name__ == "__main__":

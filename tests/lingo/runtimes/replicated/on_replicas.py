@@ -32,7 +32,8 @@ from lingo.optim.adam import AdamW
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.runtime import Program, ProgramError
+from lingo.storage.shards import Shards
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tests.lingo.runtimes.replicated.on_groups import distances
@@ -40,6 +41,8 @@ from tests.lingo.runtimes.replicated.on_groups import distances
 T, V = 5, 11
 LOOPS = (1, 3, 2)
 """Steps of each call of a program."""
+
+CHUNKS = Replicated.params(shard_update=True)
 
 
 class TwoTerms(Task):
@@ -111,7 +114,17 @@ def learner(task: Params, **kwargs: Any) -> Learner:
 
 
 def flat(state: TrainState) -> list[list[float]]:
-    return [np.ravel(value).tolist() for value in tf.nest.flatten(state)]
+    """Returns all elements of a state; NaN for those that another process saves."""
+    return [np.ravel(own_elements(value)).tolist() for value in tf.nest.flatten(state)]
+
+
+def own_elements(value: Any) -> np.ndarray:
+    if not isinstance(value, Shards):
+        return np.asarray(value)
+    own = np.full(value.shape, np.nan, np.float32)
+    for index, elements in value.shards:
+        own[index] = elements
+    return own
 
 
 def started(mesh: Params, learner: Learner, batch: Any) -> Program:
@@ -158,6 +171,15 @@ def predicted(program: Program, num_examples: int) -> dict[str, Any]:
     return {name: value.tolist() for name, value in found.items()}
 
 
+def state_alone(program: Program) -> str:
+    """Returns why a process cannot return the whole state without the others."""
+    try:
+        program.state(alone=True)
+    except ProgramError as error:
+        return str(error)
+    return ""
+
+
 def copies(program: Any) -> list[list[bytes]]:
     return [[copy.numpy().tobytes() for copy in one] for one in program._copies()]
 
@@ -191,9 +213,14 @@ def on_virtual_devices() -> dict[str, Any]:
     """Three replicas against one device."""
     split_processor(3)
     found: dict[str, Any] = {}
-    meshes = {"local": Local, "replicated": Replicated, "xla": Replicated.params(xla=True)}
+    meshes = {
+        "local": Local.params(),
+        "replicated": Replicated.params(),
+        "xla": Replicated.params(xla=True),
+        "chunks": CHUNKS,
+    }
     for name, mesh in meshes.items():
-        program = started(mesh.params() if isinstance(mesh, type) else mesh, one(), two_terms)
+        program = started(mesh, one(), two_terms)
         found[f"two_terms/{name}"] = trained(program, two_terms)
         if name == "replicated":
             found["copies"] = [len(set(some)) for some in copies(program)]
@@ -203,11 +230,11 @@ def on_virtual_devices() -> dict[str, Any]:
     text = learner(language_model())
     staged = learner(pipeline(), accumulation_steps=2)
     programs = {}
-    for name in ("local", "replicated"):
-        program = started(meshes[name].params(), text, texts)
+    for name in ("local", "replicated", "chunks"):
+        program = started(meshes[name], text, texts)
         found[f"decoded/{name}"] = continued(program)
         found[f"predicted/{name}"] = [predicted(program, num) for num in (8, 2)]
-        programs[name] = started(meshes[name].params(), staged, texts)
+        programs[name] = started(meshes[name], staged, texts)
     many, before = programs["replicated"], programs["replicated"].state()
     first = flat(before)
     for name, program in programs.items():
@@ -236,9 +263,12 @@ def on_workers() -> dict[str, Any]:
             "shared": processes.share("word", "hello" if processes.is_leader else None),
             "distances": distances(Replicated.params(), 8),
         }
-        text = started(Replicated.params(), learner(language_model()), texts)
-        predictions = [predicted(text, num) for num in (7, 1)]
-        return found | {"decoded": continued(text), "predicted": predictions}
+        for name, runtime in (("replicated", Replicated.params()), ("chunks", CHUNKS)):
+            text = started(runtime, learner(language_model()), texts)
+            found[f"decoded/{name}"] = continued(text)
+            found[f"predicted/{name}"] = [predicted(text, num) for num in (7, 1)]
+        chunks = started(CHUNKS, one(), two_terms)
+        return found | {"chunks": trained(chunks, two_terms), "alone": state_alone(chunks)}
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def until_the_end(decoded: dict[str, Any]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", ["replicated", "xla"])
+@pytest.mark.parametrize("name", ["replicated", "xla", "chunks"])
 def test_seven_rows_two_denominators_clipping_and_averages_on_three_replicas(found, name):
     many, one = found[f"two_terms/{name}"], found["two_terms/local"]
     assert_close(many["state"], one["state"])
@@ -71,32 +71,36 @@ def test_seven_rows_two_denominators_clipping_and_averages_on_three_replicas(fou
     assert_close(many["metrics"], one["metrics"])
 
 
-def test_all_replicas_skip_a_step_that_is_not_finite_on_one(found):
-    report = found["two_terms/replicated"]["report"]
+@pytest.mark.parametrize("name", ["replicated", "chunks"])
+def test_all_replicas_skip_a_step_that_is_not_finite_on_one(found, name):
+    report = found[f"two_terms/{name}"]["report"]
     assert report["first_non_finite"] == found["two_terms/local"]["report"]["first_non_finite"]
     assert [step >= 0 for step in report["first_non_finite"]] == [False] * 4 + [True, False]
 
 
-def test_replicas_fill_up_their_rows_to_equal_micro_batches(found):
+@pytest.mark.parametrize("name", ["replicated", "chunks"])
+def test_replicas_fill_up_their_rows_to_equal_micro_batches(found, name):
     """Of 8 rows three replicas have 3, which they cut into two parts of four micro-batches.
 
     The model is rematerialized and has dropout.
     """
-    many, one = found["stages/replicated"], found["stages/local"]
+    many, one = found[f"stages/{name}"], found["stages/local"]
     assert_close(many["report"]["scalars"], one["report"]["scalars"], tol=1e-5)
     assert_close(many["metrics"], one["metrics"], tol=1e-5)
     assert_close(many["state"], one["state"], tol=1e-4)  # Adam divides by what is nearly zero
 
 
-def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(found):
-    many, one = found["decoded/replicated"], found["decoded/local"]
+@pytest.mark.parametrize("name", ["replicated", "chunks"])
+def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(found, name):
+    many, one = found[f"decoded/{name}"], found["decoded/local"]
     for num in ("4", "1"):
         assert many[num]["tokens"] == one[num]["tokens"]
         assert_close(until_the_end(many[num]), until_the_end(one[num]), tol=1e-5)
 
 
-def test_predictions_are_those_of_one_device_also_of_fewer_examples_than_replicas(found):
-    for many, one in zip(found["predicted/replicated"], found["predicted/local"], strict=True):
+@pytest.mark.parametrize("name", ["replicated", "chunks"])
+def test_predictions_are_those_of_one_device_also_of_fewer_examples_than_replicas(found, name):
+    for many, one in zip(found[f"predicted/{name}"], found["predicted/local"], strict=True):
         assert many.keys() == one.keys() == {"tokens", "log_probs", "target_log_probs", "weights"}
         assert many["tokens"] == one["tokens"]
         assert_close(many["target_log_probs"], one["target_log_probs"], 1e-5)
@@ -127,16 +131,39 @@ def test_two_processes_compute_what_one_device_does(workers, found):
     assert_close(workers[0]["two_terms"]["metrics"], found["two_terms/local"]["metrics"])
 
 
-def test_each_feeds_its_rows_and_has_all_texts(workers):
+def test_two_processes_that_update_chunks_save_each_element_of_slots_once(workers, found):
+    first, second = (one["chunks"] for one in workers)
+    whole = []
+    for here, there in zip(first["state"], second["state"], strict=True):
+        own, other = np.isfinite(here), np.isfinite(there)
+        assert (own & other).all() or (own != other).all()
+        whole.append(np.where(own, here, there).tolist())
+    assert np.isnan(np.concatenate(first["state"])).any()  # neither has the whole state
+    assert_close(whole, found["two_terms/local"]["state"])
+    for one in (first, second):
+        assert_close(one["metrics"], found["two_terms/local"]["metrics"])
+
+
+def test_a_process_that_has_chunks_does_not_return_the_state_alone(workers):
+    assert [one["alone"] for one in workers] == [
+        "parts of the state are in other processes only"
+    ] * 2
+
+
+@pytest.mark.parametrize("name", ["replicated", "chunks"])
+def test_each_feeds_its_rows_and_has_all_texts(workers, name):
     assert [one["rows"] for one in workers] == [[0, 4], [4, 7]]
-    assert workers[0]["decoded"] == workers[1]["decoded"]
-    assert np.shape(workers[0]["decoded"]["4"]["tokens"])[:2] == (4, 2)
-    assert np.shape(workers[0]["decoded"]["1"]["tokens"])[:2] == (1, 2)
+    decoded = [one[f"decoded/{name}"] for one in workers]
+    assert decoded[0] == decoded[1] == workers[0]["decoded/replicated"]
+    assert np.shape(decoded[0]["4"]["tokens"])[:2] == (4, 2)
+    assert np.shape(decoded[0]["1"]["tokens"])[:2] == (1, 2)
 
 
-def test_each_has_all_predictions(workers):
-    assert workers[0]["predicted"] == workers[1]["predicted"]
-    assert [np.shape(one["tokens"]) for one in workers[0]["predicted"]] == [(7, 5), (1, 5)]
+@pytest.mark.parametrize("name", ["replicated", "chunks"])
+def test_each_has_all_predictions(workers, name):
+    predicted = [one[f"predicted/{name}"] for one in workers]
+    assert predicted[0] == predicted[1] == workers[0]["predicted/replicated"]
+    assert [np.shape(one["tokens"]) for one in predicted[0]] == [(7, 5), (1, 5)]
 
 
 def test_a_group_of_the_examples_of_both_is_normalized_as_numpy_does(workers):

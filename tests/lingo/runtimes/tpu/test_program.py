@@ -23,8 +23,13 @@ NUM_STEPS = 3
 
 
 @pytest.fixture
-def built(experiment: Callable[..., Params], text: str) -> Experiment:
-    mesh = TpuMesh.params(data=2, model=4, shard_update=True)
+def gather_dtype() -> str:
+    return "float32"
+
+
+@pytest.fixture
+def built(experiment: Callable[..., Params], text: str, gather_dtype: str) -> Experiment:
+    mesh = TpuMesh.params(data=2, model=4, shard_update=True, gather_dtype=gather_dtype)
     return experiment(text).set(runtime=mesh).build()
 
 
@@ -54,6 +59,7 @@ def devices(op: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(found.tile_assignment_dimensions), tuple(found.tile_assignment_devices)
 
 
+@pytest.mark.parametrize("gather_dtype", ["float32", "bfloat16"])
 def test_every_tensor_of_the_state_is_read_and_written_in_parts(program, built):
     graph, layout = traced(program, built), built.runtime.layout(built.learner)
     slots = {(k, n): s for k, slots in layout.slots.items() for n, s in slots.items()}
@@ -71,6 +77,9 @@ def test_every_tensor_of_the_state_is_read_and_written_in_parts(program, built):
     ]
     found = [devices(op) for op in handles]
     assert sorted(f for f in found if f[0]) == sorted(wanted)
+    if program._place.keeps_parts:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="TPUPartitionedInputV2"):
+            program.evaluate(built.eval_inputs["same"].batch(0))
 
 
 def test_each_core_is_fed_its_rows(program, built):

@@ -6,26 +6,26 @@ import math
 import numpy as np
 import pytest
 
-from lingo.mesh.flat import Flat, flat, read_rows, split_rows
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import tiles
 from lingo.mesh.topology import topology
+from lingo.mesh.weight_rows import WeightRows, read_rows, split_rows, weight_rows
 
 MESH = topology({"data": 4, "model": 2})
 CASES = [
-    Flat(shape, parts, 4)
+    WeightRows(shape, parts, 4)
     for shape in [(7, 5), (10,), (2, 3, 7), (1, 3)]
     for parts in itertools.product(*([1, 2] for _ in shape))
 ]
 
 
-def whole_rows(value: np.ndarray, rows: Flat) -> np.ndarray:
+def whole_rows(value: np.ndarray, rows: WeightRows) -> np.ndarray:
     """Returns weights [2, ...] in rows, by slow NumPy."""
     padded = np.zeros(
         [2, *(p * n for p, n in zip(rows.parts, rows.part_shape, strict=True))], np.float32
     )
     padded[tuple(map(slice, value.shape))] = value
-    found = np.zeros([2, rows.num_rows, rows.row], np.float32)
+    found = np.zeros([2, rows.num_rows, rows.row_size], np.float32)
     for number, part in enumerate(np.ndindex(*rows.parts)):
         index = [slice(i * n, (i + 1) * n) for i, n in zip(part, rows.part_shape, strict=True)]
         elements = padded[(slice(None), *index)].reshape(2, -1)
@@ -38,7 +38,7 @@ def test_chunks_are_read_and_put_back_as_boxes_of_the_weight(rows):
     value = np.arange(1, 1 + 2 * math.prod(rows.shape), dtype=np.float32).reshape(2, *rows.shape)
     expected, back = whole_rows(value, rows), np.zeros_like(value)
     for part, chunk in itertools.product(range(rows.num_rows), range(4)):
-        columns = slice(chunk * rows.chunk, (chunk + 1) * rows.chunk)
+        columns = slice(chunk * rows.chunk_size, (chunk + 1) * rows.chunk_size)
         index = (slice(0, 2), slice(part, part + 1), columns)
         found = read_rows(value, index, rows)
         np.testing.assert_array_equal(found, expected[index])
@@ -49,7 +49,7 @@ def test_chunks_are_read_and_put_back_as_boxes_of_the_weight(rows):
 
 
 def test_a_chunk_is_as_few_boxes_as_its_ends_allow():
-    rows = Flat((4, 5, 6), (1, 1, 1), 2)
+    rows = WeightRows((4, 5, 6), (1, 1, 1), 2)
     assert [box.where for box in rows.boxes(0, 7, 100)] == [
         (slice(0, 1), slice(1, 2), slice(1, 6)),
         (slice(0, 1), slice(2, 5), slice(0, 6)),
@@ -67,9 +67,9 @@ def test_the_split_of_rows_is_that_of_an_array_of_parts_and_columns():
     assert split.part_shape((3, 7, 5), MESH) == (3, 1, 6)  # a quarter of 7 * 3, rounded up
     assert split.padded_shape((3, 7, 5), MESH) == (3, 2, 24)
     assert split.part_size((3, 7, 5), MESH) == 18
-    assert flat((3, 7, 5), split, MESH) == Flat((7, 5), (1, 2), 4)
+    assert weight_rows((3, 7, 5), split, MESH) == WeightRows((7, 5), (1, 2), 4)
     assert tiles(split, MESH).tile_assignment_dimensions == (1, 2, 4)
 
 
 def test_a_split_without_rows_has_none():
-    assert flat((7, 5), Split(((), ("model",))), MESH) is None
+    assert weight_rows((7, 5), Split(((), ("model",))), MESH) is None

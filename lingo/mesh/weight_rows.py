@@ -29,7 +29,7 @@ Ranges = tuple[tuple[int, int], ...]
 """(start, stop) along each axis."""
 
 
-class FlatBox(NamedTuple):
+class RowBox(NamedTuple):
     """A box of a weight whose elements are next to each other in a row."""
 
     start: int  # in the row
@@ -42,7 +42,7 @@ class FlatBox(NamedTuple):
         return tuple(slice(0, along.stop - along.start) for along in self.where)
 
 
-class Flat(NamedTuple):
+class WeightRows(NamedTuple):
     """How the elements of one weight are arranged as [P, C]."""
 
     shape: tuple[int, ...]  # of the weight, without stacked axes
@@ -60,21 +60,21 @@ class Flat(NamedTuple):
         return math.prod(self.parts)
 
     @property
-    def chunk(self) -> int:
+    def chunk_size(self) -> int:
         """Number of elements of a row on each device."""
         return -(-math.prod(self.part_shape) // self.num_chunks)
 
     @property
-    def row(self) -> int:
+    def row_size(self) -> int:
         """C."""
-        return self.num_chunks * self.chunk
+        return self.num_chunks * self.chunk_size
 
     @property
     def is_padded(self) -> bool:
         """Whether there are zeros that are not elements of the weight."""
-        return self.num_rows * self.row > math.prod(self.shape)
+        return self.num_rows * self.row_size > math.prod(self.shape)
 
-    def boxes(self, part: int, start: int, stop: int) -> Iterator[FlatBox]:
+    def boxes(self, part: int, start: int, stop: int) -> Iterator[RowBox]:
         """Yields the boxes of the weight, in order, that columns `start`..`stop` of a row have."""
         sizes = self.part_shape
         coordinates = np.unravel_index(part, self.parts)
@@ -87,19 +87,19 @@ class Flat(NamedTuple):
                 for i, (a, b), n in zip(first, ranges, self.shape, strict=True)
             )
             if all(along.start < along.stop for along in index):
-                yield FlatBox(place, shape, index)
+                yield RowBox(place, shape, index)
             place += math.prod(shape)
 
 
-def flat(shape: Sequence[int], split: Split, mesh: Topology) -> Flat | None:
+def weight_rows(shape: Sequence[int], split: Split, mesh: Topology) -> WeightRows | None:
     """Returns the rows of each weight in a tensor [*stacked axes, ...]; None without rows."""
-    if not split.flat:
+    if not split.row_axes:
         return None
     num = split.num_stacked
-    return Flat(tuple(shape[num:]), split.parts(mesh)[num:], mesh.size(split.flat))
+    return WeightRows(tuple(shape[num:]), split.parts(mesh)[num:], mesh.size(split.row_axes))
 
 
-def read_rows(value: Any, index: Index, rows: Flat) -> np.ndarray:
+def read_rows(value: Any, index: Index, rows: WeightRows) -> np.ndarray:
     """Returns some elements of weights in rows, float32 with the shape of an index.
 
     `value` is [*stacked axes, ...], perhaps an object that is read slice by slice; `index` has a
@@ -112,7 +112,7 @@ def read_rows(value: Any, index: Index, rows: Flat) -> np.ndarray:
 
 
 def split_rows(
-    chunk: np.ndarray, index: Index, rows: Flat, shape: Sequence[int]
+    chunk: np.ndarray, index: Index, rows: WeightRows, shape: Sequence[int]
 ) -> Iterator[tuple[Index, np.ndarray]]:
     """Yields the boxes [*stacked axes, ...] of weights that a part of their rows has.
 

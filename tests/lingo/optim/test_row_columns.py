@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.mesh.flat import Flat, read_rows
+from lingo.mesh.weight_rows import WeightRows, read_rows
 from lingo.optim.adafactor import Adafactor
 from lingo.optim.adam import Adam
 from lingo.optim.by_path import ByPath, Frozen
-from lingo.optim.flat_part import FlatPart, flatten, unflatten
 from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.optimizer import Update, Weight, weight_norm
+from lingo.optim.row_columns import RowColumns, flatten, unflatten
 
 SHAPE, NAMES = (2, 3, 7, 5), ("l/0/w", "l/1/w")
-ROWS = [Flat(SHAPE[1:], (1, 1, 1), 4), Flat(SHAPE[1:], (1, 2, 2), 4)]
+ROWS = [WeightRows(SHAPE[1:], (1, 1, 1), 4), WeightRows(SHAPE[1:], (1, 2, 2), 4)]
 CASES = {
     "Adafactor": Adafactor.params(learning_rate=0.1, beta1=0.5),
     "ByPath": ByPath.params(
@@ -31,7 +31,7 @@ def draw(seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_are_those_of_numpy_and_back(rows):
-    value, every = draw(0), (slice(0, 2), slice(0, rows.num_rows), slice(0, rows.row))
+    value, every = draw(0), (slice(0, 2), slice(0, rows.num_rows), slice(0, rows.row_size))
     found = flatten(tf.constant(value), rows)
     np.testing.assert_array_equal(found, read_rows(value, every, rows))
     np.testing.assert_array_equal(unflatten(found, rows), value)
@@ -41,8 +41,9 @@ def test_rows_are_those_of_numpy_and_back(rows):
 @pytest.mark.parametrize("rows", ROWS)
 def test_coordinates_find_each_element_in_the_weight(rows, start):
     columns, value = slice(start, start + 9), draw(0)
-    indices, is_element = FlatPart(rows, 9, start=start).coordinates()
-    found = np.where(is_element, value[0][tuple(i.numpy() for i in indices)], 0.0)
+    part = RowColumns(rows, 9, first=start)
+    indices = tuple(i.numpy() for i in part.coordinates())
+    found = part.without_padding(tf.constant(value[0][indices]))
     expected = read_rows(value, (slice(0, 1), slice(0, rows.num_rows), columns), rows)[0]
     np.testing.assert_array_equal(found, expected)
 
@@ -51,7 +52,7 @@ def test_coordinates_find_each_element_in_the_weight(rows, start):
 @pytest.mark.parametrize("name", CASES)
 def test_an_update_in_rows_is_that_of_the_weight(name, rows):
     weight, optimizer = Weight("l/[0:2]/w", NAMES, SHAPE, 1), CASES[name].build()
-    in_rows = weight._replace(part=FlatPart(rows, rows.row))
+    in_rows = weight._replace(row_columns=RowColumns(rows, rows.row_size))
     slots = {
         k: tf.fill(slot.shape, np.float32(slot.fill)) for k, slot in optimizer.slots(weight).items()
     }
@@ -65,7 +66,7 @@ def test_an_update_in_rows_is_that_of_the_weight(name, rows):
         flat_value, flat_slots = optimizer.update(
             Update(in_rows, flat_value, flat_gradient, flat_slots, step, rates)
         )
-        flat_value = in_rows.part.without_padding(flat_value)
+        flat_value = in_rows.row_columns.without_padding(flat_value)
     np.testing.assert_allclose(unflatten(flat_value, rows), value, rtol=1e-6, atol=1e-6)
     for k, slot in slots.items():
         found = unflatten(flat_slots[k], rows) if is_whole[k] else flat_slots[k]
@@ -74,15 +75,15 @@ def test_an_update_in_rows_is_that_of_the_weight(name, rows):
 
 def test_a_norm_leaves_out_what_is_no_element():
     rows = ROWS[1]
-    weight = Weight("l/[0:2]/w", NAMES, SHAPE, 1, FlatPart(rows, rows.row))
-    ones = tf.ones([2, rows.num_rows, rows.row])
+    weight = Weight("l/[0:2]/w", NAMES, SHAPE, 1, RowColumns(rows, rows.row_size))
+    ones = tf.ones([2, rows.num_rows, rows.row_size])
     np.testing.assert_allclose(weight_norm(weight, ones), np.full([2, 1, 1], np.sqrt(105)))
 
 
 def test_adam_moves_zeros_at_the_ends_nowhere():
     rows = ROWS[0]
-    zeros = tf.zeros([2, 1, rows.row])
-    weight = Weight("l/[0:2]/w", NAMES, SHAPE, 1, FlatPart(rows, rows.row))
+    zeros = tf.zeros([2, 1, rows.row_size])
+    weight = Weight("l/[0:2]/w", NAMES, SHAPE, 1, RowColumns(rows, rows.row_size))
     adam = Adam.params(learning_rate=0.1).build()
     new = adam.update(Update(weight, zeros, zeros, {"m": zeros, "v": zeros}, 0, adam.rates(0)))
     np.testing.assert_array_equal(new.value, zeros)

@@ -1,0 +1,101 @@
+"""A weight in rows, as an optimizer gets it where devices update equal chunks of every row.
+
+An optimizer that treats each element by itself needs nothing of this. One that adds up over a
+weight does so by `RowColumns.total`, and without the zeros at the ends of rows.
+
+Axes: P parts of a weight, each a row; C columns of the rows that the tensors have, all or a chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lingo.config.lazy import tf
+from lingo.mesh.weight_rows import WeightRows
+
+
+def _identity(value: tf.Tensor) -> tf.Tensor:
+    return value
+
+
+class RowColumns(NamedTuple):
+    """Which columns of a weight's rows the tensors of an update have, [*stacked axes, P, C].
+
+    By default all: then a partitioner splits them over devices, and no sum needs a word.
+    """
+
+    rows: WeightRows
+    num_columns: int  # C
+    first: Any = 0  # index of the first of them in the row, an integer or int32 scalar
+    # Adds up tensors of any shape over the devices that have the other columns.
+    total: Callable[[tf.Tensor], tf.Tensor] = _identity
+
+    def coordinates(self) -> list[tf.Tensor]:
+        """Returns the index of each element along each axis of the weight, int32 [P, C].
+
+        For zeros at the ends of rows and of uneven parts it is that of the last element.
+        """
+        return [
+            tf.minimum(self._indices(axis), size - 1) for axis, size in enumerate(self.rows.shape)
+        ]
+
+    def without_padding(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns x, [*stacked axes, P, C], with zeros where no element of the weight is."""
+        rows = self.rows
+        if not rows.is_padded:
+            return x
+        is_element = self._column() < math.prod(rows.part_shape)
+        for axis, (n, size, num) in enumerate(
+            zip(rows.shape, rows.part_shape, rows.parts, strict=True)
+        ):
+            if n < size * num:  # the last part along this axis ends with zeros
+                is_element &= self._indices(axis) < n
+        return tf.where(is_element, x, 0.0)
+
+    def _column(self) -> tf.Tensor:
+        """Returns the index of each element in its row, int32 [1, C]."""
+        return self.first + tf.range(self.num_columns)[None]
+
+    def _indices(self, axis: int) -> tf.Tensor:
+        """Returns the index of each element along an axis, int32 [P, C]: past its end for zeros."""
+        sizes, parts = self.rows.part_shape, self.rows.parts
+        row: tf.Tensor = tf.range(self.rows.num_rows)[:, None]
+        part = tf.math.floormod(row // math.prod(parts[axis + 1 :]), parts[axis])
+        inside = tf.math.floormod(self._column() // math.prod(sizes[axis + 1 :]), sizes[axis])
+        return part * sizes[axis] + inside
+
+
+def flatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
+    """Returns weights [*stacked axes, ...] of any type in rows, [*stacked axes, P, C], C all."""
+    num_stacked, sizes, parts = len(x.shape) - len(rows.shape), rows.part_shape, rows.parts
+    lead = x.shape[:num_stacked]
+    missing = [p * k - n for n, p, k in zip(rows.shape, parts, sizes, strict=True)]
+    if any(missing):
+        x = tf.pad(x, [(0, 0)] * num_stacked + [(0, n) for n in missing])
+    if rows.num_rows > 1:
+        x = tf.reshape(x, [*lead, *itertools.chain(*zip(parts, sizes, strict=True))])
+        x = tf.transpose(x, _order(num_stacked, len(sizes)))
+    x = tf.reshape(x, [*lead, rows.num_rows, math.prod(sizes)])
+    return tf.pad(x, [(0, 0)] * (num_stacked + 1) + [(0, rows.row_size - math.prod(sizes))])
+
+
+def unflatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
+    """Returns weights [*stacked axes, ...] of any type from all of their rows, of `flatten`."""
+    num_stacked, sizes, parts = len(x.shape) - 2, rows.part_shape, rows.parts
+    lead = x.shape[:num_stacked]
+    x = x[(*[slice(None)] * (num_stacked + 1), slice(math.prod(sizes)))]
+    if rows.num_rows > 1:
+        x = tf.reshape(x, [*lead, *parts, *sizes])
+        order = _order(num_stacked, len(sizes))
+        x = tf.transpose(x, sorted(range(len(order)), key=order.__getitem__))
+    x = tf.reshape(x, [*lead, *(p * k for p, k in zip(parts, sizes, strict=True))])
+    return x[(*[slice(None)] * num_stacked, *map(slice, rows.shape))]
+
+
+def _order(num_stacked: int, rank: int) -> list[int]:
+    """Returns the permutation from part and place along each axis to all parts, all places."""
+    first = range(num_stacked, num_stacked + 2 * rank)
+    return [*range(num_stacked), *first[::2], *first[1::2]]
