@@ -53,7 +53,13 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
-from lingo.layers.vision.amoebanet_cell import NormalCell, ReductionCell
+from lingo.layers.vision.amoebanet_cell import (
+    NormalCell,
+    NormalCellB,
+    ReductionCell,
+    ReductionCellB,
+)
+from lingo.layers.vision.auxiliary_head import AuxiliaryHead
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.botnet import AttentionBlock, AttentionNorm
 from lingo.layers.vision.conv import Conv2D
@@ -74,7 +80,7 @@ from lingo.layers.vision.lenet import ConvPool
 from lingo.layers.vision.patch_embedding import PatchEmbedding
 from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
-from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 from lingo.layers.vision.resize import Resize
 from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
@@ -95,6 +101,7 @@ __all__ = [
     "Attention",
     "AttentionBlock",
     "AttentionNorm",
+    "AuxiliaryHead",
     "AveragePool",
     "BasicBlock",
     "BatchNorm",
@@ -150,6 +157,7 @@ __all__ = [
     "MoE",
     "Norm",
     "NormalCell",
+    "NormalCellB",
     "NtkScaling",
     "PassiveAsymQDomain",
     "PatchEmbedding",
@@ -162,6 +170,7 @@ __all__ = [
     "Quantized",
     "RecurrentLayer",
     "ReductionCell",
+    "ReductionCellB",
     "RelativeBias",
     "ReluConvNorm",
     "Remat",
@@ -172,6 +181,7 @@ __all__ = [
     "RotaryScaling",
     "Router",
     "SeparableConv2D",
+    "SeparableUnit",
     "SinusoidImagePositions",
     "SinusoidPositions",
     "SoftmaxHead",

@@ -1,13 +1,14 @@
-"""AmoebaNet-D, the convolutional network that GPipe was measured on."""
+"""AmoebaNet-D and AmoebaNet-B, the convolutional networks that GPipe was measured on."""
 
 from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import Digits, ImageInput
-from lingo.layers import BatchNorm, Chain
+from lingo.layers import AuxiliaryHead, BatchNorm, Chain
 from lingo.layers.vision.amoebanet import amoebanet
-from lingo.optim import Cosine, Momentum, RmsProp, Warmup
+from lingo.optim import Cosine, Exponential, Momentum, RmsProp, Warmup
+from params.image.imagenet import imagenet_experiment, imagenet_steps
 from tasks.image.task import ImageClassification
 
 IMAGENET = (224, 224, 3)
@@ -47,6 +48,85 @@ def amoebanet_d(num_layers: int = 18, num_filters: int = 208):
         max_steps=100_000,
     )
     cfg.all(BatchNorm).set(decay=0.99)
+    return cfg
+
+
+@experiment
+def amoebanet_b(
+    num_layers: int = 18,
+    num_filters: int = 512,
+    image_size: int = 480,
+    batch_size: int = 128,
+    folder: str | None = None,
+):
+    """AmoebaNet-B (18, 512) (Huang et al. 2019, sec. 4); 569,311,312 weights, 9,257,704 auxiliary.
+
+    There it has 557 M weights, sees images of 480 x 480 in 4 stages, and reaches 84.4 % on
+    ImageNet. Options are those of the authors' implementation for TPUs (an auxiliary head of weight
+    0.4, paths kept with probability 0.7, label smoothing of 0.1, RMSProp), except that paths are
+    dropped by depth, not by time, and for the batch size, from 32, by which the learning rate
+    grows. ImageNet is not here: see `params/image/imagenet.py`. It was not trained here.
+
+    lingo show --exp=image.amoebanet.amoebanet_b --pipeline \\
+        --set='Chain=PipelinedChain(num_stages=4, num_micro_batches=16)'
+    """
+    layers = amoebanet(
+        num_layers=num_layers,
+        num_filters=num_filters,
+        num_classes=NUM_CLASSES,
+        version="B",
+        drop_path_rate=0.3,
+        dropout_rate=0.5,
+        auxiliary_image=(image_size, image_size),
+    )
+    fall = Exponential.params(num_steps=imagenet_steps(2.4, batch_size=batch_size), decay_rate=0.97)
+    optimizer = RmsProp.params(
+        learning_rate=0.015 * batch_size / 32,
+        momentum=0.9,
+        epsilon=1.0,
+        weight_decay=4e-5,
+        max_grad_norm=10.0,
+        ema_decay=0.9999,
+        schedule=Warmup.params(num_steps=imagenet_steps(3, batch_size=batch_size), then=fall),
+    )
+    cfg = imagenet_experiment(
+        layers,
+        batch_size=batch_size,
+        folder=folder,
+        size=image_size,
+        optimizer=optimizer,
+        max_steps=imagenet_steps(100, batch_size=batch_size),
+        label_smoothing=0.1,
+    )
+    cfg.evaluate.weights = "ema"
+    cfg.all(BatchNorm).set(decay=0.9997)
+    return cfg
+
+
+@experiment
+def digits_b(num_layers: int = 3, num_filters: int = 16):
+    """AmoebaNet-B with auxiliary head and dropped paths on digits of 16 x 16; 135,684 weights.
+
+    After 400 steps, 25,600 images: 98.5 % of 334 held-out digits are right, 99.1 and 98.8 % with
+    seeds 1 and 2. `pip install 'lingo-tf[data]'`
+
+    lingo train --exp=image.amoebanet.digits_b --logdir=runs/digits_b
+    """
+    size = 16
+    cfg = digits(num_layers, num_filters)
+    layers = amoebanet(
+        num_layers=num_layers,
+        num_filters=num_filters,
+        num_classes=Digits.num_classes,
+        channels=1,
+        version="B",
+        small_images=True,
+        drop_path_rate=0.1,
+        auxiliary_image=(size, size),
+    )
+    cfg.task.model = Chain.params(layers=layers)
+    cfg.all(ImageInput).set(enlarged_to=(size, size, 1))
+    cfg.all(AuxiliaryHead).set(widths=(32, 64))
     return cfg
 
 

@@ -16,6 +16,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from lingo.layers.stacks.micro_batches import first_shape
 from lingo.layers.vision.split_image import annotate_image
 from lingo.learner.task import Batch, Task
 from lingo.metrics.classification import confusion, top_k_accuracy
@@ -28,6 +29,9 @@ from lingo.ops.losses import shares_cross_entropy, token_losses
 from tasks.image.levels import Levels, check_levels, normalize_levels
 from tasks.image.offers import check_offers
 
+AUXILIARY = "auxiliary_cross_entropy"
+"""The loss term of auxiliary heads."""
+
 
 class ImageClassification(Task):
     """Cross-entropy of the class of an image, averaged over the images of the whole batch.
@@ -35,7 +39,8 @@ class ImageClassification(Task):
     Levels of uint8 images are scaled to 0..1; then the model sees (image - mean) / std. Images of
     weight 0 are ignored. Label smoothing affects training only (Szegedy et al. 2016, sec. 7).
     Labels are numbers of classes, or, of mixed images, shares of classes, which are smoothed
-    likewise.
+    likewise. A model may return a tuple: its logits, and those of auxiliary heads, whose
+    cross-entropies are added in training.
 
     Metrics are the plain cross-entropy, the accuracy, which is the fraction of images whose largest
     logit is that of the right class, and, of more than 5 classes, `top5`, the fraction whose class
@@ -54,12 +59,13 @@ class ImageClassification(Task):
     std: Levels = 1.0  # likewise, their standard deviation
     flip_rate: float = 0.0  # probability that training sees a mirror image, made in the step
     label_smoothing: float = 0.0  # part of a label's probability that goes to all classes alike
+    auxiliary_weight: float = 0.4  # of the cross-entropy of each auxiliary head that the model has
     confusion: bool = False  # evaluations count (label, prediction): precision, recall, a picture
 
     def check(self) -> None:
         p = self.p
         ranges.check_fraction(p, "label_smoothing", "flip_rate")
-        ranges.check_positive(p, "std")
+        ranges.check_positive(p, "std", "auxiliary_weight")
         for field in ("mean", "std"):
             check_levels(field, getattr(p, field), p.image_shape)
         if len(p.class_names) > p.num_classes:
@@ -71,7 +77,7 @@ class ImageClassification(Task):
         p = self.p
         self.model = p.model.build()
         if not self.model.declares_late:
-            self._check_logits(self.model.output_shape([1, *p.image_shape]))
+            self._check_logits(first_shape(self.model.output_shape([1, *p.image_shape])))
 
     def check_input(self, offers: Mapping[str, Any]) -> None:
         p, wanted = self.p, "ImageInput, or another with images"
@@ -81,10 +87,17 @@ class ImageClassification(Task):
         return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
-        losses = self._cross_entropy(
-            self._logits(batch), batch["labels"], smoothing=self.p.label_smoothing
-        )
-        return {"cross_entropy": tf.reduce_sum(losses * batch["weights"])}
+        def total(logits: tf.Tensor) -> tf.Tensor:
+            smoothing = self.p.label_smoothing
+            losses = self._cross_entropy(logits, batch["labels"], smoothing=smoothing)
+            return tf.reduce_sum(losses * batch["weights"])
+
+        logits, *others = self._all_logits(batch)
+        auxiliary = {AUXILIARY: tf.add_n([total(other) for other in others])} if others else {}
+        return {"cross_entropy": total(logits)} | auxiliary
+
+    def coefficients(self) -> dict[str, float]:
+        return {AUXILIARY: self.p.auxiliary_weight}
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         logits, weights = self._logits(batch), batch["weights"]
@@ -154,11 +167,16 @@ class ImageClassification(Task):
 
     def _logits(self, batch: Batch) -> tf.Tensor:
         """Returns the logits of a batch's images, [B, K], any float type."""
+        return self._all_logits(batch)[0]
+
+    def _all_logits(self, batch: Batch) -> list[tf.Tensor]:
+        """Returns the logits of a batch's images, and those of auxiliary heads: [B, K] each."""
         images = self._flip(batch["images"])
         images = normalize_levels(images, mean=self.p.mean, std=self.p.std)
-        logits = self.model(annotate_image(images))
-        self._check_logits(logits.shape)
-        return logits
+        results = tf.nest.flatten(self.model(annotate_image(images)))
+        for logits in results:
+            self._check_logits(logits.shape)
+        return results
 
     def _flip(self, images: tf.Tensor) -> tf.Tensor:
         """Returns images [B, H, W, C], in training each mirrored or not by its own random key."""

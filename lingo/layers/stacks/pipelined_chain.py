@@ -1,12 +1,10 @@
-"""Different layers as a pipeline: contiguous stages of about equal cost, unrolled, one per device.
+"""Different layers as a pipeline: contiguous stages of about equal cost, one per device.
 
     stages        = the optimal partition of the layers (lingo.mesh.pipeline.partition)
     micro-batches = split_microbatches(batch), as for `Pipeline`
-    for tick, stage, micro-batch = tick - stage:       # all forward, then all backward (GPipe)
-        x[micro-batch] = stage(x[micro-batch])         # only x is stored; the rest is recomputed
+    the loop of lingo.ops.stage_loop: all forward, then all backward (GPipe)
 
-The program has a copy of the computation for each stage and micro-batch, as layers that differ
-cannot share a loop like those of `Pipeline`.
+The program has one copy of the computation of each layer, for any number of micro-batches.
 
 Axes: B batch, M micro-batches, K stages.
 """
@@ -14,14 +12,13 @@ Axes: B batch, M micro-batches, K stages.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.layer import Layer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import (
     examples_together,
@@ -30,9 +27,9 @@ from lingo.layers.stacks.micro_batches import (
     micro_batch_shape,
     split_microbatches,
 )
-from lingo.layers.wrap.remat import recompute
 from lingo.mesh.pipeline.partition import partition
 from lingo.ops.device import on_device
+from lingo.ops.stage_loop import Stage, run_stages
 
 
 class PipelinedChain(Chain):
@@ -75,18 +72,30 @@ class PipelinedChain(Chain):
                 with on_device(call.devices.get(layer.path)):
                     x = layer(x)
             return x
+        x = tf.nest.map_structure(tf.convert_to_tensor, x)
         shape = micro_batch_shape(self, _shape(x))
         together = examples_together([self], first_shape(shape))
-        parts, rows = _parts(x, num, together), _parts(call.rows, num, together)
-        stages = [self.layers[layers.start : layers.stop] for layers in self._stages(shape)]
-        values = [call.of(layers) for layers in stages]
-        for tick in range(num + len(stages) - 1):
-            for k, layers in enumerate(stages):
-                if 0 <= (i := tick - k) < num:
-                    more = i < num - 1
-                    parts[i], passed = _run_stage(layers, values[k], parts[i], rows[i], more=more)
-                    values[k] = {**values[k], "weights": passed}
-        return tf.nest.map_structure(lambda *v: merge_microbatches(tf.stack(v), together), *parts)
+        stages = [self._stage(layers, call) for layers in self._stages(shape)]
+        parts = tf.nest.map_structure(partial(split_microbatches, num=num, together=together), x)
+        rows = {} if call.rows is None else {"rows": split_microbatches(call.rows, num, together)}
+        y, sides = run_stages(stages, parts, rows)
+        for stage, sums in zip(stages, sides, strict=True):
+            with on_device(stage.device):
+                call.sides.add(sums)
+        return tf.nest.map_structure(partial(merge_microbatches, together=together), y)
+
+    def _stage(self, layers: range, call: context.Call) -> Stage:
+        """Returns the stage of some layers, on the device that the context assigns to them."""
+        mine = self.layers[layers.start : layers.stop]
+
+        def compute(weights: Any, x: Any, inputs: Any) -> tuple[Any, Any]:
+            inner = call.derive(weights=weights, **inputs)
+            with context.enter_call(inner):
+                for layer in mine:
+                    x = layer(x)
+            return x, inner.sides.additive_fields() | inner.sides.per_layer_fields()
+
+        return Stage(compute, call.of(mine)["weights"], call.devices.get(mine[0].path))
 
     def _stages(self, shape: Any) -> list[range]:
         """Returns the layers of each stage: as the context's `devices` assigns them, or by cost."""
@@ -98,42 +107,6 @@ class PipelinedChain(Chain):
             range(len(self.layers)), key=lambda i: devices[self.layers[i].path]
         )
         return [range(min(run), max(run) + 1) for run in (list(run) for _, run in runs)]
-
-
-def _run_stage(
-    layers: Sequence[Layer], values: Any, x: Any, rows: tf.Tensor | None, *, more: bool
-) -> tuple[Any, Any]:
-    """Computes a stage on a micro-batch; its gradient recomputes it.
-
-    The weights pass through the stage to the next micro-batch, if there is one `more`. So their
-    gradients are summed on the stage's device, one micro-batch after the other, with at most two of
-    them in memory. Returns the output of the stage, and the weights for the next micro-batch.
-    """
-    call = context.current()
-    device = call.devices.get(layers[0].path)
-
-    def body(values: Any, x: Any, rows: tf.Tensor | None) -> Any:
-        inner = call.derive(rows=rows, **values)
-        with context.enter_call(inner):
-            for layer in layers:
-                x = layer(x)
-        passed = values["weights"] if more else {}
-        return x, inner.sides.additive_fields() | inner.sides.per_layer_fields(), passed
-
-    y, sides, passed = recompute(body, values, x, rows, device=device)
-    with on_device(device):
-        call.sides.add(sides)
-    return y, passed
-
-
-def _parts(x: Any, num: int, together: int) -> list[Any]:
-    """Splits a batch, [B, ...] or a structure of those, into M micro-batches; None into None."""
-    if x is None:
-        return [None] * num
-    parts = tf.nest.map_structure(
-        lambda v: split_microbatches(tf.convert_to_tensor(v), num, together), x
-    )
-    return [tf.nest.map_structure(lambda v, i=i: v[i], parts) for i in range(num)]
 
 
 def _shape(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""AmoebaNet-D (Real et al. 2019) at the sizes of GPipe's experiments.
+"""AmoebaNet-B and AmoebaNet-D (Real et al. 2019) at the sizes of GPipe's experiments.
 
     Chain.params(layers=amoebanet(num_layers=18, num_filters=208, num_classes=1000))
 
@@ -9,12 +9,25 @@ Axes: B batch, H height, W width, C channels.
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
+from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
-from lingo.layers.vision.amoebanet_cell import Cell, NormalCell, Pair, ReductionCell, Shape
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.vision.amoebanet_cell import (
+    Cell,
+    NormalCell,
+    NormalCellB,
+    Pair,
+    ReductionCell,
+    ReductionCellB,
+    Shape,
+)
+from lingo.layers.vision.auxiliary_head import AuxiliaryHead
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 
@@ -52,23 +65,38 @@ class AmoebaNetHead(Layer):
 
     dim: int  # channels of what the last cell returns
     num_classes: int  # number of labels
+    dropout_rate: float = 0.0  # of the mean
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    def check(self) -> None:
+        check_rate("dropout_rate", self.p.dropout_rate)
 
     def setup(self) -> None:
         self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
 
-    def __call__(self, pair: Pair) -> tf.Tensor:
-        """Returns logits [B, num_classes] of the first of the pair, the last cell's result."""
-        x, _ = pair
-        return self.linear(tf.reduce_mean(x, axis=[1, 2]))
+    def __call__(self, pair: Pair) -> Any:
+        """Returns logits [B, num_classes] of the first of the pair, the last cell's result.
 
-    def output_shape(self, shape: tuple[Shape, Shape]) -> tuple[int, ...]:
-        """Returns the shape of the logits for the shapes of the pair."""
-        return (shape[0][0], self.p.num_classes)
+        If logits of auxiliary heads follow the pair, it returns a tuple: its own, and those.
+        """
+        x, _, *others = pair
+        mean = dropout(self, tf.reduce_mean(x, axis=[1, 2]), rate=self.p.dropout_rate)
+        logits = self.linear(mean)
+        return (logits, *others) if others else logits
 
-    def flops(self, shape: tuple[Shape, Shape]) -> int:
+    def output_shape(self, shape: tuple[Shape, ...]) -> Any:
+        """Returns the shape of the logits for the shapes of the pair; a tuple for several."""
+        x, _, *others = shape
+        own = (x[0], self.p.num_classes)
+        return (own, *others) if others else own
+
+    def flops(self, shape: tuple[Shape, ...]) -> int:
         batch, *_, channels = shape[0]
         return self.linear.flops([batch, channels])
+
+
+Version = Literal["B", "D"]
+"""Which cells evolution found."""
 
 
 def amoebanet(
@@ -77,19 +105,28 @@ def amoebanet(
     num_filters: int,
     num_classes: int,
     channels: int = 3,
+    version: Version = "D",
     small_images: bool = False,
+    drop_path_rate: float = 0.0,
+    dropout_rate: float = 0.0,
+    auxiliary_image: tuple[int, int] | None = None,
 ) -> list[Params]:
-    """Returns the layers of an AmoebaNet-D (L, D), in order: from images [B, H, W, C] to logits.
+    """Returns the layers of an AmoebaNet (L, D), in order: from images [B, H, W, C] to logits.
 
     They are the stem, three groups of L / 3 normal cells with a reduction cell between groups, and
-    the head. Every reduction doubles the filters. Number of weights with 1000 classes, here and as
-    published (Huang et al. 2019, table 1):
+    the head. Every reduction doubles the filters. Number of weights of AmoebaNet-D with 1000
+    classes, here and as published (Huang et al. 2019, table 1):
 
         (L, D)       (18, 208)    (18, 416)    (18, 544)      (36, 544)      (72, 512)
         here        81,505,540  319,024,120  542,734,840  1,055,832,376  1,844,858,344
         published         82 M        318 M        542 M         1.05 B          1.8 B
 
     The paper rounds the first and truncates the third and fourth; the second is 319.0 M here.
+    AmoebaNet-B (18, 512) has 560,053,608, published are 557 M (sec. 4), without an auxiliary head,
+    which adds 9,257,704 for images of 480 x 480. The 3 M are 0.5 %, and nothing that may be counted
+    or not explains them: scales and offsets of norms are 0.5 M, a stem of 32 channels, as in the
+    authors' implementation for TPUs, saves 0.1 M.
+
     Raises ParamError if L is not a multiple of 3, or D is not a multiple of 4.
 
     Args:
@@ -97,28 +134,55 @@ def amoebanet(
         num_filters: D, the filters of the first normal cells.
         num_classes: number of labels.
         channels: C, the channels of the images.
+        version: which cells.
         small_images: whether the stem has D filters and no reductions, for images of a few pixels.
             The stem for ImageNet is a convolution of stride 2 to D / 4 channels, then two reduction
             cells.
+        drop_path_rate: cell i of n, from i = 1, drops operations with the probability
+            drop_path_rate * i / n (Zoph et al. 2018, which also raises it during training).
+        dropout_rate: of the head.
+        auxiliary_image: H, W of the images, if the second group ends with an auxiliary head, whose
+            size depends on them; None: there is none.
     """
     if num_layers < 3 or num_layers % 3:
         raise ParamError(f"{num_layers=} is not a multiple of 3: there are three groups of cells")
     if num_filters < 4 or num_filters % 4:
         raise ParamError(f"{num_filters=} is not a multiple of 4, as bottlenecks and stem need")
-    group: list[type[Cell]] = [NormalCell] * (num_layers // 3)
+    normal, reduction = CELLS[version]
+    group: list[type[Cell]] = [normal] * (num_layers // 3)
     if small_images:
         width, stem, stride = num_filters, [], 1
     else:
-        width, stem, stride = num_filters // 4, [ReductionCell, ReductionCell], 2
-    layers = [AmoebaNetStem.params(dim=channels, output_dim=width, stride=stride)]
+        width, stem, stride = num_filters // 4, [reduction, reduction], 2
+    layers: list[Params] = [AmoebaNetStem.params(dim=channels, output_dim=width, stride=stride)]
     dim, before_dim, after_reduction = width, width, False
-    for cell in [*stem, *group, ReductionCell, *group, ReductionCell, *group]:
+    cells = [*stem, *group, reduction, *group, reduction, *group]
+    for i, cell in enumerate(cells, 1):
         width *= cell.stride
         layers.append(
             cell.params(
-                dim=dim, before_dim=before_dim, num_filters=width, after_reduction=after_reduction
+                dim=dim,
+                before_dim=before_dim,
+                num_filters=width,
+                after_reduction=after_reduction,
+                drop_path_rate=drop_path_rate * i / len(cells),
             )
         )
         dim, before_dim = width * len(cell.genotype.result), dim
-        after_reduction = cell is ReductionCell
-    return [*layers, AmoebaNetHead.params(dim=dim, num_classes=num_classes)]
+        after_reduction = cell is reduction
+    layers.append(AmoebaNetHead.params(dim=dim, num_classes=num_classes, dropout_rate=dropout_rate))
+    if auxiliary_image is not None:
+        where = len(layers) - 2 - len(group)  # before the last reduction
+        before = Chain.params(layers=layers[:where]).build()
+        shape: Any = before.output_shape((1, *auxiliary_image, channels))
+        _, *image, dim = shape[0]
+        head = AuxiliaryHead.params(dim=dim, image=tuple(image), num_classes=num_classes)
+        layers.insert(where, head)
+    return layers
+
+
+CELLS: dict[Version, tuple[type[Cell], type[Cell]]] = {
+    "B": (NormalCellB, ReductionCellB),
+    "D": (NormalCell, ReductionCell),
+}
+"""Normal and reduction cells."""

@@ -1,4 +1,4 @@
-"""The cells of AmoebaNet-D, found by evolution (Real et al. 2019).
+"""The cells of AmoebaNet-B and AmoebaNet-D, found by evolution (Real et al. 2019).
 
 A cell takes the results of the two cells before it, x and `before`, and computes five more nodes,
 each the sum of two operations on earlier nodes; some of the nodes form its result:
@@ -6,12 +6,13 @@ each the sum of two operations on earlier nodes; some of the nodes form its resu
     node 0   x, projected to the cell's width by a convolution
     node 1   before, likewise
     node i   operation(node) + operation(node)
-    result   nodes concatenated along channels; a cell of width F returns 4 F or 3 F channels
+    result   nodes concatenated along channels; a cell of width F returns 2 F to 4 F channels
 
-A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline. The
-graph of operations is torchgpipe's, which follows the authors' implementation for TPUs: the normal
-cell returns nodes 0, 3, 4 and 6 (Real et al. have 4, 5 and 6), as only this gives the model sizes
-of GPipe's table 1. Unlike torchgpipe, 3x3 max pooling takes the maximum, not the mean, and SAME
+A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline; what
+follows a pair, such as the logits of an `AuxiliaryHead`, it passes on. The graphs of operations are
+those of the authors' implementation for TPUs, which torchgpipe follows: normal cells return nodes
+0, 3, 4 and 6 (Real et al. have 4, 5 and 6 for D), as only this gives GPipe's model sizes. Unlike
+torchgpipe, 3x3 max pooling takes the maximum, not the mean, and SAME
 padding adds to the end of an image first, as in TensorFlow.
 
 Axes: B batch, H height, W width, C channels.
@@ -23,17 +24,28 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.lazy import tf
+from lingo.layers.dropout import check_rate
 from lingo.layers.layer import Layer
 from lingo.layers.vision.pool import AveragePool, MaxPool
-from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm
+from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
+from lingo.layers.vision.stochastic_depth import StochasticDepth
 
 Operation = Literal[
-    "none", "max_pool_2x2", "max_pool_3x3", "avg_pool_3x3", "conv_1x1", "conv_3x3", "conv_1x7_7x1"
+    "none",
+    "max_pool_2x2",
+    "max_pool_3x3",
+    "avg_pool_3x3",
+    "conv_1x1",
+    "conv_3x3",
+    "conv_1x7_7x1",
+    "separable_3x3",
+    "dilated_separable_5x5",
 ]
-"""An operation between two nodes. Convolutions larger than 1x1 have a quarter of the width."""
+"""An operation between two nodes. Convolutions larger than 1x1 that mix channels have a quarter of
+the width; separable ones come in twos."""
 
 Shape = Sequence[int]  # [B, H, W, C]
-Pair = tuple[Any, Any]  # tensors [B, H, W, C]: a result, and the x it was computed from
+Pair = tuple[Any, ...]  # tensors [B, H, W, C]: a result, the x it was computed from; others
 
 
 class Edge(NamedTuple):
@@ -50,6 +62,26 @@ class Genotype(NamedTuple):
     result: tuple[int, ...]  # the nodes that a cell returns
 
 
+NORMAL_B = Genotype(
+    sums=(
+        (Edge(1, "conv_1x1"), Edge(1, "max_pool_3x3")),
+        (Edge(0, "separable_3x3"), Edge(1, "none")),
+        (Edge(1, "conv_1x1"), Edge(0, "separable_3x3")),
+        (Edge(2, "conv_1x1"), Edge(2, "none")),
+        (Edge(1, "avg_pool_3x3"), Edge(5, "conv_1x1")),
+    ),
+    result=(0, 3, 4, 6),
+)
+REDUCTION_B = Genotype(
+    sums=(
+        (Edge(0, "max_pool_2x2"), Edge(0, "max_pool_3x3")),
+        (Edge(1, "conv_3x3"), Edge(2, "none")),
+        (Edge(2, "dilated_separable_5x5"), Edge(2, "max_pool_3x3")),
+        (Edge(1, "separable_3x3"), Edge(3, "none")),
+        (Edge(4, "avg_pool_3x3"), Edge(3, "conv_1x1")),
+    ),
+    result=(5, 6),
+)
 NORMAL = Genotype(
     sums=(
         (Edge(1, "conv_1x1"), Edge(1, "max_pool_3x3")),
@@ -73,7 +105,7 @@ REDUCTION = Genotype(
 
 
 class Cell(Layer, interface=True):
-    """A cell of AmoebaNet-D. It takes and returns a pair, (result, x)."""
+    """A cell of AmoebaNet. It takes and returns a pair, (result, x)."""
 
     dim: int  # channels of x
     before_dim: int  # channels of `before`
@@ -83,9 +115,15 @@ class Cell(Layer, interface=True):
     reduction: FactorizedReduction = FactorizedReduction  # of `before`, after a reduction
     max_pool: MaxPool = MaxPool
     average_pool: AveragePool = AveragePool
+    separable: SeparableUnit = SeparableUnit
+    drop_path_rate: float = 0.0  # probability that an operation gives zeros, for an example
+    drop_path: StochasticDepth = StochasticDepth
 
     genotype: ClassVar[Genotype]  # the architecture
     stride: ClassVar[int]  # of operations on nodes 0 and 1
+
+    def check(self) -> None:
+        check_rate("drop_path_rate", self.p.drop_path_rate)
 
     def setup(self) -> None:
         p = self.p
@@ -101,6 +139,10 @@ class Cell(Layer, interface=True):
             for i, edge in enumerate(edges)
             if (layer := self._operation(edge)) is not None
         }
+        self.drop_paths = {
+            where: p.drop_path.build(rate=p.drop_path_rate)
+            for where in (self.operations if p.drop_path_rate else ())
+        }
 
     def __call__(self, pair: Pair) -> Pair:
         """Returns the result [B, H, W, C''], half as high and wide from a reduction cell, and x.
@@ -108,21 +150,29 @@ class Cell(Layer, interface=True):
         The pair is x [B, H, W, C] and `before` [B, H, W, C'], any float type; `before` has twice
         the height and width `after_reduction`.
         """
-        x, before = (tf.cast(state, self.p.dtype) for state in pair)
+        x, before, *others = pair
+        x, before = tf.cast(x, self.p.dtype), tf.cast(before, self.p.dtype)
         nodes = [self.squeeze(x), self.align(before) if self.align else before]
-        for edges in self._sums():
-            left, right = (layer(nodes[node]) if layer else nodes[node] for node, layer in edges)
+        for node, edges in enumerate(self.genotype.sums, 2):
+            left, right = (
+                self._compute(f"{node}_{i}", nodes[edge.node]) for i, edge in enumerate(edges)
+            )
             nodes.append(left + right)
-        return tf.concat([nodes[i] for i in self.genotype.result], axis=-1), x
+        return tf.concat([nodes[i] for i in self.genotype.result], axis=-1), x, *others
 
-    def output_shape(self, shape: tuple[Shape, Shape]) -> tuple[Shape, Shape]:
+    def _compute(self, where: str, x: tf.Tensor) -> tf.Tensor:
+        """Computes the operation of an edge, if it has any; in training it may be dropped."""
+        y = self.operations[where](x) if where in self.operations else x
+        return self.drop_paths[where](y) if where in self.drop_paths else y
+
+    def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Returns the shapes of the result and of x for the shapes of x and `before`."""
-        x, _ = shape
+        x, _, *others = shape
         *front, channels = self._node_shapes(shape)[-1]
-        return (*front, channels * len(self.genotype.result)), tuple(x)
+        return (*front, channels * len(self.genotype.result)), tuple(x), *others
 
-    def flops(self, shape: tuple[Shape, Shape]) -> int:
-        x, before = shape
+    def flops(self, shape: tuple[Shape, ...]) -> int:
+        x, before, *_ = shape
         nodes = self._node_shapes(shape)
         total = self.squeeze.flops(x) + (self.align.flops(before) if self.align else 0)
         for edges in self._sums():
@@ -148,14 +198,20 @@ class Cell(Layer, interface=True):
                 return p.unit.build(**convolve, narrow=[(3, 3)])
             case "conv_1x7_7x1":
                 return p.unit.build(**convolve, narrow=[(1, 7), (7, 1)])
+            case "separable_3x3":
+                return p.separable.build(dim=p.num_filters, kernel=(3, 3), stride=stride)
+            case "dilated_separable_5x5":
+                return p.separable.build(
+                    dim=p.num_filters, kernel=(5, 5), stride=stride, dilation=2
+                )
 
     def _sums(self) -> Iterator[list[tuple[int, Layer | None]]]:
         """Yields the two edges of each of the nodes 2, 3, ...: input node and layer."""
         for node, edges in enumerate(self.genotype.sums, 2):
             yield [(e.node, self.operations.get(f"{node}_{i}")) for i, e in enumerate(edges)]
 
-    def _node_shapes(self, shape: tuple[Shape, Shape]) -> list[Shape]:
-        x, before = shape
+    def _node_shapes(self, shape: tuple[Shape, ...]) -> list[Shape]:
+        x, before, *_ = shape
         nodes = [self.squeeze.output_shape(x)]
         nodes.append(self.align.output_shape(before) if self.align else tuple(before))
         for (node, layer), _ in self._sums():
@@ -164,14 +220,28 @@ class Cell(Layer, interface=True):
 
 
 class NormalCell(Cell):
-    """A cell that keeps height and width; its result has 4 * num_filters channels."""
+    """A cell of AmoebaNet-D that keeps height and width, with 4 * num_filters channels."""
 
     genotype = NORMAL
     stride = 1
 
 
 class ReductionCell(Cell):
-    """A cell that halves height and width; its result has 3 * num_filters channels."""
+    """A cell of AmoebaNet-D that halves height and width, with 3 * num_filters channels."""
 
     genotype = REDUCTION
+    stride = 2
+
+
+class NormalCellB(Cell):
+    """A cell of AmoebaNet-B that keeps height and width, with 4 * num_filters channels."""
+
+    genotype = NORMAL_B
+    stride = 1
+
+
+class ReductionCellB(Cell):
+    """A cell of AmoebaNet-B that halves height and width, with 2 * num_filters channels."""
+
+    genotype = REDUCTION_B
     stride = 2

@@ -13,6 +13,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.depthwise_conv import SeparableConv2D
 
 NARROWING = 4  # the width of a bottleneck over the width of its middle
 
@@ -71,6 +72,42 @@ class ReluConvNorm(Layer):
             total += conv.flops(shape)
             shape = conv.output_shape(shape)
         return total
+
+
+class SeparableUnit(Layer):
+    """ReLU, separable convolution and normalization, twice; only the first has the stride."""
+
+    dim: int  # channels of input and output
+    kernel: tuple[int, int] = (3, 3)  # height and width of the windows
+    stride: int = 1  # how many times smaller the result is
+    dilation: int = 1  # from one position of a window to the next, in windows without a stride
+    conv: SeparableConv2D = SeparableConv2D
+    norm: Norm = BatchNorm
+
+    def setup(self) -> None:
+        p = self.p
+        shape = {"dim": p.dim, "output_dim": p.dim, "kernel": p.kernel}
+        self.convs = [
+            p.conv.build(**shape, stride=stride, dilation=p.dilation if stride == 1 else 1)
+            for stride in (p.stride, 1)
+        ]
+        self.norms = [p.norm.build(dim=p.dim) for _ in self.convs]
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', C], in the layer's dtype, for images x [B, H, W, C]."""
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(conv(tf.nn.relu(x)))
+        return x
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for an input of shape [B, H, W, C]."""
+        for conv in self.convs:
+            shape = conv.output_shape(shape)
+        return tuple(shape)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        first, second = self.convs
+        return first.flops(shape) + second.flops(first.output_shape(shape))
 
 
 class FactorizedReduction(Layer):

@@ -121,6 +121,7 @@ MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
 IMAGES = {"x": floats(B, 6, 5, D)}
 VOLUMES = {"x": floats(B, 4, 3, 2, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
+STATE = {"state": PAIR["pair"]}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
 NETWORK = [
@@ -154,6 +155,9 @@ CASES: dict[type[Layer], Case] = {
     nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
     nn.AttentionBlock: Case(
         smooth(nn.AttentionBlock.params(dim=D, output_dim=16, stride=2, image=(6, 5))), IMAGES
+    ),
+    nn.AuxiliaryHead: Case(
+        smooth(nn.AuxiliaryHead.params(dim=D, image=(6, 5), num_classes=3, widths=(8, 16))), STATE
     ),
     nn.AttentionNorm: Case(
         smooth(nn.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
@@ -242,6 +246,7 @@ CASES: dict[type[Layer], Case] = {
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
+    nn.NormalCellB: Case(smooth(nn.NormalCellB.params(**CELL, drop_path_rate=0.2)), SAME_SIZE),
     ObjectDetection: Case(
         ObjectDetection.params(model=DETECTOR, num_classes=3, image_shape=(6, 5, 1)),
         {"batch": SCENES},
@@ -275,6 +280,7 @@ CASES: dict[type[Layer], Case] = {
         method="bias",
     ),
     nn.ReductionCell: Case(smooth(nn.ReductionCell.params(**CELL, after_reduction=True)), PAIR),
+    nn.ReductionCellB: Case(smooth(nn.ReductionCellB.params(**CELL, after_reduction=True)), PAIR),
     nn.ReluConvNorm: Case(nn.ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES),
     nn.Quantized: stacked(nn.Quantized.params(layer=EXPERT.copy().set(dim=D))),
     Remat: stacked(Remat.params(layer=EXPERT.copy().set(dim=D))),
@@ -297,6 +303,7 @@ CASES: dict[type[Layer], Case] = {
         {"batch": {**VOXELS, "weights": np.ones(B, "f")}},
         method="loss",
     ),
+    nn.SeparableUnit: Case(smooth(nn.SeparableUnit.params(dim=D, stride=2)), IMAGES),
     nn.SeparableConv2D: Case(
         nn.SeparableConv2D.params(dim=D, output_dim=4, dilation=2, use_bias=True), IMAGES
     ),

@@ -155,7 +155,8 @@ def placed(program: Any, built: Any) -> dict[str, list[Any]]:
     Returns:
         `stood`, [name, shape, device] of each tensor that something takes; `sent`, [name, shape] of
         each that goes from one device to another. A shape is None where the step's graph does not
-        have the tensor: of control edges, and of what is inside conditions.
+        have the tensor: of control edges, and of what is inside conditions. `functions`, for
+        each function that the step's graph calls: the devices of all calls.
     """
     shapes = {
         f"{op.name}:{i}": value.shape.as_list()
@@ -182,7 +183,11 @@ def placed(program: Any, built: Any) -> dict[str, list[Any]]:
         if node.op == "_Send" and len(ends) == 2:
             name = node.input[0] if ":" in node.input[0] else f"{node.input[0]}:0"
             sent.append([name, shapes.get(name)])
-    return {"stood": stood, "sent": sent}
+    called: dict[str, list[int]] = {}
+    for node in nodes:
+        if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
+            called.setdefault(node.attr["f"].func.name, []).append(devices[node.name])
+    return {"stood": stood, "sent": sent, "functions": [*called.values()]}
 
 
 def variables(program: Any) -> dict[str, list[Any]]:

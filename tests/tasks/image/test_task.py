@@ -70,6 +70,28 @@ def test_the_loss_is_the_cross_entropy_with_smoothed_labels(smoothing: float) ->
     assert call("loss_denominators")["cross_entropy"] == 4
 
 
+class Twice(Pixels):
+    """Pixels, and an auxiliary head that knows nothing."""
+
+    def __call__(self, x: Any) -> Any:
+        return super().__call__(x), tf.zeros([B, K])
+
+    def output_shape(self, shape: Any) -> Any:
+        return (super().output_shape(shape),) * 2
+
+
+def test_auxiliary_heads_have_a_loss_of_their_own_weight_and_predict_nothing() -> None:
+    plain, found = call("loss"), call("loss", model=Twice)
+    np.testing.assert_allclose(found["cross_entropy"], plain["cross_entropy"])
+    expected = BATCH["weights"].sum() * np.log(K)
+    np.testing.assert_allclose(found["auxiliary_cross_entropy"], expected, rtol=1e-6)
+    built = task(model=Twice, auxiliary_weight=0.3).build()
+    assert built.coefficients() == {"auxiliary_cross_entropy": 0.3}
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, call("predict", model=Twice), call("predict")
+    )
+
+
 def test_predictions_are_logits_and_the_likeliest_labels() -> None:
     found = call("predict")
     np.testing.assert_array_equal(found["logits"], LOGITS.astype("f"))

@@ -6,6 +6,7 @@ Axes: B batch, D width.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,49 @@ def test_rows_are_split_into_micro_batches_as_those_of_a_pipeline_are() -> None:
 def test_stages_that_cannot_be_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ParamError, match=message):
         chain(PipelinedChain, **fields).build()
+
+
+def traced(num_micro_batches: int, devices: Mapping[str, str]) -> tuple[int, int]:
+    """Returns the operations of a step with gradient: outside of functions, and inside."""
+    fields = {"num_stages": 2, "num_micro_batches": num_micro_batches}
+    layer = chain(PipelinedChain, **fields).build()
+    weights = {k: tf.constant(initial_value(s, 1)) for k, s in layer.weights().items()}
+    states = {k: tf.zeros(s.shape) for k, s in layer.states().items()}
+    call = {"state": states, "training": True, "key": random.root_key(3), "devices": devices}
+
+    @tf.function(autograph=False)
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            inputs = tf.constant(X), tf.zeros([B])
+            (y, passed), _ = context.apply(
+                layer, weights, inputs, call={"rows": tf.range(B), **call}
+            )
+            loss = tf.reduce_sum(y) + tf.reduce_sum(passed)
+        return tape.gradient(loss, weights)
+
+    graph = step.get_concrete_function().graph.as_graph_def()
+    return len(graph.node), sum(len(f.node_def) for f in graph.library.function)
+
+
+def test_the_program_does_not_grow_with_the_number_of_micro_batches() -> None:
+    assert traced(2, {}) == traced(8, {})
+
+
+def test_with_devices_the_program_grows_by_a_few_operations_for_a_stage_and_micro_batch() -> None:
+    layers = chain().build().layers
+    devices = {layer.path: f"CPU:{i // 3}" for i, layer in enumerate(layers)}
+    (few, inside), (many, inside_many) = traced(2, devices), traced(8, devices)
+    assert inside == inside_many
+    assert 0 < many - few <= 6 * 2 * 20, "20 for each of two stages and 6 more micro-batches"
+
+
+def test_with_devices_it_computes_the_same() -> None:
+    """All are one device here, but the loop over micro-batches is not a loop of the program."""
+    params = chain(PipelinedChain, num_stages=2, num_micro_batches=4)
+    devices = dict.fromkeys((layer.path for layer in params.build().layers[:3]), "CPU:0")
+    devices |= dict.fromkeys((layer.path for layer in params.build().layers[3:]), "/CPU:0")
+    expected, found = results(params), results(params, devices=devices)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6, err_msg=name)

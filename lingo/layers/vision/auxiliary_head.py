@@ -1,0 +1,63 @@
+"""A second head in the middle of a network, whose loss trains what comes before it.
+
+Axes: B batch, H height, W width, C channels, K classes.
+"""
+
+from __future__ import annotations
+
+from lingo.config.lazy import tf
+from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
+from lingo.layers.norm import Norm
+from lingo.layers.vision.amoebanet_cell import Pair, Shape
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.pool import AveragePool
+
+
+class AuxiliaryHead(Layer):
+    """Adds logits of the first of several tensors to these (Szegedy et al. 2015, sec. 5).
+
+    A ReLU, the mean of 5x5 windows, a 1x1 convolution, another with a window as large as the image,
+    and a linear map; both convolutions are followed by a normalization and a ReLU, as in the
+    authors' implementation of AmoebaNet. Sizes are fixed, because the last window is.
+    """
+
+    dim: int  # channels of the first tensor
+    image: tuple[int, int]  # its height and width, at least 5
+    num_classes: int  # K, number of labels
+    widths: tuple[int, int] = (128, 768)  # channels of the two convolutions
+    pool: AveragePool = AveragePool.params(window=(5, 5), stride=3, padding="VALID")
+    conv: Conv2D = Conv2D
+    norm: Norm = BatchNorm
+    linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    def setup(self) -> None:
+        p = self.p
+        self.pool = p.pool.build()
+        _, *window, _ = self.pool.output_shape([1, *p.image, p.dim])
+        narrow, wide = p.widths
+        self.convs = [
+            p.conv.build(dim=p.dim, output_dim=narrow, kernel=(1, 1)),
+            p.conv.build(dim=narrow, output_dim=wide, kernel=tuple(window), padding="VALID"),
+        ]
+        self.norms = [p.norm.build(dim=width) for width in p.widths]
+        self.linear = p.linear.build(dim=wide, output_dim=p.num_classes)
+
+    def __call__(self, state: Pair) -> Pair:
+        """Returns a tuple, [B, H, W, C] and any others, with logits, [B, K], at its end."""
+        y = self.pool(tf.nn.relu(tf.cast(state[0], self.p.dtype)))
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            y = tf.nn.relu(norm(conv(y)))
+        return *state, self.linear(y[:, 0, 0])
+
+    def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
+        """Returns the shapes of the tensors and of the logits."""
+        return *shape, (shape[0][0], self.p.num_classes)
+
+    def flops(self, shape: tuple[Shape, ...]) -> int:
+        x, total = self.pool.output_shape(shape[0]), 0
+        for conv in self.convs:
+            total += conv.flops(x)
+            x = conv.output_shape(x)
+        return total + self.linear.flops([x[0], x[-1]])

@@ -1,0 +1,294 @@
+"""Stages that compute micro-batches one after the other in a loop, and the gradient of that loop.
+
+    for m in 0, ..., M - 1:             # as many at once as there are stages
+        for k in 0, ..., K - 1:         # on the device of stage k
+            wait until stage k is done with micro-batch m - 1
+            inputs[k][m] = x
+            x, sums = stage k of x
+            total[k] += sums
+        y[m] = x
+
+    for m in M - 1, ..., 0:             # the gradient
+        for k in K - 1, ..., 0:         # on the device of stage k
+            wait until stage k is done with micro-batch m + 1
+            dx, dweights = gradient of stage k, computed again from inputs[k][m]
+            total[k] += dweights
+
+A `tf.while_loop` starts an iteration before earlier ones have ended, and each device does what is
+ready (Yu et al. 2018). So the stages of different iterations compute in parallel, in the order of
+GPipe, though the program has one copy of each stage, for any number of micro-batches.
+
+If stages have devices, the loop is unrolled, because TensorFlow puts what a loop passes to the next
+iteration on one device. Each stage then is two functions, which the program calls M times.
+
+Axes: M micro-batches, K stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from lingo.config.lazy import tf
+from lingo.ops.device import on_device
+from lingo.ops.scan import output_specs
+from lingo.ops.scope import gradient_scope
+
+
+class Stage(NamedTuple):
+    """A stage of a pipeline."""
+
+    # (weights, x, inputs) -> (y, sums); structures of tensors, those of sums are of float types
+    compute: Callable[[Any, Any, Any], tuple[Any, Any]]
+    weights: Any  # structure of float tensors
+    device: str | None = None  # None: TensorFlow chooses
+
+
+def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[Any]]:
+    """Passes micro-batches through stages.
+
+    The gradient keeps what stages take, and computes the rest again (Huang et al. 2019, sec. 2.3).
+    It flows to weights and to float tensors of `x`, not to others that stages use. It is None for
+    weights that a stage does not use.
+
+    Args:
+        stages: K of them; each takes what the one before returns.
+        x: what the first stage takes, a structure of [M, ...] tensors.
+        inputs: more that every stage takes, a structure of [M, ...] tensors.
+
+    Returns:
+        What the last stage returns, [M, ...], and for each stage its sums over micro-batches.
+
+    >>> double = Stage(lambda w, x, _: (w * x, {"total": tf.reduce_sum(x)}), tf.constant(2.0))
+    >>> y, sums = run_stages([double, double], tf.constant([[1.0], [2.0], [3.0]]), ())
+    >>> y.numpy().ravel(), [float(s["total"]) for s in sums]
+    (array([ 4.,  8., 12.], dtype=float32), [6.0, 12.0])
+    """
+    x = tf.nest.map_structure(tf.convert_to_tensor, x)
+    loop = _Loop(stages, x, inputs)
+    # As arguments of one custom gradient, all weights would be copied to one device. So each stage
+    # has a number instead: its gradient is that of the weights.
+    found: list[Any] = [()] * len(stages)
+    numbers = [_number(stage, found, k) for k, stage in enumerate(stages)]
+
+    @tf.custom_gradient
+    def forward(*tensors: tf.Tensor) -> Any:
+        scope, first = gradient_scope(), tf.nest.pack_sequence_as(x, tensors[: -len(stages)])
+        y, sums, arrays = loop.forward(first)
+
+        def backward(*gradients: tf.Tensor) -> Any:
+            dy, dsums = tf.nest.pack_sequence_as((y, sums), gradients)
+            with tf.name_scope(scope):
+                dx, found[:] = loop.backward(first, arrays, dy, dsums)
+            return [*dx, *[tf.zeros([])] * len(stages)]
+
+        return tf.nest.flatten((y, sums)), backward
+
+    results = forward(*tf.nest.flatten(x), *numbers)
+    return tf.nest.pack_sequence_as((loop.specs[-1], loop.sums), results)
+
+
+def _number(stage: Stage, found: Sequence[Any], k: int) -> tf.Tensor:
+    """Returns 0.0; its gradient by the weights of stage k is `found[k]`."""
+
+    @tf.custom_gradient
+    def number(*weights: tf.Tensor) -> Any:
+        return tf.zeros([]), lambda _: found[k]
+
+    with on_device(stage.device):
+        weights = tf.nest.flatten(stage.weights)
+        return number(*weights) if weights else tf.zeros([])
+
+
+class _Loop:
+    """The loop and its gradient."""
+
+    def __init__(self, stages: Sequence[Stage], x: Any, inputs: Any) -> None:
+        self.stages, self.inputs = stages, inputs
+        self.num: Any = tf.nest.flatten(x)[0].shape[0]  # M
+        self.devices = [stage.device for stage in stages]
+        first, more = (
+            tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), v)
+            for v in (x, inputs)
+        )
+        self.specs: list[Any] = [first]  # of what passes between stages, K + 1
+        self.sums: list[Any] = []  # specs of the sums of each stage
+        for compute, weights, _ in stages:
+            y, sums = output_specs(compute, weights, self.specs[-1], more)
+            self.specs.append(y)
+            self.sums.append(sums)
+
+    def forward(self, x: Any) -> tuple[Any, list[Any], list[Any]]:
+        """Returns y, [M, ...], the sums, and arrays of what each stage but the first takes."""
+        takers = [*self.devices[1:], self.devices[-1]]  # the last has the result
+        arrays = [self._arrays(*pair) for pair in zip(self.specs[1:], takers, strict=True)]
+        sums = [_zeros(*pair) for pair in zip(self.sums, self.devices, strict=True)]
+        steps = [self._function(stage, partial(_compute, stage.compute)) for stage in self.stages]
+
+        def iterate(m: Any, counts: Any, arrays: Any, sums: Any) -> Any:
+            counts, arrays, sums, y = [*counts], [*arrays], [*sums], None
+            for k, stage in enumerate(self.stages):
+                with on_device(stage.device):
+                    i = counts[k]
+                    inputs = _read(self.inputs, i)
+                    y, sums[k], counts[k] = steps[k](
+                        i, sums[k], stage.weights, y if k else _read(x, i), inputs
+                    )
+                with on_device(takers[k]):
+                    arrays[k] = _write(arrays[k], i, y)
+            return m + 1, counts, arrays, sums
+
+        arrays, sums = self._repeat(iterate, 0, arrays, sums)
+        with on_device(takers[-1]):
+            return tf.nest.map_structure(lambda a: a.stack(), arrays[-1]), sums, arrays[:-1]
+
+    def backward(
+        self, x: Any, arrays: Sequence[Any], dy: Any, dsums: Sequence[Any]
+    ) -> tuple[list[Any], list[list[Any]]]:
+        """Returns gradients: of flat x, [M, ...], None for integers; of the weights of each stage.
+
+        `dy`, [M, ...], and `dsums` are those of what `forward` returns.
+        """
+        weights = [tf.nest.flatten(stage.weights) for stage in self.stages]
+        totals = [_zeros(*pair) for pair in zip(weights, self.devices, strict=True)]
+        used: list[set[int]] = [set() for _ in self.stages]
+        pairs = [*zip(self.stages, used, strict=True)]
+        steps = [self._function(s, partial(_differentiate, s.compute, u)) for s, u in pairs]
+        dx = self._arrays(_floats(self.specs[0]), self.devices[0])
+        dy = _floats(dy, self.specs[-1])
+
+        def iterate(m: Any, counts: Any, totals: Any, dx: Any) -> Any:
+            counts, totals, i = [*counts], [*totals], counts[0]
+            with on_device(self.devices[-1]):
+                gradients = _read(dy, counts[-1])
+            for k, stage in reversed([*enumerate(self.stages)]):
+                with on_device(stage.device):
+                    i = counts[k]
+                    taken = _take(arrays[k - 1], i) if k else _read(x, i)
+                    inputs = _read(self.inputs, i)
+                    gradients, totals[k], counts[k] = steps[k](
+                        i, totals[k], stage.weights, taken, inputs, gradients, dsums[k]
+                    )
+            with on_device(self.devices[0]):
+                return m + 1, counts, totals, _write(dx, i, gradients)
+
+        totals, dx = self._repeat(iterate, self.num - 1, totals, dx)
+        with on_device(self.devices[0]):
+            stacked = iter([a.stack() for a in dx])
+        of_x = [next(stacked) if v.dtype.is_floating else None for v in tf.nest.flatten(x)]
+        of_weights = [
+            [total if j in used[k] else None for j, total in enumerate(totals[k])]
+            for k in range(len(totals))
+        ]
+        return of_x, of_weights
+
+    def _function(self, stage: Stage, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a step as a function that the program has once, if its stage has a device."""
+        if stage.device is None or tf.executing_eagerly():
+            return step
+        # inlined, it would be copied into the program that runs for each call
+        return tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
+
+    def _repeat(self, iterate: Callable[..., Any], first: int, *carry: Any) -> Any:
+        """Runs the loop; each stage counts its micro-batches, from `first`, and waits for that."""
+        carry = ([_constant(first, device) for device in self.devices], *carry)
+        if self.devices[0] is None:
+            _, _, *carry = tf.while_loop(
+                lambda m, *_: m < self.num,
+                iterate,
+                (tf.constant(0), *carry),
+                parallel_iterations=len(self.stages),
+            )
+            return carry
+        # TensorFlow puts what a loop passes on to the next iteration on one device
+        for _ in range(self.num):
+            _, *carry = iterate(0, *carry)
+        return carry[1:]
+
+    def _arrays(self, specs: Any, device: str | None) -> Any:
+        """Returns empty arrays of M tensors on a device."""
+        options = {"size": self.num, "clear_after_read": False}
+        with on_device(device):
+            return tf.nest.map_structure(
+                lambda s: tf.TensorArray(s.dtype, element_shape=s.shape, **options), specs
+            )
+
+
+def _compute(
+    compute: Any, i: tf.Tensor, total: Any, weights: Any, x: Any, inputs: Any
+) -> tuple[Any, Any, tf.Tensor]:
+    """Computes a stage; returns y, the sums with those before, `total`, and the next count.
+
+    It waits for the count, which the micro-batch before returns when it is done.
+    """
+    with tf.control_dependencies([i]):
+        x = tf.nest.map_structure(tf.identity, x)
+    y, sums = compute(weights, x, inputs)
+    total = tf.nest.map_structure(tf.add, total, sums)
+    with tf.control_dependencies(tf.nest.flatten((y, total))):
+        return y, total, i + 1
+
+
+def _differentiate(
+    compute: Any,
+    used: set[int],
+    i: tf.Tensor,
+    total: Sequence[Any],
+    weights: Any,
+    x: Any,
+    inputs: Any,
+    dy: Sequence[Any],
+    dsums: Any,
+) -> tuple[list[Any], list[Any], tf.Tensor]:
+    """Computes the gradient of a stage by its float x and its flat weights.
+
+    Returns that of x, zero where nothing uses it, that of the weights with those before, `total`,
+    and the next count. Adds the indices of weights that the stage uses to `used`. It waits for
+    `dy`, of the float tensors of y, because what it computes again takes memory.
+    """
+    with tf.control_dependencies([i, *dy]):
+        weights, x = tf.nest.map_structure(tf.identity, (weights, x))
+    of_x, of_weights = _floats(x), tf.nest.flatten(weights)
+    with tf.GradientTape() as tape:
+        tape.watch([*of_x, *of_weights])
+        y, sums = compute(weights, x, inputs)
+    targets = [*_floats(y), *tf.nest.flatten(sums)]
+    upstream = [*dy, *tf.nest.flatten(dsums)]
+    found = tape.gradient(targets, [*of_x, *of_weights], output_gradients=upstream)
+    found = [g if g is None else tf.convert_to_tensor(g) for g in found]
+    dx, dw = found[: len(of_x)], found[len(of_x) :]
+    dx = [tf.zeros_like(v) if g is None else g for v, g in zip(of_x, dx, strict=True)]
+    used.update(j for j, g in enumerate(dw) if g is not None)
+    total = [t if g is None else t + g for t, g in zip(total, dw, strict=True)]
+    with tf.control_dependencies([*dx, *total]):
+        return dx, total, i - 1
+
+
+def _read(values: Any, i: tf.Tensor) -> Any:
+    return tf.nest.map_structure(lambda v: tf.gather(v, i), values)
+
+
+def _take(arrays: Any, i: tf.Tensor) -> Any:
+    return tf.nest.map_structure(lambda a: a.read(i), arrays)
+
+
+def _write(arrays: Any, i: tf.Tensor, values: Any) -> Any:
+    return tf.nest.map_structure(lambda a, v: a.write(i, v), arrays, values)
+
+
+def _floats(values: Any, specs: Any = None) -> list[Any]:
+    """Returns those of flat values that are of float types, or whose specs are."""
+    flat = tf.nest.flatten(values)
+    pairs = zip(flat, flat if specs is None else tf.nest.flatten(specs), strict=True)
+    return [value for value, spec in pairs if spec.dtype.is_floating]
+
+
+def _zeros(specs: Any, device: str | None) -> Any:
+    with on_device(device):
+        return tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), specs)
+
+
+def _constant(value: int, device: str | None) -> tf.Tensor:
+    with on_device(device):
+        return tf.constant(value)
