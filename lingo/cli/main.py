@@ -34,6 +34,7 @@ VERBS = (
     "why",
     "diff",
     "check",
+    "plan",
     "golden",
     "import",
     "export",

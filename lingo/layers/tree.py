@@ -63,8 +63,10 @@ class LayerTree:
     """A layer as the root of a tree; `path` is its program path from the root layer."""
 
     path: ClassVar[str] = ""
+    stack_axes: ClassVar[tuple[str, ...]] = ()
+    """Logical axes along which the program stacks copies of the layer."""
+
     _wrapped: ClassVar[str | None]
-    _stack_axes: ClassVar[tuple[str, ...]] = ()
     _sealed: ClassVar[bool] = False
     _scope: ClassVar[str] = ""
     _late: ClassVar[bool] = False  # whether `declare_late` declares anything
@@ -85,8 +87,13 @@ class LayerTree:
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first, and stacked copies once."""
         yield cast("Layer", self)
+        for child in self.children():
+            yield from child.tree()
+
+    def children(self) -> Iterator[Layer]:
+        """Yields the layers directly inside this one, and stacked copies once."""
         for child in self.__dict__.get("_children", {}).values():
-            yield from child.layer.tree()
+            yield child.layer
 
     def weights(self) -> dict[str, ParamSpec]:
         """Returns program path -> declaration of every weight of the tree."""
@@ -156,7 +163,7 @@ class LayerTree:
                 where = path.join(layer.path, spec.path)
                 if where in specs:
                     raise ParamError(f"two layers declare {where}", layer.path)
-                stack_axes = layer._stack_axes + spec.stack_axes
+                stack_axes = layer.stack_axes + spec.stack_axes
                 specs[where] = spec._replace(path=where, stack_axes=stack_axes)
         if (number := sum(math.prod(path.stack_shape(where)) for where in specs)) > MAX_TENSORS:
             raise ParamError(
@@ -178,7 +185,7 @@ class LayerTree:
             layer.__dict__["_sealed"] = True
 
     def _set_paths(self, where: str, stack_axes: tuple[str, ...]) -> None:
-        self.__dict__.update(path=where, _stack_axes=stack_axes)
+        self.__dict__.update(path=where, stack_axes=stack_axes)
         for part, child in self.__dict__.get("_children", {}).items():
             axes = stack_axes + ((child.axis,) if child.axis else ())
             child.layer._set_paths(path.join(where, part), axes)

@@ -114,10 +114,7 @@ class Learner(NamedTuple):
 
     def weights(self) -> dict[str, Weight]:
         """Returns the description of each weight that the optimizer gets, by program path."""
-        return {
-            where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
-            for where, spec in self.task.weights().items()
-        }
+        return dict(_weights(self.task))
 
     def slots(self) -> dict[str, dict[str, Slot]]:
         """Returns the description of each tensor's slots: {program path: {slot: description}}.
@@ -130,6 +127,15 @@ class Learner(NamedTuple):
                 average = Slot(spec.program_shape, 0.0, tuple(path.names(where)))
                 slots[where] = {**slots.get(where, {}), EMA: average}
         return slots
+
+
+@functools.lru_cache(maxsize=4)
+def _weights(task: Task) -> dict[str, Weight]:
+    """Returns the description of each weight: a large task has hundreds of thousands of names."""
+    return {
+        where: Weight(where, tuple(path.names(where)), spec.program_shape, spec.num_stacked)
+        for where, spec in task.weights().items()
+    }
 
 
 def num_bytes(learner: Learner) -> dict[str, int]:

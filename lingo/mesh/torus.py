@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,14 +35,29 @@ def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
             f"a mesh of {mesh.num_devices} devices ({mesh}) does not fit a TPU of"
             f" {cores} cores, {' x '.join(map(str, torus))}: it takes all of them"
         )
-    box = [1] * len(torus)  # sizes of the box that the axes so far fill
     found = np.zeros((cores, len(torus)), np.int64)
     positions = np.indices(mesh.shape).reshape(len(mesh.shape), -1)
-    for size, position in zip(mesh.shape[::-1], positions[::-1], strict=True):
-        repeats = _repeats(size, box, torus)
-        found += _walk(repeats)[position] * box
-        box = [n * k for n, k in zip(box, repeats, strict=True)]
+    for place, position in zip(places(mesh, torus), positions, strict=True):
+        found += _walk(place.repeats)[position] * place.box
     return found
+
+
+class Place(NamedTuple):
+    """Where the devices along a mesh axis are: the box of the inner axes, repeated."""
+
+    box: tuple[int, ...]  # devices of the box along each axis of the torus
+    repeats: tuple[int, ...]  # how often the mesh axis repeats it along each
+
+
+def places(mesh: Topology, torus: Sequence[int]) -> list[Place]:
+    """Returns the place of each mesh axis; the mesh has as many devices as the torus."""
+    found: list[Place] = []
+    box = [1] * len(torus)
+    for size in reversed(mesh.shape):
+        repeats = _repeats(size, box, torus)
+        found.append(Place(tuple(box), tuple(repeats)))
+        box = [n * k for n, k in zip(box, repeats, strict=True)]
+    return found[::-1]
 
 
 def _repeats(size: int, box: Sequence[int], torus: Sequence[int]) -> list[int]:

@@ -118,6 +118,12 @@ class MoE(Layer):
         computed = math.prod(shape[:2]) * min(size * self.router.max_choices(), room) // size
         return self.router.flops(shape) + self.experts.flops([computed, 1, shape[2]])
 
+    def num_slots(self, shape: Sequence[int]) -> int:
+        """Returns the slots of all experts in training, G * E * C, for an input [B, T, D]."""
+        size = self.p.group_size or shape[1]
+        groups = math.prod(shape[:2]) // size
+        return groups * self.p.num_experts * self._capacity(size, training=True)
+
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         size = self.p.group_size or 1
         return BatchRequirements(examples_together=max(1, size // (shape[1] or 1)))

@@ -216,4 +216,4 @@ def layer_products(layer: Layer) -> Iterator[LayerProduct]:
         if spec is not None and product.sum_axes is None:
             sum_axes = tuple(range(len(split_dims(spec).inputs)))
         where = path.join(layer.path, product.name)
-        yield LayerProduct(where, product, sum_axes, layer._stack_axes)
+        yield LayerProduct(where, product, sum_axes, layer.stack_axes)

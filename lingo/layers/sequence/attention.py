@@ -67,7 +67,7 @@ class Attention(DotProductAttention):
         heads = self._project(x, inputs.position_ids)
         if (blocks := self._blocks(x.shape[1])) is not None:
             return self._output(self._attend_in_blocks(blocks, heads, indices, inputs))
-        if self._is_blockwise(x.shape[1], x.shape[1]):
+        if self.is_blockwise(x.shape[1], x.shape[1]):
             logits = self._logits(indices, inputs)
             return self._output(self._attend_blockwise(*map(swap_heads, heads), logits=logits))
         mask = within_documents(self.mask.sees(indices, indices, inputs.prefix), segments, segments)

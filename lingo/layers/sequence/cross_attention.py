@@ -93,7 +93,7 @@ class CrossAttention(DotProductAttention):
             query = self.query_norm(query)
         query, key = self.operands("logits", query=query, key=key)
         (value,) = self.operands("averages", value=value)
-        if self._is_blockwise(x.shape[1], key.shape[2]):
+        if self.is_blockwise(x.shape[1], key.shape[2]):
             logits = _logits(inputs)
             averages = self._attend_blockwise(swap_heads(query), key, value, logits=logits)
             return self._output(averages)

@@ -216,7 +216,7 @@ class DotProductAttention(Layer, interface=True):
         )
         return swap_heads(averages)
 
-    def _is_blockwise(self, num_queries: int | None, num_keys: int | None) -> bool:
+    def is_blockwise(self, num_queries: int | None, num_keys: int | None) -> bool:
         """Returns whether logits exist a block at a time: never where a length is not static."""
         if num_queries is None or num_keys is None or self.p.blockwise is False:
             return False

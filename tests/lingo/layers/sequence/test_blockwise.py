@@ -101,10 +101,10 @@ def test_cross_attention_is_that_of_all_logits(memory_segments: Any, segments: A
 def test_long_inputs_are_computed_by_blocks_unless_told_otherwise(monkeypatch) -> None:
     monkeypatch.setattr(dot_product, "_MAX_WHOLE_LENGTH", T)
     layer = ATTENTION.build()
-    assert not layer._is_blockwise(T, T)
-    assert layer._is_blockwise(T + 1, T)
-    assert not layer._is_blockwise(None, T)
-    assert not ATTENTION.copy().set(blockwise=False).build()._is_blockwise(2 * T, T)
+    assert not layer.is_blockwise(T, T)
+    assert layer.is_blockwise(T + 1, T)
+    assert not layer.is_blockwise(None, T)
+    assert not ATTENTION.copy().set(blockwise=False).build().is_blockwise(2 * T, T)
 
 
 class EverySecond(Causal):

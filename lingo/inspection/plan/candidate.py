@@ -1,0 +1,175 @@
+"""Ways to run an experiment on a number of devices: a mesh, its rules, and what saves memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from lingo.inspection.plan.workload import SEQUENCE_DIMS, Workload
+from lingo.mesh.rules import Recipe
+from lingo.mesh.topology import AXES, Topology, topology
+
+MICRO_BATCHES_PER_STAGE = (1, 2, 4, 8)
+"""The numbers of micro-batches that are tried, over the number of stages."""
+
+ACCUMULATION_STEPS = (1, 2, 4, 8, 16, 32)
+
+LONG = 4096
+"""Positions of an example from which on splitting them is tried, besides where examples are few."""
+
+REPEATS = (1, 2, 4)
+"""The numbers of circular repeats that are tried."""
+
+
+class Candidate(NamedTuple):
+    """A way to run an experiment."""
+
+    mesh: Topology
+    rules: Recipe = "1d"
+    shard_update: bool = False
+    shard_weights: bool = False
+    accumulation_steps: int = 1
+    remat: bool = False  # whether gradients keep only what passes between layers of the stack
+    micro_batches: int = 1  # of a pipeline, if the mesh has stages
+    repeats: int = 1  # how often a micro-batch passes all stages
+
+    @property
+    def num_stages(self) -> int:
+        return self.mesh.size(["stage"])
+
+    def settings(self, workload: Workload, rules: Mapping[str, object]) -> list[str]:
+        """Returns the overrides that make it of an experiment, as `--set` takes them.
+
+        `rules` has the fields of the runtime that stay: rules of single axes.
+        """
+        fields: dict[str, object] = {axis: size for axis, size in self.mesh.sizes if size > 1}
+        fields |= {"rules": self.rules} if self.rules != "1d" else {}
+        fields |= {"shard_update": True} if self.shard_update else {}
+        fields |= {"shard_weights": True} if self.shard_weights else {}
+        fields |= {name: value for name, value in rules.items() if value}
+        is_one = self.mesh.num_devices == 1
+        texts = ["runtime=Local" if is_one else f"runtime=Mesh({_arguments(fields)})"]
+        if self.accumulation_steps > 1:
+            texts.append(f"accumulation_steps={self.accumulation_steps}")
+        return [*texts, *self.model_settings(workload)]
+
+    def model_settings(self, workload: Workload) -> list[str]:
+        """Returns the overrides that change the model: a pipeline, and rematerialization."""
+        texts: list[str] = []
+        if self.num_stages > 1:
+            fields: dict[str, object] = {
+                "num_stages": self.num_stages,
+                "num_micro_batches": self.micro_batches,
+            }
+            fields |= {"circular_repeats": self.repeats} if self.repeats > 1 else {}
+            texts.append(f"{workload.stack}=Pipeline({_arguments(fields)})")
+        elif workload.stack == "Pipeline":
+            texts.append("Pipeline=Repeat")
+        if self.remat and not workload.is_recomputed:
+            if self.num_stages == 1 and workload.stack == "Stack":
+                texts.append("Stack=Repeat")  # under XLA only a loop computes again
+            texts.append(f"{workload.layer}=Remat(layer=_)")
+        return texts
+
+
+def _arguments(fields: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in fields.items())
+
+
+def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
+    """Yields the ways to run a workload on a number of devices.
+
+    Mesh axes are those that the model has: `expert` with experts, `stage` with a stack of layers,
+    `sequence` with attention, `height` with images. Each is tried in all sizes that divide the
+    number of devices, and what it splits.
+    """
+    remats = (False, True) if workload.stack and not workload.is_recomputed else (False,)
+    for sizes in meshes(workload, num_devices):
+        mesh = topology(sizes)
+        for (rules, update, weights), remat, counts in itertools.product(
+            _splits(workload, mesh),
+            remats if mesh.size(["stage"]) == 1 else (False,),  # a pipeline recomputes anyway
+            _counts(workload, mesh),
+        ):
+            yield Candidate(mesh, rules, update, weights, counts[0], remat, *counts[1:])
+
+
+def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, bool]]:
+    """Yields rules, and whether updates and weights are split along the batch.
+
+    `2d_attempt_2` differs from `1d` only where `data` splits weights, `2d_finalized` from it only
+    where `model` splits activations; both only where a weight has `embed`. `2d_attempt_1`, which
+    the others replaced, is not tried.
+    """
+    has_embed = any("embed" in one.axes for unit in workload.units for one in unit.matrices)
+    has_batch = mesh.size(["data", "expert"]) > 1
+    recipes: list[Recipe] = ["1d"]
+    if has_embed and mesh.size(["data"]) > 1:
+        recipes.append("2d_attempt_2")
+    if has_embed and mesh.size(["model"]) > 1:
+        recipes.append("2d_finalized")
+    for rules in recipes:
+        yield rules, False, False
+        if has_batch:
+            yield rules, True, False
+        if has_batch and rules == "1d":  # the others split weights already
+            yield rules, True, True
+
+
+def _counts(workload: Workload, mesh: Topology) -> list[tuple[int, int, int]]:
+    """Returns accumulation steps, micro-batches and repeats that divide batch and layers."""
+    batch, stages = mesh.size(["data", "expert"]), mesh.size(["stage"])
+    if stages == 1:
+        steps = [n for n in ACCUMULATION_STEPS if workload.batch_size % (n * batch) == 0]
+        return [(n, 1, 1) for n in steps or [1]]
+    numbers = [stages * n for n in MICRO_BATCHES_PER_STAGE]
+    return [
+        (1, number, repeats)
+        for number in numbers
+        for repeats in REPEATS
+        if workload.batch_size % (number * batch) == 0
+        and workload.num_steps % (stages * repeats) == 0
+    ]
+
+
+def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
+    """Yields sizes of mesh axes, {axis: size}, whose product is the number of devices."""
+    largest = limits(workload, num_devices)
+    axes = [axis for axis in AXES if largest[axis] > 1]
+
+    def divide(left: int, names: list[str]) -> Iterator[dict[str, int]]:
+        if not names:
+            if left == 1:
+                yield {}
+            return
+        name, *others = names
+        for size in _divisors(left):
+            if size <= largest[name] and (name == "data" or largest[name] % size == 0):
+                for rest in divide(left // size, others):
+                    yield {name: size, **rest}
+
+    yield from divide(num_devices, axes)
+
+
+def limits(workload: Workload, num_devices: int) -> dict[str, int]:
+    """Returns the largest size of each mesh axis that has something to split."""
+    sizes: dict[str, int] = {axis: 1 for axis in AXES}
+    sizes["data"] = workload.batch_size
+    for unit in workload.units:
+        sizes["expert"] = max(sizes["expert"], unit.num_experts)
+        for matrix in unit.matrices:
+            for size, axis in zip(matrix.shape, matrix.axes, strict=True):
+                if axis in ("mlp", "heads"):
+                    sizes["model"] = max(sizes["model"], size)
+        is_long = unit.shape[1] >= LONG or workload.batch_size < num_devices
+        if len(unit.shape) == SEQUENCE_DIMS and unit.num_experts == 1 and is_long:
+            sizes["sequence"] = max(sizes["sequence"], unit.shape[1])
+        if len(unit.shape) > SEQUENCE_DIMS:  # [B, H, W, C]
+            sizes["height"] = max(sizes["height"], unit.shape[1])
+    sizes["stage"] = workload.num_steps
+    return sizes
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]

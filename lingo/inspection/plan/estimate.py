@@ -1,0 +1,264 @@
+"""Predicts the bytes on a device and the seconds of a step, of a way to run an experiment.
+
+Bytes of weights, slots and gradients are exact: those of the layout. The rest is a model:
+
+- *Arithmetic*: each product takes its FLOPs on a device over the peak, with matrices padded to
+  whole tiles of the unit that multiplies, or the bytes that it reads and writes over the memory's
+  bandwidth if that is longer (a roofline). A backward pass takes twice a forward pass; what is
+  recomputed takes one more.
+- *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`). None
+  overlaps with arithmetic: the prediction is a bound from above.
+- *Memory*: inputs and results of products and norms are kept for gradients, or with `remat` the
+  inputs of layers, and what one of them computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lingo.contract import Experiment
+from lingo.inspection.plan.candidate import Candidate
+from lingo.inspection.plan.exchange import Exchange, Exchanges
+from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.network import Network
+from lingo.inspection.plan.state_part import StatePart, state_part
+from lingo.inspection.plan.unit_part import UnitPart, unit_part
+from lingo.inspection.plan.workload import BYTES, Unit, Workload
+from lingo.mesh.rules import RECIPES, Recipe, Rules
+from lingo.mesh.topology import Topology
+from lingo.runtimes.sharded import Sharded
+
+Build = Callable[[Sequence[str]], Experiment]
+"""Returns an experiment with overrides, as `--set` takes them: a pipeline has other weights."""
+
+
+class ExchangeTime(NamedTuple):
+    """Exchanges of a step, and their time."""
+
+    exchange: Exchange
+    seconds: float
+
+
+class Estimate(NamedTuple):
+    """A prediction."""
+
+    candidate: Candidate
+    bytes: dict[str, float]  # on a device, by kind
+    seconds: dict[str, float]  # of a step, by kind
+    exchanges: tuple[ExchangeTime, ...]  # the longest first
+    flops: float  # of products on a device, with what is recomputed
+    bubble: float  # share of the time of stages of a pipeline in which they are idle
+    utilization: float  # FLOPs of the model over those that the devices could do in the step
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.bytes.values())
+
+    @property
+    def step_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+class _Layers(NamedTuple):
+    """The layers of a unit that a device has."""
+
+    unit: Unit
+    part: UnitPart  # of one layer, for all examples of a step
+    number: float  # how many layers
+    turns: float  # how often a stage computes, idle turns as well, over how often it has to
+    num_recomputed: int  # how often the gradient computes a forward pass again
+
+    @property
+    def passes(self) -> int:
+        """Forward passes that take as long as all of a step's: a backward pass is two."""
+        return 3 + self.num_recomputed
+
+    @property
+    def flops(self) -> float:
+        """Of a step."""
+        return self.passes * self.number * self.turns * self.part.flops
+
+
+class Estimator:
+    """Predicts ways to run one experiment on one kind of hardware."""
+
+    def __init__(self, workload: Workload, hardware: Hardware, build: Build) -> None:
+        self._workload, self._hardware = workload, hardware
+        self._experiment: Callable[[tuple[str, ...]], Experiment] = functools.cache(build)
+        self._network: Callable[[Topology], Network] = functools.cache(
+            functools.partial(Network, hardware)
+        )
+        self._units = functools.cache(self._find_units)
+        self._state = functools.cache(self._find_state)
+
+    def estimate(self, candidate: Candidate) -> Estimate:
+        """Returns the prediction; raises ParamError for a mesh that the experiment does not fit."""
+        state, layers = self._state_of(candidate), self._layers(candidate)
+        exchanges = self._exchanges(candidate, state, layers)
+        seconds = self._seconds(candidate, state, layers, exchanges)
+        rate = self._hardware.rate(self._workload.dtype) * candidate.mesh.num_devices
+        return Estimate(
+            candidate,
+            bytes={**state.bytes, **self._memory(candidate, state, layers)},
+            seconds=seconds,
+            exchanges=tuple(sorted(exchanges, key=lambda one: -one.seconds)),
+            flops=sum(one.flops for one in layers),
+            bubble=_bubble(candidate),
+            utilization=3 * self._workload.flops / (rate * sum(seconds.values())),
+        )
+
+    def rules(self, recipe: Recipe) -> Rules:
+        """Returns the rules of a recipe, with those that the experiment sets for single axes."""
+        rules, runtime = RECIPES[recipe], self._experiment(()).runtime
+        if not isinstance(runtime, Sharded):
+            return rules
+        weights, activations = runtime.p.weight_rules, runtime.p.activation_rules
+        return Rules(
+            {**rules.weights, **{name: tuple(axes) for name, axes in weights.items()}},
+            {**rules.activations, **{name: tuple(axes) for name, axes in activations.items()}},
+        )
+
+    # ---- what a device has
+
+    def _layers(self, candidate: Candidate) -> list[_Layers]:
+        """Returns the layers of a device, by unit.
+
+        The gradient of a pipeline computes each turn again, with rematerialization or without.
+        """
+        stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
+        found = []
+        for unit, part in self._units(candidate.mesh, candidate.rules).items():
+            number, again = self._workload.units[unit], int(unit.is_recomputed)
+            if unit.in_stack:
+                again = max(again, candidate.remat, stages > 1)
+                found.append(_Layers(unit, part, number / stages, turns, again))
+            else:
+                found.append(_Layers(unit, part, number, 1.0, again))
+        return found
+
+    def _find_units(self, mesh: Topology, recipe: Recipe) -> dict[Unit, UnitPart]:
+        rules, rows = self.rules(recipe), self._workload.batch_size
+        share = math.ceil(rows / mesh.size(rules.activations["batch"])) / rows
+        tile = self._hardware.matrix_tile
+        return {
+            unit: unit_part(unit, mesh, rules, share=share, tile=tile)
+            for unit in self._workload.units
+        }
+
+    def _state_of(self, candidate: Candidate) -> StatePart:
+        plain = candidate._replace(micro_batches=candidate.num_stages, remat=False)
+        return self._state(plain._replace(accumulation_steps=1))
+
+    def _find_state(self, candidate: Candidate) -> StatePart:
+        settings = candidate.model_settings(self._workload)
+        return state_part(
+            self._experiment(tuple(settings)).learner,
+            candidate.mesh,
+            self.rules(candidate.rules),
+            shard_update=candidate.shard_update,
+            shard_weights=candidate.shard_weights,
+        )
+
+    # ---- time
+
+    def _exchanges(
+        self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
+    ) -> list[ExchangeTime]:
+        """Returns all exchanges of a step."""
+        sums, parts = Exchanges(candidate.mesh), candidate.accumulation_steps
+        turns = 1 / (1 - _bubble(candidate))
+        calls = parts * candidate.micro_batches * turns
+        uses = calls * candidate.repeats if candidate.num_stages > 1 else parts  # in each turn
+        for one in state.uses:
+            sums.add_exchange(one, calls=uses, number=uses)
+        for one in state.updates:
+            sums.add_exchange(one)
+        for some in layers:
+            number = some.number * some.turns
+            for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
+                sums.add_exchange(one, calls=calls * some.number, number=number)
+        if candidate.num_stages > 1:
+            passed = self._boundary_bytes(candidate) * candidate.repeats * turns
+            sums.add("permute", ["stage"], "stages", 3 * passed, 3 * candidate.repeats * calls)
+            sums.add("all-reduce", ["stage"], "stages", 2 * passed, 2 * candidate.repeats * calls)
+        network = self._network(candidate.mesh)
+        return [ExchangeTime(one, one.seconds(network)) for one in sums]
+
+    def _seconds(
+        self,
+        candidate: Candidate,
+        state: StatePart,
+        layers: Sequence[_Layers],
+        exchanges: Sequence[ExchangeTime],
+    ) -> dict[str, float]:
+        """Returns the time of a step by kind."""
+        busy = idle = 0.0
+        for one in layers:
+            time = max(
+                one.part.padded_flops / self._hardware.rate(one.unit.dtype),
+                one.part.moved_bytes / self._hardware.memory_bandwidth,
+            )
+            busy += time * one.number * one.passes
+            idle += time * one.number * one.passes * (one.turns - 1)
+        moved = 2 * (state.bytes["weights"] + state.bytes["slots"]) + state.bytes["gradients"]
+        seconds = {
+            "arithmetic": busy,
+            "bubble": idle,
+            "update": moved / self._hardware.memory_bandwidth,
+        }
+        for one in exchanges:
+            purpose = one.exchange.purpose
+            seconds[purpose] = seconds.get(purpose, 0.0) + one.seconds
+        return seconds
+
+    # ---- memory
+
+    def _memory(
+        self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
+    ) -> dict[str, float]:
+        """Returns the bytes of what gradients need, and of what a layer has while it computes.
+
+        A stage of a pipeline keeps the inputs of all turns, idle ones too, and what one computes.
+        Outside loops, gradients come where activations go, whose bytes are `reused`.
+        """
+        parts, micro, stages = (
+            candidate.accumulation_steps,
+            candidate.micro_batches,
+            candidate.num_stages,
+        )
+        kept = {one: one.number * one.part.kept_bytes / parts for one in layers}
+        inside = sum(size for one, size in kept.items() if one.unit.in_stack)
+        outside = sum(size for one, size in kept.items() if not one.unit.in_stack)
+        boundary = self._boundary_bytes(candidate) / parts
+        is_recomputed = candidate.remat or self._workload.is_recomputed
+        num_layers = self._workload.num_steps / stages
+        if is_recomputed:
+            inside = num_layers * boundary + inside / num_layers
+        if stages > 1:
+            one_turn = inside / (micro * candidate.repeats)
+            inside = boundary * candidate.repeats / (1 - _bubble(candidate)) + one_turn
+        largest = max(one.part.kept_bytes for one in layers) / (parts * micro)
+        gathered = max(one.part.weight_bytes for one in layers)
+        found = {
+            "activations": inside + outside,
+            "temporaries": 2 * (largest + gathered) + state.gathered_bytes,
+        }
+        if self._workload.stack in ("", "Stack") and stages == 1:  # no loop, which has all at once
+            found["reused"] = -min(state.bytes["gradients"], found["activations"])
+        return found
+
+    def _boundary_bytes(self, candidate: Candidate) -> float:
+        """Returns the bytes on a device of what passes from layer to layer."""
+        table = self.rules(candidate.rules).activations
+        axes = {axis for name in ("batch", "length", "embed") for axis in table[name]}
+        whole = math.prod(self._workload.boundary) * BYTES[self._workload.dtype]
+        return whole / candidate.mesh.size(axes)
+
+
+def _bubble(candidate: Candidate) -> float:
+    """Returns the idle share of K stages with M micro-batches in R repeats, if they are equal."""
+    stages = candidate.num_stages
+    return (stages - 1) / (candidate.micro_batches * candidate.repeats + stages - 1)

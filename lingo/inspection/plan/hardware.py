@@ -1,0 +1,181 @@
+"""What plans know of hardware: memory, arithmetic and network of its devices.
+
+A device is what lingo's mesh counts: a core of a TPU v3, a chip of later TPUs, a GPU, a processor's
+virtual device. Devices form a network of dimensions, innermost first: the cores of a chip, then the
+sides of a torus of chips; or the GPUs of a machine, then the machines.
+
+    read("tpu_v3").arrange(64)          # 2 cores x 8 chips x 4 chips
+    read("measured.json")               # a file that `lingo plan --calibrate` wrote
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from lingo.config.params import ParamError, suggest
+
+
+class Dimension(NamedTuple):
+    """Devices along one dimension of a network."""
+
+    # "ring": each is connected to the two beside it, the last one to the first if `wraps`.
+    # "switch": each is connected to all others, and has one link.
+    kind: Literal["ring", "switch"]
+    size: int
+    bandwidth: float  # of a link in one direction, bytes a second
+    latency: float  # of a message from one device to the next, seconds
+    wraps: bool = True
+
+
+class Hardware(NamedTuple):
+    """A kind of device and its network. Rates are those of one device."""
+
+    name: str
+    memory_bytes: float
+    flops_per_second: dict[str, float]  # of matrix products, by type; a multiply-add is two
+    memory_bandwidth: float  # bytes a second
+    # Rows and columns of the unit that multiplies: a matrix takes as long as one padded to it.
+    matrix_tile: int
+    dimensions: tuple[Dimension, ...]  # innermost first; sizes of an outermost switch do not count
+    torus: int  # how many of the dimensions are sides of a torus, which `arrange` chooses
+    devices_per_host: int
+
+    def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
+        """Returns the dimensions of a network of so many devices.
+
+        A torus is the one whose sides are most alike, the longest first, and wraps along sides that
+        are multiples of 4, as slices of TPUs do. Raises ParamError if no network has so many.
+        """
+        found: list[Dimension] = []
+        for dimension in self.dimensions[: len(self.dimensions) - self.torus]:
+            is_last = self.torus == 0 and dimension is self.dimensions[-1]
+            size = num_devices if is_last else math.gcd(num_devices, dimension.size)
+            found.append(dimension._replace(size=size))
+            num_devices //= size
+        if self.torus:
+            sides = _sides(num_devices, [d.size for d in self.dimensions[-self.torus :]])
+            if sides is None:
+                raise ParamError(
+                    f"devices: {num_devices} chips of {self.name} are no torus within"
+                    f" {' x '.join(str(d.size) for d in self.dimensions[-self.torus :])}"
+                )
+            for dimension, side in zip(self.dimensions[-self.torus :], sides, strict=True):
+                wraps = dimension.wraps and side % 4 == 0
+                found.append(dimension._replace(size=side, wraps=wraps))
+        return tuple(found)
+
+    def rate(self, dtype: str) -> float:
+        """Returns the FLOPs a second of products of a type, or of the next one that it has."""
+        rates = self.flops_per_second
+        return rates.get(dtype) or rates.get("bfloat16") or next(iter(rates.values()))
+
+
+def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
+    """Returns the sides of the most cubic torus of so many chips, the longest first."""
+    if len(largest) == 1:
+        return (num_chips,) if num_chips <= largest[0] else None
+    best: tuple[int, ...] | None = None
+    for side in range(1, min(num_chips, largest[-1]) + 1):
+        if num_chips % side == 0:
+            rest = _sides(num_chips // side, largest[:-1])
+            if rest is not None and rest[-1] >= side and (best is None or max(best) > rest[0]):
+                best = (*rest, side)
+    return best
+
+
+def _tpu(name: str, memory: float, bandwidth: float, bfloat16: float, **network: Any) -> Hardware:
+    """Returns a TPU: by default XLA rounds operands of float32 products to bfloat16."""
+    rates = {"bfloat16": bfloat16, "float16": bfloat16, "float32": bfloat16}
+    return Hardware(name, memory, rates, bandwidth, 128, **network)
+
+
+def _gpu(name: str, memory: float, bandwidth: float, link: float, wire: float, **rates: float):
+    dimensions = (
+        Dimension("switch", 8, link, 3e-6),
+        Dimension("switch", 2**20, wire, 1e-5),
+    )
+    return Hardware(name, memory, rates, bandwidth, 64, dimensions, torus=0, devices_per_host=8)
+
+
+def _ring(size: int, bandwidth: float) -> Dimension:
+    return Dimension("ring", size, bandwidth, 1e-6)
+
+
+_GIB = 2.0**30
+
+HARDWARE: dict[str, Hardware] = {
+    "tpu_v3": _tpu(
+        "tpu_v3",
+        16 * _GIB,
+        450e9,
+        61.5e12,
+        dimensions=(Dimension("switch", 2, 450e9, 1e-7), _ring(128, 70e9), _ring(32, 70e9)),
+        torus=2,
+        devices_per_host=8,
+    ),
+    "tpu_v4": _tpu(
+        "tpu_v4",
+        32 * _GIB,
+        1228e9,
+        275e12,
+        dimensions=(_ring(16, 50e9), _ring(16, 50e9), _ring(16, 50e9)),
+        torus=3,
+        devices_per_host=4,
+    ),
+    "tpu_v5p": _tpu(
+        "tpu_v5p",
+        95 * _GIB,
+        2765e9,
+        459e12,
+        dimensions=(_ring(28, 100e9), _ring(20, 100e9), _ring(16, 100e9)),
+        torus=3,
+        devices_per_host=4,
+    ),
+    "a100": _gpu(
+        "a100", 80e9, 2039e9, 300e9, 25e9, bfloat16=312e12, float16=312e12, float32=156e12
+    ),
+    "h100": _gpu(
+        "h100", 80e9, 3350e9, 450e9, 50e9, bfloat16=989e12, float16=989e12, float32=494e12
+    ),
+    "h200": _gpu(
+        "h200", 141e9, 4800e9, 450e9, 50e9, bfloat16=989e12, float16=989e12, float32=494e12
+    ),
+}
+"""Hardware by name, from data sheets.
+
+TPU v3 and v4: Jouppi et al. 2023 (TPU v4), table 4. A core of v3 has half of its chip; the torus of
+a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5p: Google Cloud's page of it. GPUs:
+NVIDIA's data sheets, of SXM, without sparsity, float32 as TF32; eight in a machine, each with a
+network card of 200 (A100) or 400 Gbit/s. Latencies are not from data sheets: they are orders of
+magnitude, and a file of measurements replaces them.
+"""
+
+
+def read(name: str) -> Hardware:
+    """Returns hardware by its name, or from a JSON file, which `write` made.
+
+    Raises ParamError for an unknown name, and for a file that is missing or is not of hardware.
+    """
+    if name in HARDWARE:
+        return HARDWARE[name]
+    path = Path(name)
+    if path.suffix != ".json":
+        raise ParamError(
+            f"hardware: {name!r} is none of {', '.join(HARDWARE)}, nor a file that ends in"
+            f" .json, as `lingo plan --calibrate` writes it.{suggest(name, HARDWARE)}"
+        )
+    try:
+        fields = json.loads(path.read_text())
+        dimensions = tuple(Dimension(**one) for one in fields.pop("dimensions"))
+        return Hardware(dimensions=dimensions, **fields)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ParamError(f"hardware: {name} is not a file of hardware: {error}") from None
+
+
+def write(hardware: Hardware, path: Path) -> None:
+    """Writes hardware as a JSON file."""
+    fields = hardware._asdict() | {"dimensions": [one._asdict() for one in hardware.dimensions]}
+    path.write_text(f"{json.dumps(fields, indent=2)}\n")

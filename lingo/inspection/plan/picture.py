@@ -1,0 +1,52 @@
+"""A picture of a plan: bytes on a device and time of a step, by kind, of the fastest ways."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lingo.config.errors import MissingPackage
+from lingo.inspection.plan.table import Plan, describe
+
+WAYS = 10
+"""How many ways it shows at most."""
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Writes a picture, in the format of the path's ending: .png, .svg or .pdf.
+
+    Raises MissingPackage without matplotlib.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingPackage(
+            "a picture of a plan needs matplotlib, which is not installed:"
+            " pip install 'lingo-tf[data]'"
+        )
+    from matplotlib.figure import Figure
+
+    shown = plan.ranking.best[:WAYS]
+    figure = Figure(figsize=(13, 2.2 + 0.42 * len(shown)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    memory = [{kind: size / 2**30 for kind, size in one.bytes.items()} for one in shown]
+    _draw_bars(left, memory)
+    left.axvline(plan.hardware.memory_bytes / 2**30, color="black", linestyle="--")
+    left.set(xlabel=f"GiB on a device (dashed: what {plan.hardware.name} has)")
+    _draw_bars(right, [one.seconds for one in shown])
+    right.set(xlabel="seconds of a step")
+    left.set_yticks(range(len(shown)), [describe(one.candidate) for one in shown])
+    left.invert_yaxis()
+    figure.suptitle(f"{plan.name}: a prediction")
+    figure.savefig(path, dpi=120)
+
+
+def _draw_bars(axes: Any, values: Sequence[dict[str, float]]) -> None:
+    """Draws a horizontal bar for each dict, of its values above 0, one after the other."""
+    kinds = dict.fromkeys(kind for one in values for kind, value in one.items() if value > 0)
+    ends = [0.0] * len(values)
+    for kind in kinds:
+        widths = [one.get(kind, 0.0) for one in values]
+        axes.barh(range(len(values)), widths, left=ends, label=kind)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)

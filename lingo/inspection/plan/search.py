@@ -1,0 +1,80 @@
+"""Searches the ways to run an experiment on a number of devices for the fastest that fits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.inspection.plan.candidate import candidates, limits
+from lingo.inspection.plan.estimate import Estimate, Estimator
+from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.workload import Workload
+from lingo.mesh.topology import MAX_MESH_DEVICES, Topology
+
+
+class Ranking(NamedTuple):
+    """All ways that were tried."""
+
+    feasible: list[Estimate]  # that fit into the memory, the fastest first
+    too_large: list[Estimate]  # the smallest first
+    refusals: dict[str, int]  # why others were refused -> how many
+
+    @property
+    def best(self) -> list[Estimate]:
+        """The fastest that fits on each mesh, or the smallest if none fits, in order."""
+        found: dict[Topology, Estimate] = {}
+        for one in self.feasible or self.too_large:
+            found.setdefault(one.candidate.mesh, one)
+        return list(found.values())
+
+
+def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int) -> Ranking:
+    """Returns the ways to run a workload on so many devices.
+
+    Raises ParamError if no mesh has so many, or all ways are refused.
+    """
+    feasible, too_large, refusals = [], [], dict[str, int]()
+    for candidate in candidates(workload, num_devices):
+        try:
+            estimate = estimator.estimate(candidate)
+        except ParamError as error:
+            reason = str(error).partition(":")[2].strip()
+            refusals[reason] = refusals.get(reason, 0) + 1
+            continue
+        fits = estimate.total_bytes <= hardware.memory_bytes
+        (feasible if fits else too_large).append(estimate)
+    if not (feasible or too_large):
+        raise ParamError(_why_none(workload, num_devices, refusals))
+    feasible.sort(key=lambda one: (one.step_seconds, one.total_bytes))
+    too_large.sort(key=lambda one: one.total_bytes)
+    return Ranking(feasible, too_large, refusals)
+
+
+def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) -> str:
+    """Returns why there is no way to run a workload on so many devices."""
+    if refusals:
+        return f"devices: all {sum(refusals.values())} meshes of {num_devices:,} are refused: " + (
+            "; ".join(refusals)
+        )
+    largest = limits(workload, num_devices).items()
+    axes = ", ".join(f"{axis} up to {size:,}" for axis, size in largest if size > 1)
+    return (
+        f"devices: no mesh of {num_devices:,} divides what this experiment has:"
+        f" {axes or 'nothing'}. Take another number, or more than {workload.batch_size:,} examples"
+        " a step (--batch)"
+    )
+
+
+def least_devices(
+    workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int
+) -> int | None:
+    """Returns how many times two of some devices are enough; None if no network has so many."""
+    while (num_devices := 2 * num_devices) <= MAX_MESH_DEVICES:
+        for candidate in candidates(workload, num_devices):
+            try:
+                estimate = estimator.estimate(candidate)
+            except ParamError:
+                continue
+            if estimate.total_bytes <= hardware.memory_bytes:
+                return num_devices
+    return None

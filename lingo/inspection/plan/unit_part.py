@@ -1,0 +1,209 @@
+"""The part of a unit that is on one device: its arithmetic, its memory, what it exchanges.
+
+A product of activations x and a weight sums over dims that both have. The weight is split along
+mesh axes by its rules, the activations by theirs; mesh axes that split the batch gather the weight
+(`state_part.py`). What remains is, as XLA's partitioner has it (Xu et al. 2021, sec. 3.4):
+
+    the weight splits a dim of the sum       each device has a summand: all-reduce, or
+                                             reduce-scatter if the result is split along these axes
+    only x splits it                         x is gathered
+    the weight splits a dim of the result    the gradient of x is such a sum
+
+Products of one unit with the same x share its gathering. Backward, the exchanges of the forward
+pass are mirrored, and x is gathered once more for the gradient of the weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lingo.inspection.plan.exchange import Exchange, Exchanges
+from lingo.inspection.plan.network import Kind
+from lingo.inspection.plan.workload import BYTES, SEQUENCE_DIMS, Matrix, Unit
+from lingo.mesh.rules import Rules, Table
+from lingo.mesh.topology import Topology
+
+
+class UnitPart(NamedTuple):
+    """What a device has of a unit, for all examples that it computes in a step."""
+
+    flops: float  # of a forward pass
+    padded_flops: float  # with matrices padded to whole tiles
+    moved_bytes: float  # that a forward pass reads and writes
+    kept_bytes: float  # that gradients need
+    weight_bytes: float  # of its matrices, in the type of the computation
+    forward: tuple[Exchange, ...]  # exchanges of a forward pass
+    backward: tuple[Exchange, ...]
+
+
+class _Product(NamedTuple):
+    """A product of activations and a weight, on one device."""
+
+    matrix: Matrix
+    sum_size: int  # of the weight's part: elements of the dims of the sum
+    result_size: int  # and of its other dims
+    sum_axes: set[str]  # mesh axes along which the weight splits dims of the sum
+    result_axes: set[str]  # and its other dims
+    x_axes: set[str]  # mesh axes along which rules split the activations' dims of the sum
+    y_axes: set[str]  # and those of the result
+
+    @property
+    def reduces(self) -> Kind:
+        return "reduce-scatter" if self.sum_axes <= self.y_axes else "all-reduce"
+
+    @property
+    def reduces_gradient(self) -> Kind:
+        return "reduce-scatter" if self.result_axes <= self.x_axes else "all-reduce"
+
+
+class _Axes(NamedTuple):
+    """Mesh axes of logical axes."""
+
+    mesh: Topology
+    rules: Rules
+
+    def of(self, table: Table, names: Iterable[str | None]) -> set[str]:
+        """Returns the mesh axes that split some logical axes, but for those of the batch."""
+        found = {axis for name in names if name for axis in table.get(name, ())}
+        return {axis for axis in found if self.mesh.size([axis]) > 1} - self.batch
+
+    @property
+    def batch(self) -> set[str]:
+        return set(self.rules.activations["batch"])
+
+    def product(self, matrix: Matrix) -> _Product:
+        """Returns the product of a matrix on one device."""
+        weights, activations = self.rules
+        sizes = [
+            -(-size // self.mesh.size(self.of(weights, [name])))
+            for size, name in zip(matrix.shape, matrix.axes, strict=True)
+        ]
+        n = matrix.num_summed
+        return _Product(
+            matrix,
+            math.prod(sizes[:n]),
+            math.prod(sizes[n:]),
+            self.of(weights, matrix.axes[:n]),
+            self.of(weights, matrix.axes[n:]),
+            self.of(activations, matrix.axes[:n]),
+            self.of(activations, matrix.axes[n:]),
+        )
+
+
+def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: int) -> UnitPart:
+    """Returns the part of a unit on a device.
+
+    Args:
+        unit: the unit.
+        mesh: the mesh.
+        rules: mesh axes of logical axes.
+        share: of the examples of a batch, that a device computes.
+        tile: rows and columns to which the hardware pads matrices.
+    """
+    axes, width = _Axes(mesh, rules), BYTES[unit.dtype]
+    share *= _share_of_positions(unit, mesh, rules)
+    rows = unit.positions * share
+    products = [axes.product(matrix) for matrix in unit.matrices]
+    experts = unit.num_experts / mesh.size(set(rules.weights["expert"]) - {"data"})
+    rest = (unit.flops - unit.weight_flops) * share
+    rest /= mesh.size(axes.of(rules.activations, [unit.rest_axis]))
+    if unit.kind == "MoE" and mesh.size(["expert"]) == 1:  # it gathers tokens instead
+        rest = 0.0
+    inputs = math.prod(unit.shape) * share / mesh.size(axes.of(rules.activations, ["embed"]))
+    outputs = sum(
+        rows * p.result_size / mesh.size(p.sum_axes if p.sum_axes <= p.y_axes else ())
+        for p in products
+    )
+    logits = 2 * unit.logits * share / mesh.size(axes.of(rules.activations, ["heads"]))
+    weights = experts * sum(p.sum_size * p.result_size for p in products)
+    forward, backward = Exchanges(mesh), Exchanges(mesh)
+    _exchange_sums(products, forward, backward, num_bytes=rows * width)
+    _exchange_examples(
+        unit, products, forward, backward, num_bytes=rows * width, inputs=inputs * width
+    )
+    return UnitPart(
+        flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=0),
+        padded_flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=tile),
+        moved_bytes=width * (inputs + outputs + weights + logits),
+        kept_bytes=width * (inputs + outputs + logits),
+        weight_bytes=width * weights,
+        forward=tuple(forward),
+        backward=tuple(backward),
+    )
+
+
+def _share_of_positions(unit: Unit, mesh: Topology, rules: Rules) -> float:
+    """Returns the share of an example's positions that a device computes."""
+    if len(unit.shape) == SEQUENCE_DIMS:
+        names = ["length"]
+    else:
+        names = ["height", "width"] if len(unit.shape) > SEQUENCE_DIMS else []
+    share = 1.0
+    for size, name in zip(unit.shape[1:], names, strict=False):
+        share *= -(-size // mesh.size(rules.activations[name])) / size
+    return share
+
+
+def _exchange_sums(
+    products: Sequence[_Product], forward: Exchanges, backward: Exchanges, *, num_bytes: float
+) -> None:
+    """Adds what products with split dims exchange; `num_bytes` of a column of activations."""
+    gathered: set[tuple[int, ...]] = set()
+    for p in products:
+        x, y = num_bytes * p.sum_size, num_bytes * p.result_size
+        forward.add(p.reduces, p.sum_axes, "activations", y)
+        if p.reduces == "reduce-scatter":  # its gradient is gathered for both gradients
+            backward.add("all-gather", p.sum_axes, "activations", 2 * y, 2)
+        backward.add(p.reduces_gradient, p.result_axes, "activations", x)
+        dims = p.matrix.shape[: p.matrix.num_summed]
+        if dims not in gathered:  # products of the same x share it
+            gathered.add(dims)
+            forward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)
+            backward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)
+
+
+def _exchange_examples(
+    unit: Unit,
+    products: Sequence[_Product],
+    forward: Exchanges,
+    backward: Exchanges,
+    *,
+    num_bytes: float,
+    inputs: float,
+) -> None:
+    """Adds what experts, attention and convolutions exchange along axes of the batch or of images.
+
+    `num_bytes` are those of a column of activations, `inputs` those of the unit's input. Each
+    expert gets the tokens of all devices, and returns them. Attention reads keys and values of all
+    positions. A convolution reads rows and columns of its neighbours.
+    """
+    if unit.num_experts > 1:
+        for passes in (forward, backward):
+            passes.add("all-to-all", ["expert"], "experts", 2 * num_bytes * unit.shape[-1], 2)
+    if unit.flops > unit.weight_flops and len(products) > 2:  # query, key, value
+        size = num_bytes * sum(p.result_size for p in products[1:3]) * forward.size("sequence")
+        forward.add("all-gather", ["sequence"], "activations", size, 2)
+        backward.add("all-gather", ["sequence"], "activations", size, 2)
+        backward.add("reduce-scatter", ["sequence"], "activations", size, 2)
+    if len(unit.shape) > SEQUENCE_DIMS:
+        for p in products:
+            windows = p.matrix.shape[: p.matrix.num_summed - 1]
+            for window, size, axis in zip(
+                windows, unit.shape[1:], ("height", "width"), strict=False
+            ):
+                kept = math.ceil(size / forward.size(axis))
+                for passes in (forward, backward):
+                    passes.add("permute", [axis], "images", inputs * (window - 1) / kept, 2)
+
+
+def _padded_flops(products: Sequence[_Product], rows: float, experts: float, *, tile: int) -> float:
+    """Returns the FLOPs of products whose rows are those of some experts.
+
+    Rows and columns of matrices are padded to whole tiles, unless these are 0.
+    """
+    sizes = [(rows / experts, p.sum_size, p.result_size) for p in products]
+    if tile:
+        sizes = [tuple(math.ceil(n / tile) * tile for n in one) for one in sizes]
+    return sum(2 * experts * math.prod(one) for one in sizes)

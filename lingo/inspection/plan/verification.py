@@ -1,0 +1,79 @@
+"""Compares a prediction with the program that XLA makes for the devices of its mesh.
+
+The step is compiled for virtual devices of this machine's processor. So what is compared is exact
+for a processor: bytes of arguments and outputs, FLOPs of products, bytes that devices exchange.
+Temporaries depend on how a compiler orders operations, and fuses them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lingo.contract import Experiment
+from lingo.inspection import program
+from lingo.inspection.memory import size
+from lingo.inspection.plan.estimate import Estimate
+from lingo.inspection.weight_table import Columns, align_columns
+from lingo.runtimes.layout import batch_axes
+from lingo.runtimes.mesh.mesh import Mesh
+
+
+class Comparison(NamedTuple):
+    """A predicted number and that of the compiled program, of one device and step."""
+
+    name: str
+    prediction: float
+    program: float
+
+    @property
+    def difference(self) -> float:
+        """How far the prediction is from the program, in parts of the program's number."""
+        return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
+
+
+def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
+    """Compiles a step of the experiment with the settings of an estimate, and compares.
+
+    The process has as many devices as the mesh.
+    """
+    runtime, specs = experiment.runtime, experiment.train_input.specs()
+    assert isinstance(runtime, Mesh)
+    compiled = runtime.compile_program(experiment.learner, specs)
+    report = program.report(compiled, experiment.task)
+    mesh, memory = compiled.mesh, compiled.memory
+    parts = mesh.size(batch_axes(runtime.axis_rules(), mesh))
+    batch = sum(
+        math.prod(shape) * np.dtype(kind).itemsize / parts for shape, kind in specs.values()
+    )
+    state = sum(estimate.bytes[kind] for kind in ("weights", "slots", "statistics"))
+    moved = sum(one.exchange.bytes for one in estimate.exchanges)
+    rest = estimate.total_bytes - state
+    whole = memory["arguments"] + memory["outputs"] - memory["aliased"] + memory["temporaries"]
+    return [
+        Comparison("bytes of arguments", state + batch, memory["arguments"]),
+        Comparison("bytes of temporaries", rest, memory["temporaries"]),
+        Comparison("bytes in all", state + batch + rest, whole),
+        Comparison("FLOPs of products", estimate.flops, report.matmul_flops),
+        Comparison("bytes exchanged", moved, sum(row.bytes for row in report.rows)),
+    ]
+
+
+def text(comparisons: list[Comparison]) -> str:
+    """Returns a table of comparisons."""
+
+    def show(one: Comparison, value: float) -> str:
+        return f"{value:.4g}" if one.name.startswith("FLOPs") else size(value)
+
+    return align_columns(
+        Columns(
+            {"on one device": [one.name for one in comparisons]},
+            {
+                "predicted": [show(one, one.prediction) for one in comparisons],
+                "compiled": [show(one, one.program) for one in comparisons],
+                "difference": [f"{one.difference:+.1%}" for one in comparisons],
+            },
+        )
+    )

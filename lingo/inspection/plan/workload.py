@@ -1,0 +1,250 @@
+"""What a step of an experiment computes, as far as plans need it: units of alike layers.
+
+A unit is a layer that multiplies matrices of its own, with the shape that it gets for a whole
+batch; layers with equal shapes are one unit. Shapes and FLOPs are those that layers declare, so
+that a trillion parameters take a moment and no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.layers import path
+from lingo.layers.flops import Record, record_flops
+from lingo.layers.layer import Layer
+from lingo.layers.moe.moe import MoE
+from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.stacks.stack import Stack
+from lingo.layers.tree import ParamSpec
+from lingo.layers.wrap.remat import Remat
+from lingo.layers.wrap.reweighted import is_matrix, split_dims
+from lingo.layers.wrap.wrapper import Wrapper
+from lingo.learner.state import FLOAT_BYTES
+
+BYTES = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2}
+
+SEQUENCE_DIMS = 3
+"""Dims of the input of a layer of sequences, [B, T, D]; images have more."""
+
+
+class Matrix(NamedTuple):
+    """A weight that a unit multiplies."""
+
+    shape: tuple[int, ...]  # of one layer
+    axes: tuple[str | None, ...]  # logical axis of each dim
+    num_summed: int  # how many of the first dims the product sums over
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+class Unit(NamedTuple):
+    """Layers of equal shapes."""
+
+    name: str  # path of the first one
+    kind: str  # its class
+    shape: tuple[int, ...]  # of its input, for a whole batch: [B, T, D], [B, H, W, C] or others
+    flops: int  # of one forward pass of one layer, without those of layers inside
+    matrices: tuple[Matrix, ...]
+    num_experts: int  # of which the unit is one: FLOPs are those of all of them
+    # Logical axis along which products without weights are split: those of attention, and of
+    # one-hot tensors that send tokens to experts if these are on several devices.
+    rest_axis: str
+    dtype: str  # of the computation
+    in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
+    is_recomputed: bool  # whether gradients compute it again
+    logits: int  # elements of attention's logits that exist at once, for a whole batch
+
+    @property
+    def weight_flops(self) -> int:
+        """FLOPs of the products with weights; the rest is that of attention."""
+        weights = sum(one.size for one in self.matrices)
+        return 2 * self.positions * weights if self.flops else 0  # a table is only read
+
+    @property
+    def positions(self) -> int:
+        """Rows that a matrix of the unit multiplies, for a whole batch."""
+        weights = sum(one.size for one in self.matrices) or 1
+        rows = math.prod(self.shape[:-1])
+        return rows if len(self.shape) <= SEQUENCE_DIMS else self.flops // (2 * weights)
+
+
+class Workload(NamedTuple):
+    """What a step computes."""
+
+    units: dict[Unit, int]  # -> number of layers
+    batch_size: int
+    flops: int  # of a forward pass of the batch
+    input_bytes: int  # of a batch, as the host makes it
+    stack: str  # class of the largest stack of alike layers: Stack, Repeat, ...; "" without one
+    layer: str  # class of its layers, without wrappers
+    num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
+    boundary: tuple[int, ...]  # shape of what passes between these
+
+    @property
+    def dtype(self) -> str:
+        """The type of most of the computation."""
+        return max(self.units, key=lambda unit: unit.flops * self.units[unit]).dtype
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether gradients keep only what passes between the layers of the stack."""
+        return any(unit.is_recomputed for unit in self.units)
+
+
+def workload(experiment: Experiment) -> Workload:
+    """Returns what a training step of an experiment computes.
+
+    Raises ParamError if its task does not count its operations.
+    """
+    specs = experiment.train_input.specs()
+    with record_flops() as calls:
+        total = experiment.task.batch_flops(specs)
+    if not total:
+        raise ParamError(
+            f"task: {type(experiment.task).__name__} does not count its operations: a plan needs"
+            " `batch_flops` of the task, and `flops` of its layers"
+        )
+    stacks = [layer for layer in calls if isinstance(layer, Stack)]
+    largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
+    tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
+    found = _Units(calls, tables)
+    found.add(experiment.task, _Place())
+    sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
+    return Workload(
+        units=found.units,
+        batch_size=specs["rows"][0][0],
+        flops=total,
+        input_bytes=sum(sizes),
+        stack="" if largest is None else type(largest).__name__,
+        layer="" if largest is None else _innermost_class(largest.pattern[0]).__name__,
+        num_steps=1 if largest is None else largest.p.num_layers // len(largest.pattern),
+        boundary=() if largest is None else tuple(calls[largest].shape),
+    )
+
+
+def _innermost_class(params: Any) -> type[Layer]:
+    """Returns the class of layers that params build, without wrappers."""
+    while issubclass(params.cls, Wrapper):
+        params = params.layer
+    return params.cls
+
+
+class _Place(NamedTuple):
+    """Where a layer is in the tree."""
+
+    shape: tuple[int, ...] = ()  # of the input of the nearest layer around it that counts FLOPs
+    in_stack: bool = False
+    is_recomputed: bool = False
+    mixture: MoE | None = None  # around it
+
+
+class _Units:
+    """Collects the units of a tree of layers."""
+
+    def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
+        self.units: dict[Unit, int] = {}
+        self._calls, self._tables = calls, tables
+        self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
+
+    def add(self, layer: Layer, place: _Place) -> None:
+        """Adds the units of a layer and of all layers inside."""
+        if layer in self._calls and not isinstance(layer, Wrapper):
+            place = place._replace(shape=tuple(self._calls[layer].shape))
+        if (unit := self._unit(layer, place)) is not None:
+            named = self._names.setdefault(unit._replace(name=""), unit)
+            self.units[named] = self.units.get(named, 0) + _count(layer)
+        inside = place._replace(
+            in_stack=place.in_stack or isinstance(layer, Stack),
+            is_recomputed=place.is_recomputed or isinstance(layer, Remat),
+            mixture=layer if isinstance(layer, MoE) else place.mixture,
+        )
+        for child in layer.children():
+            self.add(child, inside)
+
+    def _unit(self, layer: Layer, place: _Place) -> Unit | None:
+        """Returns the unit of a layer; None if it has no products and no weights of its own."""
+        weights = [spec for spec in layer.declarations() if spec.decay is None]
+        flops = self._own_flops(layer)
+        num_experts = _size(layer, {"expert"})
+        if isinstance(layer, MoE):  # a product with a one-hot tensor to experts, and one back
+            flops = (
+                4 * self._slots(layer) * place.shape[-1] * (layer.p.group_size or place.shape[1])
+            )
+        elif flops and num_experts > 1 and place.mixture is not None:  # they compute all slots
+            slots = self._slots(place.mixture)
+            flops = flops * slots // place.shape[0]
+            place = place._replace(shape=(slots, *place.shape[1:]))
+        if not place.shape or isinstance(layer, Wrapper) or not (weights or flops):
+            return None
+        if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
+            place = place._replace(shape=(*place.shape[:2], 1))
+        if not flops and len(place.shape) != SEQUENCE_DIMS:  # a norm keeps what a convolution made
+            return None
+        is_table = place.shape[-1] == 1
+        matrices = [_matrix(s) for s in weights if is_matrix(s)] if flops or is_table else []
+        if flops and not matrices:
+            rows = math.prod(place.shape[:-1])
+            matrices = [_transpose(s) for s in self._tables if 2 * rows * s.size == flops][:1]
+        return Unit(
+            name=layer.path,
+            kind=type(layer).__name__,
+            shape=place.shape,
+            flops=flops,
+            matrices=tuple(matrices),
+            num_experts=num_experts,
+            rest_axis="embed" if isinstance(layer, MoE) else "heads",
+            dtype=layer.p.dtype,
+            in_stack=place.in_stack,
+            is_recomputed=place.is_recomputed,
+            logits=_num_logits(layer, place.shape),
+        )
+
+    def _slots(self, mixture: MoE) -> int:
+        return mixture.num_slots(self._calls[mixture].shape)
+
+    def _own_flops(self, layer: Layer) -> int:
+        """Returns the FLOPs of a call, without those of layers inside."""
+        if layer not in self._calls:
+            return 0
+        inside = sum(map(self._total_flops, layer.children()))
+        return self._calls[layer].flops - inside // _count(layer)
+
+    def _total_flops(self, layer: Layer) -> int:
+        """Returns the FLOPs of all copies of a layer that was called, or of those inside."""
+        if layer in self._calls:
+            return self._calls[layer].flops * _count(layer)
+        return sum(map(self._total_flops, layer.children()))
+
+
+def _num_logits(layer: Layer, shape: Sequence[int]) -> int:
+    """Returns the elements of attention's logits, which are kept unless it computes by blocks."""
+    if not isinstance(layer, DotProductAttention) or layer.is_blockwise(shape[1], shape[1]):
+        return 0
+    return shape[0] * layer.p.num_heads * shape[1] ** 2
+
+
+def _size(layer: Layer, axes: Container[str]) -> int:
+    """Returns the number of copies of a layer along axes of stacks."""
+    sizes = zip(path.stack_shape(layer.path), layer.stack_axes, strict=True)
+    return math.prod(size for size, axis in sizes if axis in axes)
+
+
+def _count(layer: Layer) -> int:
+    """Returns the number of layers that a stacked layer is; experts are one together."""
+    return _size(layer, set(layer.stack_axes) - {"expert"})
+
+
+def _matrix(spec: ParamSpec) -> Matrix:
+    return Matrix(spec.shape, spec.axes, len(split_dims(spec).inputs))
+
+
+def _transpose(spec: ParamSpec) -> Matrix:
+    return Matrix(spec.shape[::-1], spec.axes[::-1], 1)

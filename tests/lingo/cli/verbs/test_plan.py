@@ -1,0 +1,105 @@
+"""Plans on the command line."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tools.predictions import PAGE, tables
+from tools.studies.page import fill_tables
+
+TINY = ("plan", "--exp=lm.source.tiny(num_layers=2)", "--hardware=h100")
+
+
+def test_a_search_ends_with_flags_that_build(lingo: Callable) -> None:
+    done = lingo(*TINY, "--devices=4", "--top=3")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0].startswith("lm.source.tiny(num_layers=2): 4 examples a step, ")
+    assert any("A prediction, not a measurement" in line for line in lines)
+    assert [line.split()[0] for line in lines if line.startswith("   ")] == ["1", "2", "3"]
+    assert lines[-1].startswith("--set=")
+    assert lingo("check", TINY[1], *shlex.split(lines[-1])).code == 0
+
+
+def test_json_has_the_same_ways(lingo: Callable) -> None:
+    found = json.loads(lingo(*TINY, "--devices=4", "--format=json").out)
+    assert found["is_prediction"] is True
+    times = [way["step_seconds"] for way in found["ways"]]
+    assert times == sorted(times)
+    assert len({json.dumps(way["mesh"]) for way in found["ways"]}) == len(times)
+    for way in found["ways"]:
+        assert way["step_seconds"] == pytest.approx(sum(way["seconds"].values()))
+        assert way["settings"][0].startswith("runtime=Mesh(")
+
+
+def test_the_own_runtime_is_predicted_without_devices(lingo: Callable) -> None:
+    own = lingo(*TINY, "--set=runtime=Mesh(data=2, model=2)", "--price=2", "--batch=8").out
+    assert "8 examples a step" in own.splitlines()[0]
+    assert "\ndata=2, model=2:\n" in own
+    assert "\nprice " in own
+    assert "--set=" not in own
+    done = lingo(*TINY, "--set=runtime=Replicated")
+    assert done.code == 2
+    assert "--devices=N is missing: runtime=Replicated has as many as there are" in done.err
+
+
+def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
+    lingo: Callable, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "small.json"
+    assert lingo("plan", f"--calibrate={file}").code == 0
+    hardware = json.loads(file.read_text()) | {"memory_bytes": 12e6}
+    file.write_text(json.dumps(hardware))
+    done = lingo(*TINY[:2], f"--hardware={file}", "--devices=1")
+    assert done.code == 1
+    last = done.out.splitlines()[-1]
+    assert last.startswith("nothing fits: the smallest way needs ")
+    assert last.endswith(" devices are enough")
+
+
+def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert lingo(*TINY, "--devices=2", f"--plot={tmp_path / 'plan.png'}").code == 0
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (TINY[:2], "--hardware=NAME is missing: tpu_v3, "),
+        ((*TINY[:2], "--hardware=h10", "--devices=2"), "Did you mean 'h100'?"),
+        ((*TINY, "--devices=94"), "no mesh of 94 divides what this experiment has"),
+        (("plan", "--calibrate=file.txt"), "the file ends in .json"),
+        (("plan", "--calibrate=a.json", "--exp=tiny"), "takes --devices=N alone"),
+    ],
+)
+def test_mistakes_are_explained(arguments: tuple[str, ...], message: str, lingo: Callable) -> None:
+    done = lingo(*arguments)
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_trillion_weights_are_planned_without_tensorflow() -> None:
+    code = (
+        "import sys; from lingo.cli.main import main;"
+        "code = main(['plan', '--exp=lm.lingvo_dense.dense_1t', '--devices=2048',"
+        " '--hardware=tpu_v3', '--format=json']);"
+        "assert 'tensorflow' not in sys.modules and 'jax' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["num_fitting"] + found["num_too_large"] > 1000
+    first = found["ways"][0]
+    assert sum(first["bytes"].values()) <= 16 * 2**30
+
+
+def test_the_page_shows_what_is_predicted() -> None:
+    page = PAGE.read_text()
+    assert page == fill_tables(page, tables())

@@ -1,0 +1,57 @@
+"""Hardware: the networks of so many devices, and files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.inspection.plan.hardware import HARDWARE, read, write
+
+
+@pytest.mark.parametrize(
+    ("name", "num_devices", "sizes"),
+    [
+        ("tpu_v3", 8, [2, 2, 2]),
+        ("tpu_v3", 2048, [2, 32, 32]),
+        ("tpu_v3", 8192, [2, 128, 32]),  # a multipod
+        ("tpu_v3", 1, [1, 1, 1]),
+        ("tpu_v4", 64, [4, 4, 4]),
+        ("h100", 4, [4, 1]),
+        ("h100", 64, [8, 8]),
+    ],
+)
+def test_devices_form_the_most_cubic_network(name: str, num_devices: int, sizes: list[int]) -> None:
+    dimensions = HARDWARE[name].arrange(num_devices)
+    assert [one.size for one in dimensions] == sizes
+    assert math.prod(sizes) == num_devices
+    rings = [one for one in dimensions if one.kind == "ring"]
+    assert [one.wraps for one in rings] == [one.size % 4 == 0 for one in rings]
+
+
+def test_a_torus_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ParamError, match=r"131 chips of tpu_v3 are no torus within 128 x 32"):
+        HARDWARE["tpu_v3"].arrange(262)
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_a_file_has_all_of_it(name: str, tmp_path: Path) -> None:
+    write(HARDWARE[name], tmp_path / "one.json")
+    assert read(str(tmp_path / "one.json")) == HARDWARE[name]
+
+
+def test_what_is_no_hardware_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParamError, match=r"'h10' is none of tpu_v3, .* Did you mean 'h100'\?"):
+        read("h10")
+    with pytest.raises(ParamError, match=r"none\.json is not a file of hardware"):
+        read(str(tmp_path / "none.json"))
+    (tmp_path / "bad.json").write_text(json.dumps({"dimensions": [{"size": 2}]}))
+    with pytest.raises(ParamError, match=r"bad\.json is not a file of hardware"):
+        read(str(tmp_path / "bad.json"))
+
+
+def test_a_type_without_a_rate_of_its_own_has_that_of_bfloat16() -> None:
+    assert HARDWARE["h100"].rate("int8") == HARDWARE["h100"].rate("bfloat16") == 989e12

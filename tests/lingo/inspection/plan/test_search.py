@@ -1,0 +1,137 @@
+"""The ways to run an experiment, and their ranking against published recipes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from lingo.config import registry
+from lingo.config.params import ParamError
+from lingo.contract import Experiment, build_experiment
+from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
+from lingo.inspection.plan.estimate import Estimator
+from lingo.inspection.plan.hardware import HARDWARE
+from lingo.inspection.plan.search import Ranking, least_devices, rank
+from lingo.inspection.plan.workload import Workload, workload
+from lingo.mesh.topology import topology
+
+
+def builder(experiment: str, *overrides: str) -> Callable[[Sequence[str]], Experiment]:
+    return lambda more: build_experiment(registry.get(experiment, [*overrides, *more]))
+
+
+@functools.cache
+def load(experiment: str, *overrides: str) -> Workload:
+    return workload(builder(experiment, *overrides)(()))
+
+
+def search(experiment: str, hardware: str, num_devices: int, *overrides: str) -> Ranking:
+    found, build = load(experiment, *overrides), builder(experiment, *overrides)
+    chosen = HARDWARE[hardware]
+    return rank(found, Estimator(found, chosen, build), chosen, num_devices)
+
+
+def test_meshes_are_all_products_of_sizes_that_divide() -> None:
+    found = load("lm.source.tiny_moe")
+    largest = limits(found, 8)
+    assert {axis for axis, size in largest.items() if size > 1} == {
+        *("stage", "data", "expert", "sequence", "model")
+    }
+    axes = [axis for axis, size in largest.items() if size > 1]
+    expected = {
+        sizes
+        for sizes in itertools.product([1, 2, 4, 8], repeat=len(axes))
+        if math.prod(sizes) == 8
+        and all(
+            size <= largest[axis] and (axis == "data" or largest[axis] % size == 0)
+            for axis, size in zip(axes, sizes, strict=True)
+        )
+    }
+    meshes_found = [tuple(sizes[axis] for axis in axes) for sizes in meshes(found, 8)]
+    assert len(meshes_found) == len(set(meshes_found))
+    assert set(meshes_found) == expected
+
+
+@pytest.mark.parametrize("experiment", ["lm.source.tiny_moe", "lm.source.tiny", "image.unet.blobs"])
+def test_what_a_way_is_called_makes_it(experiment: str) -> None:
+    found, build = load(experiment), builder(experiment)
+    ways = list(candidates(found, 4))
+    assert len(ways) == len(set(ways))
+    for way in ways[:: max(1, len(ways) // 12)]:
+        made = build(way.settings(found, {}))
+        assert made.runtime.p.shard_update == way.shard_update
+        assert made.runtime.topology() == way.mesh
+        assert made.p.accumulation_steps == way.accumulation_steps
+        made.runtime.layout(made.learner)
+
+
+def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
+    """Lingvo registers 128 billion weights on 256 chips as 16 x 32 cores, batch 128, finalized."""
+    batch = "train_input.batch_size=128"
+    found = search("lm.lingvo_dense.dense_128b", "tpu_v3", 512, batch)
+    ways = [(one.candidate.mesh, one.candidate.rules) for one in found.best[:10]]
+    assert (topology({"data": 16, "model": 32}), "2d_finalized") in ways
+    times = [one.step_seconds for one in found.feasible]
+    assert times == sorted(times)
+
+
+def test_experts_of_gshard_are_on_all_devices() -> None:
+    """Lepikhin et al. 2020, sec. 3.2: one expert of each layer on each of 128 devices."""
+    first = search("mt.gshard.moe_128e_12l", "tpu_v3", 128).feasible[0].candidate
+    assert first.mesh == topology({"expert": 128})
+
+
+def test_memory_decides_what_fits() -> None:
+    found = search("lm.lingvo_dense.dense_8b", "tpu_v3", 8)
+    memory = HARDWARE["tpu_v3"].memory_bytes
+    assert all(one.total_bytes <= memory for one in found.feasible)
+    assert all(one.total_bytes > memory for one in found.too_large)
+    assert found.feasible
+    assert found.too_large
+
+
+def test_the_least_number_of_devices_that_is_enough_is_found() -> None:
+    build, found = builder("lm.lingvo_dense.dense_8b"), load("lm.lingvo_dense.dense_8b")
+    hardware = HARDWARE["tpu_v3"]
+    estimator = Estimator(found, hardware, build)
+    assert not rank(found, estimator, hardware, 1).feasible
+    enough = least_devices(found, estimator, hardware, 1)
+    assert enough is not None
+    assert not rank(found, estimator, hardware, enough // 2).feasible
+    assert rank(found, estimator, hardware, enough).feasible
+
+
+def test_a_number_of_devices_that_nothing_divides_into_is_refused() -> None:
+    with pytest.raises(ParamError, match=r"no mesh of 4,096 divides .* data up to 64, height up"):
+        search("image.lenet.digits", "tpu_v3", 4096)
+
+
+def test_a_pipeline_is_idle_as_its_schedule_says() -> None:
+    experiment, batch = "lm.source.tiny(num_layers=8)", "train_input.batch_size=32"
+    found = load(experiment, batch)
+    estimator = Estimator(found, HARDWARE["tpu_v3"], builder(experiment, batch))
+    mesh = topology({"stage": 4})
+    few, many, repeated = (
+        estimator.estimate(Candidate(mesh, micro_batches=m, repeats=r))
+        for m, r in ((4, 1), (32, 1), (32, 2))
+    )
+    assert [few.bubble, many.bubble, repeated.bubble] == [3 / 7, 3 / 35, 3 / 67]
+    times = [one.seconds["arithmetic"] + one.seconds["bubble"] for one in (few, many, repeated)]
+    assert times == sorted(times, reverse=True)
+    assert few.flops / many.flops == pytest.approx(
+        (_in_stack(found) * 7 / 4 + _outside(found))
+        / (_in_stack(found) * 35 / 32 + _outside(found))
+    )
+
+
+def _in_stack(found: Workload) -> float:
+    """Returns the FLOPs of a step in the stack on a stage: forward, twice backward, once again."""
+    return sum(4 * n * unit.flops / 4 for unit, n in found.units.items() if unit.in_stack)
+
+
+def _outside(found: Workload) -> float:
+    return sum(3 * n * unit.flops for unit, n in found.units.items() if not unit.in_stack)
