@@ -87,10 +87,10 @@ class LayerTree:
     def tree(self) -> Iterator[Layer]:
         """Yields every layer of the tree, this one first, and stacked copies once."""
         yield cast("Layer", self)
-        for child in self.children():
+        for child in self.inner_layers():
             yield from child.tree()
 
-    def children(self) -> Iterator[Layer]:
+    def inner_layers(self) -> Iterator[Layer]:
         """Yields the layers directly inside this one, and stacked copies once."""
         for child in self.__dict__.get("_children", {}).values():
             yield child.layer

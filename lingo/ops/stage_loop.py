@@ -52,6 +52,8 @@ def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[
     It flows to weights and to float tensors of `x`, not to others that stages use. It is None for
     weights that a stage does not use.
 
+    Raises ValueError if only some stages have devices.
+
     Args:
         stages: K of them; each takes what the one before returns.
         x: what the first stage takes, a structure of [M, ...] tensors.
@@ -65,12 +67,14 @@ def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[
     >>> y.numpy().ravel(), [float(s["total"]) for s in sums]
     (array([ 4.,  8., 12.], dtype=float32), [6.0, 12.0])
     """
+    if len({stage.device is None for stage in stages}) > 1:
+        raise ValueError("some stages have a device, and others none: give one to all, or to none")
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
     loop = _Loop(stages, x, inputs)
-    # As arguments of one custom gradient, all weights would be copied to one device. So each stage
-    # has a number instead: its gradient is that of the weights.
-    found: list[Any] = [()] * len(stages)
-    numbers = [_number(stage, found, k) for k, stage in enumerate(stages)]
+    # As arguments of one custom gradient, all weights would be copied to one device. So 0.0 stands
+    # for the weights of each stage. The tape calls `backward` first, since results depend on it.
+    weight_gradients: list[Any] = [()] * len(stages)
+    handles = [_weights_handle(stage, weight_gradients, k) for k, stage in enumerate(stages)]
 
     @tf.custom_gradient
     def forward(*tensors: tf.Tensor) -> Any:
@@ -80,25 +84,25 @@ def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[
         def backward(*gradients: tf.Tensor) -> Any:
             dy, dsums = tf.nest.pack_sequence_as((y, sums), gradients)
             with tf.name_scope(scope):
-                dx, found[:] = loop.backward(first, arrays, dy, dsums)
+                dx, weight_gradients[:] = loop.backward(first, arrays, dy, dsums)
             return [*dx, *[tf.zeros([])] * len(stages)]
 
         return tf.nest.flatten((y, sums)), backward
 
-    results = forward(*tf.nest.flatten(x), *numbers)
+    results = forward(*tf.nest.flatten(x), *handles)
     return tf.nest.pack_sequence_as((loop.specs[-1], loop.sums), results)
 
 
-def _number(stage: Stage, found: Sequence[Any], k: int) -> tf.Tensor:
-    """Returns 0.0; its gradient by the weights of stage k is `found[k]`."""
+def _weights_handle(stage: Stage, weight_gradients: Sequence[Any], k: int) -> tf.Tensor:
+    """Returns 0.0; its gradient by the weights of stage k is `weight_gradients[k]`."""
 
     @tf.custom_gradient
-    def number(*weights: tf.Tensor) -> Any:
-        return tf.zeros([]), lambda _: found[k]
+    def handle(*weights: tf.Tensor) -> Any:
+        return tf.zeros([]), lambda _: weight_gradients[k]
 
     with on_device(stage.device):
         weights = tf.nest.flatten(stage.weights)
-        return number(*weights) if weights else tf.zeros([])
+        return handle(*weights) if weights else tf.zeros([])
 
 
 class _Loop:
@@ -159,7 +163,7 @@ class _Loop:
         dy = _floats(dy, self.specs[-1])
 
         def iterate(m: Any, counts: Any, totals: Any, dx: Any) -> Any:
-            counts, totals, i = [*counts], [*totals], counts[0]
+            counts, totals, first = [*counts], [*totals], counts[0]
             with on_device(self.devices[-1]):
                 gradients = _read(dy, counts[-1])
             for k, stage in reversed([*enumerate(self.stages)]):
@@ -171,7 +175,7 @@ class _Loop:
                         i, totals[k], stage.weights, taken, inputs, gradients, dsums[k]
                     )
             with on_device(self.devices[0]):
-                return m + 1, counts, totals, _write(dx, i, gradients)
+                return m + 1, counts, totals, _write(dx, first, gradients)
 
         totals, dx = self._repeat(iterate, self.num - 1, totals, dx)
         with on_device(self.devices[0]):

@@ -166,7 +166,7 @@ class _Units:
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
             mixture=layer if isinstance(layer, MoE) else place.mixture,
         )
-        for child in layer.children():
+        for child in layer.inner_layers():
             self.add(child, inside)
 
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
@@ -214,14 +214,14 @@ class _Units:
         """Returns the FLOPs of a call, without those of layers inside."""
         if layer not in self._calls:
             return 0
-        inside = sum(map(self._total_flops, layer.children()))
+        inside = sum(map(self._total_flops, layer.inner_layers()))
         return self._calls[layer].flops - inside // _count(layer)
 
     def _total_flops(self, layer: Layer) -> int:
         """Returns the FLOPs of all copies of a layer that was called, or of those inside."""
         if layer in self._calls:
             return self._calls[layer].flops * _count(layer)
-        return sum(map(self._total_flops, layer.children()))
+        return sum(map(self._total_flops, layer.inner_layers()))
 
 
 def _num_logits(layer: Layer, shape: Sequence[int]) -> int:

@@ -5,7 +5,10 @@ Axes: B batch, H height, W width, C channels, K classes.
 
 from __future__ import annotations
 
+from typing import Any
+
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
@@ -45,15 +48,27 @@ class AuxiliaryHead(Layer):
         self.linear = p.linear.build(dim=wide, output_dim=p.num_classes)
 
     def __call__(self, state: Pair) -> Pair:
-        """Returns a tuple, [B, H, W, C] and any others, with logits, [B, K], at its end."""
+        """Returns a tuple, [B, H, W, C] and any others, with logits, [B, K], at its end.
+
+        Raises ParamError if H and W are not those of `image`.
+        """
+        self._check(state[0].shape)
         y = self.pool(tf.nn.relu(tf.cast(state[0], self.p.dtype)))
         for conv, norm in zip(self.convs, self.norms, strict=True):
             y = tf.nn.relu(norm(conv(y)))
         return *state, self.linear(y[:, 0, 0])
 
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
-        """Returns the shapes of the tensors and of the logits."""
+        """Returns the shapes of the tensors and of the logits; raises as a call."""
+        self._check(shape[0])
         return *shape, (shape[0][0], self.p.num_classes)
+
+    def _check(self, shape: Any) -> None:
+        if tuple(shape[1:3]) != tuple(self.p.image):
+            raise ParamError(
+                f"{self}: image={self.p.image} is the size of the tensor that it reads, which is"
+                f" {tuple(shape[1:3])} here: the head of a network is for images of one size"
+            )
 
     def flops(self, shape: tuple[Shape, ...]) -> int:
         x, total = self.pool.output_shape(shape[0]), 0
