@@ -374,7 +374,7 @@ class Placement:
         return dict(weights)
 
     def update_weight(self, weight: Weight) -> Weight:
-        """Returns a weight's description as the optimizer gets it: perhaps with a `part`."""
+        """Returns a weight's description as the optimizer gets it: perhaps with `row_columns`."""
         return weight
 
     def shard_for_update(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -61,7 +61,7 @@ def train_step(
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
-    with tf.name_scope("update"):  # of the step before
+    with tf.name_scope("update"):  # a gather of weights ends the update of the step before
         weights = place.weights_for_layers(state.weights)
 
     def part(batch: Batch) -> dict[str, Any]:
@@ -299,10 +299,10 @@ def _apply_gradients(
         after[where], kept = new.value, dict(new.slots)
         if ema_decay is not None:
             kept[EMA] = _average(slots[where][EMA], new.value, ema_decay)
-        if (part := weight.row_columns) is not None:  # its padding may be 0 / 0, if epsilon is 0
-            after[where] = part.without_padding(new.value)
+        if (columns := weight.row_columns) is not None:  # 0 / 0 in its padding, if epsilon is 0
+            after[where] = columns.without_padding(new.value)
             kept = {
-                k: part.without_padding(v) if v.shape == new.value.shape else v
+                k: columns.without_padding(v) if v.shape == new.value.shape else v
                 for k, v in kept.items()
             }
         slots_after[where] = kept

@@ -7,7 +7,7 @@ arXiv 2004.13336): of n elements, each of N devices has ceil(n / N).
     [7, 5], N = 4                     one row of 35 elements and a zero; chunks of 9
     [7, 5], 5 in 2 parts, N = 4       two rows of 7 * 3 = 21 elements and 3 zeros; chunks of 6
 
-The second part of the last line is 7 * 2 elements: where parts are uneven, zeros are also between.
+The second part of the last line is 7 * 2 elements: uneven parts have zeros between elements, too.
 Axes: P parts, each a row; C elements of a row with its zeros.
 """
 

@@ -102,29 +102,30 @@ def _factor_means(weight: Weight, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     They have the shapes of the slots `v_row` and `v_column`.
     """
-    if (part := weight.row_columns) is None:
+    if (own_columns := weight.row_columns) is None:
         return tf.reduce_mean(x, -1), tf.reduce_mean(x, -2)
-    *batch, num_rows, num_columns = part.rows.shape
-    own = tf.transpose(tf.reshape(part.without_padding(x), [math.prod(weight.stack_shape), -1]))
+    *batch, num_rows, num_columns = own_columns.rows.shape
+    own = tf.reshape(own_columns.without_padding(x), [math.prod(weight.stack_shape), -1])
+    own = tf.transpose(own)
 
     def mean(indices: tf.Tensor, size: int, other: int) -> tf.Tensor:
         # Sums by index: R + C numbers are exchanged, in place of the R * C of whole matrices.
         num = math.prod(batch) * size
         sums = tf.math.unsorted_segment_sum(own, tf.reshape(indices, [-1]), num)
-        total = tf.transpose(part.total(sums))
+        total = tf.transpose(own_columns.total(sums))
         return tf.reshape(total, [*weight.stack_shape, *batch, size]) / other
 
-    row_indices, column_indices = _factor_indices(part)
+    row_indices, column_indices = _factor_indices(own_columns)
     return mean(row_indices, num_rows, num_columns), mean(column_indices, num_columns, num_rows)
 
 
-def _factor_indices(part: RowColumns) -> tuple[tf.Tensor, tf.Tensor]:
+def _factor_indices(own_columns: RowColumns) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns for each element, int32 [P, C], its index among all rows and among all columns."""
-    *batch, row, column = part.coordinates()
+    *batch, row, column = own_columns.coordinates()
     matrix = tf.zeros_like(row)
-    for index, size in zip(batch, part.rows.shape, strict=False):
+    for index, size in zip(batch, own_columns.rows.shape, strict=False):
         matrix = matrix * size + index
-    num_rows, num_columns = part.rows.shape[-2:]
+    num_rows, num_columns = own_columns.rows.shape[-2:]
     return matrix * num_rows + row, matrix * num_columns + column
 
 

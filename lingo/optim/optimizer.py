@@ -213,9 +213,10 @@ def global_norm(weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor
 
 def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
     """Returns the sum of each weight in x [*weight.shape], or in rows: [*stack_shape, 1, ...]."""
-    if (part := weight.row_columns) is None:
+    if (columns := weight.row_columns) is None:
         return tf.reduce_sum(x, axis=weight.axes, keepdims=True)
-    return part.total(tf.reduce_sum(part.without_padding(x), axis=weight.axes, keepdims=True))
+    own = tf.reduce_sum(columns.without_padding(x), axis=weight.axes, keepdims=True)
+    return columns.total(own)
 
 
 def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:

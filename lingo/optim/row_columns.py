@@ -24,7 +24,7 @@ def _identity(value: tf.Tensor) -> tf.Tensor:
 class RowColumns(NamedTuple):
     """Which columns of a weight's rows the tensors of an update have, [*stacked axes, P, C].
 
-    By default all: then a partitioner splits them over devices, and no sum needs a word.
+    By default all: then XLA's partitioner splits them, and inserts sums over devices itself.
     """
 
     rows: WeightRows

@@ -62,10 +62,11 @@ def amoebanet_b(
     """AmoebaNet-B (18, 512) (Huang et al. 2019, sec. 4); 569,311,312 weights, 9,257,704 auxiliary.
 
     There it has 557 M weights, sees images of 480 x 480 in 4 stages, and reaches 84.4 % on
-    ImageNet. Options are those of the authors' implementation for TPUs (an auxiliary head of weight
-    0.4, paths kept with probability 0.7, label smoothing of 0.1, RMSProp), except that paths are
-    dropped by depth, not by time, and for the batch size, from 32, by which the learning rate
-    grows. ImageNet is not here: see `params/image/imagenet.py`. It was not trained here.
+    ImageNet. Options are those of the authors' implementation for TPUs: an auxiliary head of weight
+    0.4, paths kept with probability 0.7, half of the head's inputs dropped, label smoothing of 0.1,
+    RMSProp, gradients of a norm of at most 10, averages with 0.9999. But paths are dropped by depth
+    alone, not also by time; and their batch is 32, to which the learning rate here is in
+    proportion. ImageNet is not here: see `params/image/imagenet.py`. It was not trained here.
 
     lingo show --exp=image.amoebanet.amoebanet_b --pipeline \\
         --set='Chain=PipelinedChain(num_stages=4, num_micro_batches=16)'

@@ -89,7 +89,7 @@ def test_each_device_has_one_nth_of_every_slot_and_show_says_so(name, kind, caps
 
 @pytest.mark.parametrize("kind", RUNTIMES)
 @pytest.mark.parametrize("cls", OPTIMIZERS)
-def test_so_it_is_with_every_optimizer(cls, kind):
+def test_each_device_has_an_nth_of_the_slots_of_every_optimizer(cls, kind):
     params = lingo.get("image.vit.s16").set(optimizer=cls.params(learning_rate=0.1, ema_decay=0.9))
     learner = params.build().learner
     layout = RUNTIMES[kind][0].build().layout(learner)

@@ -8,7 +8,7 @@ With a sharded update (Xu et al. 2020, arXiv 2004.13336) a replica keeps slots f
 
 If the layout keeps weights in parts, the chunks remain, and the next step gathers a copy of them,
 rounded to bfloat16. TensorFlow's all-reduce leaves every replica the whole sum; its operation for
-chunks of it, CollectiveReduceScatterV2, ends on CPUs only by its timeout (TensorFlow 2.21).
+chunks of it, CollectiveReduceScatterV2, hangs on CPUs until it times out (TensorFlow 2.21).
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _gather(own: tf.Tensor) -> tf.Tensor:
 
 def _gather_bfloat16(own: tf.Tensor) -> tf.Tensor:
     """Returns what `_gather` does, rounded to bfloat16; the exchange takes half as many bytes."""
-    # TensorFlow gathers bfloat16 as little as integers of 16 bits: they travel as float16.
+    # `all_gather` takes neither bfloat16 nor 16-bit integers, so the bits travel as float16
     bits = tf.bitcast(tf.cast(own, tf.bfloat16), tf.float16)
     return tf.cast(tf.bitcast(_gather(bits), tf.bfloat16), tf.float32)
 

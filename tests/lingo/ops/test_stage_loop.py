@@ -86,3 +86,9 @@ def test_stages_without_weights_pass_gradients_on() -> None:
         tape.watch(x := tf.constant(X))
         y, _ = run_stages([Stage(lambda _, x, __: (2 * x, {}), ())] * 2, x, ())
     np.testing.assert_array_equal(tape.gradient(y, x), np.full_like(X, 4))
+
+
+def test_devices_are_for_all_stages_or_for_none() -> None:
+    stages = [Stage(lambda w, x, _: (w * x, {}), tf.constant(2.0), d) for d in (None, "CPU:0")]
+    with pytest.raises(ValueError, match="some stages have a device, and others none"):
+        run_stages(stages, tf.zeros([2, 1]), ())

@@ -149,8 +149,8 @@ def train(name: str, **mesh: int) -> Trained:
 def _far_from_corners(path: str, value: np.ndarray) -> np.ndarray:
     """Returns weights of norms with which few ReLUs are near their corner.
 
-    Of a million, rounding puts some on the other side, and gradients then differ by 1 %, also on
-    one device for images that differ by 1e-7. After the stem, where a maximum comes next, values
+    Of a million, rounding puts some on the other side, and gradients then differ by percents, also
+    on one device for images that differ by 1e-7. After the stem, where a maximum comes next, values
     near each other would do the same.
     """
     kind = path.split("/")[-1]
