@@ -58,7 +58,9 @@ def define(values: flags.FlagValues) -> None:
     command.string("hardware", f"{', '.join(HARDWARE)}, or a file of measurements.", values)
     command.integer("batch", "Examples of a step, in place of the input's.", values, lower_bound=1)
     command.integer("top", f"How many ways to show; {TOP} if left out.", values, lower_bound=1)
-    command.number("price", "Of a device for an hour, to show the price of a step.", values)
+    command.number(
+        "price", "Of a device for an hour, to show the price of a step.", values, lower_bound=0
+    )
     command.boolean("verify", "Compile the first two for virtual devices, and compare.", values)
     command.string("calibrate", "Measure --devices of this machine, into this .json file.", values)
     command.string("plot", "Draw the ways: FILE.png, FILE.svg or FILE.pdf.", values)
@@ -72,6 +74,8 @@ def run(values: flags.FlagValues, word: str) -> int:
         return _calibrate(values)
     if values.hardware is None:
         raise UsageError(f"--hardware=NAME is missing: {', '.join(HARDWARE)}, or a file")
+    if values.plot:
+        _check_file("plot", values.plot, (".png", ".svg", ".pdf"))
     hardware = read(values.hardware)
     build = _builder(values)
     experiment = build(())
@@ -82,7 +86,9 @@ def run(values: flags.FlagValues, word: str) -> int:
     else:
         ranking = rank(load, estimator, hardware, values.devices)
     name = values.exp or values.run
-    plan = Plan(name, load, hardware, ranking, values.price, _own_rules(experiment))
+    batch = [f"train_input.batch_size={values.batch}"] if values.batch else []
+    rules, own = _own_rules(experiment), (*values.set, *batch)
+    plan = Plan(name, load, hardware, ranking, values.price, rules, own)
     if values.plot:
         picture.write(plan, Path(values.plot))
     comparisons = _verify(plan, build) if values.verify else {}
@@ -101,11 +107,8 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 def _calibrate(values: flags.FlagValues) -> int:
     """Measures the devices of this machine, and writes a file for --hardware."""
+    _check_file("calibrate", values.calibrate, (".json",))
     path = Path(values.calibrate)
-    if path.suffix != ".json":
-        raise UsageError(
-            f"--calibrate={path}: the file ends in .json, as --hardware=FILE.json takes it"
-        )
     if values.exp or values.run or values.hardware:
         raise UsageError("--calibrate measures this machine, and takes --devices=N alone")
     num_devices = values.devices or 1
@@ -116,16 +119,27 @@ def _calibrate(values: flags.FlagValues) -> int:
     return 0
 
 
+def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
+    """Raises UsageError for a file of another ending, or in a folder that there is not."""
+    path = Path(file)
+    if path.suffix not in endings:
+        raise UsageError(f"--{flag}={file}: the file ends in {' or '.join(endings)}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--{flag}={file}: there is no folder {path.parent}")
+
+
 def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
     """Compiles the two fastest ways for virtual devices; returns comparisons by way."""
     found: dict[str, list[Comparison]] = {}
+    if plan.ranking.best[0].candidate.mesh.num_devices == 1:
+        raise UsageError("--verify compares the exchanges of a mesh: there is one device alone")
     for estimate in plan.ranking.best[:2]:
         experiment = build(estimate.candidate.settings(plan.workload, plan.rules))
         text = table.describe(estimate.candidate)
         if not found:
             experiment.runtime.make_devices(estimate.candidate.mesh.num_devices)
         found[text] = run_with_clock(
-            f"compiling {text}", functools.partial(compare, estimate, experiment)
+            f"compiling {text}", functools.partial(compare, estimate, plan.workload, experiment)
         )
     return found
 
@@ -159,12 +173,15 @@ def _own(
             f"--devices=N is missing: runtime={type(runtime).__name__} has as many as there are"
         )
     candidate = candidate._replace(accumulation_steps=experiment.p.accumulation_steps)
-    for layer in experiment.task.tree():
-        if isinstance(layer, Pipeline) and candidate.num_stages > 1:
-            p = layer.p
-            candidate = candidate._replace(
-                micro_batches=p.num_micro_batches, repeats=p.circular_repeats
+    for p in (layer.p for layer in experiment.task.tree() if isinstance(layer, Pipeline)):
+        if p.num_stages not in (1, candidate.num_stages):
+            raise UsageError(
+                f"a pipeline of {p.num_stages} stages on {candidate.mesh} is not predicted: give"
+                f" the runtime stage={p.num_stages}, or --devices=N to find one"
             )
+        candidate = candidate._replace(
+            micro_batches=p.num_micro_batches, repeats=p.circular_repeats
+        )
     estimate = estimator.estimate(candidate)
     fits = estimate.total_bytes <= hardware.memory_bytes
     return Ranking([estimate] if fits else [], [] if fits else [estimate], {})
@@ -185,7 +202,7 @@ def _advice(plan: Plan, estimator: Estimator) -> str:
     num = smallest.candidate.mesh.num_devices
     needs = (
         f"nothing fits: the smallest way needs {size(smallest.total_bytes)} on each of {num:,}"
-        f" devices ({table.describe(smallest.candidate)}), and {hardware.name} has"
+        f" device{'s' * (num > 1)} ({table.describe(smallest.candidate)}), and {hardware.name} has"
         f" {size(hardware.memory_bytes)}"
     )
     try:
@@ -193,5 +210,5 @@ def _advice(plan: Plan, estimator: Estimator) -> str:
     except ParamError:  # no network has so many
         enough = None
     if enough is None:
-        return f"{needs}; no number of devices is enough with this batch"
+        return f"{needs}; no power of two times as many is enough with this batch"
     return f"{needs}; {enough:,} devices are enough"

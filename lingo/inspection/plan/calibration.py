@@ -7,6 +7,7 @@ the alpha-beta model: a latency for each and a bandwidth, of a switch between al
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,12 +35,13 @@ def calibrate(name: str, num_devices: int) -> Hardware:
             dtype: engine.matmul_flops_per_second(dtype, num_devices) / num_devices
             for dtype in DTYPES
         }
-        latency, bandwidth = _fit_exchanges(num_devices) if num_devices > 1 else (0.0, np.inf)
+        memory = _memory_bandwidth(num_devices)
+        latency, bandwidth = _fit_exchanges(num_devices) if num_devices > 1 else (0.0, memory)
         return Hardware(
             name=name,
             memory_bytes=memory_bytes() / num_devices,
             flops_per_second=rates,
-            memory_bandwidth=_memory_bandwidth(num_devices),
+            memory_bandwidth=memory,
             matrix_tile=1,
             dimensions=(Dimension("switch", num_devices, bandwidth, latency),),
             torus=0,
@@ -56,21 +58,23 @@ def _memory_bandwidth(num_devices: int) -> float:
 def _fit_exchanges(num_devices: int) -> tuple[float, float]:
     """Returns the latency in seconds, and the bandwidth in bytes a second, of exchanges.
 
-    They are means over all-gather, all-reduce and all-to-all, as the model counts their bytes.
+    They are means over all-gather, all-reduce and all-to-all, as `Network` counts latencies and
+    bytes of each.
     """
     jax = engine.engine()
     part = (num_devices - 1) / num_devices
-    forms: list[tuple[Callable[[Any], Any], float]] = [
-        (lambda x: jax.lax.psum(x, "data"), 2 * part),
-        (lambda x: jax.lax.all_gather(x, "data"), num_devices * part),
-        (lambda x: jax.lax.all_to_all(x, "data", 0, 0, tiled=True), part),
+    levels = math.log2(num_devices)
+    forms: list[tuple[Callable[[Any], Any], float, float]] = [  # with latencies, and elements
+        (lambda x: jax.lax.psum(x, "data"), 2 * levels, 2 * part),
+        (lambda x: jax.lax.all_gather(x, "data"), levels, num_devices * part),
+        (lambda x: jax.lax.all_to_all(x, "data", 0, 0, tiled=True), 1, part),
     ]
     latencies, rates = [], []
-    for exchange, factor in forms:
-        few, many = (_time(exchange, num_devices, number) for number in (SMALL, LARGE))
+    for exchange, number, factor in forms:
+        few, many = (_time(exchange, num_devices, size) for size in (SMALL, LARGE))
         sent = factor * _FLOAT_BYTES * (LARGE - SMALL)
         rates.append(max(many - few, 1e-9) / sent)
-        latencies.append(few)
+        latencies.append(few / number)
     return float(np.mean(latencies)), float(1 / np.mean(rates))
 
 

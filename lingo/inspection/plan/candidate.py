@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from lingo.inspection.plan.workload import SEQUENCE_DIMS, Workload
+from lingo.inspection.plan.workload import IMAGE_DIMS, SEQUENCE_DIMS, Workload
 from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import AXES, Topology, topology
 
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
         fields |= {name: value for name, value in rules.items() if value}
         is_one = self.mesh.num_devices == 1
         texts = ["runtime=Local" if is_one else f"runtime=Mesh({_arguments(fields)})"]
-        if self.accumulation_steps > 1:
+        if self.accumulation_steps != workload.accumulation_steps:
             texts.append(f"accumulation_steps={self.accumulation_steps}")
         return [*texts, *self.model_settings(workload)]
 
@@ -80,7 +80,7 @@ def _arguments(fields: Mapping[str, object]) -> str:
 def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
     """Yields the ways to run a workload on a number of devices.
 
-    Mesh axes are those that the model has: `expert` with experts, `stage` with a stack of layers,
+    Mesh axes are those that the model has: `expert` with experts, `stage` with one stack of layers,
     `sequence` with attention, `height` with images. Each is tried in all sizes that divide the
     number of devices, and what it splits.
     """
@@ -149,13 +149,17 @@ def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
                 for rest in divide(left // size, others):
                     yield {name: size, **rest}
 
-    yield from divide(num_devices, axes)
+    for sizes in divide(num_devices, axes):
+        # what a pipeline of split sequences exchanges was not compared with a program
+        if min(sizes.get("stage", 1), sizes.get("sequence", 1)) == 1:
+            yield sizes
 
 
 def limits(workload: Workload, num_devices: int) -> dict[str, int]:
     """Returns the largest size of each mesh axis that has something to split."""
     sizes: dict[str, int] = {axis: 1 for axis in AXES}
     sizes["data"] = workload.batch_size
+    is_of_images = 2 * workload.image_flops > workload.flops
     for unit in workload.units:
         sizes["expert"] = max(sizes["expert"], unit.num_experts)
         for matrix in unit.matrices:
@@ -165,9 +169,10 @@ def limits(workload: Workload, num_devices: int) -> dict[str, int]:
         is_long = unit.shape[1] >= LONG or workload.batch_size < num_devices
         if len(unit.shape) == SEQUENCE_DIMS and unit.num_experts == 1 and is_long:
             sizes["sequence"] = max(sizes["sequence"], unit.shape[1])
-        if len(unit.shape) > SEQUENCE_DIMS:  # [B, H, W, C]
+        if len(unit.shape) == IMAGE_DIMS and is_of_images:
             sizes["height"] = max(sizes["height"], unit.shape[1])
-    sizes["stage"] = workload.num_steps
+    if workload.num_stacks == 1:
+        sizes["stage"] = workload.num_steps
     return sizes
 
 

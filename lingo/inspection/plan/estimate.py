@@ -7,7 +7,7 @@ Bytes of weights, slots and gradients are exact: those of the layout. The rest i
   bandwidth if that is longer (a roofline). A backward pass takes twice a forward pass; what is
   recomputed takes one more.
 - *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`). None
-  overlaps with arithmetic: the prediction is a bound from above.
+  overlaps with arithmetic.
 - *Memory*: inputs and results of products and norms are kept for gradients, or with `remat` the
   inputs of layers, and what one of them computes.
 """
@@ -68,7 +68,7 @@ class _Layers(NamedTuple):
     unit: Unit
     part: UnitPart  # of one layer, for all examples of a step
     number: float  # how many layers
-    turns: float  # how often a stage computes, idle turns as well, over how often it has to
+    idle_factor: float  # turns of a stage of a pipeline, over those that are not idle
     num_recomputed: int  # how often the gradient computes a forward pass again
 
     @property
@@ -79,7 +79,7 @@ class _Layers(NamedTuple):
     @property
     def flops(self) -> float:
         """Of a step."""
-        return self.passes * self.number * self.turns * self.part.flops
+        return self.passes * self.number * self.idle_factor * self.part.flops
 
 
 class Estimator:
@@ -177,7 +177,7 @@ class Estimator:
         for one in state.updates:
             sums.add_exchange(one)
         for some in layers:
-            number = some.number * some.turns
+            number = some.number * some.idle_factor
             for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
                 sums.add_exchange(one, calls=calls * some.number, number=number)
         if candidate.num_stages > 1:
@@ -202,7 +202,7 @@ class Estimator:
                 one.part.moved_bytes / self._hardware.memory_bandwidth,
             )
             busy += time * one.number * one.passes
-            idle += time * one.number * one.passes * (one.turns - 1)
+            idle += time * one.number * one.passes * (one.idle_factor - 1)
         moved = 2 * (state.bytes["weights"] + state.bytes["slots"]) + state.bytes["gradients"]
         seconds = {
             "arithmetic": busy,

@@ -39,20 +39,26 @@ class Hardware(NamedTuple):
     memory_bandwidth: float  # bytes a second
     # Rows and columns of the unit that multiplies: a matrix takes as long as one padded to it.
     matrix_tile: int
-    dimensions: tuple[Dimension, ...]  # innermost first; sizes of an outermost switch do not count
+    dimensions: tuple[Dimension, ...]  # innermost first, each of its largest size
     torus: int  # how many of the dimensions are sides of a torus, which `arrange` chooses
     devices_per_host: int
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.
 
-        A torus is the one whose sides are most alike, the longest first, and wraps along sides that
-        are multiples of 4, as slices of TPUs do. Raises ParamError if no network has so many.
+        Devices fill inner switches first. A torus is the one whose sides are most alike, the
+        longest first, and wraps along sides that are multiples of 4, as slices of TPUs do. Raises
+        ParamError if no network has so many.
         """
         found: list[Dimension] = []
         for dimension in self.dimensions[: len(self.dimensions) - self.torus]:
             is_last = self.torus == 0 and dimension is self.dimensions[-1]
             size = num_devices if is_last else math.gcd(num_devices, dimension.size)
+            if size > dimension.size:
+                raise ParamError(
+                    f"devices: {self.name} has {self.max_devices:,} devices at most, and"
+                    f" {num_devices * math.prod(d.size for d in found):,} are asked for"
+                )
             found.append(dimension._replace(size=size))
             num_devices //= size
         if self.torus:
@@ -66,6 +72,11 @@ class Hardware(NamedTuple):
                 wraps = dimension.wraps and side % 4 == 0
                 found.append(dimension._replace(size=side, wraps=wraps))
         return tuple(found)
+
+    @property
+    def max_devices(self) -> int:
+        """The most devices of a network."""
+        return math.prod(dimension.size for dimension in self.dimensions)
 
     def rate(self, dtype: str) -> float:
         """Returns the FLOPs a second of products of a type, or of the next one that it has."""
@@ -170,9 +181,34 @@ def read(name: str) -> Hardware:
     try:
         fields = json.loads(path.read_text())
         dimensions = tuple(Dimension(**one) for one in fields.pop("dimensions"))
-        return Hardware(dimensions=dimensions, **fields)
+        hardware = Hardware(dimensions=dimensions, **fields)
+        _check(hardware)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ParamError(f"hardware: {name} is not a file of hardware: {error}") from None
+    return hardware
+
+
+def _check(hardware: Hardware) -> None:
+    """Raises ValueError for a field that is no possible value."""
+    numbers = {name: getattr(hardware, name) for name in _POSITIVE}
+    numbers |= {f"flops_per_second.{k}": v for k, v in hardware.flops_per_second.items()}
+    for i, dimension in enumerate(hardware.dimensions):
+        if dimension.kind not in ("ring", "switch"):
+            raise ValueError(f"dimensions[{i}].kind={dimension.kind!r} is neither ring nor switch")
+        numbers[f"dimensions[{i}].bandwidth"] = dimension.bandwidth
+        numbers[f"dimensions[{i}].size"] = dimension.size
+        if not dimension.latency >= 0:
+            raise ValueError(f"dimensions[{i}].latency={dimension.latency!r} is below 0")
+    for name, value in numbers.items():
+        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+            raise ValueError(f"{name}={value!r} is not a number above 0")
+    if not (hardware.dimensions and hardware.flops_per_second):
+        raise ValueError("dimensions and flops_per_second need an entry each")
+    if hardware.torus not in range(len(hardware.dimensions) + 1):
+        raise ValueError(f"torus={hardware.torus!r} is not a number of its dimensions")
+
+
+_POSITIVE = ("memory_bytes", "memory_bandwidth", "matrix_tile", "devices_per_host")
 
 
 def write(hardware: Hardware, path: Path) -> None:

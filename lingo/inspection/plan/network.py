@@ -38,7 +38,7 @@ class _Hops(NamedTuple):
     share: int  # how many devices share a link
 
     @property
-    def closes(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether they form a closed ring."""
         return self.dimension.wraps and self.size * self.stride == self.dimension.size
 
@@ -103,11 +103,11 @@ class Network:
                 left /= one.size
         if rings:
             size = math.prod(one.size for one in rings)
-            rate = sum(one.bandwidth * (2 if one.closes else 1) for one in rings)
+            rate = sum(one.bandwidth * (2 if one.is_closed else 1) for one in rings)
             seconds += left * (size - 1) / size / rate
             for one in rings:
                 num_hops = one.stride * (one.size - 1)
-                seconds += one.dimension.latency * num_hops / (2 if one.closes else 1)
+                seconds += one.dimension.latency * num_hops / (2 if one.is_closed else 1)
         return seconds
 
     def _exchange(self, num_bytes: float, hops: list[_Hops]) -> float:
@@ -117,7 +117,7 @@ class Network:
                 seconds += num_bytes * (one.size - 1) / one.size / one.bandwidth
                 seconds += one.dimension.latency
             else:
-                cuts = 2 if one.closes else 1
+                cuts = 2 if one.is_closed else 1
                 time = num_bytes * one.size / 4 / cuts / one.bandwidth
                 rings.append(time + one.dimension.latency * one.stride * one.size / 2 / cuts)
         return seconds + max(rings)

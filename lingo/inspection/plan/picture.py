@@ -30,6 +30,8 @@ def write(plan: Plan, path: Path) -> None:
     figure = Figure(figsize=(13, 2.2 + 0.42 * len(shown)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     memory = [{kind: size / 2**30 for kind, size in one.bytes.items()} for one in shown]
+    for one in memory:
+        one["activations"] += one.pop("reused", 0.0)
     _draw_bars(left, memory)
     left.axvline(plan.hardware.memory_bytes / 2**30, color="black", linestyle="--")
     left.set(xlabel=f"GiB on a device (dashed: what {plan.hardware.name} has)")

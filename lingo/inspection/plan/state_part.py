@@ -2,8 +2,9 @@
 
 Weights, slots and gradients are those of the layout, exactly. A weight that is split along mesh
 axes of the batch is gathered where it is used, in a loop over layers also backward, and its
-gradient is reduced and scattered. All devices of the other axes of the batch sum its gradient; if
-each updates a part (Xu et al. 2020), they gather the new weight.
+gradient is reduced and scattered. All devices of the other axes of the batch, and of those along
+which positions are split, sum its gradient; if each updates a part (Xu et al. 2020), they gather
+the new weight.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
 from lingo.runtimes.layout import batch_axes, bytes_per_device, layout
+
+POSITIONS = ("length", "height", "width", "depth")
+"""Logical axes of the positions of an example."""
 
 
 class StatePart(NamedTuple):
@@ -42,12 +46,13 @@ def state_part(
     """
     splits = layout(learner, mesh, rules, shard_update=shard_update, shard_weights=shard_weights)
     uses, updates, batch = Exchanges(mesh), Exchanges(mesh), set(batch_axes(rules, mesh))
+    positions = {axis for name in POSITIONS for axis in rules.activations[name]}
     kept = 0.0
     for where, spec in learner.task.weights().items():
         rest, num_stacked = splits.rest[where], spec.num_stacked
         experts = {axis for axes in rest.axes[:num_stacked] for axis in axes}
         gathered = rest.used_axes() & batch - experts
-        others = batch - rest.used_axes()
+        others = (batch | positions) - rest.used_axes()
         part = rest.part_size(spec.program_shape, mesh)
         read = part * mesh.size(gathered) * BYTES[spec.dtype]
         number = math.prod(spec.program_shape[:num_stacked])

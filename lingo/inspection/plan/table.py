@@ -7,8 +7,10 @@ rank   step  utilization     bytes  loses by     how
 
 from __future__ import annotations
 
+import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lingo.inspection.memory import size
@@ -33,14 +35,15 @@ class Plan(NamedTuple):
     hardware: Hardware
     ranking: Ranking
     price: float | None = None  # of a device for an hour
-    rules: dict[
-        str, Any
-    ] = {}  # fields of the runtime that stay, as `Candidate.settings` takes them
+    rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, as `settings` take them
+    own: Sequence[str] = ()  # overrides that the experiment has already, as `--set` takes them
 
-    def settings(self, estimate: Estimate) -> str:
+    def flags(self, estimate: Estimate) -> str:
         """Returns the flags that run the experiment in this way, as a shell takes them."""
-        texts = estimate.candidate.settings(self.workload, self.rules)
-        return " ".join(f"--set={_quote(text)}" for text in texts)
+        texts = [*self.own, *estimate.candidate.settings(self.workload, self.rules)]
+        return " ".join(
+            [f"--exp={shlex.quote(self.name)}", *(f"--set={shlex.quote(t)}" for t in texts)]
+        )
 
 
 def text(plan: Plan, *, top: int) -> str:
@@ -64,7 +67,7 @@ def text(plan: Plan, *, top: int) -> str:
         ]
         lines += [_ranks(plan.ranking.best[:top], first), *_too_large(plan)] if feasible else []
     lines += [f"{describe(first.candidate)}:", "", details(plan, first)]
-    lines += [plan.settings(first)] if total > 1 and feasible else []
+    lines += [plan.flags(first)] if total > 1 and feasible else []
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -228,7 +231,3 @@ def duration(seconds: float) -> str:
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
-
-
-def _quote(text: str) -> str:
-    return f"'{text}'" if "'" not in text else f'"{text}"'

@@ -50,11 +50,11 @@ class _Product(NamedTuple):
     y_axes: set[str]  # and those of the result
 
     @property
-    def reduces(self) -> Kind:
+    def reduction(self) -> Kind:
         return "reduce-scatter" if self.sum_axes <= self.y_axes else "all-reduce"
 
     @property
-    def reduces_gradient(self) -> Kind:
+    def gradient_reduction(self) -> Kind:
         return "reduce-scatter" if self.result_axes <= self.x_axes else "all-reduce"
 
 
@@ -153,10 +153,10 @@ def _exchange_sums(
     gathered: set[tuple[int, ...]] = set()
     for p in products:
         x, y = num_bytes * p.sum_size, num_bytes * p.result_size
-        forward.add(p.reduces, p.sum_axes, "activations", y)
-        if p.reduces == "reduce-scatter":  # its gradient is gathered for both gradients
+        forward.add(p.reduction, p.sum_axes, "activations", y)
+        if p.reduction == "reduce-scatter":  # its gradient is gathered for both gradients
             backward.add("all-gather", p.sum_axes, "activations", 2 * y, 2)
-        backward.add(p.reduces_gradient, p.result_axes, "activations", x)
+        backward.add(p.gradient_reduction, p.result_axes, "activations", x)
         dims = p.matrix.shape[: p.matrix.num_summed]
         if dims not in gathered:  # products of the same x share it
             gathered.add(dims)

@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import program
 from lingo.inspection.memory import size
 from lingo.inspection.plan.estimate import Estimate
+from lingo.inspection.plan.workload import Workload
 from lingo.inspection.weight_table import Columns, align_columns
 from lingo.runtimes.layout import batch_axes
 from lingo.runtimes.mesh.mesh import Mesh
@@ -34,13 +36,14 @@ class Comparison(NamedTuple):
         return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
-def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
+def compare(estimate: Estimate, load: Workload, experiment: Experiment) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
     The process has as many devices as the mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
-    assert isinstance(runtime, Mesh)
+    if not isinstance(runtime, Mesh):
+        raise ParamError(f"runtime={type(runtime).__name__}: only programs of a Mesh are compared")
     compiled = runtime.compile_program(experiment.learner, specs)
     report = program.report(compiled, experiment.task)
     mesh, memory = compiled.mesh, compiled.memory
@@ -49,6 +52,9 @@ def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
         math.prod(shape) * np.dtype(kind).itemsize / parts for shape, kind in specs.values()
     )
     state = sum(estimate.bytes[kind] for kind in ("weights", "slots", "statistics"))
+    products = [Comparison("FLOPs of products", estimate.flops, report.matmul_flops)]
+    if load.image_flops:  # the report has no convolutions
+        products = []
     moved = sum(one.exchange.bytes for one in estimate.exchanges)
     rest = estimate.total_bytes - state
     whole = memory["arguments"] + memory["outputs"] - memory["aliased"] + memory["temporaries"]
@@ -56,7 +62,7 @@ def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
         Comparison("bytes of arguments", state + batch, memory["arguments"]),
         Comparison("bytes of temporaries", rest, memory["temporaries"]),
         Comparison("bytes in all", state + batch + rest, whole),
-        Comparison("FLOPs of products", estimate.flops, report.matmul_flops),
+        *products,
         Comparison("bytes exchanged", moved, sum(row.bytes for row in report.rows)),
     ]
 

@@ -29,8 +29,8 @@ from lingo.learner.state import FLOAT_BYTES
 
 BYTES = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2}
 
-SEQUENCE_DIMS = 3
-"""Dims of the input of a layer of sequences, [B, T, D]; images have more."""
+SEQUENCE_DIMS, IMAGE_DIMS = 3, 4
+"""Dims of the input of a layer of sequences, [B, T, D], and of images, [B, H, W, C]."""
 
 
 class Matrix(NamedTuple):
@@ -81,12 +81,20 @@ class Workload(NamedTuple):
 
     units: dict[Unit, int]  # -> number of layers
     batch_size: int
+    accumulation_steps: int
     flops: int  # of a forward pass of the batch
     input_bytes: int  # of a batch, as the host makes it
     stack: str  # class of the largest stack of alike layers: Stack, Repeat, ...; "" without one
-    layer: str  # class of its layers, without wrappers
+    num_stacks: int
+    layer: str  # class of the largest stack's layers, without wrappers
     num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
     boundary: tuple[int, ...]  # shape of what passes between these
+
+    @property
+    def image_flops(self) -> int:
+        """FLOPs of a forward pass of layers that take images or volumes."""
+        pairs = self.units.items()
+        return sum(number * u.flops for u, number in pairs if len(u.shape) >= IMAGE_DIMS)
 
     @property
     def dtype(self) -> str:
@@ -121,9 +129,11 @@ def workload(experiment: Experiment) -> Workload:
     return Workload(
         units=found.units,
         batch_size=specs["rows"][0][0],
+        accumulation_steps=experiment.p.accumulation_steps,
         flops=total,
         input_bytes=sum(sizes),
         stack="" if largest is None else type(largest).__name__,
+        num_stacks=len(stacks),
         layer="" if largest is None else _innermost_class(largest.pattern[0]).__name__,
         num_steps=1 if largest is None else largest.p.num_layers // len(largest.pattern),
         boundary=() if largest is None else tuple(calls[largest].shape),

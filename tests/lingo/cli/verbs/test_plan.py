@@ -18,14 +18,15 @@ TINY = ("plan", "--exp=lm.source.tiny(num_layers=2)", "--hardware=h100")
 
 
 def test_a_search_ends_with_flags_that_build(lingo: Callable) -> None:
-    done = lingo(*TINY, "--devices=4", "--top=3")
+    done = lingo(*TINY, "--devices=4", "--top=3", "--batch=8")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert lines[0].startswith("lm.source.tiny(num_layers=2): 4 examples a step, ")
+    assert lines[0].startswith("lm.source.tiny(num_layers=2): 8 examples a step, ")
     assert any("A prediction, not a measurement" in line for line in lines)
     assert [line.split()[0] for line in lines if line.startswith("   ")] == ["1", "2", "3"]
-    assert lines[-1].startswith("--set=")
-    assert lingo("check", TINY[1], *shlex.split(lines[-1])).code == 0
+    flags = shlex.split(lines[-1])
+    assert flags[:2] == [TINY[1], "--set=train_input.batch_size=8"]
+    assert lingo("check", *flags).code == 0
 
 
 def test_json_has_the_same_ways(lingo: Callable) -> None:
@@ -44,7 +45,7 @@ def test_the_own_runtime_is_predicted_without_devices(lingo: Callable) -> None:
     assert "8 examples a step" in own.splitlines()[0]
     assert "\ndata=2, model=2:\n" in own
     assert "\nprice " in own
-    assert "--set=" not in own
+    assert "--exp=" not in own
     done = lingo(*TINY, "--set=runtime=Replicated")
     assert done.code == 2
     assert "--devices=N is missing: runtime=Replicated has as many as there are" in done.err
@@ -56,6 +57,7 @@ def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
     file = tmp_path / "small.json"
     assert lingo("plan", f"--calibrate={file}").code == 0
     hardware = json.loads(file.read_text()) | {"memory_bytes": 12e6}
+    hardware["dimensions"][0]["size"] = 64
     file.write_text(json.dumps(hardware))
     done = lingo(*TINY[:2], f"--hardware={file}", "--devices=1")
     assert done.code == 1
@@ -78,6 +80,13 @@ def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
         ((*TINY, "--devices=94"), "no mesh of 94 divides what this experiment has"),
         (("plan", "--calibrate=file.txt"), "the file ends in .json"),
         (("plan", "--calibrate=a.json", "--exp=tiny"), "takes --devices=N alone"),
+        (("plan", "--calibrate=none/a.json"), "there is no folder none"),
+        ((*TINY, "--plot=a.txt"), "the file ends in .png or .svg or .pdf"),
+        ((*TINY, "--verify"), "there is one device alone"),
+        (
+            (*TINY, "--set=Stack=Pipeline(num_stages=2, num_micro_batches=2)"),
+            "a pipeline of 2 stages on 1 device is not predicted",
+        ),
     ],
 )
 def test_mistakes_are_explained(arguments: tuple[str, ...], message: str, lingo: Callable) -> None:

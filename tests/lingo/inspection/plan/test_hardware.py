@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.inspection.plan.hardware import HARDWARE, read, write
+from lingo.inspection.plan.hardware import HARDWARE, Dimension, read, write
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,37 @@ def test_what_is_no_hardware_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(json.dumps({"dimensions": [{"size": 2}]}))
     with pytest.raises(ParamError, match=r"bad\.json is not a file of hardware"):
         read(str(tmp_path / "bad.json"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("memory_bytes", "80GB", "memory_bytes='80GB' is not a number above 0"),
+        ("memory_bandwidth", 0, "memory_bandwidth=0 is not a number above 0"),
+        ("flops_per_second", {}, "need an entry each"),
+        ("dimensions", [], "need an entry each"),
+        ("torus", 5, "torus=5 is not a number of its dimensions"),
+        ("matrix_tile", -1, "matrix_tile=-1 is not a number above 0"),
+        ("more", 1, "unexpected keyword argument 'more'"),
+    ],
+)
+def test_a_field_that_is_no_possible_value_is_named(
+    field: str, value: object, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.json"
+    write(HARDWARE["h100"], file)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    with pytest.raises(ParamError, match=message):
+        read(str(file))
+
+
+def test_measured_devices_are_all_there_are() -> None:
+    measured = HARDWARE["h100"]._replace(
+        name="here", dimensions=(Dimension("switch", 4, 1e9, 1e-6),), torus=0
+    )
+    assert [one.size for one in measured.arrange(2)] == [2]
+    with pytest.raises(ParamError, match="here has 4 devices at most, and 8 are asked for"):
+        measured.arrange(8)
 
 
 def test_a_type_without_a_rate_of_its_own_has_that_of_bfloat16() -> None:

@@ -25,6 +25,8 @@ from lingo.mesh.topology import topology
         ("tiny", Candidate(topology({"data": 2, "model": 4}), "2d_finalized"), 0.05),
         ("tiny", Candidate(topology({"data": 8}), shard_update=True), 0.05),
         ("tiny", Candidate(topology({"data": 8}), shard_update=True, shard_weights=True), 0.05),
+        ("tiny", Candidate(topology({"data": 2, "sequence": 2, "model": 2})), 0.1),
+        ("tiny", Candidate(topology({"data": 2, "sequence": 4})), 0.25),
         ("tiny", Candidate(topology({"stage": 4, "data": 2}), micro_batches=8), 0.1),
         ("tiny_moe", Candidate(topology({"data": 2, "expert": 4})), 0.05),
         ("tiny_moe", Candidate(topology({"expert": 4, "model": 2})), 0.01),
@@ -39,7 +41,7 @@ def test_a_prediction_is_close_to_the_compiled_program(
 
     found = workload(build(()))
     estimate = Estimator(found, HARDWARE["h100"], build).estimate(candidate)
-    compared = compare(estimate, build(candidate.settings(found, {})))
+    compared = compare(estimate, found, build(candidate.settings(found, {})))
     differences = {one.name: abs(one.difference) for one in compared}
     assert differences["bytes of arguments"] < 1e-3
     assert differences["FLOPs of products"] < 0.1
