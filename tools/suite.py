@@ -29,6 +29,11 @@ KILOBYTES_PER_GB = 1024**2
 
 GROUPS = {
     "layers": ("tests/lingo/layers", "tests/lingo/ops"),
+    "images": (
+        "tests/lingo/runtimes/mesh/test_split_images.py",
+        "tests/lingo/runtimes/mesh/test_split_networks.py",
+    ),
+    "meshes": ("tests/lingo/runtimes/mesh",),
     "runtimes": ("tests/lingo/runtimes",),
     "exports": (
         "tests/lingo/export",
@@ -40,7 +45,7 @@ GROUPS = {
     "params": ("tests/params", "tests/lingo/serving"),
     "rest": ("tests",),
 }
-"""Folders that one pytest runs, by name; `rest` leaves out what the others have.
+"""Folders and files that one pytest runs, by name; each leaves out what others have inside it.
 
 Runtimes and exports import JAX, whose threads forbid what tests in `rest` do: fork.
 """
@@ -96,9 +101,10 @@ def run_group(tier: str, group: str, folders: tuple[str, ...]) -> tuple[int, flo
     """Runs pytest on a group; returns its exit code and the peak memory of a process in GB."""
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist=loadgroup", "-m", TIERS[tier]]
     command += [f"--junitxml={TIMES / f'{tier}_{group}.xml'}", *folders]
-    if group == "rest":
-        others = [folder for name, paths in GROUPS.items() if name != group for folder in paths]
-        command += [f"--ignore={folder}" for folder in others]
+    others = [path for name, paths in GROUPS.items() if name != group for path in paths]
+    command += [
+        f"--ignore={path}" for path in others if path.startswith(tuple(f"{f}/" for f in folders))
+    ]
     process = subprocess.Popen(command, cwd=ROOT)
     _, status, usage = os.wait4(process.pid, 0)
     return os.waitstatus_to_exitcode(status), usage.ru_maxrss / KILOBYTES_PER_GB
