@@ -61,8 +61,10 @@ def train_step(
         denominators = place.total(denominators)
     key = random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
-    with tf.name_scope("update"):  # a gather of weights ends the update of the step before
-        weights = place.weights_for_layers(state.weights)
+    weights = state.weights
+    if place.keeps_parts:
+        with tf.name_scope("update"):  # their gather ends the update of the step before
+            weights = place.weights_for_layers(weights)
 
     def part(batch: Batch) -> dict[str, Any]:
         return local_sums(
