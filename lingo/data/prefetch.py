@@ -15,6 +15,9 @@ import numpy as np
 
 from lingo.data.input import Input
 
+DEPTH = 2
+"""How many items are ready or being made, besides the one in use."""
+
 
 class Item(NamedTuple):
     """Batches of consecutive steps."""
@@ -47,7 +50,7 @@ class Prefetch:
         spans: Iterable[range],
         offset: int = 0,
         rows: Callable[[int], slice] | None = None,
-        depth: int = 2,
+        depth: int = DEPTH,
     ) -> None:
         if depth < 1:
             raise ValueError(f"{depth=} is not positive")

@@ -1,18 +1,24 @@
 """Predicts bytes, seconds and the best mesh of an experiment, before any device is rented.
 
     lingo plan --exp=lm.lingvo_dense.dense_128b --devices=512 --hardware=tpu_v3 --batch=128
-    lingo plan --exp=lm.source.base --devices=8 --hardware=h100 --plot=plan.png
+    lingo plan --exp=lm.source.base --devices=8 --hardware=h100 --price=3 --plot=plan.png
     lingo plan --exp=lm.lingvo_dense.dense_128b --hardware=tpu_v3      as it is registered
+    lingo plan --exp=lm.source.tiny --devices=64 --hardware=tpu_v4 --measure_input
+    lingo plan --calibrate=here.json --devices=2                       a file for --hardware
 
 With --devices it tries the ways to run the experiment on so many devices: every mesh, with what
 saves memory. It prints the fastest that fit, why the others lose, and the flags of the first.
 Without, it predicts the experiment's own runtime. Nothing is compiled, and no device is needed.
+
+The rate of the input on one core (--input_rate, or --measure_input) adds the hosts and cores that
+it needs, and the time of a step that waits for it. The exit code is 1 if nothing fits.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,27 +28,49 @@ from lingo.cli import command, experiment_flags
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.config.overrides.apply import apply
-from lingo.config.params import ParamError
 from lingo.config.roots.classes import Classes
 from lingo.contract import Experiment, build_experiment
-from lingo.inspection.memory import size
+from lingo.data.input import Input
 from lingo.inspection.plan import picture, table, verification
+from lingo.inspection.plan.batch_setting import batch_settings, check_batch
 from lingo.inspection.plan.calibration import calibrate
-from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Build, Estimator
-from lingo.inspection.plan.hardware import HARDWARE, Hardware, read, write
-from lingo.inspection.plan.search import Ranking, least_devices, rank
-from lingo.inspection.plan.table import Plan
+from lingo.inspection.plan.hardware import HARDWARE, read, write
+from lingo.inspection.plan.input_rate import InputRate, measure
+from lingo.inspection.plan.report import Plan, Report, as_json, report, training
+from lingo.inspection.plan.search import own_rules, rank, rank_own
+from lingo.inspection.plan.uncounted import uncounted
 from lingo.inspection.plan.verification import Comparison, compare
-from lingo.inspection.plan.workload import Workload, workload
-from lingo.layers.stacks.pipeline import Pipeline
-from lingo.mesh.topology import MAX_MESH_DEVICES, topology
-from lingo.runtimes.local import Local
+from lingo.inspection.plan.workload import workload
+from lingo.mesh.topology import MAX_MESH_DEVICES
+from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
 from lingo.runtimes.mesh import engine
-from lingo.runtimes.sharded import Sharded
 
 WORD = ""  # it takes no word beside its flags
 TOP = 10
+MAX_VERIFIED = 2
+
+_FLAGS_OF_CALIBRATE = ("calibrate", "devices", "traceback", "flagfile")
+
+
+class _Request:
+    """An experiment as the flags have it, and how it is built with further overrides."""
+
+    def __init__(self, values: flags.FlagValues) -> None:
+        resolved, roots = experiment_flags.resolve(values), command.find_roots(values)
+        self._resolved, self._classes = resolved, Classes(roots, trust=values.trust)
+        batch = batch_settings(resolved.params, values.batch) if values.batch else []
+        self._batch, self.name = batch, values.exp or values.run
+        self.overrides = (*values.set, *batch)
+        self.experiment = self.build(())
+        if values.batch:
+            check_batch(self.experiment, values.batch)
+
+    def build(self, settings: Sequence[str]) -> Experiment:
+        """Returns the experiment with overrides, as `--set` takes them."""
+        params = self._resolved.params.copy()
+        apply(params, [*self._batch, *settings], self._classes)
+        return build_experiment(self._resolved._replace(params=params))
 
 
 def define(values: flags.FlagValues) -> None:
@@ -59,7 +87,20 @@ def define(values: flags.FlagValues) -> None:
     command.integer("batch", "Examples of a step, in place of the input's.", values, lower_bound=1)
     command.integer("top", f"How many ways to show; {TOP} if left out.", values, lower_bound=1)
     command.number(
-        "price", "Of a device for an hour, to show the price of a step.", values, lower_bound=0
+        "price",
+        "Of a device for an hour, to show that of steps, examples and the training.",
+        values,
+        lower_bound=0,
+    )
+    command.number("input_rate", "Examples/s that one core of a host makes.", values, lower_bound=0)
+    command.number(
+        "input_variation",
+        "Standard deviation over mean of the time of a host's batch: uneven hosts are simulated.",
+        values,
+        lower_bound=0,
+    )
+    command.boolean(
+        "measure_input", "Measure both on this machine, for seconds; it reads the data.", values
     )
     command.boolean("verify", "Compile the first two for virtual devices, and compare.", values)
     command.string("calibrate", "Measure --devices of this machine, into this .json file.", values)
@@ -72,46 +113,91 @@ def run(values: flags.FlagValues, word: str) -> int:
     del word
     if values.calibrate is not None:
         return _calibrate(values)
+    _check_flags(values)
+    hardware, request = read(values.hardware), _Request(values)
+    left_out = uncounted(request.experiment)
+    load = workload(request.experiment)
+    estimator = Estimator(load, hardware, request.build)
+    if values.devices is None:
+        ranking = rank_own(request.experiment, estimator, hardware)
+    else:
+        ranking = rank(load, estimator, hardware, values.devices)
+    hosts = -(-ranking.best[0].candidate.mesh.num_devices // hardware.devices_per_host)
+    plan = Plan(
+        name=request.name,
+        workload=load,
+        hardware=hardware,
+        ranking=ranking,
+        training=training(request.experiment),
+        uncounted=left_out,
+        rate=_rate(values, request.experiment.train_input, load.batch_size // hosts or 1),
+        price=values.price,
+        rules=own_rules(request.experiment),
+        own=request.overrides,
+    )
+    found = report(plan, estimator, top=values.top or TOP)
+    if values.plot:
+        picture.write(found, Path(values.plot))
+    _print(found, _verify(plan, request.build) if values.verify else {}, values.format)
+    return 0 if ranking.feasible else 1
+
+
+def _check_flags(values: flags.FlagValues) -> None:
+    """Raises UsageError for flags that are missing, or do not go together."""
     if values.hardware is None:
         raise UsageError(f"--hardware=NAME is missing: {', '.join(HARDWARE)}, or a file")
     if values.plot:
         _check_file("plot", values.plot, (".png", ".svg", ".pdf"))
-    hardware = read(values.hardware)
-    build = _builder(values)
-    experiment = build(())
-    load = workload(experiment)
-    estimator = Estimator(load, hardware, build)
-    if values.devices is None:
-        ranking = _own(experiment, load, estimator, hardware)
-    else:
-        ranking = rank(load, estimator, hardware, values.devices)
-    name = values.exp or values.run
-    batch = [f"train_input.batch_size={values.batch}"] if values.batch else []
-    rules, own = _own_rules(experiment), (*values.set, *batch)
-    plan = Plan(name, load, hardware, ranking, values.price, rules, own)
-    if values.plot:
-        picture.write(plan, Path(values.plot))
-    comparisons = _verify(plan, build) if values.verify else {}
-    as_json, top = values.format == "json", values.top or TOP
-    if as_json:
-        found = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
-        print(json.dumps(table.as_json(plan, top=top) | {"verified": found}))
-    else:
-        print(table.text(plan, top=top), end="")
-        for text, found in comparisons.items():
-            print(f"\ncompiled for virtual devices: {text}\n{verification.text(found)}", end="")
-        if not ranking.feasible:
-            print(_advice(plan, estimator))
-    return 0 if ranking.feasible else 1
+    for name in ("price", "input_rate", "input_variation"):
+        if not math.isfinite(values[name].value or 0):
+            raise UsageError(f"--{name}={values[name].value} is not a finite number")
+    if values.input_rate == 0:
+        raise UsageError("--input_rate=0: an input that makes nothing feeds no step")
+    if values.input_rate and values.measure_input:
+        raise UsageError("--input_rate is what --measure_input measures: leave one of them out")
+    if values.input_variation is not None and not (values.input_rate or values.measure_input):
+        raise UsageError(
+            "--input_variation needs the rate of a core: --input_rate=EXAMPLES_PER_SECOND, or"
+            " --measure_input"
+        )
+
+
+def _rate(values: flags.FlagValues, data: Input, num_examples: int) -> InputRate | None:
+    """Returns the rate of an input on a core, as given or measured; None without either."""
+    given = {} if values.input_variation is None else {"variation": values.input_variation}
+    if values.input_rate:
+        return InputRate(values.input_rate, **given)
+    if not values.measure_input:
+        return None
+    measured = run_with_clock("measuring the input", lambda: measure(data, num_examples))
+    return measured._replace(**given)
+
+
+def _print(found: Report, comparisons: dict[str, list[Comparison]], how: str) -> None:
+    if how == "json":
+        verified = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
+        print(json.dumps(as_json(found) | {"verified": verified}))
+        return
+    print(table.text(found), end="")
+    for text, rows in comparisons.items():
+        print(f"\ncompiled for virtual devices: {text}\n{verification.text(rows)}", end="")
 
 
 def _calibrate(values: flags.FlagValues) -> int:
     """Measures the devices of this machine, and writes a file for --hardware."""
     _check_file("calibrate", values.calibrate, (".json",))
-    path = Path(values.calibrate)
-    if values.exp or values.run or values.hardware:
-        raise UsageError("--calibrate measures this machine, and takes --devices=N alone")
-    num_devices = values.devices or 1
+    others = [name for name in values if values[name].present and name not in _FLAGS_OF_CALIBRATE]
+    if others:
+        raise UsageError(
+            f"--calibrate measures this machine, and takes --devices=N alone: leave out"
+            f" {', '.join(f'--{name}' for name in sorted(others))}"
+        )
+    path, num_devices = Path(values.calibrate), values.devices or 1
+    if num_devices > MAX_VIRTUAL_DEVICES:
+        raise UsageError(
+            f"--devices={num_devices}: one machine has at most {MAX_VIRTUAL_DEVICES} virtual"
+            " devices"
+        )
     engine.make_devices(num_devices)
     hardware = run_with_clock("measuring", lambda: calibrate(path.stem, num_devices))
     write(hardware, path)
@@ -129,86 +215,22 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
 
 
 def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
-    """Compiles the two fastest ways for virtual devices; returns comparisons by way."""
+    """Compiles the fastest ways for virtual devices; returns comparisons by way."""
     found: dict[str, list[Comparison]] = {}
-    if plan.ranking.best[0].candidate.mesh.num_devices == 1:
+    num_devices = plan.ranking.best[0].candidate.mesh.num_devices
+    if num_devices == 1:
         raise UsageError("--verify compares the exchanges of a mesh: there is one device alone")
-    for estimate in plan.ranking.best[:2]:
+    if num_devices > MAX_VIRTUAL_DEVICES:
+        raise UsageError(
+            f"--verify compiles for at most {MAX_VIRTUAL_DEVICES} virtual devices, and there are"
+            f" {num_devices:,}: take fewer, with as many examples for each"
+        )
+    for estimate in plan.ranking.best[:MAX_VERIFIED]:
         experiment = build(estimate.candidate.settings(plan.workload, plan.rules))
         text = table.describe(estimate.candidate)
         if not found:
-            experiment.runtime.make_devices(estimate.candidate.mesh.num_devices)
+            experiment.runtime.make_devices(num_devices)
         found[text] = run_with_clock(
             f"compiling {text}", functools.partial(compare, estimate, plan.workload, experiment)
         )
     return found
-
-
-def _builder(values: flags.FlagValues) -> Build:
-    """Returns a function that builds the experiment of the flags, with further overrides."""
-    resolved, roots = experiment_flags.resolve(values), command.find_roots(values)
-    batch = [f"train_input.batch_size={values.batch}"] if values.batch else []
-    classes = Classes(roots, trust=values.trust)
-
-    def build(settings: Sequence[str]) -> Experiment:
-        params = resolved.params.copy()
-        apply(params, [*batch, *settings], classes)
-        return build_experiment(resolved._replace(params=params))
-
-    return build
-
-
-def _own(
-    experiment: Experiment, load: Workload, estimator: Estimator, hardware: Hardware
-) -> Ranking:
-    """Returns the ranking that has the experiment's own runtime alone."""
-    runtime = experiment.runtime
-    if isinstance(runtime, Sharded):
-        p = runtime.p
-        candidate = Candidate(runtime.topology(), p.rules, p.shard_update, p.shard_weights)
-    elif isinstance(runtime, Local):
-        candidate = Candidate(topology({}))
-    else:
-        raise UsageError(
-            f"--devices=N is missing: runtime={type(runtime).__name__} has as many as there are"
-        )
-    candidate = candidate._replace(accumulation_steps=experiment.p.accumulation_steps)
-    for p in (layer.p for layer in experiment.task.tree() if isinstance(layer, Pipeline)):
-        if p.num_stages not in (1, candidate.num_stages):
-            raise UsageError(
-                f"a pipeline of {p.num_stages} stages on {candidate.mesh} is not predicted: give"
-                f" the runtime stage={p.num_stages}, or --devices=N to find one"
-            )
-        candidate = candidate._replace(
-            micro_batches=p.num_micro_batches, repeats=p.circular_repeats
-        )
-    estimate = estimator.estimate(candidate)
-    fits = estimate.total_bytes <= hardware.memory_bytes
-    return Ranking([estimate] if fits else [], [] if fits else [estimate], {})
-
-
-def _own_rules(experiment: Experiment) -> dict[str, object]:
-    """Returns the rules of single axes that the experiment sets."""
-    if not isinstance(experiment.runtime, Sharded):
-        return {}
-    return {
-        name: getattr(experiment.runtime.p, name) for name in ("weight_rules", "activation_rules")
-    }
-
-
-def _advice(plan: Plan, estimator: Estimator) -> str:
-    """Returns the sentence for a plan of which nothing fits."""
-    smallest, hardware = plan.ranking.too_large[0], plan.hardware
-    num = smallest.candidate.mesh.num_devices
-    needs = (
-        f"nothing fits: the smallest way needs {size(smallest.total_bytes)} on each of {num:,}"
-        f" device{'s' * (num > 1)} ({table.describe(smallest.candidate)}), and {hardware.name} has"
-        f" {size(hardware.memory_bytes)}"
-    )
-    try:
-        enough = least_devices(plan.workload, estimator, hardware, num)
-    except ParamError:  # no network has so many
-        enough = None
-    if enough is None:
-        return f"{needs}; no power of two times as many is enough with this batch"
-    return f"{needs}; {enough:,} devices are enough"

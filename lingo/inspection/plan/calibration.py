@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,7 @@ def calibrate(name: str, num_devices: int) -> Hardware:
             dimensions=(Dimension("switch", num_devices, bandwidth, latency),),
             torus=0,
             devices_per_host=num_devices,
+            cores_per_host=len(os.sched_getaffinity(0)),
         )
 
 

@@ -42,6 +42,7 @@ class Hardware(NamedTuple):
     dimensions: tuple[Dimension, ...]  # innermost first, each of its largest size
     torus: int  # how many of the dimensions are sides of a torus, which `arrange` chooses
     devices_per_host: int
+    cores_per_host: int  # that make examples
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.
@@ -103,12 +104,23 @@ def _tpu(name: str, memory: float, bandwidth: float, bfloat16: float, **network:
     return Hardware(name, memory, rates, bandwidth, 128, **network)
 
 
-def _gpu(name: str, memory: float, bandwidth: float, link: float, wire: float, **rates: float):
+def _gpu(
+    name: str,
+    memory: float,
+    bandwidth: float,
+    link: float,
+    wire: float,
+    *,
+    cores: int,
+    **rates: float,
+) -> Hardware:
     dimensions = (
         Dimension("switch", 8, link, 3e-6),
         Dimension("switch", 2**20, wire, 1e-5),
     )
-    return Hardware(name, memory, rates, bandwidth, 64, dimensions, torus=0, devices_per_host=8)
+    return Hardware(
+        name, memory, rates, bandwidth, 64, dimensions, 0, devices_per_host=8, cores_per_host=cores
+    )
 
 
 def _ring(size: int, bandwidth: float) -> Dimension:
@@ -126,6 +138,7 @@ HARDWARE: dict[str, Hardware] = {
         dimensions=(Dimension("switch", 2, 450e9, 1e-7), _ring(128, 70e9), _ring(32, 70e9)),
         torus=2,
         devices_per_host=8,
+        cores_per_host=48,
     ),
     "tpu_v4": _tpu(
         "tpu_v4",
@@ -135,6 +148,7 @@ HARDWARE: dict[str, Hardware] = {
         dimensions=(_ring(16, 50e9), _ring(16, 50e9), _ring(16, 50e9)),
         torus=3,
         devices_per_host=4,
+        cores_per_host=120,
     ),
     "tpu_v5p": _tpu(
         "tpu_v5p",
@@ -144,15 +158,40 @@ HARDWARE: dict[str, Hardware] = {
         dimensions=(_ring(28, 100e9), _ring(20, 100e9), _ring(16, 100e9)),
         torus=3,
         devices_per_host=4,
+        cores_per_host=104,
     ),
     "a100": _gpu(
-        "a100", 80e9, 2039e9, 300e9, 25e9, bfloat16=312e12, float16=312e12, float32=156e12
+        "a100",
+        80e9,
+        2039e9,
+        300e9,
+        25e9,
+        cores=128,
+        bfloat16=312e12,
+        float16=312e12,
+        float32=156e12,
     ),
     "h100": _gpu(
-        "h100", 80e9, 3350e9, 450e9, 50e9, bfloat16=989e12, float16=989e12, float32=494e12
+        "h100",
+        80e9,
+        3350e9,
+        450e9,
+        50e9,
+        cores=112,
+        bfloat16=989e12,
+        float16=989e12,
+        float32=494e12,
     ),
     "h200": _gpu(
-        "h200", 141e9, 4800e9, 450e9, 50e9, bfloat16=989e12, float16=989e12, float32=494e12
+        "h200",
+        141e9,
+        4800e9,
+        450e9,
+        50e9,
+        cores=112,
+        bfloat16=989e12,
+        float16=989e12,
+        float32=494e12,
     ),
 }
 """Hardware by name, from data sheets.
@@ -160,8 +199,9 @@ HARDWARE: dict[str, Hardware] = {
 TPU v3 and v4: Jouppi et al. 2023 (TPU v4), table 4. A core of v3 has half of its chip; the torus of
 a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5p: Google Cloud's page of it. GPUs:
 NVIDIA's data sheets, of SXM, without sparsity, float32 as TF32; eight in a machine, each with a
-network card of 200 (A100) or 400 Gbit/s. Latencies are not from data sheets: they are orders of
-magnitude, and a file of measurements replaces them.
+network card of 200 (A100) or 400 Gbit/s. Cores of a host are those of NVIDIA's DGX machines, and
+half of the virtual ones of Google Cloud's machines of TPUs (96, 240 and 208). Latencies are not
+from data sheets: they are orders of magnitude, and a file of measurements replaces them.
 """
 
 
@@ -179,36 +219,76 @@ def read(name: str) -> Hardware:
             f" .json, as `lingo plan --calibrate` writes it.{suggest(name, HARDWARE)}"
         )
     try:
-        fields = json.loads(path.read_text())
-        dimensions = tuple(Dimension(**one) for one in fields.pop("dimensions"))
-        hardware = Hardware(dimensions=dimensions, **fields)
-        _check(hardware)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ParamError(f"hardware: {name} is not a file of hardware: {error}") from None
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ParamError(f"hardware: {name} cannot be read: {reason}") from None
+    try:
+        return _parse(json.loads(text))
+    except ValueError as error:
+        raise ParamError(
+            f"hardware: {name} is not a file of hardware: {error} (`lingo plan"
+            " --calibrate=FILE` writes one with all fields)"
+        ) from None
+
+
+def _parse(values: Any) -> Hardware:
+    """Returns hardware of JSON values; raises ValueError for fields that are wrong or missing."""
+    _check_fields(values, Hardware, "it")
+    if not isinstance(values["dimensions"], list):
+        raise ValueError("dimensions is not a list")
+    for i, one in enumerate(values["dimensions"]):
+        _check_fields(one, Dimension, f"dimensions[{i}]")
+    rates = values["flops_per_second"]
+    if not isinstance(rates, dict):
+        raise ValueError('flops_per_second is not of the form {"bfloat16": 1e14}')
+    dimensions = tuple(Dimension(**one) for one in values["dimensions"])
+    hardware = Hardware(**values | {"dimensions": dimensions})
+    _check(hardware)
     return hardware
+
+
+def _check_fields(values: Any, kind: Any, where: str) -> None:
+    """Raises ValueError if values are not {field: value} with all fields of a NamedTuple."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} is not of the form {{field: value}}")
+    if unknown := values.keys() - set(kind._fields):
+        name = min(unknown)
+        raise ValueError(f"{where} has no field {name!r}{suggest(name, kind._fields)}")
+    if missing := [f for f in kind._fields if f not in values and f not in kind._field_defaults]:
+        raise ValueError(f"{where} lacks {', '.join(missing)}")
 
 
 def _check(hardware: Hardware) -> None:
     """Raises ValueError for a field that is no possible value."""
-    numbers = {name: getattr(hardware, name) for name in _POSITIVE}
+    numbers = {name: getattr(hardware, name) for name in (*_POSITIVE, *_COUNTS)}
     numbers |= {f"flops_per_second.{k}": v for k, v in hardware.flops_per_second.items()}
+    counts = {name: numbers[name] for name in _COUNTS}
     for i, dimension in enumerate(hardware.dimensions):
         if dimension.kind not in ("ring", "switch"):
             raise ValueError(f"dimensions[{i}].kind={dimension.kind!r} is neither ring nor switch")
         numbers[f"dimensions[{i}].bandwidth"] = dimension.bandwidth
-        numbers[f"dimensions[{i}].size"] = dimension.size
-        if not dimension.latency >= 0:
-            raise ValueError(f"dimensions[{i}].latency={dimension.latency!r} is below 0")
+        numbers[f"dimensions[{i}].size"] = counts[f"dimensions[{i}].size"] = dimension.size
+        if not (_is_number(dimension.latency) and dimension.latency >= 0):
+            raise ValueError(f"dimensions[{i}].latency={dimension.latency!r} is not 0 or above")
     for name, value in numbers.items():
-        if not (isinstance(value, (int, float)) and 0 < value < math.inf):
+        if not (_is_number(value) and 0 < value < math.inf):
             raise ValueError(f"{name}={value!r} is not a number above 0")
+    for name, value in counts.items():
+        if value != int(value):
+            raise ValueError(f"{name}={value!r} is not a whole number")
     if not (hardware.dimensions and hardware.flops_per_second):
         raise ValueError("dimensions and flops_per_second need an entry each")
     if hardware.torus not in range(len(hardware.dimensions) + 1):
         raise ValueError(f"torus={hardware.torus!r} is not a number of its dimensions")
 
 
-_POSITIVE = ("memory_bytes", "memory_bandwidth", "matrix_tile", "devices_per_host")
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_POSITIVE = ("memory_bytes", "memory_bandwidth")
+_COUNTS = ("matrix_tile", "devices_per_host", "cores_per_host")
 
 
 def write(hardware: Hardware, path: Path) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from lingo.config.errors import MissingPackage
-from lingo.inspection.plan.table import Plan, describe
+from lingo.inspection.plan.report import Report
+from lingo.inspection.plan.table import describe
 
 WAYS = 10
 """How many ways it shows at most."""
 
 
-def write(plan: Plan, path: Path) -> None:
+def write(report: Report, path: Path) -> None:
     """Writes a picture, in the format of the path's ending: .png, .svg or .pdf.
 
     Raises MissingPackage without matplotlib.
@@ -26,7 +27,7 @@ def write(plan: Plan, path: Path) -> None:
         )
     from matplotlib.figure import Figure
 
-    shown = plan.ranking.best[:WAYS]
+    plan, shown = report.plan, [way.estimate for way in report.ways[:WAYS]]
     figure = Figure(figsize=(13, 2.2 + 0.42 * len(shown)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     memory = [{kind: size / 2**30 for kind, size in one.bytes.items()} for one in shown]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from lingo.config.params import ParamError
-from lingo.inspection.plan.candidate import candidates, limits
+from lingo.contract import Experiment
+from lingo.inspection.plan.candidate import Candidate, candidates, limits
 from lingo.inspection.plan.estimate import Estimate, Estimator
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.workload import Workload
-from lingo.mesh.topology import MAX_MESH_DEVICES, Topology
+from lingo.layers.stacks.pipeline import Pipeline
+from lingo.mesh.topology import MAX_MESH_DEVICES, Topology, topology
+from lingo.runtimes.local import Local
+from lingo.runtimes.sharded import Sharded
 
 
 class Ranking(NamedTuple):
@@ -48,6 +52,48 @@ def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devic
     feasible.sort(key=lambda one: (one.step_seconds, one.total_bytes))
     too_large.sort(key=lambda one: one.total_bytes)
     return Ranking(feasible, too_large, refusals)
+
+
+def rank_own(experiment: Experiment, estimator: Estimator, hardware: Hardware) -> Ranking:
+    """Returns the ranking that has the experiment's own runtime alone.
+
+    Raises ParamError for a runtime whose devices are not known, or a pipeline that it does not fit.
+    """
+    estimate = estimator.estimate(_own(experiment))
+    fits = estimate.total_bytes <= hardware.memory_bytes
+    return Ranking([estimate] if fits else [], [] if fits else [estimate], {})
+
+
+def _own(experiment: Experiment) -> Candidate:
+    """Returns the way in which an experiment is set to run."""
+    runtime = experiment.runtime
+    if isinstance(runtime, Sharded):
+        p = runtime.p
+        own = Candidate(runtime.topology(), p.rules, p.shard_update, p.shard_weights)
+    elif isinstance(runtime, Local):
+        own = Candidate(topology({}))
+    else:
+        raise ParamError(
+            f"--devices=N is missing: runtime={type(runtime).__name__} has as many as there are"
+        )
+    own = own._replace(accumulation_steps=experiment.p.accumulation_steps)
+    for p in (layer.p for layer in experiment.task.tree() if isinstance(layer, Pipeline)):
+        if p.num_stages not in (1, own.num_stages):
+            raise ParamError(
+                f"a pipeline of {p.num_stages} stages on {own.mesh} is not predicted: give"
+                f" the runtime stage={p.num_stages}, or --devices=N to find one"
+            )
+        own = own._replace(micro_batches=p.num_micro_batches, repeats=p.circular_repeats)
+    return own
+
+
+def own_rules(experiment: Experiment) -> dict[str, object]:
+    """Returns the rules of single axes that an experiment sets."""
+    if not isinstance(experiment.runtime, Sharded):
+        return {}
+    return {
+        name: getattr(experiment.runtime.p, name) for name in ("weight_rules", "activation_rules")
+    }
 
 
 def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""A plan as text and as JSON: the fastest ways to run an experiment, and why others lose.
+"""A plan as text: the fastest ways to run an experiment, and why others lose.
 
 rank   step  utilization     bytes  loses by     how
    1  6.1 s        57.3%  3.06 GiB               data=16, model=32, 2d_finalized
@@ -7,18 +7,17 @@ rank   step  utilization     bytes  loses by     how
 
 from __future__ import annotations
 
-import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from lingo.inspection.memory import size
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate
 from lingo.inspection.plan.hardware import Hardware
-from lingo.inspection.plan.search import Ranking
-from lingo.inspection.plan.workload import Workload
+from lingo.inspection.plan.input_part import InputNeed, InputPart
+from lingo.inspection.plan.input_rate import InputRate
+from lingo.inspection.plan.report import Advice, Plan, Report, Way
 from lingo.inspection.weight_table import Columns, align_columns
 
 IS_PREDICTION = (
@@ -27,74 +26,68 @@ IS_PREDICTION = (
 )
 
 
-class Plan(NamedTuple):
-    """The result of a search, and what it was about."""
+def text(report: Report) -> str:
+    """Returns a report as text: the ways, then the bytes, seconds, input and cost of the first."""
+    plan, first = report.plan, report.first
+    blocks = [_header(plan, first)]
+    if _num_ways(plan) > 1:
+        blocks.append(_counts(plan))
+        if first.fits:
+            blocks.append(_ranks(report.ways))
+    if report.faster is not None:
+        blocks.append(_faster(report.faster))
+    blocks += [f"{describe(first.candidate)}:\n", *_details(plan, first)]
+    if _num_ways(plan) > 1 and first.fits:
+        blocks.append(f"{plan.flags(first.candidate)}\n")
+    if report.advice is not None:
+        blocks.append(f"{_advice(plan.hardware, report.advice)}\n")
+    return "\n".join(blocks)
 
-    name: str  # of the experiment
-    workload: Workload
-    hardware: Hardware
-    ranking: Ranking
-    price: float | None = None  # of a device for an hour
-    rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, as `settings` take them
-    own: Sequence[str] = ()  # overrides that the experiment has already, as `--set` takes them
 
-    def flags(self, estimate: Estimate) -> str:
-        """Returns the flags that run the experiment in this way, as a shell takes them."""
-        texts = [*self.own, *estimate.candidate.settings(self.workload, self.rules)]
-        return " ".join(
-            [f"--exp={shlex.quote(self.name)}", *(f"--set={shlex.quote(t)}" for t in texts)]
-        )
-
-
-def text(plan: Plan, *, top: int) -> str:
-    """Returns the plan as text: the `top` fastest ways, then the bytes and seconds of the first."""
+def _num_ways(plan: Plan) -> int:
     feasible, too_large, refusals = plan.ranking
-    hardware, load = plan.hardware, plan.workload
-    first = (feasible or too_large)[0]
-    num = first.candidate.mesh.num_devices
+    return len(feasible) + len(too_large) + sum(refusals.values())
+
+
+def _header(plan: Plan, first: Way) -> str:
+    load, hardware = plan.workload, plan.hardware
     lines = [
-        f"{plan.name}: {load.batch_size:,} examples a step, {3 * load.flops:.4g} FLOPs, on {num:,}"
-        f" x {hardware.name} of {size(hardware.memory_bytes)}",
+        f"{plan.name}: {load.batch_size:,} examples a step, {3 * load.flops:.4g} FLOPs, on"
+        f" {first.candidate.mesh.num_devices:,} x {hardware.name} of {size(hardware.memory_bytes)}",
         *textwrap.wrap(IS_PREDICTION, 100),
-        "",
     ]
-    if (total := len(feasible) + len(too_large) + sum(refusals.values())) > 1:
-        lines += [
-            f"{total:,} ways: {len(feasible):,} fit, {len(too_large):,} are too large"
-            + "".join(f"; {number:,} refused: {reason}" for reason, number in refusals.items())
-            + ("; the fastest of each mesh:" if feasible else ""),
-            "",
-        ]
-        lines += [_ranks(plan.ranking.best[:top], first), *_too_large(plan)] if feasible else []
-    lines += [f"{describe(first.candidate)}:", "", details(plan, first)]
-    lines += [plan.flags(first)] if total > 1 and feasible else []
+    if plan.uncounted:
+        lines += textwrap.wrap(
+            f"Left out, as they have no `flops`: {', '.join(plan.uncounted)}. Their time and"
+            " activations come on top; define `flops(shape)` of layers of your own.",
+            100,
+        )
     return "".join(f"{line}\n" for line in lines)
 
 
-def _too_large(plan: Plan) -> list[str]:
-    """Returns lines on a way that would be faster, but does not fit."""
-    faster = min(plan.ranking.too_large, key=lambda one: one.step_seconds, default=None)
-    if faster is None or faster.step_seconds >= plan.ranking.feasible[0].step_seconds:
-        return []
-    kind = max(faster.bytes, key=lambda name: faster.bytes[name])
-    return [
-        f"faster, but too large: {duration(faster.step_seconds)}, {size(faster.total_bytes)}, most"
-        f" of it {kind}: {describe(faster.candidate)}",
-        "",
-    ]
+def _counts(plan: Plan) -> str:
+    feasible, too_large, refusals = plan.ranking
+    refused = "".join(f"; {number:,} refused: {reason}" for reason, number in refusals.items())
+    return (
+        f"{_num_ways(plan):,} ways: {len(feasible):,} fit, {len(too_large):,} are too large"
+        + refused
+        + ("; the fastest of each mesh:\n" if feasible else "\n")
+    )
 
 
-def _ranks(estimates: Sequence[Estimate], first: Estimate) -> str:
+def _ranks(ways: Sequence[Way]) -> str:
     words = {
-        "loses by": [_loss(one, first) for one in estimates],
-        "how": [describe(one.candidate) for one in estimates],
+        "loses by": [_loss(one.estimate, ways[0].estimate) for one in ways],
+        "how": [describe(one.candidate) for one in ways],
     }
     numbers = {
-        "rank": [str(n) for n in range(1, len(estimates) + 1)],
-        "step": [duration(one.step_seconds) for one in estimates],
-        "utilization": [f"{one.utilization:.1%}" for one in estimates],
-        "bytes": [size(one.total_bytes) for one in estimates],
+        "rank": [str(n) for n in range(1, len(ways) + 1)],
+        "step": [duration(one.estimate.step_seconds) for one in ways],
+        "utilization": [f"{one.estimate.utilization:.1%}" for one in ways],
+        "bytes": [size(one.estimate.total_bytes) for one in ways],
     }
+    if prices := [one.price.million_examples for one in ways if one.price is not None]:
+        numbers["price/million"] = [f"{price:,.4g}" for price in prices]
     return align_columns(Columns({}, numbers), words)
 
 
@@ -103,6 +96,30 @@ def _loss(one: Estimate, first: Estimate) -> str:
     more = {kind: n - first.seconds.get(kind, 0.0) for kind, n in one.seconds.items()}
     kind = max(more, key=lambda name: more[name])
     return f"{kind} +{duration(more[kind])}" if one.step_seconds > first.step_seconds else ""
+
+
+def _faster(way: Way) -> str:
+    """Returns a line on a way that would be faster, but does not fit."""
+    estimate = way.estimate
+    kind = max(estimate.bytes, key=lambda name: estimate.bytes[name])
+    return (
+        f"faster, but too large: {duration(estimate.step_seconds)}, {size(estimate.total_bytes)},"
+        f" most of it {kind}: {describe(way.candidate)}\n"
+    )
+
+
+def _advice(hardware: Hardware, advice: Advice) -> str:
+    """Returns the sentence for a plan of which nothing fits."""
+    candidate = advice.smallest.candidate
+    needs = (
+        "nothing fits: the smallest way needs"
+        f" {size(advice.smallest.estimate.total_bytes)} on each of"
+        f" {_number(candidate.mesh.num_devices, 'device')} ({describe(candidate)}), and"
+        f" {hardware.name} has {size(hardware.memory_bytes)}"
+    )
+    if advice.enough is None:
+        return f"{needs}; no power of two times as many is enough with this batch"
+    return f"{needs}; {advice.enough:,} devices are enough"
 
 
 def describe(candidate: Candidate) -> str:
@@ -120,14 +137,14 @@ def describe(candidate: Candidate) -> str:
     return ", ".join(texts)
 
 
-def details(plan: Plan, estimate: Estimate) -> str:
-    """Returns the bytes, seconds and exchanges of one way, and what else it needs."""
-    parts = [
+def _details(plan: Plan, way: Way) -> list[str]:
+    """Returns blocks on the bytes, seconds and exchanges of a way, its input and its cost."""
+    estimate = way.estimate
+    blocks = [
         _shares("bytes on a device", estimate.bytes, size),
         _shares("time of a step", estimate.seconds, duration),
     ]
-    if estimate.exchanges:
-        rows = sorted(estimate.exchanges, key=lambda one: -one.seconds)
+    if rows := estimate.exchanges:  # the longest first
         words = {
             "exchange": [row.exchange.kind for row in rows],
             "of": [row.exchange.purpose for row in rows],
@@ -138,9 +155,10 @@ def details(plan: Plan, estimate: Estimate) -> str:
             "bytes": [size(row.exchange.bytes) for row in rows],
             "seconds": [duration(row.seconds) for row in rows],
         }
-        parts.append(align_columns(Columns(words, numbers)))
-    parts.append("".join(f"{line}\n" for line in _needs(plan, estimate)))
-    return "\n".join(parts)
+        blocks.append(align_columns(Columns(words, numbers)))
+    lines = [f"bubble {estimate.bubble:.1%}"] if estimate.bubble else []
+    lines += [*_input(way.input, plan.rate), *_cost(plan, way)]
+    return [*blocks, "".join(f"{line}\n" for line in lines)]
 
 
 def _shares(title: str, values: dict[str, float], show: Any) -> str:
@@ -159,57 +177,56 @@ def _shares(title: str, values: dict[str, float], show: Any) -> str:
     )
 
 
-def _needs(plan: Plan, estimate: Estimate) -> list[str]:
-    """Returns lines on the bubble, the input and the price."""
-    load, num = plan.workload, estimate.candidate.mesh.num_devices
-    rate = load.batch_size / estimate.step_seconds
-    hosts = -(-num // plan.hardware.devices_per_host)
-    lines = [f"bubble {estimate.bubble:.1%}"] if estimate.bubble else []
-    lines.append(
-        f"input {rate:,.0f} examples/s, {size(rate * load.input_bytes / load.batch_size)}/s, from"
-        f" {hosts:,} hosts: {rate / hosts:,.1f} examples/s of each"
+def _input(part: InputPart, rate: InputRate | None) -> list[str]:
+    """Returns lines on the hosts of a step, their cores, and how uneven they are."""
+    lines = [
+        f"input {part.examples_per_second:,.0f} examples/s, {size(part.bytes_per_second)}/s, from"
+        f" {_number(part.hosts, 'host')}: {part.host_examples:,} examples a step of each"
+    ]
+    if rate is not None and part.need is not None:
+        lines += _need(part, rate, part.need)
+    return lines
+
+
+def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
+    limit = (
+        "the step is the limit"
+        if need.limit == "step"
+        else f"the input is the limit: {duration(need.even_seconds)} a step"
     )
-    if plan.price is not None:
-        cost = plan.price * num * estimate.step_seconds / 3600
+    lines = [
+        f"  a core makes {rate.examples_per_second:,.4g} examples/s, {rate.source}",
+        f"  the step takes {need.cores:,.3g} of {part.cores_per_host:,} cores of each host, or"
+        f" {_number(need.hosts, 'host')} with all cores; {limit}",
+        "  in one thread of each host, as lingo makes batches:"
+        f" {duration(need.one_thread_seconds)} a step",
+    ]
+    if need.simulated_steps:
         lines.append(
-            f"price {cost:.4g} a step, {1e6 * cost / load.batch_size:,.4g} a million examples"
+            f"  uneven hosts, simulated for {need.simulated_steps:,} steps: batches vary by"
+            f" {rate.variation:.0%}, {duration(need.step_seconds)} a step,"
+            f" {need.slowdown:.2f} times that of even ones"
         )
     return lines
 
 
-def as_json(plan: Plan, *, top: int) -> dict[str, Any]:
-    """Returns the plan as JSON values."""
-    feasible, too_large, refusals = plan.ranking
-    return {
-        "experiment": plan.name,
-        "is_prediction": True,
-        "hardware": plan.hardware.name,
-        "memory_bytes": plan.hardware.memory_bytes,
-        "batch_size": plan.workload.batch_size,
-        "model_flops": 3 * plan.workload.flops,
-        "num_fitting": len(feasible),
-        "num_too_large": len(too_large),
-        "refused": refusals,
-        "ways": [_way(plan, one, fits=bool(feasible)) for one in plan.ranking.best[:top]],
-    }
+def _cost(plan: Plan, way: Way) -> list[str]:
+    """Returns lines on the whole training and on prices."""
+    steps, tokens = plan.training
+    length = [f"{steps:,} steps", f"{steps * plan.workload.batch_size:,} examples"]
+    length += [f"{steps * tokens:,} tokens with padding"] if tokens else []
+    hours = f"{duration(way.training_seconds)}, {way.device_hours:,.3g} device-hours"
+    lines = [f"training of {', '.join(length)}: {hours}"]
+    if (price := way.price) is not None:
+        lines.append(
+            f"price {price.step:.4g} a step, {price.million_examples:,.4g} a million examples,"
+            f" {price.training:,.4g} the training"
+        )
+    return lines
 
 
-def _way(plan: Plan, estimate: Estimate, *, fits: bool) -> dict[str, Any]:
-    candidate = estimate.candidate
-    return {
-        "settings": candidate.settings(plan.workload, plan.rules),
-        "mesh": {axis: n for axis, n in candidate.mesh.sizes if n > 1},
-        **{k: v for k, v in candidate._asdict().items() if k != "mesh"},
-        "fits": fits,
-        "step_seconds": estimate.step_seconds,
-        "utilization": estimate.utilization,
-        "bubble": estimate.bubble,
-        "bytes": estimate.bytes,
-        "seconds": estimate.seconds,
-        "exchanges": [
-            one.exchange._asdict() | {"seconds": one.seconds} for one in estimate.exchanges
-        ],
-    }
+def _number(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def describe_hardware(hardware: Hardware) -> str:
@@ -217,6 +234,7 @@ def describe_hardware(hardware: Hardware) -> str:
     rates = hardware.flops_per_second.items()
     lines = {f"products of {dtype}": f"{rate:.3g} FLOPs/s" for dtype, rate in rates}
     lines["memory"] = f"{size(hardware.memory_bytes)}, {size(hardware.memory_bandwidth)}/s"
+    lines["host"] = f"{_number(hardware.cores_per_host, 'core')}"
     for dimension in hardware.dimensions:
         lines[f"{dimension.kind} of {dimension.size}"] = (
             f"{size(dimension.bandwidth)}/s, {duration(dimension.latency)}"
@@ -225,8 +243,14 @@ def describe_hardware(hardware: Hardware) -> str:
     return "".join(f"{name.ljust(width)}  {text}\n" for name, text in lines.items())
 
 
+_DAY = 24 * 3600
+
+
 def duration(seconds: float) -> str:
-    """Returns a time as text with a unit, in three digits: "6.1 s", "20.4 ms", "3.5 us"."""
+    """Returns a time as text with a unit, in three digits: "3.5 us", "20.4 ms", "6.1 s", "2 h"."""
+    for seconds_of_unit, unit in ((_DAY, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * seconds_of_unit:
+            return f"{seconds / seconds_of_unit:,.3g} {unit}"
     for factor, unit in ((1, "s"), (1e3, "ms")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lingo.cli.verbs import plan
+from lingo.inspection.plan.input_rate import InputRate
 from tools.predictions import PAGE, tables
 from tools.studies.page import fill_tables
 
@@ -40,6 +42,64 @@ def test_json_has_the_same_ways(lingo: Callable) -> None:
         assert way["settings"][0].startswith("runtime=Mesh(")
 
 
+def test_json_has_what_the_text_has(lingo: Callable) -> None:
+    arguments = (*TINY, "--devices=16", "--batch=32", "--price=3", "--input_rate=500", "--top=2")
+    arguments = (*arguments, "--input_variation=0.5")
+    lines, found = lingo(*arguments).out, json.loads(lingo(*arguments, "--format=json").out)
+    first, plan_lines = found["ways"][0], lines.splitlines()
+    price, need = first["price"], first["input"]["need"]
+    assert first["step_seconds_with_input"] == need["even_seconds"] * need["slowdown"]
+    assert price["step"] == pytest.approx(3 * 16 * first["step_seconds_with_input"] / 3600)
+    assert price["million_examples"] == pytest.approx(1e6 * price["step"] / 32)
+    assert price["training"] == pytest.approx(1200 * price["step"])
+    assert price["training"] == pytest.approx(3 * first["device_hours"])
+    assert (found["max_steps"], found["training_examples"]) == (1200, 1200 * 32)
+    assert found["training_tokens"] == 1200 * 32 * 256
+    assert found["input_rate"] == {
+        **{"examples_per_second": 500, "variation": 0.5, "source": "given"}
+    }
+    assert first["flags"] == plan_lines[-1]
+    assert f"price {price['step']:.4g} a step, " in lines
+    assert f"{price['training']:,.4g} the training" in lines
+    assert f"the step takes {need['cores']:,.3g} of 112 cores of each host" in lines
+    assert "uneven hosts, simulated for 2,000 steps: batches vary by 50%" in lines
+    assert "from 2 hosts" in lines
+    assert first["input"]["hosts"] == 2
+    (head,) = [line for line in plan_lines if line.startswith("rank ")]
+    assert "price/million" in head
+
+
+def test_an_input_that_is_measured_is_timed(lingo: Callable, monkeypatch) -> None:
+    monkeypatch.setattr(plan, "measure", lambda data, number: InputRate(7.0, 0.25, f"of {number}"))
+    found = json.loads(
+        lingo(*TINY, "--devices=16", "--batch=32", "--measure_input", "--format=json").out
+    )
+    assert found["input_rate"] == {"examples_per_second": 7, "variation": 0.25, "source": "of 16"}
+
+
+def test_the_batch_of_an_input_inside_another_one_is_set(lingo: Callable) -> None:
+    mixed = ("plan", "--exp=image.vit.b16", "--hardware=h100", "--devices=8")
+    done = lingo(*mixed, "--batch=2048")
+    assert (done.code, "2,048 examples a step" in done.out) == (0, True)
+    flags = shlex.split(done.out.splitlines()[-1])
+    assert flags[1:3] == [
+        "--set=train_input.batch_size=2048",
+        "--set=train_input.input.batch_size=2048",
+    ]
+    assert lingo("check", *flags).code == 0
+
+
+def test_what_would_be_faster_but_is_too_large_is_named(lingo: Callable) -> None:
+    arguments = ("plan", "--exp=lm.source.base", "--hardware=h100", "--devices=2", "--batch=512")
+    found = json.loads(lingo(*arguments, "--format=json").out)
+    faster = found["faster_but_too_large"]
+    assert faster["step_seconds"] < found["ways"][0]["step_seconds"]
+    assert faster["total_bytes"] > found["memory_bytes"]
+    assert not faster["fits"]
+    assert found["advice"] is None
+    assert "\nfaster, but too large: " in lingo(*arguments).out
+
+
 def test_the_own_runtime_is_predicted_without_devices(lingo: Callable) -> None:
     own = lingo(*TINY, "--set=runtime=Mesh(data=2, model=2)", "--price=2", "--batch=8").out
     assert "8 examples a step" in own.splitlines()[0]
@@ -60,11 +120,15 @@ def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
     hardware = json.loads(file.read_text()) | {"memory_bytes": 12e6}
     hardware["dimensions"][0]["size"] = 64
     file.write_text(json.dumps(hardware))
-    done = lingo(*TINY[:2], f"--hardware={file}", "--devices=1")
+    arguments = (*TINY[:2], f"--hardware={file}", "--devices=1")
+    done = lingo(*arguments)
     assert done.code == 1
     last = done.out.splitlines()[-1]
     assert last.startswith("nothing fits: the smallest way needs ")
     assert last.endswith(" devices are enough")
+    found = json.loads(lingo(*arguments, "--format=json").out)
+    assert last.endswith(f"; {found['advice']['enough_devices']} devices are enough")
+    assert found["advice"]["smallest_bytes"] > 12e6
 
 
 def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
@@ -81,7 +145,14 @@ def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
         ((*TINY, "--devices=94"), "no mesh of 94 divides what this experiment has"),
         (("plan", "--calibrate=file.txt"), "the file ends in .json"),
         (("plan", "--calibrate=a.json", "--exp=tiny"), "takes --devices=N alone"),
+        (("plan", "--calibrate=a.json", "--top=3", "--price=2"), "leave out --price, --top"),
+        (("plan", "--calibrate=a.json", "--devices=5000"), "has at most 4096 virtual devices"),
         (("plan", "--calibrate=none/a.json"), "there is no folder none"),
+        ((*TINY, "--input_variation=0.1"), "--input_variation needs the rate of a core"),
+        ((*TINY, "--input_rate=0"), "feeds no step"),
+        ((*TINY, "--input_rate=5", "--measure_input"), "leave one of them out"),
+        ((*TINY, "--price=inf"), "--price=inf is not a finite number"),
+        ((*TINY, "--price=nan"), "--price=nan is not a finite number"),
         ((*TINY, "--plot=a.txt"), "the file ends in .png or .svg or .pdf"),
         ((*TINY, "--verify"), "there is one device alone"),
         (

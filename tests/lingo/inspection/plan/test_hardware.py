@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -46,10 +47,22 @@ def test_a_file_has_all_of_it(name: str, tmp_path: Path) -> None:
 def test_what_is_no_hardware_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParamError, match=r"'h10' is none of tpu_v3, .* Did you mean 'h100'\?"):
         read("h10")
-    with pytest.raises(ParamError, match=r"none\.json is not a file of hardware"):
+    with pytest.raises(ParamError, match=r"none\.json cannot be read: No such file"):
         read(str(tmp_path / "none.json"))
-    (tmp_path / "bad.json").write_text(json.dumps({"dimensions": [{"size": 2}]}))
-    with pytest.raises(ParamError, match=r"bad\.json is not a file of hardware"):
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not a file of hardware: Expecting property name"),
+        ("[]", "it is not of the form {field: value}"),
+        ('{"name": "one", "torus": 0}', "it lacks memory_bytes, flops_per_second, "),
+        ('{"memory": 1}', "it has no field 'memory' Did you mean 'memory_bytes'"),
+    ],
+)
+def test_a_file_that_is_not_of_hardware_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(ParamError, match=re.escape(message)):
         read(str(tmp_path / "bad.json"))
 
 
@@ -62,7 +75,12 @@ def test_what_is_no_hardware_is_refused(tmp_path: Path) -> None:
         ("dimensions", [], "need an entry each"),
         ("torus", 5, "torus=5 is not a number of its dimensions"),
         ("matrix_tile", -1, "matrix_tile=-1 is not a number above 0"),
-        ("more", 1, "unexpected keyword argument 'more'"),
+        ("more", 1, "it has no field 'more'"),
+        ("devices_per_host", 1.5, "devices_per_host=1.5 is not a whole number"),
+        ("cores_per_host", True, "cores_per_host=True is not a number above 0"),
+        ("dimensions", [{"kind": "ring", "size": 2}], r"dimensions\[0\] lacks bandwidth, latency"),
+        ("dimensions", {}, "dimensions is not a list"),
+        ("flops_per_second", 1e12, "flops_per_second is not of the form"),
     ],
 )
 def test_a_field_that_is_no_possible_value_is_named(

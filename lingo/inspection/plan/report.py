@@ -1,0 +1,208 @@
+"""A plan and all that is said of it, computed once: for text, JSON and pictures."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+from lingo.inspection.plan.candidate import Candidate
+from lingo.inspection.plan.estimate import Estimate, Estimator
+from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.input_part import InputPart, host_examples, input_part
+from lingo.inspection.plan.input_rate import InputRate
+from lingo.inspection.plan.search import Ranking, least_devices
+from lingo.inspection.plan.workload import Workload
+
+
+class Training(NamedTuple):
+    """A whole training, as far as its experiment says how long it is."""
+
+    max_steps: int
+    tokens: int | None  # positions of a batch, padding too; None if examples are no sequences
+
+
+def training(experiment: Experiment) -> Training:
+    """Returns the steps of an experiment and the tokens of its batches."""
+    specs = experiment.train_input.specs()
+    tokens = math.prod(specs["segments"][0]) if "segments" in specs else None
+    return Training(experiment.p.max_steps, tokens)
+
+
+class Plan(NamedTuple):
+    """The result of a search, and what it was about."""
+
+    name: str  # of the experiment
+    workload: Workload
+    hardware: Hardware
+    ranking: Ranking
+    training: Training
+    uncounted: Sequence[str] = ()  # layers whose FLOPs are not counted
+    rate: InputRate | None = None  # of the input on a core
+    price: float | None = None  # of a device for an hour
+    rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, as `settings` take them
+    own: Sequence[str] = ()  # overrides that the experiment has already, as `--set` takes them
+
+    def flags(self, candidate: Candidate) -> str:
+        """Returns the flags that run the experiment in a way, as a shell takes them."""
+        texts = [*self.own, *candidate.settings(self.workload, self.rules)]
+        return " ".join(
+            [f"--exp={shlex.quote(self.name)}", *(f"--set={shlex.quote(t)}" for t in texts)]
+        )
+
+
+class Price(NamedTuple):
+    """What a way costs, in the unit of the price of a device."""
+
+    step: float
+    million_examples: float
+    training: float
+
+
+class Way(NamedTuple):
+    """A way to run the experiment, its input and its cost."""
+
+    estimate: Estimate
+    fits: bool
+    input: InputPart
+    step_seconds: float  # with the input, if its rate is known
+    training_seconds: float  # of all steps, without start, evaluations and checkpoints
+    device_hours: float  # of all steps and devices
+    price: Price | None
+
+    @property
+    def candidate(self) -> Candidate:
+        return self.estimate.candidate
+
+
+class Advice(NamedTuple):
+    """What to do if nothing fits."""
+
+    smallest: Way
+    enough: int | None  # devices; None: no power of two times as many with this batch
+
+
+class Report(NamedTuple):
+    """All that text and JSON have of a plan."""
+
+    plan: Plan
+    ways: list[Way]  # the best of each mesh, as many as are shown
+    faster: Way | None  # than all ways that fit, but too large
+    advice: Advice | None  # if nothing fits
+
+    @property
+    def first(self) -> Way:
+        return self.ways[0]
+
+
+def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
+    """Returns what is said of a plan, with the `top` best ways."""
+    feasible, too_large, _ = plan.ranking
+
+    def describe(estimate: Estimate) -> Way:
+        return _way(plan, estimator, estimate)
+
+    faster = min(too_large, key=lambda one: one.step_seconds, default=None)
+    is_faster = faster and feasible and faster.step_seconds < feasible[0].step_seconds
+    return Report(
+        plan=plan,
+        ways=[describe(one) for one in plan.ranking.best[:top]],
+        faster=describe(faster) if faster and is_faster else None,
+        advice=None if feasible else _advice(plan, estimator, describe(too_large[0])),
+    )
+
+
+def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
+    load, hardware, candidate = plan.workload, plan.hardware, estimate.candidate
+    num_devices = candidate.mesh.num_devices
+    needs = input_part(
+        hardware,
+        num_devices=num_devices,
+        examples=host_examples(
+            candidate.mesh,
+            estimator.rules(candidate.rules).activations["batch"],
+            batch_size=load.batch_size,
+            devices_per_host=hardware.devices_per_host,
+        ),
+        batch_size=load.batch_size,
+        batch_bytes=load.input_bytes,
+        step_seconds=estimate.step_seconds,
+        rate=plan.rate,
+    )
+    seconds = needs.need.step_seconds if needs.need else estimate.step_seconds
+    all_seconds = plan.training.max_steps * seconds
+    hours = num_devices * all_seconds / 3600
+    price = None
+    if plan.price is not None:
+        step = plan.price * num_devices * seconds / 3600
+        price = Price(step, 1e6 * step / load.batch_size, plan.price * hours)
+    fits = estimate.total_bytes <= hardware.memory_bytes
+    return Way(estimate, fits, needs, seconds, all_seconds, hours, price)
+
+
+def _advice(plan: Plan, estimator: Estimator, smallest: Way) -> Advice:
+    num = smallest.candidate.mesh.num_devices
+    try:
+        enough = least_devices(plan.workload, estimator, plan.hardware, num)
+    except ParamError:  # no network has so many
+        enough = None
+    return Advice(smallest, enough)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Returns a report as JSON values."""
+    plan, advice = report.plan, report.advice
+    feasible, too_large, refusals = plan.ranking
+    return {
+        "experiment": plan.name,
+        "is_prediction": True,
+        "hardware": plan.hardware.name,
+        "memory_bytes": plan.hardware.memory_bytes,
+        "batch_size": plan.workload.batch_size,
+        "model_flops": 3 * plan.workload.flops,
+        "uncounted": list(plan.uncounted),
+        "max_steps": plan.training.max_steps,
+        "training_examples": plan.training.max_steps * plan.workload.batch_size,
+        "training_tokens": plan.training.tokens and plan.training.max_steps * plan.training.tokens,
+        "input_rate": plan.rate and plan.rate._asdict(),
+        "price_of_device_hour": plan.price,
+        "num_fitting": len(feasible),
+        "num_too_large": len(too_large),
+        "refused": refusals,
+        "ways": [_way_json(plan, one) for one in report.ways],
+        "faster_but_too_large": report.faster and _way_json(plan, report.faster),
+        "advice": advice
+        and {
+            "smallest_bytes": advice.smallest.estimate.total_bytes,
+            "enough_devices": advice.enough,
+        },
+    }
+
+
+def _way_json(plan: Plan, way: Way) -> dict[str, Any]:
+    estimate, candidate, need = way.estimate, way.candidate, way.input.need
+    return {
+        "settings": candidate.settings(plan.workload, plan.rules),
+        "flags": plan.flags(candidate),
+        "mesh": {axis: n for axis, n in candidate.mesh.sizes if n > 1},
+        **{k: v for k, v in candidate._asdict().items() if k != "mesh"},
+        "fits": way.fits,
+        "step_seconds": estimate.step_seconds,
+        "step_seconds_with_input": way.step_seconds,
+        "utilization": estimate.utilization,
+        "bubble": estimate.bubble,
+        "total_bytes": estimate.total_bytes,
+        "bytes": estimate.bytes,
+        "seconds": estimate.seconds,
+        "exchanges": [
+            one.exchange._asdict() | {"seconds": one.seconds} for one in estimate.exchanges
+        ],
+        "input": way.input._asdict() | {"need": need and need._asdict()},
+        "training_seconds": way.training_seconds,
+        "device_hours": way.device_hours,
+        "price": way.price and way.price._asdict(),
+    }
