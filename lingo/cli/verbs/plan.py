@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,9 +38,9 @@ from lingo.inspection.plan.calibration import calibrate
 from lingo.inspection.plan.estimate import Build, Estimator
 from lingo.inspection.plan.hardware import HARDWARE, read, write
 from lingo.inspection.plan.input_rate import InputRate, measure
+from lingo.inspection.plan.missing_flops import missing_flops
 from lingo.inspection.plan.report import Plan, Report, as_json, report, training
 from lingo.inspection.plan.search import own_rules, rank, rank_own
-from lingo.inspection.plan.uncounted import uncounted
 from lingo.inspection.plan.verification import Comparison, compare
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import MAX_MESH_DEVICES
@@ -61,6 +62,9 @@ class _Request:
         self._resolved, self._classes = resolved, Classes(roots, trust=values.trust)
         batch = batch_settings(resolved.params, values.batch) if values.batch else []
         self._batch, self.name = batch, values.exp or values.run
+        self.flag = (
+            f"--exp={shlex.quote(values.exp)}" if values.exp else f"--run={shlex.quote(values.run)}"
+        )
         self.overrides = (*values.set, *batch)
         self.experiment = self.build(())
         if values.batch:
@@ -115,7 +119,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         return _calibrate(values)
     _check_flags(values)
     hardware, request = read(values.hardware), _Request(values)
-    left_out = uncounted(request.experiment)
+    left_out = missing_flops(request.experiment)
     load = workload(request.experiment)
     estimator = Estimator(load, hardware, request.build)
     if values.devices is None:
@@ -129,10 +133,11 @@ def run(values: flags.FlagValues, word: str) -> int:
         hardware=hardware,
         ranking=ranking,
         training=training(request.experiment),
-        uncounted=left_out,
+        missing_flops=left_out,
         rate=_rate(values, request.experiment.train_input, load.batch_size // hosts or 1),
         price=values.price,
         rules=own_rules(request.experiment),
+        flag=request.flag,
         own=request.overrides,
     )
     found = report(plan, estimator, top=values.top or TOP)

@@ -41,7 +41,8 @@ class Plan(NamedTuple):
     hardware: Hardware
     ranking: Ranking
     training: Training
-    uncounted: Sequence[str] = ()  # layers whose FLOPs are not counted
+    flag: str  # that chooses the experiment, as a shell takes it
+    missing_flops: Sequence[str] = ()  # layers whose FLOPs are not counted
     rate: InputRate | None = None  # of the input on a core
     price: float | None = None  # of a device for an hour
     rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, as `settings` take them
@@ -50,9 +51,7 @@ class Plan(NamedTuple):
     def flags(self, candidate: Candidate) -> str:
         """Returns the flags that run the experiment in a way, as a shell takes them."""
         texts = [*self.own, *candidate.settings(self.workload, self.rules)]
-        return " ".join(
-            [f"--exp={shlex.quote(self.name)}", *(f"--set={shlex.quote(t)}" for t in texts)]
-        )
+        return " ".join([self.flag, *(f"--set={shlex.quote(text)}" for text in texts)])
 
 
 class Price(NamedTuple):
@@ -164,7 +163,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "memory_bytes": plan.hardware.memory_bytes,
         "batch_size": plan.workload.batch_size,
         "model_flops": 3 * plan.workload.flops,
-        "uncounted": list(plan.uncounted),
+        "missing_flops": list(plan.missing_flops),
         "max_steps": plan.training.max_steps,
         "training_examples": plan.training.max_steps * plan.workload.batch_size,
         "training_tokens": plan.training.tokens and plan.training.max_steps * plan.training.tokens,

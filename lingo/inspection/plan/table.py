@@ -56,9 +56,9 @@ def _header(plan: Plan, first: Way) -> str:
         f" {first.candidate.mesh.num_devices:,} x {hardware.name} of {size(hardware.memory_bytes)}",
         *textwrap.wrap(IS_PREDICTION, 100),
     ]
-    if plan.uncounted:
+    if plan.missing_flops:
         lines += textwrap.wrap(
-            f"Left out, as they have no `flops`: {', '.join(plan.uncounted)}. Their time and"
+            f"Left out, as they have no `flops`: {', '.join(plan.missing_flops)}. Their time and"
             " activations come on top; define `flops(shape)` of layers of your own.",
             100,
         )
@@ -87,7 +87,7 @@ def _ranks(ways: Sequence[Way]) -> str:
         "bytes": [size(one.estimate.total_bytes) for one in ways],
     }
     if prices := [one.price.million_examples for one in ways if one.price is not None]:
-        numbers["price/million"] = [f"{price:,.4g}" for price in prices]
+        numbers["price/million"] = [_amount(price) for price in prices]
     return align_columns(Columns({}, numbers), words)
 
 
@@ -195,15 +195,16 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
         else f"the input is the limit: {duration(need.even_seconds)} a step"
     )
     lines = [
-        f"  a core makes {rate.examples_per_second:,.4g} examples/s, {rate.source}",
+        f"  a core makes {_amount(rate.examples_per_second)} examples/s, {rate.source}",
         f"  the step takes {need.cores:,.3g} of {part.cores_per_host:,} cores of each host, or"
         f" {_number(need.hosts, 'host')} with all cores; {limit}",
         "  in one thread of each host, as lingo makes batches:"
         f" {duration(need.one_thread_seconds)} a step",
     ]
     if need.simulated_steps:
+        noun = "hosts" if part.hosts > 1 else "batches"
         lines.append(
-            f"  uneven hosts, simulated for {need.simulated_steps:,} steps: batches vary by"
+            f"  uneven {noun}, simulated for {need.simulated_steps:,} steps: batches vary by"
             f" {rate.variation:.0%}, {duration(need.step_seconds)} a step,"
             f" {need.slowdown:.2f} times that of even ones"
         )
@@ -215,14 +216,19 @@ def _cost(plan: Plan, way: Way) -> list[str]:
     steps, tokens = plan.training
     length = [f"{steps:,} steps", f"{steps * plan.workload.batch_size:,} examples"]
     length += [f"{steps * tokens:,} tokens with padding"] if tokens else []
-    hours = f"{duration(way.training_seconds)}, {way.device_hours:,.3g} device-hours"
+    hours = f"{duration(way.training_seconds)}, {_amount(way.device_hours)} device-hours"
     lines = [f"training of {', '.join(length)}: {hours}"]
     if (price := way.price) is not None:
         lines.append(
-            f"price {price.step:.4g} a step, {price.million_examples:,.4g} a million examples,"
-            f" {price.training:,.4g} the training"
+            f"price {price.step:.4g} a step, {_amount(price.million_examples)} a million examples,"
+            f" {_amount(price.training)} the training"
         )
     return lines
+
+
+def _amount(number: float) -> str:
+    """Returns a number in at least three digits: "0.00315", "44.6", "12,345"."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _number(number: int, noun: str) -> str:

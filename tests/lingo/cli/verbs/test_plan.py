@@ -56,11 +56,13 @@ def test_json_has_what_the_text_has(lingo: Callable) -> None:
     assert (found["max_steps"], found["training_examples"]) == (1200, 1200 * 32)
     assert found["training_tokens"] == 1200 * 32 * 256
     assert found["input_rate"] == {
-        **{"examples_per_second": 500, "variation": 0.5, "source": "given"}
+        "examples_per_second": 500,
+        "variation": 0.5,
+        "source": "given",
     }
     assert first["flags"] == plan_lines[-1]
     assert f"price {price['step']:.4g} a step, " in lines
-    assert f"{price['training']:,.4g} the training" in lines
+    assert f"{price['training']:.3g} the training" in lines
     assert f"the step takes {need['cores']:,.3g} of 112 cores of each host" in lines
     assert "uneven hosts, simulated for 2,000 steps: batches vary by 50%" in lines
     assert "from 2 hosts" in lines

@@ -15,7 +15,7 @@ BANDWIDTH, BYTES = 1e9, 1e6
 
 
 def hardware(*dimensions: Dimension, torus: int) -> Hardware:
-    return Hardware("some", 1.0, {"float32": 1.0}, 1.0, 1, dimensions, torus, 1)
+    return Hardware("some", 1.0, {"float32": 1.0}, 1.0, 1, dimensions, torus, 1, 1)
 
 
 def rings(*sizes: int, wraps: bool = True, latency: float = 0.0) -> Hardware:

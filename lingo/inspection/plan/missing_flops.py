@@ -11,7 +11,7 @@ SHOWN = 3
 _OWN = "lingo.layers."  # all of these that multiply count; the others read tables
 
 
-def uncounted(experiment: Experiment) -> list[str]:
+def missing_flops(experiment: Experiment) -> list[str]:
     """Returns layers that have matrices and no `flops`, as "model/net (Keras)".
 
     Raises ParamError if the task counts nothing at all.
