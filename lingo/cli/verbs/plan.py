@@ -50,6 +50,7 @@ from lingo.runtimes.mesh import engine
 WORD = ""  # it takes no word beside its flags
 TOP = 10
 MAX_VERIFIED = 2
+MAX_VARIATION = 10.0
 
 _FLAGS_OF_CALIBRATE = ("calibrate", "devices", "traceback", "flagfile")
 
@@ -62,9 +63,7 @@ class _Request:
         self._resolved, self._classes = resolved, Classes(roots, trust=values.trust)
         batch = batch_settings(resolved.params, values.batch) if values.batch else []
         self._batch, self.name = batch, values.exp or values.run
-        self.flag = (
-            f"--exp={shlex.quote(values.exp)}" if values.exp else f"--run={shlex.quote(values.run)}"
-        )
+        self.flag = f"--{'exp' if values.exp else 'run'}={shlex.quote(self.name)}"
         self.overrides = (*values.set, *batch)
         self.experiment = self.build(())
         if values.batch:
@@ -102,6 +101,7 @@ def define(values: flags.FlagValues) -> None:
         "Standard deviation over mean of the time of a host's batch: uneven hosts are simulated.",
         values,
         lower_bound=0,
+        upper_bound=MAX_VARIATION,
     )
     command.boolean(
         "measure_input", "Measure both on this machine, for seconds; it reads the data.", values

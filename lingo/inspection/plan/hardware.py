@@ -51,14 +51,15 @@ class Hardware(NamedTuple):
         longest first, and wraps along sides that are multiples of 4, as slices of TPUs do. Raises
         ParamError if no network has so many.
         """
+        if num_devices > self.max_devices:
+            raise ParamError(self._limit_message(num_devices))
         found: list[Dimension] = []
         for dimension in self.dimensions[: len(self.dimensions) - self.torus]:
             is_last = self.torus == 0 and dimension is self.dimensions[-1]
             size = num_devices if is_last else math.gcd(num_devices, dimension.size)
             if size > dimension.size:
                 raise ParamError(
-                    f"devices: {self.name} has {self.max_devices:,} devices at most, and"
-                    f" {num_devices * math.prod(d.size for d in found):,} are asked for"
+                    self._limit_message(num_devices * math.prod(one.size for one in found))
                 )
             found.append(dimension._replace(size=size))
             num_devices //= size
@@ -73,6 +74,12 @@ class Hardware(NamedTuple):
                 wraps = dimension.wraps and side % 4 == 0
                 found.append(dimension._replace(size=side, wraps=wraps))
         return tuple(found)
+
+    def _limit_message(self, num_devices: int) -> str:
+        return (
+            f"devices: {self.name} has {self.max_devices:,} devices at most, and {num_devices:,}"
+            " are asked for"
+        )
 
     @property
     def max_devices(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.input_rate import InputRate
-from lingo.inspection.plan.uneven_hosts import num_steps, simulate_step
+from lingo.inspection.plan.uneven_hosts import EVEN, num_steps, simulate_step
 from lingo.mesh.topology import Topology
 
 
@@ -97,6 +97,6 @@ def _need(cores: int, hosts: int, examples: int, step_seconds: float, rate: Inpu
         limit="input" if batch_seconds > step_seconds else "step",
         even_seconds=even,
         slowdown=uneven / even,
-        simulated_steps=num_steps(hosts) if rate.variation else 0,
+        simulated_steps=num_steps(hosts) if rate.variation >= EVEN else 0,
         one_thread_seconds=max(step_seconds, core_seconds),
     )

@@ -23,7 +23,8 @@ class Training(NamedTuple):
     """A whole training, as far as its experiment says how long it is."""
 
     max_steps: int
-    tokens: int | None  # positions of a batch, padding too; None if examples are no sequences
+    # Positions of a batch, of targets, padding too; None if its examples are no sequences.
+    tokens: int | None
 
 
 def training(experiment: Experiment) -> Training:

@@ -24,6 +24,8 @@ MAX_DRAWS = 5_000_000
 """Times of batches that are drawn, unless MIN_STEPS need more."""
 
 SEED = 0
+EVEN = 1e-6
+"""Variations below it are none."""
 
 
 def num_steps(num_hosts: int) -> int:
@@ -49,7 +51,7 @@ def simulate_step(
         depth: how many batches of a host are ready or being made.
         steps: how many are simulated; None: `num_steps` of the hosts.
     """
-    if not variation or not batch_seconds:
+    if variation < EVEN or not batch_seconds:
         return max(step_seconds, batch_seconds)
     steps = steps or num_steps(num_hosts)
     generator, shape = np.random.default_rng(SEED), variation**-2

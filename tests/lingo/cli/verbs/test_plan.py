@@ -71,6 +71,17 @@ def test_json_has_what_the_text_has(lingo: Callable) -> None:
     assert "price/million" in head
 
 
+def test_an_input_that_is_too_slow_is_the_limit_of_time_and_price(lingo: Callable) -> None:
+    arguments = (*TINY, "--devices=8", "--batch=64", "--price=3", "--input_rate=1")
+    way = json.loads(lingo(*arguments, "--format=json").out)["ways"][0]
+    assert way["input"]["need"]["limit"] == "input"
+    assert way["step_seconds_with_input"] == pytest.approx(64 / 112)  # one host of 112 cores
+    assert way["step_seconds"] < 0.1
+    assert way["training_seconds"] == pytest.approx(1200 * 64 / 112)
+    assert way["price"]["step"] == pytest.approx(3 * 8 * 64 / 112 / 3600)
+    assert "; the input is the limit: 571 ms a step\n" in lingo(*arguments).out
+
+
 def test_an_input_that_is_measured_is_timed(lingo: Callable, monkeypatch) -> None:
     monkeypatch.setattr(plan, "measure", lambda data, number: InputRate(7.0, 0.25, f"of {number}"))
     found = json.loads(
@@ -152,6 +163,7 @@ def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
         (("plan", "--calibrate=none/a.json"), "there is no folder none"),
         ((*TINY, "--input_variation=0.1"), "--input_variation needs the rate of a core"),
         ((*TINY, "--input_rate=0"), "feeds no step"),
+        ((*TINY, "--input_rate=5", "--input_variation=11"), "is not a number in the range [0, 10"),
         ((*TINY, "--input_rate=5", "--measure_input"), "leave one of them out"),
         ((*TINY, "--price=inf"), "--price=inf is not a finite number"),
         ((*TINY, "--price=nan"), "--price=nan is not a finite number"),

@@ -93,6 +93,11 @@ def test_a_field_that_is_no_possible_value_is_named(
         read(str(file))
 
 
+def test_more_chips_than_there_are_is_refused() -> None:
+    with pytest.raises(ParamError, match="tpu_v4 has 4,096 devices at most, and 8,192 are asked"):
+        HARDWARE["tpu_v4"].arrange(8192)
+
+
 def test_measured_devices_are_all_there_are() -> None:
     measured = HARDWARE["h100"]._replace(
         name="here", dimensions=(Dimension("switch", 4, 1e9, 1e-6),), torus=0
