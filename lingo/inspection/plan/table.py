@@ -196,8 +196,8 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
     )
     lines = [
         f"  a core makes {_amount(rate.examples_per_second)} examples/s, {rate.source}",
-        f"  the step takes {need.cores:,.3g} of {part.cores_per_host:,} cores of each host, or"
-        f" {_number(need.hosts, 'host')} with all cores; {limit}",
+        f"  to keep up, each host needs {_amount(need.cores)} cores and has"
+        f" {part.cores_per_host:,}; {_number(need.hosts, 'such host')} would do; {limit}",
         "  in one thread of each host, as lingo makes batches:"
         f" {duration(need.one_thread_seconds)} a step",
     ]

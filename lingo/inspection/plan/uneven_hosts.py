@@ -7,8 +7,7 @@ hosts have batch j, and the step before is done:
     F[h, j] = max(F[h, j-1], S[j-k]) + X[h, j]        host h has finished batch j
     S[j]    = max(S[j-1] + step, max over h F[h, j])  step j begins
 
-X are drawn from gamma distributions; a coefficient of variation of 1 is the exponential one. Kumar
-et al. 2021 name the unequal load of hosts as what limits inputs of images on a multipod.
+X are drawn from gamma distributions; a coefficient of variation of 1 is the exponential one.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_json_has_what_the_text_has(lingo: Callable) -> None:
     assert first["flags"] == plan_lines[-1]
     assert f"price {price['step']:.4g} a step, " in lines
     assert f"{price['training']:.3g} the training" in lines
-    assert f"the step takes {need['cores']:,.3g} of 112 cores of each host" in lines
+    assert f"each host needs {need['cores']:.3g} cores and has 112; " in lines
     assert "uneven hosts, simulated for 2,000 steps: batches vary by 50%" in lines
     assert "from 2 hosts" in lines
     assert first["input"]["hosts"] == 2
