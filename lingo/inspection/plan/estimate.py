@@ -23,10 +23,12 @@ from lingo.contract import Experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.memory import Loop, Residuals, residual_bytes, working_bytes
 from lingo.inspection.plan.network import Network
 from lingo.inspection.plan.state_part import StatePart, state_part
 from lingo.inspection.plan.unit_part import UnitPart, unit_part
-from lingo.inspection.plan.workload import BYTES, Unit, Workload
+from lingo.inspection.plan.residual import BYTES
+from lingo.inspection.plan.workload import Unit, Workload
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import Topology
 from lingo.runtimes.sharded import Sharded
@@ -93,6 +95,7 @@ class Estimator:
         )
         self._units = functools.cache(self._find_units)
         self._state = functools.cache(self._find_state)
+        self._residuals = functools.cache(self._find_residuals)
 
     def estimate(self, candidate: Candidate) -> Estimate:
         """Returns the prediction; raises ParamError for a mesh that the experiment does not fit."""
@@ -219,36 +222,38 @@ class Estimator:
     def _memory(
         self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
     ) -> dict[str, float]:
-        """Returns the bytes of what gradients need, and of what a layer has while it computes.
-
-        A stage of a pipeline keeps the inputs of all turns, idle ones too, and what one computes.
-        Outside loops, gradients come where activations go, whose bytes are `reused`.
-        """
-        parts, micro, stages = (
-            candidate.accumulation_steps,
-            candidate.micro_batches,
-            candidate.num_stages,
-        )
-        kept = {one: one.number * one.part.kept_bytes / parts for one in layers}
-        inside = sum(size for one, size in kept.items() if one.unit.in_stack)
-        outside = sum(size for one, size in kept.items() if not one.unit.in_stack)
-        boundary = self._boundary_bytes(candidate) / parts
-        is_recomputed = candidate.remat or self._workload.is_recomputed
-        num_layers = self._workload.num_steps / stages
-        if is_recomputed:
-            inside = num_layers * boundary + inside / num_layers
-        if stages > 1:
-            one_turn = inside / (micro * candidate.repeats)
-            inside = boundary * candidate.repeats / (1 - _bubble(candidate)) + one_turn
-        largest = max(one.part.kept_bytes for one in layers) / (parts * micro)
+        """Returns the bytes of what gradients need, and of what a layer has while it computes."""
+        parts = candidate.accumulation_steps
         gathered = max(one.part.weight_bytes for one in layers)
-        found = {
-            "activations": inside + outside,
-            "temporaries": 2 * (largest + gathered) + state.gathered_bytes,
-        }
-        if self._workload.stack in ("", "Stack") and stages == 1:  # no loop, which has all at once
-            found["reused"] = -min(state.bytes["gradients"], found["activations"])
-        return found
+        return working_bytes(
+            self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
+            self._loop(candidate, layers),
+            gradients=state.bytes["gradients"],
+            gathered=gathered + state.gathered_bytes,
+            is_accumulated=parts > 1,
+        )
+
+    def _find_residuals(
+        self, mesh: Topology, recipe: Recipe, parts: int, micro_batches: int
+    ) -> Residuals:
+        rules = self.rules(recipe)
+        return residual_bytes(
+            self._workload, mesh, rules, parts=parts, micro_batches=micro_batches
+        )
+
+    def _loop(self, candidate: Candidate, layers: Sequence[_Layers]) -> Loop:
+        """Returns how a device computes its layers of the stack."""
+        stages, calls = candidate.num_stages, candidate.micro_batches * candidate.repeats
+        is_recomputed = candidate.remat or self._workload.is_recomputed
+        is_loop = self._workload.stack not in ("", "Stack") or is_recomputed
+        weights = sum(one.number * one.part.weight_bytes for one in layers if one.unit.in_stack)
+        boundary = self._boundary_bytes(candidate) / candidate.accumulation_steps
+        if stages > 1:
+            turns = calls / (1 - _bubble(candidate))
+            size = boundary / candidate.micro_batches
+            return Loop(turns, weights / candidate.repeats, size, True, True)
+        number = self._workload.num_steps if is_loop else 0
+        return Loop(number, weights / max(1, number), boundary, is_recomputed, False)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
         """Returns the bytes on a device of what passes from layer to layer."""

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges
-from lingo.inspection.plan.workload import BYTES
+from lingo.inspection.plan.residual import BYTES
 from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology

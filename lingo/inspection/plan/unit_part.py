@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.network import Kind
-from lingo.inspection.plan.workload import BYTES, SEQUENCE_DIMS, Matrix, Unit
+from lingo.inspection.plan.residual import BYTES
+from lingo.inspection.plan.workload import SEQUENCE_DIMS, Matrix, Unit
 from lingo.mesh.rules import Rules, Table
 from lingo.mesh.topology import Topology
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.inspection.plan.residual import Residual, logits_residual, residuals
 from lingo.layers import path
 from lingo.layers.flops import Record, record_flops
 from lingo.layers.layer import Layer
@@ -25,9 +26,6 @@ from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import is_matrix, split_dims
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.learner.state import FLOAT_BYTES
-
-BYTES = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2}
 
 SEQUENCE_DIMS, IMAGE_DIMS = 3, 4
 """Dims of the input of a layer of sequences, [B, T, D], and of images, [B, H, W, C]."""
@@ -76,10 +74,19 @@ class Unit(NamedTuple):
         return rows if len(self.shape) <= SEQUENCE_DIMS else self.flops // (2 * weights)
 
 
+class Kept(NamedTuple):
+    """What the gradient of a layer needs of its forward pass."""
+
+    residual: Residual
+    in_stack: bool
+    is_recomputed: bool
+
+
 class Workload(NamedTuple):
     """What a step computes."""
 
     units: dict[Unit, int]  # -> number of layers
+    kept: dict[Kept, int]  # what gradients need -> number of layers
     batch_size: int
     accumulation_steps: int
     flops: int  # of a forward pass of the batch
@@ -128,6 +135,7 @@ def workload(experiment: Experiment) -> Workload:
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
     return Workload(
         units=found.units,
+        kept=found.kept,
         batch_size=specs["rows"][0][0],
         accumulation_steps=experiment.p.accumulation_steps,
         flops=total,
@@ -161,6 +169,7 @@ class _Units:
 
     def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
         self.units: dict[Unit, int] = {}
+        self.kept: dict[Kept, int] = {}
         self._calls, self._tables = calls, tables
         self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
 
@@ -171,6 +180,7 @@ class _Units:
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
+        self._add_residuals(layer, unit, place)
         inside = place._replace(
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
@@ -178,6 +188,16 @@ class _Units:
         )
         for child in layer.inner_layers():
             self.add(child, inside)
+
+    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
+        """Adds what the gradient of a layer needs."""
+        slots = None if place.mixture is None else self._slots(place.mixture)
+        found = residuals(layer, place.shape, self._calls, slots)
+        if unit is not None and unit.flops and unit.matrices and unit.matrices[-1].axes[-1] == "vocab":
+            found.append(logits_residual(place.shape, unit.matrices[-1].shape[-1]))
+        for one in found:
+            kept = Kept(one._replace(dtype=layer.p.dtype), place.in_stack, place.is_recomputed)
+            self.kept[kept] = self.kept.get(kept, 0) + _count(layer)
 
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""

@@ -1,0 +1,107 @@
+"""The memory of a step on a device beside its state: the largest of what its phases need.
+
+    end of the forward pass   all residuals, and the gradient of the largest
+    backward pass of a stack  residuals of the stack, what one layer computes again, gradients
+    update                    gradients
+
+A stack that is no loop gives the memory of a layer's residuals to gradients as it goes back. A loop
+over layers keeps everything to its end, and for each layer the weights that it read; one whose
+gradient computes layers again keeps their inputs in the place of residuals. In a pipeline each turn
+is an iteration, idle ones too: a stage keeps what enters and leaves it, as the stages' inputs and
+results and as the carry of the loop and its copy. Accumulation carries gradients from part to part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lingo.inspection.plan.workload import Workload
+from lingo.mesh.rules import Rules
+from lingo.mesh.topology import Topology
+
+TURN_COPIES = 4
+"""Tensors of a turn of a pipeline: entering and leaving it, the carry, and that kept for gradients."""
+
+
+class Residuals(NamedTuple):
+    """Bytes on a device of what gradients need, of a part of a batch."""
+
+    of_stack: float
+    of_others: float  # layers outside the stack
+    recomputed: float  # those among the stack's that gradients compute again in any way
+    largest: float  # one tensor
+    largest_of_stack: float
+    logits: float  # of the loss, one tensor
+
+
+class Loop(NamedTuple):
+    """How a stack computes its layers."""
+
+    iterations: float  # that a device does; 0 for a stack that is no loop
+    weights: float  # bytes of those that an iteration reads
+    boundary: float  # bytes of what passes from one to the next
+    is_recomputed: bool
+    is_pipeline: bool
+
+
+def residual_bytes(
+    workload: Workload, mesh: Topology, rules: Rules, *, parts: int, micro_batches: int
+) -> Residuals:
+    """Returns the residuals of one of the parts of a batch.
+
+    A stack, unlike other layers, computes a micro-batch of this part.
+    """
+    stages = mesh.size(["stage"])
+    stack = others = recomputed = largest = largest_of_stack = logits = 0.0
+    for kept, number in workload.kept.items():
+        one = kept.residual
+        num_parts = parts * micro_batches if kept.in_stack else parts
+        size = one.part_bytes(mesh, rules, num_parts)
+        total = number * size * one.num_copies(mesh, rules, num_parts)
+        largest = max(largest, size if total else 0.0)
+        if kept.in_stack:
+            stack += total / stages
+            recomputed += total / stages * kept.is_recomputed
+            largest_of_stack = max(largest_of_stack, size if total else 0.0)
+        else:
+            others += total
+            logits = max(logits, size if one.axes[-1] == "vocab" else 0.0)
+    return Residuals(stack, others, recomputed, largest, largest_of_stack, logits)
+
+
+def working_bytes(
+    found: Residuals, loop: Loop, *, gradients: float, gathered: float, is_accumulated: bool
+) -> dict[str, float]:
+    """Returns bytes by kind: `activations`, `temporaries` and, negative, `reused`.
+
+    `reused` are bytes of gradients that are not there while activations are, and the reverse.
+    `gathered` are weights that are whole while they are used.
+    """
+    stack, layer = found.of_stack, 0.0
+    if loop.is_recomputed:
+        inputs = loop.iterations * loop.boundary
+        layer, stack = _one_iteration(found, loop), inputs * _num_copies(loop)
+    stack += loop.iterations * loop.weights
+    activations = stack + found.of_others
+    temporaries = layer + found.largest + gathered
+    forward_end = activations + found.largest + gathered
+    if loop.iterations:
+        backward = stack + layer + found.largest_of_stack + found.logits + gathered + gradients
+    else:
+        backward = gradients
+    peak = max(forward_end, backward)
+    if is_accumulated:
+        peak += gradients
+    return {
+        "activations": activations,
+        "temporaries": temporaries,
+        "reused": min(0.0, peak - activations - temporaries - gradients),
+    }
+
+
+def _num_copies(loop: Loop) -> int:
+    return TURN_COPIES if loop.is_pipeline else 1
+
+
+def _one_iteration(found: Residuals, loop: Loop) -> float:
+    return found.of_stack if loop.is_pipeline else found.of_stack / loop.iterations
