@@ -175,8 +175,11 @@ class Estimator:
         turns = 1 / (1 - _bubble(candidate))
         calls = parts * candidate.micro_batches * turns
         uses = calls * candidate.repeats if candidate.num_stages > 1 else parts  # in each turn
+        is_loop = self._loop(candidate, layers).iterations > 0
         for one in state.uses:
-            sums.add_exchange(one, calls=uses, number=uses)
+            # what no loop over layers reads is gathered before the loop over parts of the batch
+            number = uses if is_loop or one.purpose != "weights" else 1
+            sums.add_exchange(one, calls=number, number=number)
         for one in state.updates:
             sums.add_exchange(one)
         for some in layers:

@@ -61,7 +61,8 @@ def state_part(
         kept += read if gathered and not num_stacked else 0
         uses.add("reduce-scatter", gathered, "gradients", read, number)
         if splits.update[where] == rest:
-            uses.add("all-reduce", others, "gradients", part * FLOAT_BYTES)
+            for axes in (others & batch, others - batch):  # one after the other
+                uses.add("all-reduce", axes, "gradients", part * FLOAT_BYTES)
         else:
             uses.add("reduce-scatter", others, "gradients", part * FLOAT_BYTES)
             updates.add("all-gather", others, "weights", part * FLOAT_BYTES)

@@ -58,6 +58,7 @@ class Unit(NamedTuple):
     dtype: str  # of the computation
     in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
     is_recomputed: bool  # whether gradients compute it again
+    stride: int  # of a convolution: elements between its windows
     logits: int  # elements of attention's logits that exist at once, for a whole batch
 
     @property
@@ -234,6 +235,7 @@ class _Units:
             dtype=layer.p.dtype,
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
+            stride=getattr(layer.p, "stride", 1),
             logits=_num_logits(layer, place.shape),
         )
 
