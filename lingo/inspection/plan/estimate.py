@@ -174,11 +174,13 @@ class Estimator:
         sums, parts = Exchanges(candidate.mesh), candidate.accumulation_steps
         turns = 1 / (1 - _bubble(candidate))
         calls = parts * candidate.micro_batches * turns
-        uses = calls * candidate.repeats if candidate.num_stages > 1 else parts  # in each turn
         is_loop = self._loop(candidate, layers).iterations > 0
-        for one in state.uses:
+        in_turns = calls * candidate.repeats if candidate.num_stages > 1 else parts
+        pairs = [(one, in_turns) for one in state.stack_uses]
+        pairs += [(one, parts) for one in state.other_uses]
+        for one, number in pairs:
             # what no loop over layers reads is gathered before the loop over parts of the batch
-            number = uses if is_loop or one.purpose != "weights" else 1
+            number = 1 if one.purpose == "weights" and not is_loop else number
             sums.add_exchange(one, calls=number, number=number)
         for one in state.updates:
             sums.add_exchange(one)
@@ -232,6 +234,7 @@ class Estimator:
             self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
             self._loop(candidate, layers),
             gradients=state.bytes["gradients"],
+            new_state=state.bytes["weights"] + state.bytes["slots"],
             gathered=gathered + state.gathered_bytes,
             is_accumulated=parts > 1,
         )

@@ -1,21 +1,26 @@
 """The memory of a step on a device beside its state: the largest of what its phases need.
 
     end of the forward pass   all residuals, and the gradient of the largest
-    backward pass of a stack  residuals of the stack, what one layer computes again, gradients
-    update                    gradients
+    backward pass             residuals of layers before, the new state of layers behind
+    backward pass of a loop   residuals of the loop, what one iteration computes again, gradients
+    update                    the new state
 
-A stack that is no loop gives the memory of a layer's residuals to gradients as it goes back. A loop
-over layers keeps everything to its end, and for each layer the weights that it read; one whose
-gradient computes layers again keeps their inputs in the place of residuals. In a pipeline each turn
-is an iteration, idle ones too: a stage keeps what enters and leaves it, as the stages' inputs and
-results and as the carry of the loop and its copy. Accumulation carries gradients from part to part.
+A gradient becomes new weights and slots as soon as it is there. These wait beside the old ones, as
+the step may be skipped, until all gradients are known to be finite.
+
+A loop over layers keeps everything to its end, and for each layer the weights that it read; one
+whose gradient computes layers again keeps their inputs in the place of residuals. In a pipeline
+each turn is an iteration, idle ones too: a stage keeps what enters and leaves it, as the stages'
+inputs and results and as the carry of the loop and its copy. Accumulation carries gradients from
+part to part of the batch.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
-from lingo.inspection.plan.workload import Workload
+from lingo.inspection.plan.workload import Kept, Workload
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
 
@@ -28,10 +33,11 @@ class Residuals(NamedTuple):
 
     of_stack: float
     of_others: float  # layers outside the stack
-    recomputed: float  # those among the stack's that gradients compute again in any way
     largest: float  # one tensor
     largest_of_stack: float
     logits: float  # of the loss, one tensor
+    # of the layers up to each, in order, with the share of all weights that layers from it on have
+    sums: tuple[tuple[float, float], ...]
 
 
 class Loop(NamedTuple):
@@ -52,25 +58,34 @@ def residual_bytes(
     A stack, unlike other layers, computes a micro-batch of this part.
     """
     stages = mesh.size(["stage"])
-    stack = others = recomputed = largest = largest_of_stack = logits = 0.0
+    stack = others = largest = largest_of_stack = logits = 0.0
+    sizes: dict[Kept, float] = {}
     for kept, number in workload.kept.items():
         one = kept.residual
         num_parts = parts * micro_batches if kept.in_stack else parts
         size = one.part_bytes(mesh, rules, num_parts)
-        total = number * size * one.num_copies(mesh, rules, num_parts)
+        sizes[kept] = size * one.num_copies(mesh, rules, num_parts)
+        total = number * sizes[kept]
         largest = max(largest, size if total else 0.0)
         if kept.in_stack:
             stack += total / stages
-            recomputed += total / stages * kept.is_recomputed
             largest_of_stack = max(largest_of_stack, size if total else 0.0)
         else:
             others += total
             logits = max(logits, size if one.axes[-1] == "vocab" else 0.0)
-    return Residuals(stack, others, recomputed, largest, largest_of_stack, logits)
+    running = itertools.accumulate(sizes[kept] for kept, _ in workload.order)
+    sums = [(total, 1 - share) for total, (_, share) in zip(running, workload.order, strict=True)]
+    return Residuals(stack, others, largest, largest_of_stack, logits, tuple(sums))
 
 
 def working_bytes(
-    found: Residuals, loop: Loop, *, gradients: float, gathered: float, is_accumulated: bool
+    found: Residuals,
+    loop: Loop,
+    *,
+    gradients: float,
+    new_state: float,
+    gathered: float,
+    is_accumulated: bool,
 ) -> dict[str, float]:
     """Returns bytes by kind: `activations`, `temporaries` and, negative, `reused`.
 
@@ -85,17 +100,18 @@ def working_bytes(
     activations = stack + found.of_others
     temporaries = layer + found.largest + gathered
     forward_end = activations + found.largest + gathered
+    backward = 0.0
     if loop.iterations:
         backward = stack + layer + found.largest_of_stack + found.logits + gathered + gradients
-    else:
-        backward = gradients
-    peak = max(forward_end, backward)
-    if is_accumulated:
-        peak += gradients
+    elif not is_accumulated:
+        backward = max((size + share * new_state for size, share in found.sums), default=0.0)
+    carried = gradients if is_accumulated else 0.0
+    peak = carried + max(forward_end, backward, new_state)
+    beside = peak - activations - temporaries - gradients
     return {
         "activations": activations,
-        "temporaries": temporaries,
-        "reused": min(0.0, peak - activations - temporaries - gradients),
+        "temporaries": temporaries + max(0.0, beside),
+        "reused": min(0.0, beside),
     }
 
 

@@ -22,6 +22,7 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.norm import Norm
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.vision.conv_norm import ConvNorm
+from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.resnet import ResNetBlock
 from lingo.layers.vision.unet import ConvNorm3D, UNet3D
 from lingo.mesh.rules import Rules
@@ -92,11 +93,15 @@ def residuals(
     """
     match layer:
         case Norm() if len(shape) in (2, 3):
-            return [Residual(3, (*shape[:2], layer.p.dim), (*_SEQUENCE, "embed"))]
+            size = (*shape[:2], layer.p.dim)
+            # products read all features of its result
+            return [Residual(2, size, (*_SEQUENCE, "embed")), Residual(1, size, (*_SEQUENCE, None))]
         case FeedForward():
             return [_of_network(layer, shape, num_slots)]
         case DotProductAttention() if len(shape) == 3:
             return list(_of_attention(layer, shape))
+        case ImageAttention():
+            return list(_of_image_attention(layer, shape))
         case MoE():
             return list(_of_experts(layer, shape))
         case ConvNorm() | ConvNorm3D():
@@ -143,6 +148,15 @@ def _of_attention(layer: DotProductAttention, shape: Sequence[int]) -> Iterator[
     if not layer.is_blockwise(length, length):
         weights = (batch, query.shape[1], length, length)
         yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
+
+
+def _of_image_attention(layer: ImageAttention, shape: Sequence[int]) -> Iterator[Residual]:
+    """Yields what attention keeps of places; queries twice more, for rows and for columns."""
+    heads, places = layer.p.num_heads, math.prod(layer.p.image)
+    names = ("batch", "length", "heads", None)
+    yield Residual(6, (shape[0], places, heads, layer.p.output_dim // heads), names)
+    weights = (shape[0], heads, places, places)
+    yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
 
 
 def _of_experts(layer: MoE, shape: Sequence[int]) -> Iterator[Residual]:

@@ -88,6 +88,9 @@ class Workload(NamedTuple):
 
     units: dict[Unit, int]  # -> number of layers
     kept: dict[Kept, int]  # what gradients need -> number of layers
+    # what gradients need, in the order of the forward pass, with the share of all weights that
+    # layers before have
+    order: tuple[tuple[Kept, float], ...]
     batch_size: int
     accumulation_steps: int
     flops: int  # of a forward pass of the batch
@@ -137,6 +140,7 @@ def workload(experiment: Experiment) -> Workload:
     return Workload(
         units=found.units,
         kept=found.kept,
+        order=found.order(),
         batch_size=specs["rows"][0][0],
         accumulation_steps=experiment.p.accumulation_steps,
         flops=total,
@@ -171,6 +175,8 @@ class _Units:
     def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
         self.units: dict[Unit, int] = {}
         self.kept: dict[Kept, int] = {}
+        self._num_weights = 0  # of the layers so far
+        self._order: list[tuple[Kept, int]] = []
         self._calls, self._tables = calls, tables
         self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
 
@@ -199,6 +205,13 @@ class _Units:
         for one in found:
             kept = Kept(one._replace(dtype=layer.p.dtype), place.in_stack, place.is_recomputed)
             self.kept[kept] = self.kept.get(kept, 0) + _count(layer)
+            self._order.append((kept, self._num_weights))
+        sizes = [math.prod(spec.shape) for spec in layer.declarations()]
+        self._num_weights += sum(sizes) * _count(layer)
+
+    def order(self) -> tuple[tuple[Kept, float], ...]:
+        """Returns what gradients need, with the share of the weights before it."""
+        return tuple((kept, number / max(1, self._num_weights)) for kept, number in self._order)
 
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""

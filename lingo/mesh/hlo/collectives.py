@@ -66,6 +66,15 @@ def matmul_flops(module: Module) -> int:
     )
 
 
+def convolution_flops(module: Module) -> int:
+    """Returns the FLOPs of all convolutions on one device; a multiply-add counts as two."""
+    return sum(
+        _convolution_flops(instruction, body) * times.times
+        for instruction, body, times in _instructions(module)
+        if instruction.opcode == "convolution"
+    )
+
+
 def operations(module: Module) -> Iterator[tuple[str, int]]:
     """Yields the framework's name of each instruction that computes, and its operations.
 
