@@ -8,8 +8,8 @@ Bytes of weights, slots and gradients are exact: those of the layout. The rest i
   recomputed takes one more.
 - *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`). None
   overlaps with arithmetic.
-- *Memory*: inputs and results of products and norms are kept for gradients, or with `remat` the
-  inputs of layers, and what one of them computes.
+- *Memory*: what gradients need of each layer (`residual.py`), and the largest phase of a step
+  (`memory.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lingo.contract import Experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.hardware import Hardware
-from lingo.inspection.plan.memory import Loop, Residuals, residual_bytes, working_bytes
+from lingo.inspection.plan.memory import Loop, ResidualBytes, residual_bytes, working_bytes
 from lingo.inspection.plan.network import Network
+from lingo.inspection.plan.residual import BYTES
 from lingo.inspection.plan.state_part import StatePart, state_part
 from lingo.inspection.plan.unit_part import UnitPart, unit_part
-from lingo.inspection.plan.residual import BYTES
 from lingo.inspection.plan.workload import Unit, Workload
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import Topology
@@ -134,12 +134,12 @@ class Estimator:
         stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
         found = []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
-            number, again = self._workload.units[unit], int(unit.is_recomputed)
+            number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
-                again = max(again, candidate.remat, stages > 1)
-                found.append(_Layers(unit, part, number / stages, turns, again))
+                num_recomputed = max(num_recomputed, candidate.remat, stages > 1)
+                found.append(_Layers(unit, part, number / stages, turns, num_recomputed))
             else:
-                found.append(_Layers(unit, part, number, 1.0, again))
+                found.append(_Layers(unit, part, number, 1.0, num_recomputed))
         return found
 
     def _find_units(self, mesh: Topology, recipe: Recipe) -> dict[Unit, UnitPart]:
@@ -241,11 +241,9 @@ class Estimator:
 
     def _find_residuals(
         self, mesh: Topology, recipe: Recipe, parts: int, micro_batches: int
-    ) -> Residuals:
+    ) -> ResidualBytes:
         rules = self.rules(recipe)
-        return residual_bytes(
-            self._workload, mesh, rules, parts=parts, micro_batches=micro_batches
-        )
+        return residual_bytes(self._workload, mesh, rules, parts=parts, micro_batches=micro_batches)
 
     def _loop(self, candidate: Candidate, layers: Sequence[_Layers]) -> Loop:
         """Returns how a device computes its layers of the stack."""

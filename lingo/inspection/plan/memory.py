@@ -20,15 +20,15 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from lingo.inspection.plan.workload import Kept, Workload
+from lingo.inspection.plan.workload import LayerResidual, Workload
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
 
 TURN_COPIES = 4
-"""Tensors of a turn of a pipeline: entering and leaving it, the carry, and that kept for gradients."""
+"""Tensors of a turn of a pipeline: what enters and leaves it, the carry, its copy for gradients."""
 
 
-class Residuals(NamedTuple):
+class ResidualBytes(NamedTuple):
     """Bytes on a device of what gradients need, of a part of a batch."""
 
     of_stack: float
@@ -52,34 +52,34 @@ class Loop(NamedTuple):
 
 def residual_bytes(
     workload: Workload, mesh: Topology, rules: Rules, *, parts: int, micro_batches: int
-) -> Residuals:
+) -> ResidualBytes:
     """Returns the residuals of one of the parts of a batch.
 
     A stack, unlike other layers, computes a micro-batch of this part.
     """
     stages = mesh.size(["stage"])
     stack = others = largest = largest_of_stack = logits = 0.0
-    sizes: dict[Kept, float] = {}
-    for kept, number in workload.kept.items():
-        one = kept.residual
-        num_parts = parts * micro_batches if kept.in_stack else parts
+    sizes: dict[LayerResidual, float] = {}
+    for needed, number in workload.residuals.items():
+        one = needed.residual
+        num_parts = parts * micro_batches if needed.in_stack else parts
         size = one.part_bytes(mesh, rules, num_parts)
-        sizes[kept] = size * one.num_copies(mesh, rules, num_parts)
-        total = number * sizes[kept]
+        sizes[needed] = size * one.num_copies(mesh, rules, num_parts)
+        total = number * sizes[needed]
         largest = max(largest, size if total else 0.0)
-        if kept.in_stack:
+        if needed.in_stack:
             stack += total / stages
             largest_of_stack = max(largest_of_stack, size if total else 0.0)
         else:
             others += total
             logits = max(logits, size if one.axes[-1] == "vocab" else 0.0)
-    running = itertools.accumulate(sizes[kept] for kept, _ in workload.order)
+    running = itertools.accumulate(sizes[needed] for needed, _ in workload.order)
     sums = [(total, 1 - share) for total, (_, share) in zip(running, workload.order, strict=True)]
-    return Residuals(stack, others, largest, largest_of_stack, logits, tuple(sums))
+    return ResidualBytes(stack, others, largest, largest_of_stack, logits, tuple(sums))
 
 
 def working_bytes(
-    found: Residuals,
+    found: ResidualBytes,
     loop: Loop,
     *,
     gradients: float,
@@ -119,5 +119,5 @@ def _num_copies(loop: Loop) -> int:
     return TURN_COPIES if loop.is_pipeline else 1
 
 
-def _one_iteration(found: Residuals, loop: Loop) -> float:
+def _one_iteration(found: ResidualBytes, loop: Loop) -> float:
     return found.of_stack if loop.is_pipeline else found.of_stack / loop.iterations

@@ -25,9 +25,9 @@ from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.resnet import ResNetBlock
 from lingo.layers.vision.unet import ConvNorm3D, UNet3D
+from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
-from lingo.learner.state import FLOAT_BYTES
 from lingo.ops.activations import Activation
 
 BYTES = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2}

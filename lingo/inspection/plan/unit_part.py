@@ -26,7 +26,6 @@ from lingo.inspection.plan.workload import SEQUENCE_DIMS, Matrix, Unit
 from lingo.mesh.rules import Rules, Table
 from lingo.mesh.topology import Topology
 
-
 SPACE_AXES = {4: ("height", "width"), 5: ("", "height", "width")}
 """Mesh axes of the positions of images and volumes, by dims of the input; "" for one not split."""
 
@@ -111,10 +110,10 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
     rows = unit.positions * share
     products = [axes.product(matrix) for matrix in unit.matrices]
     experts = unit.num_experts / mesh.size(set(rules.weights["expert"]) - {"data"})
-    rest = (unit.flops - unit.weight_flops) * share
-    rest /= mesh.size(axes.of(rules.activations, [unit.rest_axis]))
+    weightless = (unit.flops - unit.weight_flops) * share
+    weightless /= mesh.size(axes.of(rules.activations, [unit.weightless_axis]))
     if unit.kind == "MoE" and mesh.size(["expert"]) == 1:  # it gathers tokens instead
-        rest = 0.0
+        weightless = 0.0
     inputs = math.prod(unit.shape) * share / mesh.size(axes.of(rules.activations, ["embed"]))
     outputs = sum(
         rows * p.result_size / mesh.size(p.sum_axes if p.sum_axes <= p.y_axes else ())
@@ -128,8 +127,8 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
         unit, products, forward, backward, num_bytes=rows * width, inputs=inputs * width
     )
     return UnitPart(
-        flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=0),
-        padded_flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=tile),
+        flops=unit.flops and weightless + _padded_flops(products, rows, experts, tile=0),
+        padded_flops=unit.flops and weightless + _padded_flops(products, rows, experts, tile=tile),
         moved_bytes=width * (inputs + outputs + weights + logits),
         weight_bytes=width * weights,
         forward=tuple(forward),
@@ -191,7 +190,7 @@ def _exchange_examples(
         size = num_bytes * sum(p.result_size for p in products[1:3]) * num_parts
         forward.add("all-gather", ["sequence"], "activations", size, 2)
         backward.add("reduce-scatter", ["sequence"], "activations", size, 2)
-    if len(unit.shape) == SEQUENCE_DIMS and products and products[-1].matrix.axes[-1] == "vocab":
+    if len(unit.shape) == SEQUENCE_DIMS and unit.num_classes:
         logits = num_bytes * products[-1].result_size * num_parts  # a loss shifts positions
         forward.add("all-gather", ["sequence"], "activations", logits)
     for p in products if len(unit.shape) > SEQUENCE_DIMS else ():
