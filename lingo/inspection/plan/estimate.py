@@ -152,7 +152,8 @@ class Estimator:
         }
 
     def _state_of(self, candidate: Candidate) -> StatePart:
-        plain = candidate._replace(micro_batches=candidate.num_stages, remat=False)
+        is_loop_with_remat = candidate.remat and self._workload.stack == "Stack"
+        plain = candidate._replace(micro_batches=candidate.num_stages, remat=is_loop_with_remat)
         return self._state(plain._replace(accumulation_steps=1))
 
     def _find_state(self, candidate: Candidate) -> StatePart:
@@ -171,19 +172,9 @@ class Estimator:
         self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
     ) -> list[ExchangeTime]:
         """Returns all exchanges of a step."""
-        sums, parts = Exchanges(candidate.mesh), candidate.accumulation_steps
-        turns = 1 / (1 - _bubble(candidate))
-        calls = parts * candidate.micro_batches * turns
-        is_loop = self._loop(candidate, layers).iterations > 0
-        in_turns = calls * candidate.repeats if candidate.num_stages > 1 else parts
-        pairs = [(one, in_turns) for one in state.stack_uses]
-        pairs += [(one, parts) for one in state.other_uses]
-        for one, number in pairs:
-            # what no loop over layers reads is gathered before the loop over parts of the batch
-            number = 1 if one.purpose == "weights" and not is_loop else number
-            sums.add_exchange(one, calls=number, number=number)
-        for one in state.updates:
-            sums.add_exchange(one)
+        sums, turns = Exchanges(candidate.mesh), 1 / (1 - _bubble(candidate))
+        calls = candidate.accumulation_steps * candidate.micro_batches * turns
+        _exchange_weights(candidate, state, sums)
         for some in layers:
             number = some.number * some.idle_factor
             for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
@@ -232,7 +223,7 @@ class Estimator:
         gathered = max(one.part.weight_bytes for one in layers)
         return working_bytes(
             self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
-            self._loop(candidate, layers),
+            self._loop(candidate, state),
             gradients=state.bytes["gradients"],
             new_state=state.bytes["weights"] + state.bytes["slots"],
             gathered=gathered + state.gathered_bytes,
@@ -245,12 +236,12 @@ class Estimator:
         rules = self.rules(recipe)
         return residual_bytes(self._workload, mesh, rules, parts=parts, micro_batches=micro_batches)
 
-    def _loop(self, candidate: Candidate, layers: Sequence[_Layers]) -> Loop:
+    def _loop(self, candidate: Candidate, state: StatePart) -> Loop:
         """Returns how a device computes its layers of the stack."""
         stages, calls = candidate.num_stages, candidate.micro_batches * candidate.repeats
         is_recomputed = candidate.remat or self._workload.is_recomputed
         is_loop = self._workload.stack not in ("", "Stack") or is_recomputed
-        weights = sum(one.number * one.part.weight_bytes for one in layers if one.unit.in_stack)
+        weights = state.stack_bytes
         boundary = self._boundary_bytes(candidate) / candidate.accumulation_steps
         if stages > 1:
             turns = calls / (1 - _bubble(candidate))
@@ -271,3 +262,24 @@ def _bubble(candidate: Candidate) -> float:
     """Returns the idle share of K stages with M micro-batches in R repeats, if they are equal."""
     stages = candidate.num_stages
     return (stages - 1) / (candidate.micro_batches * candidate.repeats + stages - 1)
+
+
+def _exchange_weights(candidate: Candidate, state: StatePart, sums: Exchanges) -> None:
+    """Adds the exchanges of weights and their gradients.
+
+    Weights are gathered in each part of a batch or turn of a pipeline that slices them, else before
+    the loop: those outside stacks, and those of a stage in the forward pass.
+    """
+    parts, is_pipeline = candidate.accumulation_steps, candidate.num_stages > 1
+    uses: float = parts
+    if is_pipeline:
+        uses *= candidate.micro_batches * candidate.repeats / (1 - _bubble(candidate))
+    for one in state.stack_uses:
+        is_gathered_before = is_pipeline and one.purpose == "weights"
+        number = (1 + uses) / 2 if is_gathered_before else uses
+        sums.add_exchange(one, calls=number, number=number)
+    for one in state.other_uses:
+        number = 1 if one.purpose == "weights" else parts
+        sums.add_exchange(one, calls=number, number=number)
+    for one in state.updates:
+        sums.add_exchange(one)

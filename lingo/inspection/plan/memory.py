@@ -10,9 +10,8 @@ the step may be skipped, until all gradients are known to be finite.
 
 A loop over layers keeps everything to its end, and for each layer the weights that it read; one
 whose gradient computes layers again keeps their inputs in the place of residuals. In a pipeline
-each turn is an iteration, idle ones too: a stage keeps what enters and leaves it, as the stages'
-inputs and results and as the carry of the loop and its copy. Accumulation carries gradients from
-part to part of the batch.
+each turn is an iteration, idle ones too. Accumulation carries gradients from part to part of the
+batch.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from lingo.inspection.plan.workload import LayerResidual, Workload
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
 
-TURN_COPIES = 4
-"""Tensors of a turn of a pipeline: what enters and leaves it, the carry, its copy for gradients."""
+TURN_COPIES = 3
+"""Tensors of a turn of a pipeline that wait for its gradient: its input, twice, and its result."""
 
 
 class ResidualBytes(NamedTuple):
@@ -102,7 +101,9 @@ def working_bytes(
     forward_end = activations + found.largest + gathered
     backward = 0.0
     if loop.iterations:
-        backward = stack + layer + found.largest_of_stack + found.logits + gathered + gradients
+        # of the largest tensor two gradients: of the result of its operation, and of the input
+        backward = stack + layer + 2 * found.largest_of_stack + found.logits + gathered + gradients
+        backward += loop.iterations * loop.boundary if loop.is_pipeline else 0.0  # their gradients
     elif not is_accumulated:
         backward = max((size + share * new_state for size, share in found.sums), default=0.0)
     carried = gradients if is_accumulated else 0.0
