@@ -43,7 +43,7 @@ class _Weight(NamedTuple):
 
     size: int  # elements
     read_bytes: float  # when gathered, in the type of the computation
-    num_layers: int  # that are stacked in it; 1 for a weight of one layer
+    num_layers: float  # of a device that are stacked in it; 1 for a weight of one layer
     is_stacked: bool
     num_gradients: int  # that are summed: two for a table that is the head's, too
     gathered: set[str]  # mesh axes along which it is gathered to be used
@@ -91,12 +91,14 @@ def _weight(
     positions = {axis for name in POSITIONS for axis in rules.activations[name]}
     experts = {axis for axes in rest.axes[: spec.num_stacked] for axis in axes}
     gathered = rest.used_axes() & batch - experts
+    lengths = zip(spec.stack_axes, spec.program_shape, strict=False)
+    stacked = {axis: length for axis, length in lengths if axis in ("layer", "stage")}
     size = rest.part_size(spec.program_shape, mesh)
     return _Weight(
         size,
         read_bytes=size * mesh.size(gathered) * BYTES[spec.dtype],
-        num_layers=math.prod(spec.program_shape[: spec.num_stacked]),
-        is_stacked=spec.num_stacked > 0,
+        num_layers=math.prod(stacked.values()) / mesh.size(["stage"]) if stacked else 1,
+        is_stacked=bool(stacked),
         num_gradients=num_gradients,
         gathered=gathered,
         summed=(batch | positions) - rest.used_axes(),
@@ -114,7 +116,7 @@ def _exchange_weight(
     read, tensors = weight.read_bytes, weight.num_layers
     uses.add("all-gather", weight.gathered, "weights", times * read, times * tensors)
     uses.add("reduce-scatter", weight.gathered, "gradients", sums * read, sums * tensors)
-    size = sums * weight.size * FLOAT_BYTES
+    size, sums = sums * weight.size * FLOAT_BYTES, sums * tensors
     if is_sharded:
         uses.add("reduce-scatter", weight.summed, "gradients", size, sums)
         updates.add("all-gather", weight.summed, "weights", weight.size * FLOAT_BYTES)
