@@ -22,8 +22,10 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.norm import Norm
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.vision.conv_norm import ConvNorm
+from lingo.layers.vision.depthwise_conv import DepthwiseConv2D
 from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.resnet import ResNetBlock
+from lingo.layers.vision.squeeze_excite import SqueezeExcite
 from lingo.layers.vision.unet import ConvNorm3D, UNet3D
 from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.rules import Rules
@@ -108,6 +110,10 @@ def residuals(
             activation = layer.p.activation if isinstance(layer, ConvNorm) else "relu"
             copies = 2 if activation == "identity" else 2 + ACTIVATION_RESIDUALS[activation]
             return [_image(copies, layer.output_shape(shape))]
+        case DepthwiseConv2D():  # which adds products of its channels at each place of the window
+            return [_image(math.prod(layer.p.kernel), layer.output_shape(shape))]
+        case SqueezeExcite():
+            return [_image(1, shape)]
         case ResNetBlock():
             return [_image(1, layer.output_shape(shape))]
         case UNet3D():  # what is joined before the first convolution of each level
