@@ -246,9 +246,11 @@ class Estimator:
         if stages > 1:
             turns = calls / (1 - _bubble(candidate))
             size = boundary / candidate.micro_batches
-            return Loop(turns, weights / candidate.repeats, size, True, True)
+            share = 1 / candidate.repeats
+            return Loop(turns, share * weights, size, share, is_recomputed=True, is_pipeline=True)
         number = self._workload.num_steps if is_loop else 0
-        return Loop(number, weights / max(1, number), boundary, is_recomputed, False)
+        share = 1 / max(1, number)
+        return Loop(number, share * weights, boundary, share, is_recomputed, is_pipeline=False)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
         """Returns the bytes on a device of what passes from layer to layer."""

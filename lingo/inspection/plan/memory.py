@@ -45,6 +45,7 @@ class Loop(NamedTuple):
     iterations: float  # that a device does; 0 for a stack that is no loop
     weights: float  # bytes of those that an iteration reads
     boundary: float  # bytes of what passes from one to the next
+    share: float  # of the device's layers that one computes
     is_recomputed: bool
     is_pipeline: bool
 
@@ -93,8 +94,8 @@ def working_bytes(
     """
     stack, layer = found.of_stack, 0.0
     if loop.is_recomputed:
-        inputs = loop.iterations * loop.boundary
-        layer, stack = _one_iteration(found, loop), inputs * _num_copies(loop)
+        layer = loop.share * stack
+        stack = loop.iterations * loop.boundary * (TURN_COPIES if loop.is_pipeline else 1)
     stack += loop.iterations * loop.weights
     activations = stack + found.of_others
     temporaries = layer + found.largest + gathered
@@ -114,11 +115,3 @@ def working_bytes(
         "temporaries": temporaries + max(0.0, beside),
         "reused": min(0.0, beside),
     }
-
-
-def _num_copies(loop: Loop) -> int:
-    return TURN_COPIES if loop.is_pipeline else 1
-
-
-def _one_iteration(found: ResidualBytes, loop: Loop) -> float:
-    return found.of_stack if loop.is_pipeline else found.of_stack / loop.iterations
