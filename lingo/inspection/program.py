@@ -18,7 +18,7 @@ from lingo.inspection.memory import size
 from lingo.inspection.operation_origin import LayerFinder, fold_indices
 from lingo.layers.layer import Layer
 from lingo.mesh.hlo import module
-from lingo.mesh.hlo.collectives import collectives, matmul_flops, operations
+from lingo.mesh.hlo.collectives import collectives, convolution_flops, matmul_flops, operations
 from lingo.mesh.split import Axes
 from lingo.runtimes.compiled_program import CompiledProgram
 
@@ -62,6 +62,7 @@ class Report(NamedTuple):
     matmul_flops: int  # FLOPs of a step's matrix products on one device; a multiply-add is two
     operations: int = 0  # of a step on one device (`collectives.operations`)
     update_operations: int = 0  # those of them in the phase `update`
+    convolution_flops: int = 0  # FLOPs of a step's convolutions on one device
 
     @property
     def update_bytes(self) -> int:
@@ -79,7 +80,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     try:
         read = module.parse(program.text)
         found, flops = collectives(read, program.mesh), matmul_flops(read)
-        counts = list(operations(read))
+        counts, convolutions = list(operations(read)), convolution_flops(read)
     except (LookupError, ValueError, TypeError) as error:
         kind = type(error).__name__
         raise UnreadableProgram(f"the compiled program cannot be read: {kind}: {error}") from error
@@ -93,7 +94,14 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     updates = sum(count for name, count in counts if phases[name] == "update")
     everything = sum(count for _, count in counts)
     num = program.num_steps
-    return Report(program, per_step, flops // num, everything // num, updates // num)
+    return Report(
+        program,
+        per_step,
+        matmul_flops=flops // num,
+        operations=everything // num,
+        update_operations=updates // num,
+        convolution_flops=convolutions // num,
+    )
 
 
 def as_json(report: Report) -> dict[str, Any]:

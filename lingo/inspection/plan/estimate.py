@@ -8,8 +8,8 @@ Bytes of weights, slots and gradients are exact: those of the layout. The rest i
   recomputed takes one more.
 - *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`). None
   overlaps with arithmetic.
-- *Memory*: inputs and results of products and norms are kept for gradients, or with `remat` the
-  inputs of layers, and what one of them computes.
+- *Memory*: what gradients need of each layer (`residual.py`), and the largest phase of a step
+  (`memory.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from lingo.contract import Experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.memory import Loop, ResidualBytes, residual_bytes, working_bytes
 from lingo.inspection.plan.network import Network
+from lingo.inspection.plan.residual import BYTES
 from lingo.inspection.plan.state_part import StatePart, state_part
 from lingo.inspection.plan.unit_part import UnitPart, unit_part
-from lingo.inspection.plan.workload import BYTES, Unit, Workload
+from lingo.inspection.plan.workload import Unit, Workload
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import Topology
 from lingo.runtimes.sharded import Sharded
@@ -93,6 +95,7 @@ class Estimator:
         )
         self._units = functools.cache(self._find_units)
         self._state = functools.cache(self._find_state)
+        self._residuals = functools.cache(self._find_residuals)
 
     def estimate(self, candidate: Candidate) -> Estimate:
         """Returns the prediction; raises ParamError for a mesh that the experiment does not fit."""
@@ -131,12 +134,12 @@ class Estimator:
         stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
         found = []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
-            number, again = self._workload.units[unit], int(unit.is_recomputed)
+            number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
-                again = max(again, candidate.remat, stages > 1)
-                found.append(_Layers(unit, part, number / stages, turns, again))
+                num_recomputed = max(num_recomputed, candidate.remat, stages > 1)
+                found.append(_Layers(unit, part, number / stages, turns, num_recomputed))
             else:
-                found.append(_Layers(unit, part, number, 1.0, again))
+                found.append(_Layers(unit, part, number, 1.0, num_recomputed))
         return found
 
     def _find_units(self, mesh: Topology, recipe: Recipe) -> dict[Unit, UnitPart]:
@@ -149,7 +152,8 @@ class Estimator:
         }
 
     def _state_of(self, candidate: Candidate) -> StatePart:
-        plain = candidate._replace(micro_batches=candidate.num_stages, remat=False)
+        is_loop_with_remat = candidate.remat and self._workload.stack == "Stack"
+        plain = candidate._replace(micro_batches=candidate.num_stages, remat=is_loop_with_remat)
         return self._state(plain._replace(accumulation_steps=1))
 
     def _find_state(self, candidate: Candidate) -> StatePart:
@@ -168,14 +172,9 @@ class Estimator:
         self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
     ) -> list[ExchangeTime]:
         """Returns all exchanges of a step."""
-        sums, parts = Exchanges(candidate.mesh), candidate.accumulation_steps
-        turns = 1 / (1 - _bubble(candidate))
-        calls = parts * candidate.micro_batches * turns
-        uses = calls * candidate.repeats if candidate.num_stages > 1 else parts  # in each turn
-        for one in state.uses:
-            sums.add_exchange(one, calls=uses, number=uses)
-        for one in state.updates:
-            sums.add_exchange(one)
+        sums, turns = Exchanges(candidate.mesh), 1 / (1 - _bubble(candidate))
+        calls = candidate.accumulation_steps * candidate.micro_batches * turns
+        _exchange_weights(candidate, state, sums)
         for some in layers:
             number = some.number * some.idle_factor
             for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
@@ -219,36 +218,39 @@ class Estimator:
     def _memory(
         self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
     ) -> dict[str, float]:
-        """Returns the bytes of what gradients need, and of what a layer has while it computes.
-
-        A stage of a pipeline keeps the inputs of all turns, idle ones too, and what one computes.
-        Outside loops, gradients come where activations go, whose bytes are `reused`.
-        """
-        parts, micro, stages = (
-            candidate.accumulation_steps,
-            candidate.micro_batches,
-            candidate.num_stages,
-        )
-        kept = {one: one.number * one.part.kept_bytes / parts for one in layers}
-        inside = sum(size for one, size in kept.items() if one.unit.in_stack)
-        outside = sum(size for one, size in kept.items() if not one.unit.in_stack)
-        boundary = self._boundary_bytes(candidate) / parts
-        is_recomputed = candidate.remat or self._workload.is_recomputed
-        num_layers = self._workload.num_steps / stages
-        if is_recomputed:
-            inside = num_layers * boundary + inside / num_layers
-        if stages > 1:
-            one_turn = inside / (micro * candidate.repeats)
-            inside = boundary * candidate.repeats / (1 - _bubble(candidate)) + one_turn
-        largest = max(one.part.kept_bytes for one in layers) / (parts * micro)
+        """Returns the bytes of what gradients need, and of what a layer has while it computes."""
+        parts = candidate.accumulation_steps
         gathered = max(one.part.weight_bytes for one in layers)
-        found = {
-            "activations": inside + outside,
-            "temporaries": 2 * (largest + gathered) + state.gathered_bytes,
-        }
-        if self._workload.stack in ("", "Stack") and stages == 1:  # no loop, which has all at once
-            found["reused"] = -min(state.bytes["gradients"], found["activations"])
-        return found
+        return working_bytes(
+            self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
+            self._loop(candidate, state),
+            gradients=state.bytes["gradients"],
+            new_state=state.bytes["weights"] + state.bytes["slots"],
+            gathered=gathered + state.gathered_bytes,
+            is_accumulated=parts > 1,
+        )
+
+    def _find_residuals(
+        self, mesh: Topology, recipe: Recipe, parts: int, micro_batches: int
+    ) -> ResidualBytes:
+        rules = self.rules(recipe)
+        return residual_bytes(self._workload, mesh, rules, parts=parts, micro_batches=micro_batches)
+
+    def _loop(self, candidate: Candidate, state: StatePart) -> Loop:
+        """Returns how a device computes its layers of the stack."""
+        stages, calls = candidate.num_stages, candidate.micro_batches * candidate.repeats
+        is_recomputed = candidate.remat or self._workload.is_recomputed
+        is_loop = self._workload.stack not in ("", "Stack") or is_recomputed
+        weights = state.stack_bytes
+        boundary = self._boundary_bytes(candidate) / candidate.accumulation_steps
+        if stages > 1:
+            turns = calls / (1 - _bubble(candidate))
+            size = boundary / candidate.micro_batches
+            share = 1 / candidate.repeats
+            return Loop(turns, share * weights, size, share, is_recomputed=True, is_pipeline=True)
+        number = self._workload.num_steps if is_loop else 0
+        share = 1 / max(1, number)
+        return Loop(number, share * weights, boundary, share, is_recomputed, is_pipeline=False)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
         """Returns the bytes on a device of what passes from layer to layer."""
@@ -262,3 +264,24 @@ def _bubble(candidate: Candidate) -> float:
     """Returns the idle share of K stages with M micro-batches in R repeats, if they are equal."""
     stages = candidate.num_stages
     return (stages - 1) / (candidate.micro_batches * candidate.repeats + stages - 1)
+
+
+def _exchange_weights(candidate: Candidate, state: StatePart, sums: Exchanges) -> None:
+    """Adds the exchanges of weights and their gradients.
+
+    Weights are gathered in each part of a batch or turn of a pipeline that slices them, else before
+    the loop: those outside stacks, and those of a stage in the forward pass.
+    """
+    parts, is_pipeline = candidate.accumulation_steps, candidate.num_stages > 1
+    uses: float = parts
+    if is_pipeline:
+        uses *= candidate.micro_batches * candidate.repeats / (1 - _bubble(candidate))
+    for one in state.stack_uses:
+        is_gathered_before = is_pipeline and one.purpose == "weights"
+        number = (1 + uses) / 2 if is_gathered_before else uses
+        sums.add_exchange(one, calls=number, number=number)
+    for one in state.other_uses:
+        number = 1 if one.purpose == "weights" else parts
+        sums.add_exchange(one, calls=number, number=number)
+    for one in state.updates:
+        sums.add_exchange(one)

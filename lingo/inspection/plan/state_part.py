@@ -13,9 +13,12 @@ import math
 from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges
-from lingo.inspection.plan.workload import BYTES
+from lingo.inspection.plan.residual import BYTES
+from lingo.layers.sequence.softmax import TiedHead
+from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner
 from lingo.mesh.rules import Rules
+from lingo.mesh.split import Split
 from lingo.mesh.topology import Topology
 from lingo.runtimes.layout import batch_axes, bytes_per_device, layout
 
@@ -28,8 +31,23 @@ class StatePart(NamedTuple):
 
     bytes: dict[str, int]  # of `weights`, `slots`, `gradients` and `statistics`
     gathered_bytes: float  # of weights that stay gathered until the backward pass: of no loop
-    uses: tuple[Exchange, ...]  # exchanges of one use of all weights, in each part of a batch
+    stack_bytes: float  # of weights that loops over layers read, in the type of the computation
+    # Exchanges of one use of the weights of a stack, and of other weights, in a part of a batch.
+    stack_uses: tuple[Exchange, ...]
+    other_uses: tuple[Exchange, ...]
     updates: tuple[Exchange, ...]  # exchanges of an update
+
+
+class _Weight(NamedTuple):
+    """A weight's part on a device."""
+
+    size: int  # elements
+    read_bytes: float  # when gathered, in the type of the computation
+    num_layers: float  # of a device that are stacked in it; 1 for a weight of one layer
+    is_stacked: bool
+    num_gradients: int  # that are summed: two for a table that is the head's, too
+    gathered: set[str]  # mesh axes along which it is gathered to be used
+    summed: set[str]  # and those along which its gradient is summed
 
 
 def state_part(
@@ -45,25 +63,63 @@ def state_part(
     Raises ParamError if the rules do not fit a weight.
     """
     splits = layout(learner, mesh, rules, shard_update=shard_update, shard_weights=shard_weights)
-    uses, updates, batch = Exchanges(mesh), Exchanges(mesh), set(batch_axes(rules, mesh))
-    positions = {axis for name in POSITIONS for axis in rules.activations[name]}
-    kept = 0.0
+    batch = set(batch_axes(rules, mesh))
+    stack, others, updates = Exchanges(mesh), Exchanges(mesh), Exchanges(mesh)
+    num_heads = sum(isinstance(layer, TiedHead) for layer in learner.task.tree())
+    whole_bytes = stack_bytes = 0.0
     for where, spec in learner.task.weights().items():
-        rest, num_stacked = splits.rest[where], spec.num_stacked
-        experts = {axis for axes in rest.axes[:num_stacked] for axis in axes}
-        gathered = rest.used_axes() & batch - experts
-        others = (batch | positions) - rest.used_axes()
-        part = rest.part_size(spec.program_shape, mesh)
-        read = part * mesh.size(gathered) * BYTES[spec.dtype]
-        number = math.prod(spec.program_shape[:num_stacked])
-        times = 2 if num_stacked else 1
-        uses.add("all-gather", gathered, "weights", times * read, times * number)
-        kept += read if gathered and not num_stacked else 0
-        uses.add("reduce-scatter", gathered, "gradients", read, number)
-        if splits.update[where] == rest:
-            uses.add("all-reduce", others, "gradients", part * FLOAT_BYTES)
-        else:
-            uses.add("reduce-scatter", others, "gradients", part * FLOAT_BYTES)
-            updates.add("all-gather", others, "weights", part * FLOAT_BYTES)
+        num_gradients = 1 + num_heads if spec.axes == ("vocab", "embed") else 1
+        weight = _weight(spec, splits.rest[where], mesh, rules, batch, num_gradients)
+        uses = stack if weight.is_stacked else others
+        is_sharded = splits.update[where] != splits.rest[where]
+        _exchange_weight(weight, uses, updates, batch, is_sharded=is_sharded)
+        stack_bytes += weight.size * BYTES[spec.dtype] if weight.is_stacked else 0
+        whole_bytes += weight.read_bytes if weight.gathered and not weight.is_stacked else 0
     sizes = {kind: size.per_device for kind, size in bytes_per_device(learner, splits).items()}
-    return StatePart(sizes, kept, tuple(uses), tuple(updates))
+    return StatePart(sizes, whole_bytes, stack_bytes, tuple(stack), tuple(others), tuple(updates))
+
+
+def _weight(
+    spec: ParamSpec,
+    rest: Split,
+    mesh: Topology,
+    rules: Rules,
+    batch: set[str],
+    num_gradients: int,
+) -> _Weight:
+    """Returns the part of a weight whose split between steps is `rest`."""
+    positions = {axis for name in POSITIONS for axis in rules.activations[name]}
+    experts = {axis for axes in rest.axes[: spec.num_stacked] for axis in axes}
+    gathered = rest.used_axes() & batch - experts
+    lengths = zip(spec.stack_axes, spec.program_shape, strict=False)
+    stacked = {axis: length for axis, length in lengths if axis in ("layer", "stage")}
+    size = rest.part_size(spec.program_shape, mesh)
+    return _Weight(
+        size,
+        read_bytes=size * mesh.size(gathered) * BYTES[spec.dtype],
+        num_layers=math.prod(stacked.values()) / mesh.size(["stage"]) if stacked else 1,
+        is_stacked=bool(stacked),
+        num_gradients=num_gradients,
+        gathered=gathered,
+        summed=(batch | positions) - rest.used_axes(),
+    )
+
+
+def _exchange_weight(
+    weight: _Weight, uses: Exchanges, updates: Exchanges, batch: set[str], *, is_sharded: bool
+) -> None:
+    """Adds the exchanges of a use of a weight, and those of its update, if this is in shards.
+
+    A loop gathers it also backward.
+    """
+    times, sums = 2 if weight.is_stacked else 1, weight.num_gradients
+    read, tensors = weight.read_bytes, weight.num_layers
+    uses.add("all-gather", weight.gathered, "weights", times * read, times * tensors)
+    uses.add("reduce-scatter", weight.gathered, "gradients", sums * read, sums * tensors)
+    size, sums = sums * weight.size * FLOAT_BYTES, sums * tensors
+    if is_sharded:
+        uses.add("reduce-scatter", weight.summed, "gradients", size, sums)
+        updates.add("all-gather", weight.summed, "weights", weight.size * FLOAT_BYTES)
+        return
+    for axes in (weight.summed & batch, weight.summed - batch):  # one after the other
+        uses.add("all-reduce", axes, "gradients", size, sums)

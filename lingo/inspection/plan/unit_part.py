@@ -21,9 +21,13 @@ from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.network import Kind
-from lingo.inspection.plan.workload import BYTES, SEQUENCE_DIMS, Matrix, Unit
+from lingo.inspection.plan.residual import BYTES
+from lingo.inspection.plan.workload import SEQUENCE_DIMS, Matrix, Unit
 from lingo.mesh.rules import Rules, Table
 from lingo.mesh.topology import Topology
+
+SPACE_AXES = {4: ("height", "width"), 5: ("", "height", "width")}
+"""Mesh axes of the positions of images and volumes, by dims of the input; "" for one not split."""
 
 
 class UnitPart(NamedTuple):
@@ -32,7 +36,6 @@ class UnitPart(NamedTuple):
     flops: float  # of a forward pass
     padded_flops: float  # with matrices padded to whole tiles
     moved_bytes: float  # that a forward pass reads and writes
-    kept_bytes: float  # that gradients need
     weight_bytes: float  # of its matrices, in the type of the computation
     forward: tuple[Exchange, ...]  # exchanges of a forward pass
     backward: tuple[Exchange, ...]
@@ -107,10 +110,10 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
     rows = unit.positions * share
     products = [axes.product(matrix) for matrix in unit.matrices]
     experts = unit.num_experts / mesh.size(set(rules.weights["expert"]) - {"data"})
-    rest = (unit.flops - unit.weight_flops) * share
-    rest /= mesh.size(axes.of(rules.activations, [unit.rest_axis]))
+    weightless = (unit.flops - unit.weight_flops) * share
+    weightless /= mesh.size(axes.of(rules.activations, [unit.weightless_axis]))
     if unit.kind == "MoE" and mesh.size(["expert"]) == 1:  # it gathers tokens instead
-        rest = 0.0
+        weightless = 0.0
     inputs = math.prod(unit.shape) * share / mesh.size(axes.of(rules.activations, ["embed"]))
     outputs = sum(
         rows * p.result_size / mesh.size(p.sum_axes if p.sum_axes <= p.y_axes else ())
@@ -124,10 +127,9 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
         unit, products, forward, backward, num_bytes=rows * width, inputs=inputs * width
     )
     return UnitPart(
-        flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=0),
-        padded_flops=unit.flops and rest + _padded_flops(products, rows, experts, tile=tile),
+        flops=unit.flops and weightless + _padded_flops(products, rows, experts, tile=0),
+        padded_flops=unit.flops and weightless + _padded_flops(products, rows, experts, tile=tile),
         moved_bytes=width * (inputs + outputs + weights + logits),
-        kept_bytes=width * (inputs + outputs + logits),
         weight_bytes=width * weights,
         forward=tuple(forward),
         backward=tuple(backward),
@@ -139,10 +141,11 @@ def _share_of_positions(unit: Unit, mesh: Topology, rules: Rules) -> float:
     if len(unit.shape) == SEQUENCE_DIMS:
         names = ["length"]
     else:
-        names = ["height", "width"] if len(unit.shape) > SEQUENCE_DIMS else []
+        names = list(SPACE_AXES.get(len(unit.shape), ()))
     share = 1.0
     for size, name in zip(unit.shape[1:], names, strict=False):
-        share *= -(-size // mesh.size(rules.activations[name])) / size
+        if name:
+            share *= -(-size // mesh.size(rules.activations[name])) / size
     return share
 
 
@@ -182,20 +185,40 @@ def _exchange_examples(
     if unit.num_experts > 1:
         for passes in (forward, backward):
             passes.add("all-to-all", ["expert"], "experts", 2 * num_bytes * unit.shape[-1], 2)
+    num_parts = forward.size("sequence")
     if unit.flops > unit.weight_flops and len(products) > 2:  # query, key, value
-        size = num_bytes * sum(p.result_size for p in products[1:3]) * forward.size("sequence")
+        size = num_bytes * sum(p.result_size for p in products[1:3]) * num_parts
         forward.add("all-gather", ["sequence"], "activations", size, 2)
-        backward.add("all-gather", ["sequence"], "activations", size, 2)
         backward.add("reduce-scatter", ["sequence"], "activations", size, 2)
-    if len(unit.shape) > SEQUENCE_DIMS:
-        for p in products:
-            windows = p.matrix.shape[: p.matrix.num_summed - 1]
-            for window, size, axis in zip(
-                windows, unit.shape[1:], ("height", "width"), strict=False
-            ):
-                kept = math.ceil(size / forward.size(axis))
-                for passes in (forward, backward):
-                    passes.add("permute", [axis], "images", inputs * (window - 1) / kept, 2)
+    if len(unit.shape) == SEQUENCE_DIMS and unit.num_classes:
+        logits = num_bytes * products[-1].result_size * num_parts  # a loss shifts positions
+        forward.add("all-gather", ["sequence"], "activations", logits)
+    for p in products if len(unit.shape) > SEQUENCE_DIMS else ():
+        _exchange_halos(unit, p, forward, backward, num_bytes=num_bytes, inputs=inputs)
+
+
+def _exchange_halos(
+    unit: Unit,
+    product: _Product,
+    forward: Exchanges,
+    backward: Exchanges,
+    *,
+    num_bytes: float,
+    inputs: float,
+) -> None:
+    """Adds rows and columns of neighbours: of the input, backward also of the result's gradient.
+
+    A window of w elements that moves by s reads w - s of them.
+    """
+    windows = product.matrix.shape[: product.matrix.num_summed - 1]
+    outputs, axes = num_bytes * product.result_size, SPACE_AXES[len(unit.shape)]
+    for window, size, axis in zip(windows, unit.shape[1:], axes, strict=False):  # none: no window
+        rows = math.ceil(size / forward.size(axis)) if axis else 1
+        halo = max(0, window - unit.stride)
+        if axis and halo:
+            forward.add("permute", [axis], "images", inputs * halo / rows, 2)
+            backward.add("permute", [axis], "images", inputs * halo / rows, 2)
+            backward.add("permute", [axis], "images", outputs * halo * unit.stride / rows, 2)
 
 
 def _padded_flops(products: Sequence[_Product], rows: float, experts: float, *, tile: int) -> float:

@@ -29,6 +29,7 @@ class Comparison(NamedTuple):
     name: str
     prediction: float
     program: float
+    is_known: bool = True  # False if the program has a loop of unknown length, which counts once
 
     @property
     def difference(self) -> float:
@@ -52,9 +53,8 @@ def compare(estimate: Estimate, load: Workload, experiment: Experiment) -> list[
         math.prod(shape) * np.dtype(kind).itemsize / parts for shape, kind in specs.values()
     )
     state = sum(estimate.bytes[kind] for kind in ("weights", "slots", "statistics"))
-    products = [Comparison("FLOPs of products", estimate.flops, report.matmul_flops)]
-    if load.image_flops:  # the report has no convolutions
-        products = []
+    is_known = all(row.is_known for row in report.rows)
+    flops = report.matmul_flops + report.convolution_flops
     moved = sum(one.exchange.bytes for one in estimate.exchanges)
     rest = estimate.total_bytes - state
     whole = memory["arguments"] + memory["outputs"] - memory["aliased"] + memory["temporaries"]
@@ -62,8 +62,8 @@ def compare(estimate: Estimate, load: Workload, experiment: Experiment) -> list[
         Comparison("bytes of arguments", state + batch, memory["arguments"]),
         Comparison("bytes of temporaries", rest, memory["temporaries"]),
         Comparison("bytes in all", state + batch + rest, whole),
-        *products,
-        Comparison("bytes exchanged", moved, sum(row.bytes for row in report.rows)),
+        Comparison("FLOPs of products", estimate.flops, flops, is_known),
+        Comparison("bytes exchanged", moved, sum(row.bytes for row in report.rows), is_known),
     ]
 
 
@@ -73,13 +73,18 @@ def text(comparisons: list[Comparison]) -> str:
     def show(one: Comparison, value: float) -> str:
         return f"{value:.4g}" if one.name.startswith("FLOPs") else size(value)
 
-    return align_columns(
+    table = align_columns(
         Columns(
             {"on one device": [one.name for one in comparisons]},
             {
                 "predicted": [show(one, one.prediction) for one in comparisons],
-                "compiled": [show(one, one.program) for one in comparisons],
+                "compiled": [
+                    show(one, one.program) + ("" if one.is_known else "*") for one in comparisons
+                ],
                 "difference": [f"{one.difference:+.1%}" for one in comparisons],
             },
         )
     )
+    if all(one.is_known for one in comparisons):
+        return table
+    return table + "* and more: in a loop of unknown length, whose turns count once\n"

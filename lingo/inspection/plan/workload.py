@@ -15,8 +15,9 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.inspection.plan.residual import Residual, logits_residual, residuals
 from lingo.layers import path
-from lingo.layers.flops import Record, record_flops
+from lingo.layers.flops import FlopsCall, Record, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.sequence.dot_product import DotProductAttention
@@ -25,9 +26,6 @@ from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import is_matrix, split_dims
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.learner.state import FLOAT_BYTES
-
-BYTES = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2}
 
 SEQUENCE_DIMS, IMAGE_DIMS = 3, 4
 """Dims of the input of a layer of sequences, [B, T, D], and of images, [B, H, W, C]."""
@@ -56,10 +54,11 @@ class Unit(NamedTuple):
     num_experts: int  # of which the unit is one: FLOPs are those of all of them
     # Logical axis along which products without weights are split: those of attention, and of
     # one-hot tensors that send tokens to experts if these are on several devices.
-    rest_axis: str
+    weightless_axis: str
     dtype: str  # of the computation
     in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
     is_recomputed: bool  # whether gradients compute it again
+    stride: int  # of a convolution: elements between its windows
     logits: int  # elements of attention's logits that exist at once, for a whole batch
 
     @property
@@ -69,6 +68,12 @@ class Unit(NamedTuple):
         return 2 * self.positions * weights if self.flops else 0  # a table is only read
 
     @property
+    def num_classes(self) -> int:
+        """Classes of the logits that it computes of the words of a vocabulary; else 0."""
+        last = self.matrices[-1] if self.flops and self.matrices else None
+        return last.shape[-1] if last and last.axes[-1] == "vocab" else 0
+
+    @property
     def positions(self) -> int:
         """Rows that a matrix of the unit multiplies, for a whole batch."""
         weights = sum(one.size for one in self.matrices) or 1
@@ -76,10 +81,22 @@ class Unit(NamedTuple):
         return rows if len(self.shape) <= SEQUENCE_DIMS else self.flops // (2 * weights)
 
 
+class LayerResidual(NamedTuple):
+    """What the gradient of a layer needs of its forward pass."""
+
+    residual: Residual
+    in_stack: bool
+    is_recomputed: bool
+
+
 class Workload(NamedTuple):
     """What a step computes."""
 
     units: dict[Unit, int]  # -> number of layers
+    residuals: dict[LayerResidual, int]  # what gradients need -> number of layers
+    # what gradients need, in the order of the forward pass, with the share of all weights that
+    # layers before have
+    order: tuple[tuple[LayerResidual, float], ...]
     batch_size: int
     accumulation_steps: int
     flops: int  # of a forward pass of the batch
@@ -123,11 +140,13 @@ def workload(experiment: Experiment) -> Workload:
     stacks = [layer for layer in calls if isinstance(layer, Stack)]
     largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
     tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
-    found = _Units(calls, tables)
+    found = _LayerWalk(calls, tables)
     found.add(experiment.task, _Place())
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
     return Workload(
         units=found.units,
+        residuals=found.residuals,
+        order=found.order(),
         batch_size=specs["rows"][0][0],
         accumulation_steps=experiment.p.accumulation_steps,
         flops=total,
@@ -156,11 +175,14 @@ class _Place(NamedTuple):
     mixture: MoE | None = None  # around it
 
 
-class _Units:
-    """Collects the units of a tree of layers."""
+class _LayerWalk:
+    """Collects units and residuals of a tree of layers."""
 
     def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
         self.units: dict[Unit, int] = {}
+        self.residuals: dict[LayerResidual, int] = {}
+        self._num_weights = 0  # of the layers so far
+        self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
         self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
 
@@ -171,6 +193,7 @@ class _Units:
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
+        self._add_residuals(layer, unit, place)
         inside = place._replace(
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
@@ -179,43 +202,79 @@ class _Units:
         for child in layer.inner_layers():
             self.add(child, inside)
 
+    def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
+        """Adds what the gradient of a layer needs."""
+        slots = None if place.mixture is None else self._slots(place.mixture)
+        found = residuals(layer, place.shape, self._calls, slots)
+        if unit is not None and unit.num_classes:
+            found.append(logits_residual(place.shape, unit.num_classes))
+        for one in found:
+            typed = one._replace(dtype=layer.p.dtype)
+            needed = LayerResidual(typed, place.in_stack, place.is_recomputed)
+            self.residuals[needed] = self.residuals.get(needed, 0) + _count(layer)
+            self._order.append((needed, self._num_weights))
+        sizes = [math.prod(spec.shape) for spec in layer.declarations()]
+        self._num_weights += sum(sizes) * _count(layer)
+
+    def order(self) -> tuple[tuple[LayerResidual, float], ...]:
+        """Returns what gradients need, with the share of the weights before it."""
+        total = max(1, self._num_weights)
+        return tuple((needed, number / total) for needed, number in self._order)
+
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
-        flops = self._own_flops(layer)
-        num_experts = _size(layer, {"expert"})
-        if isinstance(layer, MoE):  # a product with a one-hot tensor to experts, and one back
-            flops = (
-                4 * self._slots(layer) * place.shape[-1] * (layer.p.group_size or place.shape[1])
-            )
-        elif flops and num_experts > 1 and place.mixture is not None:  # they compute all slots
-            slots = self._slots(place.mixture)
-            flops = flops * slots // place.shape[0]
-            place = place._replace(shape=(slots, *place.shape[1:]))
-        if not place.shape or isinstance(layer, Wrapper) or not (weights or flops):
+        shape, flops = self._call(layer, place)
+        if not shape or isinstance(layer, Wrapper) or not (weights or flops):
             return None
         if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
-            place = place._replace(shape=(*place.shape[:2], 1))
-        if not flops and len(place.shape) != SEQUENCE_DIMS:  # a norm keeps what a convolution made
+            shape = (*shape[:2], 1)
+        if not flops and len(shape) != SEQUENCE_DIMS:  # a norm of what a convolution made
             return None
-        is_table = place.shape[-1] == 1
-        matrices = [_matrix(s) for s in weights if is_matrix(s)] if flops or is_table else []
-        if flops and not matrices:
-            rows = math.prod(place.shape[:-1])
-            matrices = [_transpose(s) for s in self._tables if 2 * rows * s.size == flops][:1]
         return Unit(
             name=layer.path,
             kind=type(layer).__name__,
-            shape=place.shape,
+            shape=shape,
             flops=flops,
-            matrices=tuple(matrices),
-            num_experts=num_experts,
-            rest_axis="embed" if isinstance(layer, MoE) else "heads",
+            matrices=self._matrices(weights, shape, flops),
+            num_experts=_size(layer, {"expert"}),
+            weightless_axis="embed" if isinstance(layer, MoE) else "heads",
             dtype=layer.p.dtype,
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
-            logits=_num_logits(layer, place.shape),
+            stride=getattr(layer.p, "stride", 1),
+            logits=_num_logits(layer, shape),
         )
+
+    def _call(self, layer: Layer, place: _Place) -> FlopsCall:
+        """Returns the input of a layer's own products, and their FLOPs.
+
+        Experts compute all slots, in one unit; their mixture has a product with a one-hot tensor
+        that sends tokens to slots, and one that sends results back.
+        """
+        shape, flops = place.shape, self._own_flops(layer)
+        if isinstance(layer, MoE):
+            group_size = layer.p.group_size or shape[1]
+            return FlopsCall(shape, 4 * self._slots(layer) * shape[-1] * group_size)
+        if flops and _size(layer, {"expert"}) > 1 and place.mixture is not None:
+            slots = self._slots(place.mixture)
+            return FlopsCall((slots, *shape[1:]), flops * slots // shape[0])
+        return FlopsCall(shape, flops)
+
+    def _matrices(
+        self, weights: Sequence[ParamSpec], shape: Sequence[int], flops: int
+    ) -> tuple[Matrix, ...]:
+        """Returns what a layer multiplies, or the table of a layer that only reads one.
+
+        A layer that multiplies without matrices of its own may use the table of the embedding.
+        """
+        if not flops and shape[-1] != 1:
+            return ()
+        matrices = [_matrix(spec) for spec in weights if is_matrix(spec)]
+        if matrices or not flops:
+            return tuple(matrices)
+        rows = math.prod(shape[:-1])
+        return tuple(_transpose(s) for s in self._tables if 2 * rows * s.size == flops)[:1]
 
     def _slots(self, mixture: MoE) -> int:
         return mixture.num_slots(self._calls[mixture].shape)

@@ -66,6 +66,15 @@ def matmul_flops(module: Module) -> int:
     )
 
 
+def convolution_flops(module: Module) -> int:
+    """Returns the FLOPs of all convolutions on one device; a multiply-add counts as two."""
+    return sum(
+        _convolution_flops(instruction, body) * times.times
+        for instruction, body, times in _instructions(module)
+        if instruction.opcode == "convolution"
+    )
+
+
 def operations(module: Module) -> Iterator[tuple[str, int]]:
     """Yields the framework's name of each instruction that computes, and its operations.
 
@@ -145,7 +154,10 @@ def _convolution_flops(convolution: Instruction, body: Computation) -> int:
     kernel = body[convolution.operands[1]].arrays[0].shape
     labels = re.search(r"dim_labels=\w+_(\w+)->", convolution.rest)
     outputs = kernel[labels[1].index("o")] if labels else 1
-    return 2 * math.prod(convolution.arrays[0].shape) * math.prod(kernel) // max(1, outputs)
+    dilation = re.search(r"lhs_dilate=([\dx]+)", convolution.rest)  # zeros between its elements
+    zeros = math.prod(map(int, dilation[1].split("x"))) if dilation else 1
+    elements = math.prod(convolution.arrays[0].shape) * math.prod(kernel)
+    return 2 * elements // max(1, outputs * zeros)
 
 
 def _product_flops(product: Instruction, body: Computation) -> int:

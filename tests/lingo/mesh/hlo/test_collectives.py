@@ -1,6 +1,6 @@
 """What devices exchange, read from the text of compiled programs."""
 
-from lingo.mesh.hlo.collectives import collectives, matmul_flops, operations
+from lingo.mesh.hlo.collectives import collectives, convolution_flops, matmul_flops, operations
 from lingo.mesh.hlo.module import Array, parse
 from lingo.mesh.topology import topology
 
@@ -140,3 +140,13 @@ def test_operations_are_those_of_products_convolutions_and_elements():
         "sum": elements,
         "total": elements,
     }
+
+
+def test_zeros_between_elements_are_no_operands_of_convolutions():
+    lines = (
+        "  %x = f32[2,4,4,5]{3,2,1,0} parameter(0)\n  %k = f32[3,3,3,5]{3,2,1,0} parameter(1)\n"
+        "  ROOT %y = f32[2,8,8,3]{3,2,1,0} convolution(%x, %k),"
+        " window={size=3x3 pad=2_1x2_1 lhs_dilate=2x2}, dim_labels=b01f_01oi->b01f"
+    )
+    module = parse(f"HloModule test\n\nENTRY %main (x: f32[2]) -> f32[2] {{\n{lines}\n}}\n")
+    assert convolution_flops(module) == 2 * (2 * 8 * 8 * 3) * (3 * 3 * 5) // 4

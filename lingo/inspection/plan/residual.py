@@ -1,0 +1,177 @@
+"""What gradients need of a forward pass: the residuals of each layer.
+
+A residual is a tensor that the forward pass keeps for the backward pass. Which ones follows from
+the derivative of each operation: a product needs both operands, a norm its input, what it made of
+it, and its result, a softmax its result, an activation function what the table says. A tensor that
+two layers share counts once, for the one that makes it, or that has it as its input if that is a
+norm. Counts are those of programs that XLA makes; they hold for the operations that it runs, not
+for a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lingo.layers.embedding import Embedding
+from lingo.layers.feed_forward import FeedForward
+from lingo.layers.flops import Record
+from lingo.layers.layer import Layer
+from lingo.layers.moe.moe import MoE
+from lingo.layers.norm import Norm
+from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.vision.conv_norm import ConvNorm
+from lingo.layers.vision.depthwise_conv import DepthwiseConv2D
+from lingo.layers.vision.image_attention import ImageAttention
+from lingo.layers.vision.resnet import ResNetBlock
+from lingo.layers.vision.squeeze_excite import SqueezeExcite
+from lingo.layers.vision.unet import ConvNorm3D, UNet3D
+from lingo.learner.state import FLOAT_BYTES
+from lingo.mesh.rules import Rules
+from lingo.mesh.topology import Topology
+from lingo.ops.activations import Activation
+
+BYTES = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2}
+
+ACTIVATION_RESIDUALS: dict[Activation, int] = {
+    "identity": 1,  # its result, which the next product reads
+    "relu": 1,
+    "sigmoid": 1,
+    "tanh": 1,
+    "squared_relu": 2,  # max(x, 0), its square
+    "silu": 2,  # x, its result
+    "gelu_tanh": 3,  # x, the tanh, its result
+    "gelu": 4,  # x, two of the error function, its result
+}
+"""Activation function -> the number of tensors that its gradient and the next product need."""
+
+_SEQUENCE = ("batch", "length")
+_SPACE = {4: ("height", "width"), 5: ("depth", "height", "width")}  # by the number of dims
+
+
+class Residual(NamedTuple):
+    """Tensors of one shape that gradients need."""
+
+    copies: int
+    shape: tuple[int, ...]  # for a whole batch
+    axes: tuple[str | None, ...]  # logical axis of each dim
+    dtype: str = "float32"
+    for_axis: str = ""  # mesh axis without whose devices it does not exist
+    # whether XLA keeps it twice where a device has one example or one head: without that dim too
+    is_squeezed: bool = False
+
+    def part_bytes(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> float:
+        """Returns the bytes of one copy on a device, of one of the parts of a batch."""
+        sizes = list(self._part_shape(mesh, rules))
+        return math.prod(sizes[1:]) * math.ceil(sizes[0] / num_parts) * BYTES[self.dtype]
+
+    def num_copies(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> int:
+        """Returns how many copies a device has."""
+        if self.for_axis and mesh.size([self.for_axis]) == 1:
+            return 0
+        batch, second, *_ = self._part_shape(mesh, rules)
+        is_twice = self.is_squeezed and (second == 1 or math.ceil(batch / num_parts) == 1)
+        return self.copies * (2 if is_twice else 1)
+
+    def _part_shape(self, mesh: Topology, rules: Rules) -> Iterator[int]:
+        used: set[str] = set()
+        for size, name in zip(self.shape, self.axes, strict=True):
+            axes = set(rules.activations.get(name, ())) - used if name else set[str]()
+            used |= axes
+            yield math.ceil(size / mesh.size(axes))
+
+
+def residuals(
+    layer: Layer, shape: Sequence[int], calls: Record, num_slots: int | None
+) -> list[Residual]:
+    """Returns the residuals of a layer, without those of layers inside.
+
+    Args:
+        layer: any layer.
+        shape: of its input, or of that of the nearest layer around it that counts its operations.
+        calls: the shape that each layer gets.
+        num_slots: of the layer of experts around it; None without one.
+    """
+    match layer:
+        case Norm() if len(shape) in (2, 3):
+            size = (*shape[:2], layer.p.dim)
+            # products read all features of its result
+            return [Residual(2, size, (*_SEQUENCE, "embed")), Residual(1, size, (*_SEQUENCE, None))]
+        case FeedForward():
+            return [_of_network(layer, shape, num_slots)]
+        case DotProductAttention() if len(shape) == 3:
+            return list(_of_attention(layer, shape))
+        case ImageAttention():
+            return list(_of_image_attention(layer, shape))
+        case MoE():
+            return list(_of_experts(layer, shape))
+        case ConvNorm() | ConvNorm3D():
+            activation = layer.p.activation if isinstance(layer, ConvNorm) else "relu"
+            copies = 2 if activation == "identity" else 2 + ACTIVATION_RESIDUALS[activation]
+            return [_image(copies, layer.output_shape(shape))]
+        case DepthwiseConv2D():  # which adds products of its channels at each place of the window
+            return [_image(math.prod(layer.p.kernel), layer.output_shape(shape))]
+        case SqueezeExcite():
+            return [_image(1, shape)]
+        case ResNetBlock():
+            return [_image(1, layer.output_shape(shape))]
+        case UNet3D():  # what is joined before the first convolution of each level
+            return [_image(1, calls[one].shape) for one in layer.up[::2]]
+        case Embedding() if len(shape) in (2, 3):
+            return [Residual(2, (*shape[:2], layer.p.dim), (*_SEQUENCE, "embed"))]
+        case _:
+            return []
+
+
+def logits_residual(shape: Sequence[int], num_classes: int) -> Residual:
+    """Returns the logits of a loss, and their softmax: of all positions, which a loss shifts."""
+    names = (None,) * (len(shape) - 2)
+    return Residual(2, (*shape[:-1], num_classes), ("batch", *names, "vocab"))
+
+
+def _of_network(layer: FeedForward, shape: Sequence[int], num_slots: int | None) -> Residual:
+    width = next(s.shape[-1] for s in layer.declarations() if s.axes[-1:] == ("mlp",))
+    copies = ACTIVATION_RESIDUALS[layer.p.activation] + 2 * layer.p.gated
+    if num_slots is not None:
+        return Residual(copies, (num_slots, width), ("batch", "mlp"))
+    dims = shape[1:-1]
+    names = ("length",) if len(dims) == 1 else (None,) * len(dims)
+    return Residual(copies, (shape[0], *dims, width), ("batch", *names, "mlp"))
+
+
+def _of_attention(layer: DotProductAttention, shape: Sequence[int]) -> Iterator[Residual]:
+    """Yields scaled queries and averages, which two layouts hold; keys, values; their weights.
+
+    Every device has keys and values of all positions.
+    """
+    batch, length, _ = shape
+    ends = ("embed", "head_dim")
+    (query, key) = [s for s in layer.declarations() if s.axes[::2] == ends][:2]
+    names = (*_SEQUENCE, "heads", None)
+    yield Residual(3, (batch, length, *query.shape[1:]), names)
+    yield Residual(2, (batch, length, *key.shape[1:]), ("batch", None, key.axes[1], None))
+    if not layer.is_blockwise(length, length):
+        weights = (batch, query.shape[1], length, length)
+        yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
+
+
+def _of_image_attention(layer: ImageAttention, shape: Sequence[int]) -> Iterator[Residual]:
+    """Yields what attention keeps of places; queries twice more, for rows and for columns."""
+    heads, places = layer.p.num_heads, math.prod(layer.p.image)
+    names = ("batch", "length", "heads", None)
+    yield Residual(6, (shape[0], places, heads, layer.p.output_dim // heads), names)
+    weights = (shape[0], heads, places, places)
+    yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
+
+
+def _of_experts(layer: MoE, shape: Sequence[int]) -> Iterator[Residual]:
+    """Yields inputs and results of experts, and one-hot tensors that send tokens to them."""
+    slots = layer.num_slots(shape)
+    yield Residual(2, (slots, shape[-1]), ("batch", "embed"))
+    group = layer.p.group_size or shape[1]
+    yield Residual(2, (slots, group), ("batch", None), for_axis="expert")
+
+
+def _image(copies: int, shape: Sequence[int]) -> Residual:
+    return Residual(copies, tuple(shape), ("batch", *_SPACE[len(shape)], None))

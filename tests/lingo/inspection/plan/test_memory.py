@@ -1,0 +1,62 @@
+"""The memory of a step beside its state."""
+
+from __future__ import annotations
+
+import pytest
+
+from lingo.inspection.plan.memory import Loop, ResidualBytes, working_bytes
+
+FOUND = ResidualBytes(
+    of_stack=80, of_others=20, largest=10, largest_of_stack=10, logits=5, sums=((50, 0.9), (100, 0))
+)
+NO_LOOP = Loop(0, 0, 0, 0, is_recomputed=False, is_pipeline=False)
+
+
+def total(
+    loop: Loop = NO_LOOP,
+    *,
+    gradients: float = 4,
+    new_state: float = 12,
+    is_accumulated: bool = False,
+) -> float:
+    """Returns the bytes of a step beside its state, gradients included."""
+    sizes = working_bytes(
+        FOUND,
+        loop,
+        gradients=gradients,
+        new_state=new_state,
+        gathered=0,
+        is_accumulated=is_accumulated,
+    )
+    assert sizes["reused"] <= 0
+    return gradients + sum(sizes.values())
+
+
+def test_a_small_state_comes_where_activations_were() -> None:
+    assert total() == 100 + 10
+
+
+def test_a_large_state_waits_beside_what_is_left_of_the_activations() -> None:
+    assert total(gradients=100, new_state=300) == 50 + 0.9 * 300
+    assert total(gradients=500, new_state=1000) == 1000
+
+
+def test_accumulation_carries_gradients() -> None:
+    assert total(is_accumulated=True) == total() + 4
+
+
+def test_a_loop_keeps_the_weights_that_it_read() -> None:
+    loop = Loop(4, 2, 1, 0.25, is_recomputed=False, is_pipeline=False)
+    assert total(loop) == 80 + 4 * 2 + max(20 + 10, 2 * 10 + 5 + 4)
+
+
+def test_rematerialization_keeps_inputs_and_one_layer() -> None:
+    loop = Loop(4, 2, 1, 0.25, is_recomputed=True, is_pipeline=False)
+    assert total(loop) == pytest.approx(4 * (1 + 2) + 80 / 4 + 2 * 10 + 5 + 4)
+
+
+def test_a_turn_of_a_pipeline_keeps_its_input_twice_its_result_and_the_weights_it_read() -> None:
+    loop = Loop(11, 2, 1, 0.5, is_recomputed=True, is_pipeline=True)
+    kept = 11 * (3 * 1 + 2)
+    backward = kept + 0.5 * 80 + 2 * 10 + 5 + 4 + 11 * 1  # one turn again; gradients of the inputs
+    assert total(loop) == max(kept + 20 + 10, backward)

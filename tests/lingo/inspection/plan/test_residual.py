@@ -1,0 +1,82 @@
+"""What gradients need of layers."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from lingo.config import registry
+from lingo.contract import build_experiment
+from lingo.inspection.plan.residual import Residual
+from lingo.inspection.plan.workload import workload
+from lingo.mesh.rules import RECIPES
+from lingo.mesh.topology import topology
+
+
+def residuals(experiment: str, *overrides: str) -> dict[tuple[int, ...], int]:
+    """Returns the number of tensors of each shape in all layers."""
+    found: dict[tuple[int, ...], int] = {}
+    for one, number in workload(
+        build_experiment(registry.get(experiment, overrides))
+    ).residuals.items():
+        shape = one.residual.shape
+        found[shape] = found.get(shape, 0) + number * one.residual.copies
+    return found
+
+
+@pytest.mark.parametrize(
+    ("activation", "gated", "copies"),
+    [("relu", False, 1), ("relu", True, 3), ("silu", True, 4), ("gelu_tanh", True, 5)],
+)
+def test_a_network_keeps_what_its_activation_function_needs(
+    activation: str, gated: bool, copies: int
+) -> None:
+    fields = f"FeedForward.activation={activation}", f"FeedForward.gated={gated}"
+    assert residuals("lm.source.tiny", *fields)[4, 256, 344] == 4 * copies
+
+
+def test_attention_keeps_its_weights_unless_it_computes_by_blocks() -> None:
+    weights = (4, 4, 256, 256)
+    assert residuals("lm.source.tiny")[weights] == 4
+    assert weights not in residuals("lm.source.tiny", "Attention.blockwise=True")
+
+
+def test_a_convolution_keeps_its_result_the_deviation_and_the_activation() -> None:
+    found = residuals("image.unet.blobs")
+    assert found[8, 16, 16, 16, 8] == 3
+    assert found[8, 16, 16, 16, 16] == 3 * 3  # one unit down, two up
+    assert found[8, 16, 16, 16, 48] == 1  # joined with what comes from below
+
+
+def test_the_order_has_the_share_of_weights_before_each_layer() -> None:
+    shares = [
+        share for _, share in workload(build_experiment(registry.get("lm.source.tiny"))).order
+    ]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert 0.9 < shares[-1] <= 1
+
+
+def test_a_device_has_its_part_of_a_residual() -> None:
+    one = Residual(2, (16, 4, 10, 10), ("batch", "heads", "length", None), is_squeezed=True)
+    mesh, rules = topology({"data": 4, "model": 2}), RECIPES["1d"]
+    assert one.part_bytes(mesh, rules) == 4 * 4 * 2 * 10 * 10
+    assert one.part_bytes(mesh, rules, num_parts=4) == 4 * 1 * 2 * 10 * 10
+
+
+def test_weights_of_one_example_or_one_head_are_kept_in_two_shapes() -> None:
+    one = Residual(1, (16, 4, 10, 10), ("batch", "heads", "length", None), is_squeezed=True)
+
+    def copies(num_parts: int = 1, **sizes: int) -> int:
+        return one.num_copies(topology(cast("dict", sizes)), RECIPES["1d"], num_parts)
+
+    assert copies(data=4) == 1
+    assert copies(data=4, model=4) == 2
+    assert copies(data=16) == copies(4, data=4) == 2
+
+
+def test_tokens_are_sent_by_one_hot_tensors_only_between_devices() -> None:
+    one = Residual(2, (640, 256), ("batch", None), for_axis="expert")
+    assert one.num_copies(topology({"data": 8}), RECIPES["1d"]) == 0
+    assert one.num_copies(topology({"expert": 8}), RECIPES["1d"]) == 2
