@@ -3,10 +3,12 @@
     lingo plan --exp=lm.lingvo_dense.dense_128b --devices=512 --hardware=tpu_v3 --batch=128
     lingo plan --exp=lm.source.base --devices=8 --hardware=h100 --plot=plan.png
     lingo plan --exp=lm.lingvo_dense.dense_128b --hardware=tpu_v3      as it is registered
+    lingo plan --allreduce=row_pairs --mesh=16x32 --holes=2x2@4,6
 
 With --devices it tries the ways to run the experiment on so many devices: every mesh, with what
 saves memory. It prints the fastest that fit, why the others lose, and the flags of the first.
 Without, it predicts the experiment's own runtime. Nothing is compiled, and no device is needed.
+With --allreduce it plans that alone, on chips of which some may have failed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags
+from lingo.cli import allreduce, command, experiment_flags
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.config.overrides.apply import apply
@@ -65,11 +67,16 @@ def define(values: flags.FlagValues) -> None:
     command.string("calibrate", "Measure --devices of this machine, into this .json file.", values)
     command.string("plot", "Draw the ways: FILE.png, FILE.svg or FILE.pdf.", values)
     command.choice("format", ("text", "json"), "How to print it.", values)
+    allreduce.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the plan; returns 1 if nothing fits."""
     del word
+    if allreduce.is_asked(values):
+        if values.plot:
+            _check_file("plot", values.plot, (".png", ".svg", ".pdf"))
+        return allreduce.print_allreduce(values)
     if values.calibrate is not None:
         return _calibrate(values)
     if values.hardware is None:

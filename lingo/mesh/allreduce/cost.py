@@ -1,8 +1,8 @@
 """What a plan costs: steps, bytes, load of links, and seconds by the alpha-beta model.
 
 A step takes the longest latency of its messages, and the time of the link that carries the most
-bytes. Steps follow one another. So this is a prediction: it has no start of messages, no overlap and
-no traffic of others.
+bytes. Steps follow one another. So this is a prediction: it has no start of messages, no overlap
+and no traffic of others.
 """
 
 from __future__ import annotations

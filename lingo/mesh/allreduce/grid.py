@@ -186,31 +186,36 @@ def grid(
     latency: float = 1e-6,
     bandwidth: float = 70e9,
 ) -> Grid:
-    """Returns a grid whose axes are alike.
+    """Returns a grid whose axes are alike; arguments and errors are those of `make_grid`."""
+    return make_grid([Axis(size, kind, latency, bandwidth) for size in shape], holes)
+
+
+def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
+    """Returns a grid.
 
     `holes` are rectangles of failed chips, "2x2@4,6": their sizes, and their first position. Raises
     ParamError for a size below 1, too many chips, a hole that is not inside, or holes that leave no
     chip or split the others.
     """
-    if not shape or min(shape) < 1:
-        raise ParamError(f"a mesh has one size of 1 or more for each axis, and not {shape}")
-    if math.prod(shape) > MAX_CHIPS:
+    whole = Grid(tuple(axes))
+    if not axes or min(whole.shape) < 1:
+        raise ParamError(f"a mesh has a size of 1 or more for each axis, and not {whole.shape}")
+    if whole.size > MAX_CHIPS:
         raise ParamError(
-            f"a mesh of {math.prod(shape):,} chips: all-reduce is planned for {MAX_CHIPS:,} at most"
+            f"a mesh of {whole.size:,} chips: all-reduce is planned for {MAX_CHIPS:,} at most"
         )
-    whole = Grid(tuple(Axis(size, kind, latency, bandwidth) for size in shape))
-    failed = frozenset(chip for hole in holes for chip in _chips(whole, hole))
-    found = whole._replace(failed=failed)
-    if len(failed) == found.size:
+    found = whole._replace(failed=frozenset(chip for hole in holes for chip in _chips(whole, hole)))
+    num_healthy = found.size - len(found.failed)
+    if not num_healthy:
         raise ParamError(f"the holes {', '.join(holes)} leave no chip of {whole}")
-    if failed and kind != "switch":
+    if found.failed and all(axis.kind != "switch" for axis in axes):
         first = int(found.healthy[0])
         num_reached = len(found.distances([first]))
-        if num_reached < found.size - len(failed):
+        if num_reached < num_healthy:
             raise ParamError(
-                f"the holes {', '.join(holes)} split {whole}: links lead from the chip"
-                f" {found.position(first)} to {num_reached - 1:,} of"
-                f" {found.size - len(failed) - 1:,} others, so no sum of all can be computed"
+                f"the holes {', '.join(holes)} split a {whole}: links lead from the chip"
+                f" {found.position(first)} to {num_reached - 1:,} of {num_healthy - 1:,} others,"
+                " so no sum of all can be computed"
             )
     return found
 

@@ -6,10 +6,10 @@ Chips are first put on many small cycles; then cycles that are side by side beco
               ->  |   |      replaced by a-c and b-d
     c - d         c   d
 
-Boards of 2 x 2 are such cycles; if the healthy chips are whole boards, joined ones always end as one
-ring, along a spanning tree of the boards. For other holes the cycles are those of a maximum matching
-in which every chip has two neighbours, and if joining gets stuck, random squares are turned and it is
-tried again. Without such a matching there is no ring.
+Boards of 2 x 2 are such cycles; if the healthy chips are whole boards, joined ones always end as
+one ring, along a spanning tree of the boards. For other holes the cycles are those of a maximum
+matching in which every chip has two neighbours. If joining gets stuck, it is tried again after
+random turns of squares, and from other matchings. Without such a matching there is no ring.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lingo.mesh.allreduce.grid import Grid
 Cover = dict[int, list[int]]
 """The two neighbours of each chip on its cycle; twice the same on a cycle of two."""
 
-MAX_TURNS = 1_000
-"""How many squares are turned at random before a search ends without a ring."""
+MAX_STARTS, MAX_TURNS = 20, 50
+"""How many matchings, and turns of random squares after each, a search tries to find a ring."""
 
 
 def find_cycle(grid: Grid) -> list[int]:
@@ -36,21 +36,23 @@ def find_cycle(grid: Grid) -> list[int]:
     """
     chips = grid.healthy.tolist()
     if any(axis.kind == "switch" for axis in grid.axes):
-        raise ParamError(f"ring goes by links between neighbours, and {grid} has a switch: multiring")
+        raise ParamError(
+            f"ring goes by links between neighbours, and {grid} has a switch: multiring"
+        )
     if len(chips) <= 2:
         return chips
     squares = list(grid.squares())
     for cover in _board_covers(grid):
-        if (cycle := _join(cover, squares)) is not None:
+        if cycle := _join(cover, squares):
             return cycle
-    cover = _matching_cover(grid)
-    if (cycle := _join(cover, squares)) is not None:
-        return cycle
     rng = random.Random(0)
-    for _ in range(MAX_TURNS if squares else 0):
-        a, b, c, d = rng.choice(squares)
-        if _turn(cover, a, b, c, d) or _turn(cover, a, c, b, d):
-            if (cycle := _join(cover, squares)) is not None:
+    for start in range(MAX_STARTS):
+        cover = _matching_cover(grid, rng if start else None)
+        if cycle := _join(cover, squares):
+            return cycle
+        for a, b, c, d in rng.choices(squares, k=MAX_TURNS) if squares else ():
+            is_turned = _turn(cover, a, b, c, d) or _turn(cover, a, c, b, d)
+            if is_turned and (cycle := _join(cover, squares)):
                 return cycle
     raise ParamError(
         f"no ring of single hops was found through the {len(chips):,} chips of {grid}; there may be"
@@ -72,14 +74,18 @@ def _board_covers(grid: Grid) -> Iterator[Cover]:
             yield cover
 
 
-def _matching_cover(grid: Grid) -> Cover:
-    """Returns a cover by any cycles, from augmenting paths; raises ParamError if there is none.
+def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
+    """Returns a cover by any cycles, a random one if asked; raises ParamError if there is none.
 
     If hops lead from even positions to odd ones alone, each even chip is matched with two odd ones.
     Else each chip is matched with the one after it, and two may follow each other.
     """
     chips = grid.healthy.tolist()
     near = {chip: [other for other, _ in grid.neighbors(chip)] for chip in chips}
+    if rng is not None:
+        rng.shuffle(chips)
+        for others in near.values():
+            rng.shuffle(others)
     ends = [chip for chip in chips if len(near[chip]) < 2]
     if ends:
         raise ParamError(
@@ -113,7 +119,9 @@ def _match(left: list[int], near: Cover, degree: int) -> Cover | None:
     partners: Cover = {chip: [] for chip in left}
     users: Cover = {chip: [] for others in near.values() for chip in others}
     for start in left * degree:
-        released: dict[int, int | None] = {start: None}  # chip on the left -> its partner to give up
+        released: dict[int, int | None] = {
+            start: None
+        }  # chip on the left -> its partner to give up
         taken: dict[int, int] = {}  # chip on the right -> chip on the left that takes it
         waiting, end = deque([start]), None
         while waiting and end is None:

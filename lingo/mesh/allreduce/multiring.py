@@ -1,8 +1,8 @@
 """An axis after the other: each ring reduces the shard that the rings before have left.
 
-PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips reduce-scatter
-along the first, then a d_1-th of the payload along the second, and so on; all rings of a dim run at
-once, on shards of their own. The gather is the mirror. n bytes take
+PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips
+reduce-scatter along the first, then a d_1-th of the payload along the second, and so on; all rings
+of a dim run at once, on shards of their own. The gather is the mirror. n bytes take
 
     sum_i 2 (d_i - 1) latency_i + 2 (d_i - 1) / d_i * n / (d_1 ... d_(i-1)) / bandwidth_i
 

@@ -28,3 +28,14 @@ def make_plan(name: str, grid: Grid) -> Plan:
             f"all-reduce: {name!r} is none of {', '.join(PLANNERS)}.{suggest(name, PLANNERS)}"
         )
     return PLANNERS[name](grid)
+
+
+def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
+    """Returns the plans of all planners, and why the others have none, by name."""
+    plans, refusals = [], {}
+    for name in PLANNERS:
+        try:
+            plans.append(make_plan(name, grid))
+        except ParamError as error:
+            refusals[name] = str(error)
+    return plans, refusals

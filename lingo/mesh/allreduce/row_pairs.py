@@ -8,7 +8,7 @@ cost d steps and no more. Then chips at the same place of all pairs are a ring, 
 go around holes where they must.
 
 C columns, k pairs, p = 2 C chips of a pair, D hops of the farthest chip that forwards:
-2 (D + p - 1 + k - 1) steps. Where rows give fewer pairs than columns, pairs are of columns.
+2 (D + p - 1 + k - 1) steps. Where pairs of columns have more chips, these are taken.
 """
 
 from __future__ import annotations
