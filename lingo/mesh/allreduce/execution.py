@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lingo.mesh.allreduce.plan import Plan, Step
+from lingo.mesh.allreduce.plan import Plan, Step, Transfers
 
 Payload = Literal["exact", "bfloat16"]
 Array = NDArray[Any]
@@ -58,7 +58,7 @@ def execute(
 def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array]) -> None:
     """Changes the state [P, C, length] by steps: all messages of a step are sent, then received."""
     for step in steps:
-        sent = []
+        sent: list[tuple[Transfers, Array, Array]] = []
         for one in step:
             chunks = one.first[:, None] + np.arange(one.count)
             sent.append((one, chunks, convert(state[one.source[:, None], chunks])))

@@ -82,7 +82,8 @@ def factors(axis: Axis) -> list[int]:
     """Returns the sizes of the rings of an axis: the primes of a switch, else its size."""
     if axis.kind != "switch":
         return [axis.size]
-    found, left = [], axis.size
+    found: list[int] = []
+    left = axis.size
     for prime in range(2, math.isqrt(axis.size) + 1):
         while left % prime == 0:
             found.append(prime)

@@ -32,7 +32,8 @@ def make_plan(name: str, grid: Grid) -> Plan:
 
 def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
     """Returns the plans of all planners, and why the others have none, by name."""
-    plans, refusals = [], {}
+    plans: list[Plan] = []
+    refusals: dict[str, str] = {}
     for name in PLANNERS:
         try:
             plans.append(make_plan(name, grid))

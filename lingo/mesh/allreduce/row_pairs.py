@@ -38,7 +38,7 @@ def row_pairs(grid: Grid) -> Plan:
     num_pairs, p = pairs.shape
     forwarders = _Forwarders(grid, pairs)
     pieces = np.tile(np.arange(p) * num_pairs, (num_pairs, 1))
-    waits = [() for _ in range(forwarders.depth)]
+    waits: list[Step] = [() for _ in range(forwarders.depth)]
     along_pairs = merge_steps(
         [*waits, *ring_steps(pairs, pieces, num_pairs)], forwarders.steps(num_pairs)
     )
@@ -49,7 +49,8 @@ def row_pairs(grid: Grid) -> Plan:
 
 def _whole_pairs(grid: Grid, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the rings of pairs of adjacent whole rows of ids [R, C], from the top: [k, 2 C]."""
-    found, row = [], 0
+    found: list[NDArray[np.int64]] = []
+    row = 0
     is_whole = [grid.failed.isdisjoint(one) for one in ids.tolist()]
     while row + 1 < len(ids):
         if is_whole[row] and is_whole[row + 1]:
@@ -88,12 +89,12 @@ class _Forwarders:
         The ring begins at the step `depth`, and sends at step t of it the piece i - 1 - t of its
         chip i (`plan.ring_steps`); a chip that is d hops away sends it d steps before.
         """
-        arrays = []
+        arrays: list[tuple[NDArray[np.int64], ...]] = []
         for layer in self._layers:
             source, target = np.array(layer).T
             arrays.append((source, target, np.array([self._root[chip] for chip, _ in layer])))
         for step in range(self.depth + self._p - 1 if arrays else 0):
-            sent = []
+            sent: list[Transfers] = []
             for distance, (source, target, root) in enumerate(arrays, start=1):
                 t = step - self.depth + distance
                 if 0 <= t < self._p:

@@ -8,10 +8,12 @@ parts; they share links for some steps where sides differ.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.grid import Grid
 from lingo.mesh.allreduce.multiring import Walk, check_whole, scatter_along
-from lingo.mesh.allreduce.plan import Plan, merge_steps, ring_order
+from lingo.mesh.allreduce.plan import Plan, Step, merge_steps, ring_order
 
 
 def torus2d(grid: Grid) -> Plan:
@@ -28,9 +30,9 @@ def _plan(name: str, grid: Grid, num_axes: int) -> Plan:
     if len(grid.axes) != num_axes:
         raise ParamError(f"{name} needs {num_axes} axes, and {grid} is given")
     check_whole(grid, name)
-    parts = []
+    parts: list[Iterator[Step]] = []
     for part in range(num_axes):
-        walks = []
+        walks: list[Walk] = []
         for i in range(num_axes):
             dim = (part + i) % num_axes
             order = ring_order(grid.shape[dim], is_closed=grid.axes[dim].kind != "line")
