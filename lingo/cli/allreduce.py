@@ -74,7 +74,7 @@ def print_allreduce(values: flags.FlagValues) -> int:
         results.append(_Result(plan, cost))
     results.sort(key=lambda one: one.cost.seconds)
     if values.plot:
-        picture.write(*results[0], Path(values.plot))
+        picture.write(results[0].plan, results[0].cost, Path(values.plot))
     if values.format == "json":
         print(json.dumps(_as_json(grid, results, refusals)))
     else:

@@ -52,7 +52,7 @@ def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
     steps = list(plan.steps())  # keeps the arrays by whose identity a step is known
     routes = _Routes(plan.grid)
     for step in steps:
-        key = tuple((id(one.source), id(one.target), one.count) for one in step)
+        key = tuple((id(one.source), id(one.target), one.num_chunks) for one in step)
         if key not in known:
             known[key] = _step_cost(step, routes, length * element_bytes)
         times[key] += 1
@@ -93,7 +93,7 @@ def _step_cost(step: Step, routes: _Routes, chunk_bytes: int) -> _StepCost:
     sent, link_bytes = np.zeros(grid.size), np.zeros(grid.num_links)
     messages, latency = np.zeros(grid.num_links, int), 0.0
     for one in step:
-        size = one.count * chunk_bytes
+        size = one.num_chunks * chunk_bytes
         np.add.at(sent, one.source, size)
         pairs = zip(one.source.tolist(), one.target.tolist(), strict=True)
         found = [routes.find(source, target) for source, target in pairs]

@@ -47,7 +47,7 @@ def execute(
     convert = round_to_bfloat16 if payload == "bfloat16" else _identity
     _run(state, plan.reduce, convert)
     if update is not None:
-        elements = np.arange(plan.num_chunks * length).reshape(plan.num_chunks, length)
+        elements: Array = np.arange(plan.num_chunks * length).reshape(-1, length)
         for chip, chunks in owned_chunks(plan).items():
             new = update(state[chip, chunks].ravel(), elements[chunks].ravel())
             state[chip, chunks] = new.reshape(-1, length)
@@ -60,7 +60,7 @@ def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array])
     for step in steps:
         sent: list[tuple[Transfers, Array, Array]] = []
         for one in step:
-            chunks = one.first[:, None] + np.arange(one.count)
+            chunks = one.first[:, None] + np.arange(one.num_chunks)
             sent.append((one, chunks, convert(state[one.source[:, None], chunks])))
         for one, chunks, message in sent:
             place = one.target[:, None], chunks
@@ -78,7 +78,7 @@ def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
     owner = np.full(plan.num_chunks, -1)
     for step in plan.reduce:  # who receives a chunk last has it
         for one in step:
-            for i in range(one.count):
+            for i in range(one.num_chunks):
                 owner[one.first + i] = one.target
     owner[owner < 0] = plan.grid.healthy[0]  # a plan without steps, of one chip
     return {chip: np.flatnonzero(owner == chip) for chip in np.unique(owner).tolist()}

@@ -152,7 +152,8 @@ class Grid(NamedTuple):
                 f"no links lead from the chip {self.position(source)} to {self.position(target)}"
                 f" around the holes of {self}"
             )
-        links, latency = [], 0.0
+        links: list[int] = []
+        latency = 0.0
         while source != target:
             source, link = min(self.neighbors(source), key=lambda one: hops[one[0]])
             links.append(link)
@@ -173,7 +174,7 @@ class Grid(NamedTuple):
 
     def __str__(self) -> str:
         kinds = {axis.kind for axis in self.axes}
-        name = {("ring",): "torus", ("line",): "mesh"}.get(tuple(kinds), "network")
+        name = "torus" if kinds == {"ring"} else "mesh" if kinds == {"line"} else "network"
         shape = " x ".join(map(str, self.shape))
         return f"{shape} {name}" + (f" without {len(self.failed)} chips" if self.failed else "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,8 +36,8 @@ def write(plan: Plan, cost: Cost, path: Path) -> None:
 
     lines, loads = _lines(grid, cost)
     rows, columns = (1, *grid.shape)[-2:]
-    figure = Figure(figsize=(3 + 0.3 * columns, 1.7 + 0.3 * rows), layout="constrained")
-    axes = figure.subplots()
+    figure: Any = Figure(figsize=(3 + 0.3 * columns, 1.7 + 0.3 * rows), layout="constrained")
+    axes: Any = figure.subplots()
     drawn = LineCollection(lines, cmap="viridis_r", linewidths=2, zorder=1)
     drawn.set_array(loads / 1e6)
     axes.add_collection(drawn)
