@@ -47,7 +47,7 @@ def execute(
     convert = round_to_bfloat16 if payload == "bfloat16" else _identity
     _run(state, plan.reduce, convert)
     if update is not None:
-        elements: Array = np.arange(plan.num_chunks * length).reshape(-1, length)
+        elements = np.arange(plan.num_chunks * length, dtype=np.int64).reshape(-1, length)
         for chip, chunks in owned_chunks(plan).items():
             new = update(state[chip, chunks].ravel(), elements[chunks].ravel())
             state[chip, chunks] = new.reshape(-1, length)

@@ -46,7 +46,7 @@ def scatter_along(ids: NDArray[np.int64], walks: Sequence[Walk], base: int) -> I
         size = ids.shape[dim]
         count //= size
         rings = np.moveaxis(ids, dim, -1).reshape(-1, size)[:, order]
-        first: NDArray[np.int64] = start[rings] + count * np.arange(size)
+        first = start[rings] + count * np.arange(size, dtype=np.int64)
         yield from ring_steps(rings, first, count)
         start[rings] = first
 

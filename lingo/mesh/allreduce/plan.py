@@ -16,7 +16,7 @@ from lingo.mesh.allreduce.grid import Grid
 
 
 class Transfers(NamedTuple):
-    """Messages of one step with equally many chunks: `num_chunks` from `first` on, added or copied."""
+    """Messages of one step with `num_chunks` chunks each, from `first` on, added or copied."""
 
     source: NDArray[np.int64]  # [M] ids of the chips that send
     target: NDArray[np.int64]  # [M] ids of those that receive
@@ -81,7 +81,7 @@ def ring_steps(
     _, p = rings.shape
     source, target = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
     for step in range(p - 1):
-        pieces: NDArray[np.int64] = (np.arange(p) - 1 - step) % p
+        pieces = (np.arange(p, dtype=np.int64) - 1 - step) % p
         yield (Transfers(source, target, first[:, pieces].ravel(), count),)
 
 

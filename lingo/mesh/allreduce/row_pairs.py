@@ -37,14 +37,16 @@ def row_pairs(grid: Grid) -> Plan:
         )
     num_pairs, p = pairs.shape
     forwarders = _Forwarders(grid, pairs)
-    firsts: NDArray[np.int64] = np.arange(p) * num_pairs
+    firsts = np.arange(p, dtype=np.int64) * num_pairs
     pieces = np.tile(firsts, (num_pairs, 1))
     waits: list[Step] = [() for _ in range(forwarders.depth)]
     along_pairs = merge_steps(
         [*waits, *ring_steps(pairs, pieces, num_pairs)], forwarders.steps(num_pairs)
     )
     order = ring_order(num_pairs, is_closed=grid.axes[axis].is_closed)
-    across = ring_steps(pairs.T[:, order], firsts[:, None] + np.arange(num_pairs), 1)
+    across = ring_steps(
+        pairs.T[:, order], firsts[:, None] + np.arange(num_pairs, dtype=np.int64), 1
+    )
     return Plan("row_pairs", grid, p * num_pairs, (*along_pairs, *across))
 
 
