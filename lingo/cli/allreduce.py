@@ -122,7 +122,7 @@ def _axes(hardware: Hardware, sizes: Sequence[int], links: str) -> list[Axis]:
 
 def _text(grid: Grid, payload: str, results: Sequence[_Result], refusals: dict[str, str]) -> str:
     """Returns the table of plans, and why other planners refuse."""
-    num = grid.size - len(grid.failed)
+    num = grid.size - len(grid.holes)
     lines = [
         f"all-reduce of {payload} on {num:,} chips, {grid}",
         "Simulated: every chip ends with the sum of all; times are predictions of alpha-beta.",
@@ -149,7 +149,7 @@ def _as_json(grid: Grid, results: Sequence[_Result], refusals: dict[str, str]) -
     return {
         "is_prediction": True,
         "mesh": grid.shape,
-        "chips": grid.size - len(grid.failed),
+        "chips": grid.size - len(grid.holes),
         "plans": plans,
         "refusals": refusals,
     }

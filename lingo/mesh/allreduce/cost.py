@@ -36,7 +36,7 @@ class Cost(NamedTuple):
 
 
 class _StepCost(NamedTuple):
-    sent: NDArray[np.float64]  # [P] bytes that each chip sends
+    sent_bytes: NDArray[np.float64]  # [P] bytes that each chip sends
     link_bytes: NDArray[np.float64]
     congestion: int
     seconds: float
@@ -58,7 +58,7 @@ def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
         times[key] += 1
     sent, link_bytes = np.zeros(plan.grid.size), np.zeros(plan.grid.num_links)
     for key, number in times.items():
-        sent += number * known[key].sent
+        sent += number * known[key].sent_bytes
         link_bytes += number * known[key].link_bytes
     return Cost(
         steps=len(steps),

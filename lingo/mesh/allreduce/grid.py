@@ -53,7 +53,7 @@ class Grid(NamedTuple):
     """Chips in a box, without those that failed."""
 
     axes: tuple[Axis, ...]
-    failed: frozenset[int] = frozenset()
+    holes: frozenset[int] = frozenset()  # ids of the chips that failed
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class Grid(NamedTuple):
     @property
     def healthy(self) -> NDArray[np.int64]:
         """Ids of the chips that did not fail, ascending: int64 [N]."""
-        return np.array([i for i in range(self.size) if i not in self.failed], np.int64)
+        return np.array([i for i in range(self.size) if i not in self.holes], np.int64)
 
     def ids(self) -> NDArray[np.int64]:
         """Returns the id at each position: int64 [*shape]."""
@@ -93,7 +93,7 @@ class Grid(NamedTuple):
             if one.kind != "switch":
                 for direction in (1, -1):
                     other = self.neighbor(chip, axis, direction)
-                    if other is not None and other not in self.failed:
+                    if other is not None and other not in self.holes:
                         yield other, self._link(chip, axis, direction)
 
     def squares(self) -> Iterator[tuple[int, int, int, int]]:
@@ -103,7 +103,7 @@ class Grid(NamedTuple):
                 b, c = self.neighbor(a, i, 1), self.neighbor(a, j, 1)
                 if b is not None and c is not None:
                     d = self.neighbor(c, i, 1)
-                    if d is not None and self.failed.isdisjoint((b, c, d)):
+                    if d is not None and self.holes.isdisjoint((b, c, d)):
                         yield a, b, c, d
 
     def distances(self, sources: Sequence[int]) -> dict[int, int]:
@@ -136,7 +136,7 @@ class Grid(NamedTuple):
             chips, direction = [source], int(math.copysign(1, hops))
             for _ in range(abs(hops)):
                 following = self.neighbor(chips[-1], axis, direction)
-                if following is None or following in self.failed:
+                if following is None or following in self.holes:
                     break
                 chips.append(following)
             else:
@@ -176,7 +176,7 @@ class Grid(NamedTuple):
         kinds = {axis.kind for axis in self.axes}
         name = "torus" if kinds == {"ring"} else "mesh" if kinds == {"line"} else "network"
         shape = " x ".join(map(str, self.shape))
-        return f"{shape} {name}" + (f" without {len(self.failed)} chips" if self.failed else "")
+        return f"{shape} {name}" + (f" without {len(self.holes)} chips" if self.holes else "")
 
 
 def grid(
@@ -205,11 +205,11 @@ def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
         raise ParamError(
             f"a mesh of {whole.size:,} chips: all-reduce is planned for {MAX_CHIPS:,} at most"
         )
-    found = whole._replace(failed=frozenset(chip for hole in holes for chip in _chips(whole, hole)))
-    num_healthy = found.size - len(found.failed)
+    found = whole._replace(holes=frozenset(chip for hole in holes for chip in _chips(whole, hole)))
+    num_healthy = found.size - len(found.holes)
     if not num_healthy:
         raise ParamError(f"the holes {', '.join(holes)} leave no chip of {whole}")
-    if found.failed and all(axis.kind != "switch" for axis in axes):
+    if found.holes and all(axis.kind != "switch" for axis in axes):
         first = int(found.healthy[0])
         num_reached = len(found.distances([first]))
         if num_reached < num_healthy:

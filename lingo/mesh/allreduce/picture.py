@@ -41,7 +41,7 @@ def write(plan: Plan, cost: Cost, path: Path) -> None:
     drawn = LineCollection(lines, cmap="viridis_r", linewidths=2, zorder=1)
     drawn.set_array(loads / 1e6)
     axes.add_collection(drawn)
-    for chips, style in ((grid.healthy, "ks"), (np.array(sorted(grid.failed), int), "rx")):
+    for chips, style in ((grid.healthy, "ks"), (np.array(sorted(grid.holes), int), "rx")):
         points = np.array([_point(grid, chip) for chip in chips.tolist()]).reshape(-1, 2)
         axes.plot(points[:, 0], points[:, 1], style, markersize=4, zorder=2)
     axes.set(xlim=(-1, columns), ylim=(rows, -1), aspect="equal", xlabel="column", ylabel="row")

@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
     @property
     def num_healthy(self) -> int:
-        return self.grid.size - len(self.grid.failed)
+        return self.grid.size - len(self.grid.holes)
 
 
 def merge_steps(*streams: Iterable[Step]) -> tuple[Step, ...]:

@@ -54,7 +54,7 @@ def _whole_pairs(grid: Grid, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the rings of pairs of adjacent whole rows of ids [R, C], from the top: [k, 2 C]."""
     found: list[NDArray[np.int64]] = []
     row = 0
-    is_whole = [grid.failed.isdisjoint(one) for one in ids.tolist()]
+    is_whole = [grid.holes.isdisjoint(one) for one in ids.tolist()]
     while row + 1 < len(ids):
         if is_whole[row] and is_whole[row + 1]:
             found.append(np.concatenate([ids[row], ids[row + 1, ::-1]]))
