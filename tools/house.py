@@ -60,7 +60,7 @@ _PARTICIPLE = re.compile("[a-z]{2,}(ed|ing)")
 _VERB_OR_NOUN = re.compile(
     "(un)?embed|exceed|feed|heed|need|proceed|seed|shed|speed|succeed|batching|binding|building"
     "|checkpointing|clipping|decoding|docstring|drawing|embedding|encoding|heading|logging|mapping"
-    "|masking|meaning|nothing|packing|padding|pooling|ranking|ring|rounding|routing|sampling"
+    "|masking|meaning|nothing|packing|padding|pooling|ranking|(multi)?ring|rounding|routing|sampling"
     "|scaling|scheduling|setting|sharding|smoothing|spelling|string|tiling|timing|training|warning"
 )
 

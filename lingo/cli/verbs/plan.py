@@ -5,6 +5,7 @@
     lingo plan --exp=lm.lingvo_dense.dense_128b --hardware=tpu_v3      as it is registered
     lingo plan --exp=lm.source.tiny --devices=64 --hardware=tpu_v4 --measure_input
     lingo plan --calibrate=here.json --devices=2                       a file for --hardware
+    lingo plan --allreduce=row_pairs --mesh=16x32 --holes=2x2@4,6
 
 With --devices it tries the ways to run the experiment on so many devices: every mesh, with what
 saves memory. It prints the fastest that fit, why the others lose, and the flags of the first.
@@ -12,6 +13,8 @@ Without, it predicts the experiment's own runtime. Nothing is compiled, and no d
 
 The rate of the input on one core (--input_rate, or --measure_input) adds the hosts and cores that
 it needs, and the time of a step that waits for it. The exit code is 1 if nothing fits.
+
+With --allreduce it plans that alone, on chips of which some may have failed.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from pathlib import Path
 
 from absl import flags
 
-from lingo.cli import command, experiment_flags
+from lingo.cli import allreduce, command, experiment_flags
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.config.overrides.apply import apply
@@ -110,11 +113,16 @@ def define(values: flags.FlagValues) -> None:
     command.string("calibrate", "Measure --devices of this machine, into this .json file.", values)
     command.string("plot", "Draw the ways: FILE.png, FILE.svg or FILE.pdf.", values)
     command.choice("format", ("text", "json"), "How to print it.", values)
+    allreduce.define(values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
     """Prints the plan; returns 1 if nothing fits."""
     del word
+    if allreduce.is_asked(values):
+        if values.plot:
+            _check_file("plot", values.plot, (".png", ".svg", ".pdf"))
+        return allreduce.print_allreduce(values)
     if values.calibrate is not None:
         return _calibrate(values)
     _check_flags(values)

@@ -1,0 +1,19 @@
+"""Plans of all-reduce: who sends which chunk to whom, in which step, around chips that failed.
+
+The payload of every chip is cut into equal chunks. A plan is the steps of the *reduce* alone, in
+which chips add chunks that they receive to their own, until every chunk is complete on one chip,
+its owner. The *gather* is the same steps mirrored: last step first, the other way, copying. So an
+all-reduce is a reduce and its mirror, and an update between the two, of the chunks that a chip owns
+and of nothing else, is the sharded update of a multipod.
+
+    grid.py         chips in a box, axes that are rings, lines or switches, chips that failed
+    plan.py         Transfers of a step; Plan; the ring reduce-scatter of which most plans consist
+    ring.py         one ring through all chips, by single hops, as `hamiltonian.py` finds it
+    torus.py        a part of the payload for each axis, all at once, in orders that differ
+    multiring.py    an axis after the other, the fastest first; switches as several rings
+    row_pairs.py    rings of two rows, then along columns; other chips forward to the nearest pair
+    planner.py      the planners by name
+    execution.py    computes a plan with values, and says whether its sums are exact
+    cost.py         steps, bytes, load of links, congestion, and seconds of the alpha-beta model
+    picture.py      draws the links of a plan and what they carry
+"""

@@ -1,0 +1,107 @@
+"""Computes a plan: what every chip has in the end, from what each had at first.
+
+Axes: P positions of a grid (those of failed chips are not used), E elements of a payload, padded to
+C chunks of equal length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lingo.mesh.allreduce.plan import Plan, Step, Transfers
+
+Payload = Literal["exact", "bfloat16"]
+Array = NDArray[Any]
+
+
+def execute(
+    plan: Plan,
+    values: Array,
+    *,
+    payload: Payload = "exact",
+    update: Callable[[Array, Array], Array] | None = None,
+) -> Array:
+    """Returns the payload of every chip after the all-reduce.
+
+    Args:
+        plan: what is sent when.
+        values: [P, E], the payload of each chip at first, of any numeric type.
+        payload: "bfloat16" rounds what is sent, and the result; values are float32, and so are the
+            sums of each chip.
+        update: computes new values [n], of the same type, from elements [n] of the sum and their
+            numbers, int64 [n], or E and above for padding: what a chip does with the chunks that it
+            owns before they are gathered. So a weight is updated on one chip alone.
+
+    Returns:
+        [P, E], the same on every healthy chip, bit for bit.
+    """
+    num_positions, num_elements = values.shape
+    length = -(-num_elements // plan.num_chunks)
+    state = np.zeros((num_positions, plan.num_chunks * length), values.dtype)
+    state[:, :num_elements] = values
+    state = state.reshape(num_positions, plan.num_chunks, length)
+    convert = round_to_bfloat16 if payload == "bfloat16" else _identity
+    _run(state, plan.reduce, convert)
+    if update is not None:
+        elements = np.arange(plan.num_chunks * length, dtype=np.int64).reshape(-1, length)
+        for chip, chunks in owned_chunks(plan).items():
+            new = update(state[chip, chunks].ravel(), elements[chunks].ravel())
+            state[chip, chunks] = new.reshape(-1, length)
+    _run(state, plan.gather(), convert)
+    return convert(state.reshape(num_positions, -1)[:, :num_elements])
+
+
+def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array]) -> None:
+    """Changes the state [P, C, length] by steps: all messages of a step are sent, then received."""
+    for step in steps:
+        sent: list[tuple[Transfers, Array, Array]] = []
+        for one in step:
+            chunks = one.first[:, None] + np.arange(one.num_chunks)
+            sent.append((one, chunks, convert(state[one.source[:, None], chunks])))
+        for one, chunks, message in sent:
+            place = one.target[:, None], chunks
+            if one.adds:
+                np.add.at(state, place, message)  # in order, also if two go to one place
+            else:
+                state[place] = message
+
+
+def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
+    """Returns the chunks that each chip has the sum of, between reduce and gather.
+
+    They are those that it receives and does not send.
+    """
+    owner = np.full(plan.num_chunks, -1)
+    for step in plan.reduce:  # who receives a chunk last has it
+        for one in step:
+            for i in range(one.num_chunks):
+                owner[one.first + i] = one.target
+    owner[owner < 0] = plan.grid.healthy[0]  # a plan without steps, of one chip
+    return {chip: np.flatnonzero(owner == chip) for chip in np.unique(owner).tolist()}
+
+
+def is_exact(plan: Plan) -> bool:
+    """Returns whether every healthy chip ends with every chip's contribution once, and no other.
+
+    A contribution is a random number of 64 bits for each chunk, so that a wrong sum of them is
+    right by chance once in 2**64. Failed chips have one, too, which must be in no sum.
+    """
+    shape = plan.grid.size, plan.num_chunks
+    values = np.random.default_rng(0).integers(0, 2**64, shape, np.uint64)
+    healthy = plan.grid.healthy
+    found = execute(plan, values)[healthy]
+    return bool((found == values[healthy].sum(0)).all())
+
+
+def round_to_bfloat16(values: Array) -> Array:
+    """Returns finite float32 values rounded to the nearest bfloat16, to even, as float32."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def _identity(values: Array) -> Array:
+    return values

@@ -1,0 +1,96 @@
+"""What a plan of all-reduce is, and the ring reduce-scatter of which most plans consist.
+
+Axes: G rings at once, p chips of a ring, M messages of a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lingo.mesh.allreduce.grid import Grid
+
+
+class Transfers(NamedTuple):
+    """Messages of one step with `num_chunks` chunks each, from `first` on, added or copied."""
+
+    source: NDArray[np.int64]  # [M] ids of the chips that send
+    target: NDArray[np.int64]  # [M] ids of those that receive
+    first: NDArray[np.int64]  # [M] numbers of the first chunks
+    num_chunks: int
+    adds: bool = True
+
+    def mirror(self) -> Transfers:
+        """Returns the way back: the same chunks from target to source, copied."""
+        return self._replace(source=self.target, target=self.source, adds=False)
+
+
+Step = tuple[Transfers, ...]
+"""What is sent at once: each message has the values from before the step."""
+
+
+class Plan(NamedTuple):
+    """The steps that reduce; those that gather are their mirror."""
+
+    name: str  # of the planner
+    grid: Grid
+    num_chunks: int
+    reduce: tuple[Step, ...]
+
+    def gather(self) -> Iterator[Step]:
+        """Yields the steps that spread the complete chunks."""
+        for step in reversed(self.reduce):
+            yield tuple(transfers.mirror() for transfers in step)
+
+    def steps(self) -> Iterator[Step]:
+        """Yields all steps."""
+        return itertools.chain(self.reduce, self.gather())
+
+    @property
+    def num_steps(self) -> int:
+        return 2 * len(self.reduce)
+
+    @property
+    def num_healthy(self) -> int:
+        return self.grid.size - len(self.grid.holes)
+
+
+def merge_steps(*streams: Iterable[Step]) -> tuple[Step, ...]:
+    """Returns the steps of streams that run at once."""
+    together = itertools.zip_longest(*streams, fillvalue=())
+    return tuple(tuple(itertools.chain.from_iterable(steps)) for steps in together)
+
+
+def ring_steps(
+    rings: NDArray[np.int64], first: NDArray[np.int64], count: int
+) -> Iterator[tuple[Transfers]]:
+    """Yields p - 1 steps after which the chip i of a ring has the sum of the piece i.
+
+    Each chip sends a piece to the next one, which adds its own and sends it in the step after:
+    piece k starts behind chip k, and ends there (Patarasuk and Yuan 2009).
+
+    Args:
+        rings: [G, p], ids in the order of each ring.
+        first: [G, p], first chunk of each piece.
+        count: chunks of a piece.
+    """
+    _, p = rings.shape
+    source, target = rings.ravel(), np.roll(rings, -1, axis=1).ravel()
+    for step in range(p - 1):
+        pieces = (np.arange(p, dtype=np.int64) - 1 - step) % p
+        yield (Transfers(source, target, first[:, pieces].ravel(), count),)
+
+
+def ring_order(size: int, *, is_closed: bool) -> NDArray[np.int64]:
+    """Returns the order in which a ring visits chips of an axis: int64 [size].
+
+    On a line it goes by every second chip and returns by the others, so that no hop is longer than
+    2 and no link carries two messages.
+    """
+    if is_closed:
+        return np.arange(size)
+    return np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]])

@@ -1,0 +1,70 @@
+"""`lingo plan --allreduce` on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lingo.cli.main import main
+
+
+def run(capsys: pytest.CaptureFixture, *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(["plan", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_every_planner_is_compared_and_refusals_say_why(capsys) -> None:
+    code, out, _ = run(
+        capsys,
+        "--allreduce=all",
+        "--mesh=8x8",
+        "--links=mesh",
+        "--holes=2x2@2,2",
+        "--holes=2x2@6,6",
+    )
+    assert code == 0
+    assert "on 56 chips, 8 x 8 mesh without 8 chips" in out
+    assert "times are predictions" in out
+    assert [line.split()[:2] for line in out.splitlines()[4:6]] == [
+        ["ring", "110"],
+        ["row_pairs", "36"],
+    ]
+    assert "multiring needs every chip" in out
+
+
+def test_json_has_the_costs(capsys) -> None:
+    flags = ("--mesh=16x8", "--payload=bfloat16", "--elements=1280", "--format=json")
+    _, out, _ = run(capsys, "--allreduce=multiring", *flags)
+    found = json.loads(out)
+    assert found["is_prediction"] is True
+    (plan,) = found["plans"]
+    assert (plan["steps"], plan["padding"], plan["bytes_sent"]) == (44, 0, 2 * 127 * 10 * 2)
+
+
+def test_machines_of_gpus_are_switches(capsys) -> None:
+    flags = ("--mesh=32x8", "--hardware=h100", "--format=json")
+    (plan,) = json.loads(run(capsys, "--allreduce=multiring", *flags)[1])["plans"]
+    assert plan["steps"] == 2 * (3 + 5)
+    for mesh, message in (("8x32", "an axis of 32, and h100 has 8 there"), ("2x2x2", "has 2,")):
+        code, _, err = run(capsys, "--allreduce=multiring", f"--mesh={mesh}", "--hardware=h100")
+        assert (code, message in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--allreduce=ring"], "--mesh is missing: --allreduce needs sizes, as --mesh=16x32"),
+        (["--allreduce=ring", "--mesh=4x"], "--mesh is '4x'"),
+        (["--mesh=4x4"], "--mesh is of --allreduce, which is missing"),
+        (["--allreduce=ring", "--mesh=4x4", "--devices=4"], "leave out --devices"),
+        (["--allreduce=all", "--mesh=4x4", "--plot=a.png"], "--plot draws one plan"),
+        (["--allreduce=ring", "--mesh=3x3", "--links=mesh"], "no ring of single hops"),
+        (["--allreduce=ring", "--mesh=4x4", "--plot=a.txt"], "--plot=a.txt: the file ends in"),
+    ],
+)
+def test_wrong_flags_are_refused(flags, message, capsys) -> None:
+    code, out, err = run(capsys, *flags)
+    assert (code, out) == (2, "")
+    assert message in err
