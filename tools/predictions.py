@@ -1,15 +1,19 @@
-"""`python -m tools.predictions`: writes the table of docs/plan.md, predicted against published.
+"""`python -m tools.predictions`: writes the tables of docs/plan.md, and a picture.
 
-Each row is a registered experiment on the mesh and with the batch of the publication. Nothing in
-the model is fitted to a row, nor to all of them.
+Published: each row is a registered experiment on the mesh and with the batch of the publication.
+Nothing in the model is fitted to a row, nor to all of them. Ranking: each row is a mesh that
+`python -m tools.bench plan` predicted and measured, a line of docs/results/plan_ranking.jsonl.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from matplotlib import pyplot
 
 from lingo.config import registry
 from lingo.contract import Experiment, build_experiment
@@ -21,7 +25,10 @@ from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import topology
 from tools.studies.page import fill_tables, table
 
-PAGE = Path(__file__).parent.parent / "docs" / "plan.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "plan.md"
+PICTURE = DOCS / "images" / "plan_ranking.png"
+RANKING = DOCS / "results" / "plan_ranking.jsonl"
 
 
 class Published(NamedTuple):
@@ -125,7 +132,11 @@ def predict(row: Published) -> tuple[float, float]:
 
 
 def tables() -> dict[str, list[str]]:
-    """Returns the table of the page, by its name."""
+    """Returns the tables of the page, by their names."""
+    return {"published": _published(), "ranking": _ranking()}
+
+
+def _published() -> list[str]:
     rows = []
     for row in ROWS:
         seconds, num_bytes = predict(row)
@@ -133,12 +144,48 @@ def tables() -> dict[str, list[str]]:
         numbers = [f"{seconds:.2g}", f"{row.seconds:.2g}", f"{ratio:.2f}"]
         rows.append([row.what, *numbers, f"{num_bytes / 2**30:.1f}", row.source])
     head = ["model, cores", "predicted, s", "published, s", "ratio", "GiB on a core", "source"]
-    return {"published": table(head, rows)}
+    return table(head, rows)
+
+
+def _ranking() -> list[str]:
+    rows = [
+        [
+            one["way"],
+            f"{one['predicted_ms']:.0f}",
+            f"{one['measured_ms']:.0f}",
+            f"{one['predicted_ms'] / one['measured_ms']:.2f}",
+        ]
+        for one in sorted(_results(), key=lambda one: one["predicted_ms"])
+    ]
+    return table(["mesh", "predicted, ms", "measured, ms", "ratio"], rows)
+
+
+def _results() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in RANKING.read_text().splitlines()]
+
+
+def draw() -> None:
+    """Draws the measured times of the ranking over the predicted ones."""
+    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
+    for one in _results():
+        point = one["predicted_ms"], one["measured_ms"]
+        axes.scatter(*point, color="C0")
+        axes.annotate(one["way"], point, (5, -3), textcoords="offset points", fontsize="x-small")
+    axes.set(
+        title="Step of ten meshes: eight virtual devices that share two cores",
+        xlabel="predicted, ms",
+        ylabel="measured, ms",
+        xscale="log",
+        yscale="log",
+        xlim=(220, 1300),
+    )
+    figure.savefig(PICTURE, dpi=120)
 
 
 def main() -> int:
-    """Writes the table; returns the exit code."""
+    """Writes the tables and the picture; returns the exit code."""
     PAGE.write_text(fill_tables(PAGE.read_text(), tables()))
+    draw()
     return 0
 
 

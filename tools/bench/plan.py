@@ -2,7 +2,9 @@
 
 The devices are measured first (`lingo plan --calibrate`), then each mesh is predicted and trained
 by the real command. What is compared is the order of the meshes, by Kendall's tau: the devices
-share this machine's cores, so that times themselves say nothing of a machine that has eight.
+share this machine's cores, so that times themselves say nothing of a machine that has eight. The
+times become docs/results/plan_ranking.jsonl, of which `python -m tools.predictions` makes a table
+and a picture.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from lingo.inspection.plan.table import describe
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
 from tools.harness import Report, at_least
+from tools.predictions import RANKING
 
 EXPERIMENT = "lm.source.tiny"
 NUM_DEVICES = 8
@@ -63,6 +66,11 @@ def run(report: Report) -> None:
             pairs.append((predicted, measured))
             note = f"{predicted:8.1f} {measured:8.1f}"
             report.line(describe(way), predicted / measured, note=note)
+        lines = [
+            {"way": describe(way), "predicted_ms": round(p, 1), "measured_ms": round(m, 1)}
+            for way, (p, m) in zip(WAYS, pairs, strict=True)
+        ]
+        RANKING.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         tau = stats.kendalltau(*np.array(pairs).T).statistic
         report.line("Kendall's tau of the order", float(tau), at_least(0.7))
 
