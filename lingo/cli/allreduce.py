@@ -122,9 +122,8 @@ def _axes(hardware: Hardware, sizes: Sequence[int], links: str) -> list[Axis]:
 
 def _text(grid: Grid, payload: str, results: Sequence[_Result], refusals: dict[str, str]) -> str:
     """Returns the table of plans, and why other planners refuse."""
-    num = grid.size - len(grid.holes)
     lines = [
-        f"all-reduce of {payload} on {num:,} chips, {grid}",
+        f"all-reduce of {payload} on {grid.num_healthy:,} chips, {grid}",
         "Simulated: every chip ends with the sum of all; times are predictions of alpha-beta.",
         "",
         "planner     steps     MB sent by a chip   on a link   messages on a link   ms",
@@ -149,7 +148,7 @@ def _as_json(grid: Grid, results: Sequence[_Result], refusals: dict[str, str]) -
     return {
         "is_prediction": True,
         "mesh": grid.shape,
-        "chips": grid.size - len(grid.holes),
+        "chips": grid.num_healthy,
         "plans": plans,
         "refusals": refusals,
     }

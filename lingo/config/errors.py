@@ -9,6 +9,7 @@ terminated, saved.
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -35,6 +36,14 @@ class MissingPackage(LingoError):
     """A package is missing that one of lingo's extras installs."""
 
     exit_code: ClassVar[int] = 2
+
+
+def check_package(name: str, what: str, *, extra: str) -> None:
+    """Raises MissingPackage if a package is not installed that one of lingo's extras installs."""
+    if importlib.util.find_spec(name) is None:
+        raise MissingPackage(
+            f"{what} needs {name}, which is not installed: pip install 'lingo-tf[{extra}]'"
+        )
 
 
 class ParamError(LingoError, AttributeError, ValueError):

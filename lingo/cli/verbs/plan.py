@@ -134,7 +134,7 @@ def run(values: flags.FlagValues, word: str) -> int:
         ranking = rank_own(request.experiment, estimator, hardware)
     else:
         ranking = rank(load, estimator, hardware, values.devices)
-    hosts = -(-ranking.best[0].candidate.mesh.num_devices // hardware.devices_per_host)
+    hosts = hardware.num_hosts(ranking.best[0].candidate.mesh.num_devices)
     plan = Plan(
         name=request.name,
         workload=load,
@@ -244,6 +244,6 @@ def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
         if not found:
             experiment.runtime.make_devices(num_devices)
         found[text] = run_with_clock(
-            f"compiling {text}", functools.partial(compare, estimate, plan.workload, experiment)
+            f"compiling {text}", functools.partial(compare, estimate, experiment)
         )
     return found

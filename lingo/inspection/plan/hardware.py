@@ -81,6 +81,10 @@ class Hardware(NamedTuple):
             " are asked for"
         )
 
+    def num_hosts(self, num_devices: int) -> int:
+        """Returns how many hosts so many devices have."""
+        return -(-num_devices // self.devices_per_host)
+
     @property
     def max_devices(self) -> int:
         """The most devices of a network."""
@@ -118,9 +122,11 @@ def _gpu(
     link: float,
     wire: float,
     *,
+    bfloat16: float,
+    float32: float,
     cores: int,
-    **rates: float,
 ) -> Hardware:
+    rates = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
     dimensions = (
         Dimension("switch", 8, link, 3e-6),
         Dimension("switch", 2**20, wire, 1e-5),
@@ -167,39 +173,9 @@ HARDWARE: dict[str, Hardware] = {
         devices_per_host=4,
         cores_per_host=104,
     ),
-    "a100": _gpu(
-        "a100",
-        80e9,
-        2039e9,
-        300e9,
-        25e9,
-        cores=128,
-        bfloat16=312e12,
-        float16=312e12,
-        float32=156e12,
-    ),
-    "h100": _gpu(
-        "h100",
-        80e9,
-        3350e9,
-        450e9,
-        50e9,
-        cores=112,
-        bfloat16=989e12,
-        float16=989e12,
-        float32=494e12,
-    ),
-    "h200": _gpu(
-        "h200",
-        141e9,
-        4800e9,
-        450e9,
-        50e9,
-        cores=112,
-        bfloat16=989e12,
-        float16=989e12,
-        float32=494e12,
-    ),
+    "a100": _gpu("a100", 80e9, 2039e9, 300e9, 25e9, bfloat16=312e12, float32=156e12, cores=128),
+    "h100": _gpu("h100", 80e9, 3350e9, 450e9, 50e9, bfloat16=989e12, float32=494e12, cores=112),
+    "h200": _gpu("h200", 141e9, 4800e9, 450e9, 50e9, bfloat16=989e12, float32=494e12, cores=112),
 }
 """Hardware by name, from data sheets.
 

@@ -70,7 +70,7 @@ def input_part(
     rate: InputRate | None,
 ) -> InputPart:
     """Returns what a way needs of its input; `examples` are those of a host in a step."""
-    hosts = -(-num_devices // hardware.devices_per_host)
+    hosts = hardware.num_hosts(num_devices)
     return InputPart(
         hosts=hosts,
         cores_per_host=hardware.cores_per_host,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.layers.layer import Layer
 from lingo.layers.wrap.reweighted import is_matrix
@@ -12,21 +11,20 @@ _OWN = "lingo.layers."  # all of these that multiply count; the others read tabl
 
 
 def missing_flops(experiment: Experiment) -> list[str]:
-    """Returns layers that have matrices and no `flops`, as "model/net (Keras)".
-
-    Raises ParamError if the task counts nothing at all.
-    """
+    """Returns layers that have matrices and no `flops`, as "model/net (Keras)"."""
     layers = [layer for layer in experiment.task.tree() if _has_no_flops(layer)]
-    found = [f"{layer.path or 'the task'} ({type(layer).__name__})" for layer in layers]
-    if not experiment.task.batch_flops(experiment.train_input.specs()):
-        kind = type(experiment.task).__name__
-        names = ", ".join(found[:SHOWN]) or "the layers of its model"
-        raise ParamError(
-            f"task: {kind} counts no FLOPs, so there is nothing to plan. Define"
-            f" `batch_flops(specs)` of {kind} if it has none, and `flops(shape)` of {names}; layers"
-            " of Keras cannot count: take those of lingo.layers in their place"
-        )
-    return found
+    return [f"{layer.path or 'the task'} ({type(layer).__name__})" for layer in layers]
+
+
+def no_flops_message(experiment: Experiment) -> str:
+    """Returns why an experiment whose task counts nothing at all cannot be planned."""
+    kind = type(experiment.task).__name__
+    names = ", ".join(missing_flops(experiment)[:SHOWN]) or "the layers of its model"
+    return (
+        f"task: {kind} counts no FLOPs, so there is nothing to plan. Define `batch_flops(specs)` of"
+        f" {kind} if it has none, and `flops(shape)` of {names}; layers of Keras cannot count: take"
+        " those of lingo.layers in their place"
+    )
 
 
 def _has_no_flops(layer: Layer) -> bool:

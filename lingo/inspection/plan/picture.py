@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lingo.config.errors import MissingPackage
+from lingo.config.errors import check_package
 from lingo.inspection.plan.report import Report
 from lingo.inspection.plan.table import describe
 
@@ -20,11 +19,7 @@ def write(report: Report, path: Path) -> None:
 
     Raises MissingPackage without matplotlib.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingPackage(
-            "a picture of a plan needs matplotlib, which is not installed:"
-            " pip install 'lingo-tf[data]'"
-        )
+    check_package("matplotlib", "a picture of a plan", extra="data")
     from matplotlib.figure import Figure
 
     plan, shown = report.plan, [way.estimate for way in report.ways[:WAYS]]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate, Estimator
@@ -145,12 +144,8 @@ def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
 
 
 def _advice(plan: Plan, estimator: Estimator, smallest: Way) -> Advice:
-    num = smallest.candidate.mesh.num_devices
-    try:
-        enough = least_devices(plan.workload, estimator, plan.hardware, num)
-    except ParamError:  # no network has so many
-        enough = None
-    return Advice(smallest, enough)
+    num_devices = smallest.candidate.mesh.num_devices
+    return Advice(smallest, least_devices(plan.workload, estimator, plan.hardware, num_devices))
 
 
 def as_json(report: Report) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from lingo.contract import Experiment
 from lingo.inspection import program
 from lingo.inspection.memory import size
 from lingo.inspection.plan.estimate import Estimate
-from lingo.inspection.plan.workload import Workload
 from lingo.inspection.weight_table import Columns, align_columns
 from lingo.runtimes.layout import batch_axes
 from lingo.runtimes.mesh.mesh import Mesh
@@ -37,7 +36,7 @@ class Comparison(NamedTuple):
         return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
-def compare(estimate: Estimate, load: Workload, experiment: Experiment) -> list[Comparison]:
+def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
     The process has as many devices as the mesh.

@@ -15,6 +15,7 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.inspection.plan.missing_flops import no_flops_message
 from lingo.inspection.plan.residual import Residual, logits_residual, residuals
 from lingo.layers import path
 from lingo.layers.flops import FlopsCall, Record, record_flops
@@ -86,7 +87,6 @@ class LayerResidual(NamedTuple):
 
     residual: Residual
     in_stack: bool
-    is_recomputed: bool
 
 
 class Workload(NamedTuple):
@@ -133,10 +133,7 @@ def workload(experiment: Experiment) -> Workload:
     with record_flops() as calls:
         total = experiment.task.batch_flops(specs)
     if not total:
-        raise ParamError(
-            f"task: {type(experiment.task).__name__} does not count its operations: a plan needs"
-            " `batch_flops` of the task, and `flops` of its layers"
-        )
+        raise ParamError(no_flops_message(experiment))
     stacks = [layer for layer in calls if isinstance(layer, Stack)]
     largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
     tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
@@ -210,7 +207,7 @@ class _LayerWalk:
             found.append(logits_residual(place.shape, unit.num_classes))
         for one in found:
             typed = one._replace(dtype=layer.p.dtype)
-            needed = LayerResidual(typed, place.in_stack, place.is_recomputed)
+            needed = LayerResidual(typed, place.in_stack)
             self.residuals[needed] = self.residuals.get(needed, 0) + _count(layer)
             self._order.append((needed, self._num_weights))
         sizes = [math.prod(spec.shape) for spec in layer.declarations()]

@@ -7,14 +7,16 @@ and no traffic of others.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lingo.config.params import ParamError
-from lingo.mesh.allreduce.grid import Grid
+from lingo.mesh.allreduce.grid import Grid, Route
 from lingo.mesh.allreduce.plan import Plan, Step
 
 
@@ -50,11 +52,11 @@ def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
     known: dict[tuple[object, ...], _StepCost] = {}
     times: Counter[tuple[object, ...]] = Counter()
     steps = list(plan.steps())  # keeps the arrays by whose identity a step is known
-    routes = _Routes(plan.grid)
+    route = functools.cache(plan.grid.route)
     for step in steps:
         key = tuple((id(one.source), id(one.target), one.num_chunks) for one in step)
         if key not in known:
-            known[key] = _step_cost(step, routes, length * element_bytes)
+            known[key] = _step_cost(step, plan.grid, route, length * element_bytes)
         times[key] += 1
     sent, link_bytes = np.zeros(plan.grid.size), np.zeros(plan.grid.num_links)
     for key, number in times.items():
@@ -72,35 +74,20 @@ def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
     )
 
 
-class _Routes:
-    """The routes of messages, each computed once."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-        self.rates = np.array([axis.bandwidth for axis in grid.axes])
-        self._known: dict[tuple[int, int], tuple[tuple[int, ...], float]] = {}
-
-    def find(self, source: int, target: int) -> tuple[tuple[int, ...], float]:
-        """Returns links and latency."""
-        key = source, target
-        if key not in self._known:
-            self._known[key] = self.grid.route(source, target)
-        return self._known[key]
-
-
-def _step_cost(step: Step, routes: _Routes, chunk_bytes: int) -> _StepCost:
-    grid = routes.grid
+def _step_cost(
+    step: Step, grid: Grid, route: Callable[[int, int], Route], chunk_bytes: int
+) -> _StepCost:
     sent, link_bytes = np.zeros(grid.size), np.zeros(grid.num_links)
     messages, latency = np.zeros(grid.num_links, int), 0.0
     for one in step:
         size = one.num_chunks * chunk_bytes
         np.add.at(sent, one.source, size)
         pairs = zip(one.source.tolist(), one.target.tolist(), strict=True)
-        found = [routes.find(source, target) for source, target in pairs]
-        latency = max([latency, *(seconds for _, seconds in found)])
-        links = np.fromiter((link for links, _ in found for link in links), int)
+        found = [route(source, target) for source, target in pairs]
+        latency = max([latency, *(one.latency for one in found)])
+        links = np.fromiter((link for one in found for link in one.links), int)
         np.add.at(link_bytes, links, size)
         np.add.at(messages, links, 1)
-    axes = np.arange(grid.num_links) // 2 % len(grid.axes)
-    slowest = float((link_bytes / routes.rates[axes]).max(initial=0.0))
+    rates = np.array([grid.axes[grid.link_axis(link)].bandwidth for link in range(grid.num_links)])
+    slowest = float((link_bytes / rates).max(initial=0.0))
     return _StepCost(sent, link_bytes, int(messages.max(initial=0)), latency + slowest)

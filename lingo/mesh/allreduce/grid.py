@@ -65,6 +65,11 @@ class Grid(NamedTuple):
         return math.prod(self.shape)
 
     @property
+    def num_healthy(self) -> int:
+        """Number of chips that did not fail."""
+        return self.size - len(self.holes)
+
+    @property
     def healthy(self) -> NDArray[np.int64]:
         """Ids of the chips that did not fail, ascending: int64 [N]."""
         return np.array([i for i in range(self.size) if i not in self.holes], np.int64)
@@ -206,17 +211,16 @@ def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
             f"a mesh of {whole.size:,} chips: all-reduce is planned for {MAX_CHIPS:,} at most"
         )
     found = whole._replace(holes=frozenset(chip for hole in holes for chip in _chips(whole, hole)))
-    num_healthy = found.size - len(found.holes)
-    if not num_healthy:
+    if not found.num_healthy:
         raise ParamError(f"the holes {', '.join(holes)} leave no chip of {whole}")
     if found.holes and all(axis.kind != "switch" for axis in axes):
         first = int(found.healthy[0])
         num_reached = len(found.distances([first]))
-        if num_reached < num_healthy:
+        if num_reached < found.num_healthy:
             raise ParamError(
                 f"the holes {', '.join(holes)} split a {whole}: links lead from the chip"
-                f" {found.position(first)} to {num_reached - 1:,} of {num_healthy - 1:,} others,"
-                " so no sum of all can be computed"
+                f" {found.position(first)} to {num_reached - 1:,} of"
+                f" {found.num_healthy - 1:,} others, so no sum of all can be computed"
             )
     return found
 

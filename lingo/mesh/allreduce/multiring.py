@@ -7,9 +7,10 @@ of a dim run at once, on shards of their own. The gather is the mirror. n bytes 
     sum_i 2 (d_i - 1) latency_i + 2 (d_i - 1) / d_i * n / (d_1 ... d_(i-1)) / bandwidth_i
 
 Dims in ascending order of seconds per byte are best: swapping two neighbours i, j changes the time
-by (1/bandwidth_i - 1/bandwidth_j) (1 - 1/d_i) (1 - 1/d_j), and latencies not at all. A switch of
-d_i d_j chips as two dims sends as many bytes in (d_i - 1) (d_j - 1) fewer steps: so it is cut into
-primes. A ring is not: chips that are not neighbours would share links.
+by (1/bandwidth_i - 1/bandwidth_j) (1 - 1/d_i) (1 - 1/d_j) times 2 n / (d_1 ... d_(i-1)), and
+latencies not at all. Of dims that are as fast, the first axis is first. A switch of d_i d_j chips
+as two dims sends as many bytes in 2 (d_i - 1) (d_j - 1) fewer steps: so it is cut into primes. A
+ring is not: chips that are not neighbours would share links.
 """
 
 from __future__ import annotations
@@ -60,22 +61,6 @@ def multiring(grid: Grid) -> Plan:
     walks = [Walk(i, ring_order(flat[i].size, is_closed=flat[i].kind != "line")) for i in order]
     ids = grid.ids().reshape([one.size for one in flat])
     return Plan("multiring", grid, grid.size, tuple(scatter_along(ids, walks, 0)))
-
-
-def best_dims(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Returns the dims of the fastest arrangement, in the order in which they are reduced."""
-    dims = [axis._replace(size=n) for axis in axes for n in factors(axis)]
-    return tuple(sorted(dims, key=lambda one: 1 / one.bandwidth))
-
-
-def dims_seconds(dims: Sequence[Axis], num_bytes: float) -> float:
-    """Returns the time of an all-reduce along dims, in their order: the sum above."""
-    seconds = 0.0
-    for one in dims:
-        seconds += 2 * (one.size - 1) * one.latency
-        seconds += 2 * (one.size - 1) / one.size * num_bytes / one.bandwidth
-        num_bytes /= one.size
-    return seconds
 
 
 def factors(axis: Axis) -> list[int]:

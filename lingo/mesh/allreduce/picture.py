@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lingo.config.errors import MissingPackage
+from lingo.config.errors import check_package
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.cost import Cost
 from lingo.mesh.allreduce.grid import Grid
@@ -26,11 +25,7 @@ def write(plan: Plan, cost: Cost, path: Path) -> None:
     grid = plan.grid
     if len(grid.axes) > 2 or any(axis.kind == "switch" for axis in grid.axes):
         raise ParamError(f"a picture shows rings and lines in one or two axes, and not a {grid}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingPackage(
-            "a picture of a plan needs matplotlib, which is not installed:"
-            " pip install 'lingo-tf[data]'"
-        )
+    check_package("matplotlib", "a picture of a plan", extra="data")
     from matplotlib.collections import LineCollection
     from matplotlib.figure import Figure
 

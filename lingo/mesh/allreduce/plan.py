@@ -54,10 +54,6 @@ class Plan(NamedTuple):
     def num_steps(self) -> int:
         return 2 * len(self.reduce)
 
-    @property
-    def num_healthy(self) -> int:
-        return self.grid.size - len(self.grid.holes)
-
 
 def merge_steps(*streams: Iterable[Step]) -> tuple[Step, ...]:
     """Returns the steps of streams that run at once."""

@@ -1,4 +1,4 @@
-"""One ring through every healthy chip: the most steps, the fewest bytes on the busiest link."""
+"""One ring through every healthy chip, by single hops: the most steps, and it goes around holes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """All axes of a torus at once: the payload is in as many parts, each with an order of its own.
 
 Ying et al. 2018 (ResNet-50 at supercomputer scale), sec. 3.3: one half is reduced along Y, then X,
-while the other is along X, then Y. Every second part goes around the other way, so that the halves
-never share a link in one direction, also where sides differ. In three dimensions there are three
-parts; they share links for some steps where sides differ.
+while the other is along X, then Y. Every second part goes around the other way, so that on rings
+the halves never share a link in one direction, also where sides differ. On lines and switches of
+unequal sides they do in some steps; so do the three parts of three dimensions.
 """
 
 from __future__ import annotations

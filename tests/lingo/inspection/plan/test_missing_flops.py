@@ -8,8 +8,9 @@ import pytest
 
 from lingo.config import registry
 from lingo.config.params import ParamError, Params
-from lingo.contract import build_experiment
+from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.missing_flops import missing_flops
+from lingo.inspection.plan.workload import workload
 from lingo.layers import Keras
 from lingo.layers.layer import Layer
 
@@ -32,22 +33,22 @@ def digits() -> Any:
     return registry.get("image.lenet.digits", [])
 
 
-def find(model: Params) -> list[str]:
+def build(model: Params) -> Experiment:
     resolved = digits()
     resolved.params.task.model = model
-    return missing_flops(build_experiment(resolved))
+    return build_experiment(resolved)
 
 
 def test_all_layers_of_lenet_count() -> None:
-    assert find(digits().params.task.model) == []
+    assert missing_flops(build(digits().params.task.model)) == []
 
 
 def test_a_layer_that_does_not_count_is_named_by_its_path() -> None:
     model = digits().params.task.model
     model.layers = [Own.params(), *model.layers]
-    assert find(model) == ["model/layers/0 (Own)"]
+    assert missing_flops(build(model)) == ["model/layers/0 (Own)"]
 
 
 def test_a_task_that_counts_nothing_is_refused_with_its_layers() -> None:
     with pytest.raises(ParamError, match=r"counts no FLOPs.* `flops\(shape\)` of model \(Keras\)"):
-        find(Keras.params(factory=factory))
+        workload(build(Keras.params(factory=factory)))

@@ -78,7 +78,7 @@ def test_a_prediction_is_close_to_the_compiled_program(
 
     found = workload(build(()))
     estimate = Estimator(found, HARDWARE["h100"], build).estimate(candidate)
-    compared = compare(estimate, found, build(candidate.settings(found, {})))
+    compared = compare(estimate, build(candidate.settings(found, {})))
     differences = {one.name: abs(one.difference) for one in compared}
     assert differences["bytes of arguments"] < 1e-3
     assert differences["FLOPs of products"] < 0.1
