@@ -18,8 +18,8 @@ EXPERTS, ROTARY = "FeedForward=MoE(expert=_, num_experts=8)", "Attention.positio
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
 NAMES = sorted(experiment_index.index().entries)
 
-LARGE = ("image.amoebanet.amoebanet_b",)
-"""Not traced here, where it takes minutes and gigabytes: `digits_b` has the same layers."""
+NUM_PARTS = 4
+"""Tests among which the experiments to trace are divided, so that processes share them evenly."""
 
 PUBLISHED = {
     "lm.lingvo_dense.dense_128b": 137_702_416_384,
@@ -54,11 +54,11 @@ def test_each_of_these_flags_alone_traces(flag: str) -> None:
     assert main(["check", "--trace", *(f"--exp={name}" for name in names), f"--set={flag}"]) == 0
 
 
+@pytest.mark.parametrize("part", range(NUM_PARTS))
 @pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)
-def test_every_kind_of_experiment_traces(kinds_of_experiments, patterns):
+def test_every_kind_of_experiment_traces(kinds_of_experiments, patterns, part):
     names = [n for n in kinds_of_experiments if patterns == PATTERNS or has_transformers(n)]
-    names = [name for name in names if name not in LARGE]
-    flags = [*(f"--exp={name}" for name in names), *(f"--set={p}" for p in patterns)]
+    flags = [*(f"--exp={name}" for name in names[part::NUM_PARTS]), *(f"--set={p}" for p in patterns)]
     assert main(["check", "--trace", *flags]) == 0
 
 
