@@ -22,12 +22,21 @@ PLANNERS: dict[str, Callable[[Grid], Plan]] = {
 
 
 def make_plan(name: str, grid: Grid) -> Plan:
-    """Returns the plan of a planner; raises ParamError for another name, or if it is impossible."""
+    """Returns the plan of a planner.
+
+    Raises ParamError for an unknown name, and if the planner cannot: then it names those that can.
+    """
     if name not in PLANNERS:
         raise ParamError(
             f"all-reduce: {name!r} is none of {', '.join(PLANNERS)}.{suggest(name, PLANNERS)}"
         )
-    return PLANNERS[name](grid)
+    try:
+        return PLANNERS[name](grid)
+    except ParamError as error:
+        others = [plan.name for plan in make_plans(grid)[0]]
+        raise ParamError(
+            f"{error}; {', '.join(others) or 'none of the other planners'} can"
+        ) from None
 
 
 def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
@@ -36,7 +45,7 @@ def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
     refusals: dict[str, str] = {}
     for name in PLANNERS:
         try:
-            plans.append(make_plan(name, grid))
+            plans.append(PLANNERS[name](grid))
         except ParamError as error:
             refusals[name] = str(error)
     return plans, refusals
