@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lingo.config.params import ParamError, suggest
+from lingo.mesh.allreduce.cost import measure
 from lingo.mesh.allreduce.grid import Grid
 from lingo.mesh.allreduce.multiring import multiring
 from lingo.mesh.allreduce.plan import Plan
@@ -37,6 +38,17 @@ def make_plan(name: str, grid: Grid) -> Plan:
         raise ParamError(
             f"{error}; {', '.join(others) or 'none of the other planners'} can"
         ) from None
+
+
+def fastest_plan(grid: Grid, num_elements: int) -> Plan:
+    """Returns the plan that the model of costs predicts to be the fastest for so many elements.
+
+    They are of 4 bytes. Raises ParamError if no planner can.
+    """
+    plans, refusals = make_plans(grid)
+    if not plans:
+        raise ParamError(f"no all-reduce on {grid}: {'; '.join(refusals.values())}")
+    return min(plans, key=lambda plan: measure(plan, num_elements).seconds)
 
 
 def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
