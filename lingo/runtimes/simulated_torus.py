@@ -159,10 +159,10 @@ class SimulatedTorusProgram:
         """Puts the state on every chip that has not failed by its step."""
         self._learner, self._runtime = learner, runtime
         self._local = LocalProgram(learner, state, Placement())  # evaluates
-        self._failures = runtime.list_failures()
+        self._failures, self._holes = runtime.list_failures(), [*runtime.p.holes]
         self._plan = self._make_plan(runtime.first_grid())
         while self._failures and self._failures[0].step < int(np.asarray(state.step)):
-            self._plan = self._make_plan(self._failures.pop(0).grid)
+            self._plan = self._make_plan(self._next_failure().grid)
         self._memory: dict[int, TrainState] = {}  # of each healthy chip
         self._pieces: dict[int, np.ndarray] = {}  # of slots, with `shard_update`
         self._lost = ""  # why the state is not whole
@@ -286,7 +286,7 @@ class SimulatedTorusProgram:
         It logs what happens. Raises ProgramError if the others do not have the whole state.
         """
         while self._failures and self._failures[0].step <= int(self._memory[self._chips[0]].step):
-            failure, old = self._failures.pop(0), self._plan
+            failure, old = self._next_failure(), self._plan
             self._plan = new = self._make_plan(failure.grid)
             lost = sorted(self._memory.keys() - set(self._chips))
             self._memory = {chip: self._memory[chip] for chip in self._chips}
@@ -295,17 +295,22 @@ class SimulatedTorusProgram:
                 f" ({failure.hole}) lost after step {failure.step}"
             )
             if self._pieces:
-                holes = json.dumps([*self._runtime.p.holes, failure.hole])
-                self._lost = (
-                    f"{what}, with their pieces of the optimizer's slots: resume from the last"
-                    f" checkpoint with --set='runtime.holes={holes}' --set='runtime.failures={{}}'"
+                self._lost = f"{what}, with their pieces of the optimizer's slots"
+                holes = json.dumps(self._holes)
+                raise ProgramError(
+                    f"{self._lost}: resume from the last checkpoint with"
+                    f" --set='runtime.holes={holes}' --set='runtime.failures={{}}'"
                 )
-                raise ProgramError(self._lost)
             _log.warning(
                 f"{what}; all-reduce planned again around them: {new.name}, {new.num_steps} steps"
                 f" in place of {old.num_steps} of {old.name}; {len(self._chips)} chips go on from"
                 f" their own memory, and chip {self._chips[0]} is saved and evaluated"
             )
+
+    def _next_failure(self) -> Failure:
+        failure = self._failures.pop(0)
+        self._holes.append(failure.hole)
+        return failure
 
     def _all_reduce(self, values: Sequence[Any]) -> list[Any]:
         """Returns the sums that each healthy chip ends with, from structures of tensors of each.
