@@ -83,7 +83,7 @@ class SimulatedTorus(Runtime):
                 f"shape={self.p.shape} has {math.prod(self.p.shape):,} chips: {MAX_CHIPS} at most"
                 " are simulated"
             )
-        for one in (self.first_grid(), *(failure.grid for failure in self.list_failures())):
+        for one in self.list_grids():
             self.plan(one, 1)
 
     def first_grid(self) -> Grid:
@@ -111,6 +111,10 @@ class SimulatedTorus(Runtime):
             found.append(Failure(int(text), hole, one))
         return found
 
+    def list_grids(self) -> list[Grid]:
+        """Returns the chips that compute at first, and after each failure."""
+        return [self.first_grid(), *(failure.grid for failure in self.list_failures())]
+
     def plan(self, one: Grid, num_elements: int) -> Plan:
         """Returns the all-reduce on a grid; raises ParamError if the planner has none."""
         if self.p.planner == "fastest":
@@ -119,9 +123,8 @@ class SimulatedTorus(Runtime):
 
     def check_learner(self, learner: Learner) -> None:
         super().check_learner(learner)
-        for one in (self.first_grid(), *(failure.grid for failure in self.list_failures())):
-            if learner.specs:
-                check_statistics(learner, _shares(one), learner.specs["rows"][0][0])
+        for one in self.list_grids() if learner.specs else ():
+            check_statistics(learner, _shares(one), learner.specs["rows"][0][0])
 
     def start(self, learner: Learner, state: TrainState) -> SimulatedTorusProgram:
         return SimulatedTorusProgram(learner, state, self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,11 +15,12 @@ from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state
+from lingo.mesh.allreduce.planner import PLANNERS
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import ProgramError
-from lingo.runtimes.simulated_torus import SimulatedTorus
+from lingo.runtimes.simulated_torus import Planner, SimulatedTorus
 from tasks.image.task import ImageClassification
 from tests.lingo.runtimes.replicated.on_replicas import TwoTerms, two_terms
 
@@ -184,6 +185,10 @@ def test_chips_without_an_all_reduce_are_refused_before_anything_is_trained(
 ) -> None:
     with pytest.raises(ParamError, match=message):
         SimulatedTorus.params(**fields).build()
+
+
+def test_every_planner_of_all_reduces_has_its_name_in_the_field() -> None:
+    assert get_args(Planner) == ("fastest", *PLANNERS)
 
 
 def test_statistics_of_a_batch_that_the_chips_left_cannot_share_equally_are_refused() -> None:
