@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +24,9 @@ from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans
 ALL = "all"
 ELEMENTS = 25_557_032  # weights of ResNet-50
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
-_OWN = ("mesh", "holes", "elements")
-_FOREIGN = ("exp", "run", "set", "devices", "batch", "top", "price", "verify", "calibrate")
+MAX_ELEMENTS = 10**15
+_OWN = ("mesh", "holes", "links", "elements", "payload")
+_FLAGS = ("allreduce", *_OWN, "hardware", "format", "plot", "traceback", "flagfile")
 
 
 class _Result(NamedTuple):
@@ -39,18 +41,26 @@ def define(values: flags.FlagValues) -> None:
     command.string("mesh", "Of --allreduce: the sizes of its axes, as 16x32.", values)
     command.strings("holes", "Failed chips: sizes and first position, as 2x2@4,6.", values)
     command.choice("links", ("torus", "mesh"), "Whether links close the rows of chips.", values)
-    command.integer("elements", f"Of the payload; {ELEMENTS:,} if left out.", values, lower_bound=1)
+    command.integer(
+        "elements",
+        f"Of the payload; {ELEMENTS:,} if left out.",
+        values,
+        lower_bound=1,
+        upper_bound=MAX_ELEMENTS,
+    )
     command.choice("payload", (*ELEMENT_BYTES,), "The type of what is sent.", values)
 
 
 def is_asked(values: flags.FlagValues) -> bool:
     """Returns whether there is --allreduce; raises UsageError for flags of other plans."""
-    is_asked = values.allreduce is not None
-    for name in _FOREIGN if is_asked else _OWN:
-        if values[name].value not in (None, False, []):
-            wrong = f"--allreduce plans no experiment: leave out --{name}"
-            raise UsageError(wrong if is_asked else f"--{name} is of --allreduce, which is missing")
-    return is_asked
+    present = sorted(name for name in values if values[name].present)
+    if values.allreduce is None:
+        if own := [name for name in present if name in _OWN]:
+            raise UsageError(f"--{own[0]} is of --allreduce, which is missing")
+        return False
+    if others := [f"--{name}" for name in present if name not in _FLAGS]:
+        raise UsageError(f"--allreduce plans no experiment: leave out {', '.join(others)}")
+    return True
 
 
 def print_allreduce(values: flags.FlagValues) -> int:
@@ -58,7 +68,8 @@ def print_allreduce(values: flags.FlagValues) -> int:
 
     Raises UsageError or ParamError for flags that are wrong, and if the planner named refuses.
     """
-    grid = _grid(values)
+    hardware = read(values.hardware or next(iter(HARDWARE)))
+    grid = _grid(values, hardware)
     element_bytes, num_elements = ELEMENT_BYTES[values.payload], values.elements or ELEMENTS
     if values.allreduce == ALL:
         if values.plot:
@@ -76,32 +87,57 @@ def print_allreduce(values: flags.FlagValues) -> int:
     if values.plot:
         picture.write(results[0].plan, results[0].cost, Path(values.plot))
     if values.format == "json":
-        print(json.dumps(_as_json(grid, results, refusals)))
+        given = {"elements": num_elements, "payload": values.payload, "hardware": hardware.name}
+        print(json.dumps(_as_json(grid, given, results, refusals)))
     else:
         payload = f"{num_elements:,} elements of {values.payload}"
         print(_text(grid, payload, results, refusals), end="")
     return 0 if results else 1
 
 
-def _grid(values: flags.FlagValues) -> Grid:
-    """Returns the grid of the flags, with the links of the hardware."""
+def _grid(values: flags.FlagValues, hardware: Hardware) -> Grid:
+    """Returns the grid of the flags, with the links of the hardware.
+
+    Hardware that --hardware names has a mesh of such a size, and closes those sides that it can.
+    """
     if values.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", values.mesh):
         given = "is missing" if values.mesh is None else f"is {values.mesh!r}"
-        raise UsageError(f"--mesh {given}: --allreduce needs sizes, as --mesh=16x32")
+        raise UsageError(f"--mesh {given:.80}: --allreduce needs sizes, as --mesh=16x32")
     sizes = [int(size) for size in values.mesh.split("x")]
-    hardware = read(values.hardware or next(iter(HARDWARE)))
-    return make_grid(_axes(hardware, sizes, values.links), values.holes)
+    if not hardware.torus:
+        axes = _dimension_axes(hardware, sizes)
+    else:
+        axes = _torus_axes(hardware, sizes, values.links, is_held=values.hardware is not None)
+    return make_grid(axes, values.holes)
 
 
-def _axes(hardware: Hardware, sizes: Sequence[int], links: str) -> list[Axis]:
-    """Returns axes with rates of the hardware: sides of its torus, or its dimensions, inner last.
+def _torus_axes(
+    hardware: Hardware, sizes: Sequence[int], links: str, *, is_held: bool
+) -> list[Axis]:
+    """Returns axes with the rates of a torus's sides.
 
-    A TPU's cores in one chip sum before the chips do, so they are no axis.
+    With `is_held` the mesh must be a slice of it: then only sides of a multiple of 4 are closed, as
+    `Hardware.arrange` has it. A TPU's cores in one chip sum before the chips do, so they are no
+    axis.
     """
-    if hardware.torus:
-        side = hardware.dimensions[-1]
-        kind = "ring" if links == "torus" else "line"
-        return [Axis(size, kind, side.latency, side.bandwidth) for size in sizes]
+    sides = hardware.dimensions[-hardware.torus :]
+    largest, asked = (sorted(n, reverse=True) for n in ([one.size for one in sides], sizes))
+    is_inside = len(asked) <= len(largest) and all(map(operator.le, asked, largest))
+    if is_held and not is_inside:
+        raise UsageError(
+            f"--mesh={'x'.join(map(str, sizes)):.80} is not in the torus of {hardware.name},"
+            f" {' x '.join(map(str, largest))} chips; without --hardware it may be any"
+        )
+    axes: list[Axis] = []
+    for size in sizes:
+        side = sides[-1]
+        is_closed = links == "torus" and (not is_held or (side.wraps and size % 4 == 0))
+        axes.append(Axis(size, "ring" if is_closed else "line", side.latency, side.bandwidth))
+    return axes
+
+
+def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
+    """Returns axes with the rates of a network's dimensions, the inner one last."""
     dimensions = hardware.dimensions[: len(sizes)][::-1]
     if len(dimensions) < len(sizes):
         raise UsageError(
@@ -139,7 +175,9 @@ def _text(grid: Grid, payload: str, results: Sequence[_Result], refusals: dict[s
     return "".join(f"{line}\n" for line in lines)
 
 
-def _as_json(grid: Grid, results: Sequence[_Result], refusals: dict[str, str]) -> dict[str, Any]:
+def _as_json(
+    grid: Grid, given: dict[str, Any], results: Sequence[_Result], refusals: dict[str, str]
+) -> dict[str, Any]:
     """Returns what the text has, and more digits."""
     plans = []
     for plan, cost in results:
@@ -147,7 +185,10 @@ def _as_json(grid: Grid, results: Sequence[_Result], refusals: dict[str, str]) -
         plans.append({"planner": plan.name, **fields, "max_link_bytes": cost.max_link_bytes})
     return {
         "is_prediction": True,
+        **given,
         "mesh": grid.shape,
+        "links": [axis.kind for axis in grid.axes],
+        "holes": [grid.position(chip) for chip in sorted(grid.holes)],
         "chips": grid.num_healthy,
         "plans": plans,
         "refusals": refusals,

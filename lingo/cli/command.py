@@ -124,7 +124,8 @@ def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[
 
 def _absl_message(error: Exception) -> str:
     """Returns absl's error as a sentence; absl prints some of them as tuples."""
-    text = str(error).removeprefix("ERROR:: ")
+    text = re.sub(r"(\d{40})\d+", r"\1...", str(error).removeprefix("ERROR:: "))
+    text = re.sub(r"Exceeds the limit .*", "has too many digits", text)
     text = re.sub(r"invalid literal for int.*: ('.*')", r"\1 is not a whole number", text)
     text = re.sub(r"could not convert string to float: ('.*')", r"\1 is not a number", text)
     return re.sub(r"\('Non-boolean argument to boolean flag', .*\)", "write true or false", text)

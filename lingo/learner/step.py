@@ -1,11 +1,11 @@
 """The training step: three pure functions of tensors; a runtime supplies only their placement.
 
-    denominators = total(task.loss_denominators(batch))             # from the batch alone
-    sums = total(local_sums(weights, state, batch, denominators))   # gradients, losses, ...
-    state, report = update(state, sums)                             # on every replica, or its part
+    denominators = total(loss_denominators(batch))             # from the batch alone
+    sums = total(batch_sums(state, batch, denominators))       # gradients, losses, ...
+    state, report = update(state, sums)                        # on every replica, or its part
 
 `total` adds over replicas: it is the identity on one device and on a mesh, and an all-reduce on
-replicas. `local_sums` never divides by a local batch size or a number of replicas.
+replicas. `batch_sums` never divides by a local batch size or a number of replicas.
 
 Axes: B examples in a replica's part of the batch. "Stacked axes" are the leading axes along which
 a program stacks the tensors of identical layers.
@@ -53,13 +53,36 @@ def train_step(
     `batch` is this replica's part of the step's batch, {name: [B, ...] tensor}; its `rows`, int32
     [B], are the indices of these examples in the step's batch.
     """
-    task = learner.task
     with tf.name_scope("loss_denominators"):
-        with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
-            denominators = task.loss_denominators(CheckedBatch(batch))
-        check_denominators(task, denominators)
-        denominators = place.total(denominators)
-    key = random.fold(random.root_key(learner.seed), state.step)
+        denominators = place.total(loss_denominators(learner.task, batch))
+    sums = place.total(batch_sums(learner, state, batch, denominators, place))
+    with tf.name_scope("update"), place.update_scope():
+        after, report = place.compute(lambda: update(learner, state, sums, place))
+        if place.gathers_weights:  # an exchange, which may have state of its own, as `total`
+            after = after._replace(weights=place.gather_weights(after.weights))
+        return after, report
+
+
+def loss_denominators(task: Task, batch: Batch) -> dict[str, tf.Tensor]:
+    """Returns `task.loss_denominators` of a part of the step's batch: term -> float32 scalar."""
+    with refuse_hidden_state():  # not of the runtime's sums, whose operations may be stateful
+        denominators = task.loss_denominators(CheckedBatch(batch))
+    check_denominators(task, denominators)
+    return denominators
+
+
+def batch_sums(
+    learner: Learner,
+    state: TrainState,
+    batch: Batch,
+    denominators: Mapping[str, tf.Tensor],
+    place: Placement = ONE_DEVICE,
+) -> dict[str, Any]:
+    """Returns `local_sums` of this replica's part of the batch, added over accumulation steps.
+
+    `denominators` are those of the whole batch, term -> float32 scalar.
+    """
+    task, key = learner.task, random.fold(random.root_key(learner.seed), state.step)
     frozen = find_frozen(learner)
     weights = state.weights
     if place.keeps_parts:
@@ -72,12 +95,7 @@ def train_step(
         )
 
     num_parts = learner.accumulation_steps
-    sums = place.total(place.compute(lambda: accumulate_sums(part, batch, num_parts)))
-    with tf.name_scope("update"), place.update_scope():
-        after, report = place.compute(lambda: update(learner, state, sums, place))
-        if place.gathers_weights:  # an exchange, which may have state of its own, as `total`
-            after = after._replace(weights=place.gather_weights(after.weights))
-        return after, report
+    return place.compute(lambda: accumulate_sums(part, batch, num_parts))
 
 
 @refuse_hidden_state()

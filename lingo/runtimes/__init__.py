@@ -6,6 +6,7 @@ from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Runtime
+from lingo.runtimes.simulated_torus import SimulatedTorus
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "Mesh",
     "Replicated",
     "Runtime",
+    "SimulatedTorus",
     "TpuMesh",
 ]

@@ -215,7 +215,8 @@ class Runtime(Configurable, interface=True):
     def advice(self, dtype: str) -> list[str]:
         """Returns a sentence for each setting that is usually faster on these devices.
 
-        `dtype` is that of the task. The process must have joined the others.
+        A simulation says that it is one. `dtype` is that of the task. The process must have joined
+        the others.
         """
         return []
 

@@ -7,11 +7,12 @@ C chunks of equal length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lingo.config.params import ParamError
 from lingo.mesh.allreduce.plan import Plan, Step, Transfers
 
 Payload = Literal["exact", "bfloat16"]
@@ -38,7 +39,11 @@ def execute(
 
     Returns:
         [P, E], the same on every healthy chip, bit for bit.
+
+    Raises:
+        ParamError: if values are no numbers [P, E], or not of the payload's type.
     """
+    _check(plan, values, payload)
     num_positions, num_elements = values.shape
     length = -(-num_elements // plan.num_chunks)
     state = np.zeros((num_positions, plan.num_chunks * length), values.dtype)
@@ -53,6 +58,21 @@ def execute(
             state[chip, chunks] = new.reshape(-1, length)
     _run(state, plan.gather(), convert)
     return convert(state.reshape(num_positions, -1)[:, :num_elements])
+
+
+def _check(plan: Plan, values: Array, payload: str) -> None:
+    """Raises ParamError for values or a payload that `execute` does not take."""
+    if payload not in get_args(Payload):
+        raise ParamError(f"{payload=} is none of {', '.join(get_args(Payload))}")
+    is_fitting = values.ndim == 2 and len(values) == plan.grid.size
+    if payload == "bfloat16":
+        is_fitting &= values.dtype == np.float32
+    if not (is_fitting and np.issubdtype(values.dtype, np.number)):
+        kind = "float32" if payload == "bfloat16" else "numbers"
+        raise ParamError(
+            f"values {values.dtype} {[*values.shape]}: all-reduce on a {plan.grid} adds {kind}"
+            f" [{plan.grid.size}, elements], a row for each position, also of chips that failed"
+        )
 
 
 def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array]) -> None:

@@ -24,6 +24,7 @@ Kind = Literal["ring", "line", "switch"]
 MAX_CHIPS = 2**13
 """The most chips of a grid: a ring has as many chunks and steps, and twice the largest pod is
 enough."""
+MAX_AXES = 8
 
 
 class Axis(NamedTuple):
@@ -206,6 +207,10 @@ def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
     whole = Grid(tuple(axes))
     if not axes or min(whole.shape) < 1:
         raise ParamError(f"a mesh has a size of 1 or more for each axis, and not {whole.shape}")
+    if len(axes) > MAX_AXES:
+        raise ParamError(
+            f"a mesh of {len(axes):,} axes: all-reduce is planned for {MAX_AXES} at most"
+        )
     if whole.size > MAX_CHIPS:
         raise ParamError(
             f"a mesh of {whole.size:,} chips: all-reduce is planned for {MAX_CHIPS:,} at most"
@@ -228,14 +233,16 @@ def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
 def _chips(whole: Grid, hole: str) -> list[int]:
     """Returns the ids of the chips in a hole, "2x2@4,6"."""
     sizes, _, first = hole.partition("@")
-    if not re.fullmatch(r"\d+(x\d+)*@\d+(,\d+)*", hole):
+    if not re.fullmatch(r"\d{1,9}(x\d{1,9})*@\d{1,9}(,\d{1,9})*", hole):
         raise ParamError(
-            f"the hole {hole!r} is not written as its sizes and first position: 2x2@4,6"
+            f"the hole {hole!r:.80} is not written as its sizes and first position: 2x2@4,6"
         )
     sizes, start = [int(n) for n in sizes.split("x")], [int(n) for n in first.split(",")]
     ends = [a + n for a, n in zip(start, sizes, strict=False)]
     if not len(sizes) == len(start) == len(whole.shape) or 0 in sizes:
-        raise ParamError(f"the hole {hole!r} has not one size and position for each axis: {whole}")
+        raise ParamError(
+            f"the hole {hole!r:.80} has not one size and position for each axis: {whole}"
+        )
     if any(end > size for end, size in zip(ends, whole.shape, strict=True)):
         raise ParamError(f"the hole {hole!r} is not inside a {whole}")
     inside = tuple(slice(a, b) for a, b in zip(start, ends, strict=True))

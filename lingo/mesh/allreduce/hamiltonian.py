@@ -36,9 +36,7 @@ def find_cycle(grid: Grid) -> list[int]:
     """
     chips = grid.healthy.tolist()
     if any(axis.kind == "switch" for axis in grid.axes):
-        raise ParamError(
-            f"ring goes by links between neighbours, and {grid} has a switch: multiring"
-        )
+        raise ParamError(f"ring goes by links between neighbours, and {grid} has a switch")
     if len(chips) <= 2:
         return chips
     squares = list(grid.squares())
@@ -56,7 +54,7 @@ def find_cycle(grid: Grid) -> list[int]:
                 return cycle
     raise ParamError(
         f"no ring of single hops was found through the {len(chips):,} chips of {grid}; there may be"
-        " one: row_pairs needs none"
+        " one"
     )
 
 
@@ -90,21 +88,20 @@ def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
     if ends:
         raise ParamError(
             f"no ring of single hops leads through {grid}: the chip {grid.position(ends[0])} has"
-            f" {len(near[ends[0]])} healthy neighbours, and needs two; row_pairs needs no such ring"
+            f" {len(near[ends[0]])} healthy neighbours, and needs two"
         )
     even = [chip for chip in chips if sum(grid.position(chip)) % 2 == 0]
     is_bipartite = not any(axis.is_closed and axis.size % 2 for axis in grid.axes)
     if is_bipartite and 2 * len(even) != len(chips):
         raise ParamError(
             f"no ring of single hops leads through {grid}: hops alternate between even and odd"
-            f" positions, and {len(even):,} chips are even, {len(chips) - len(even):,} odd;"
-            " row_pairs needs no such ring"
+            f" positions, and {len(even):,} chips are even, {len(chips) - len(even):,} odd"
         )
     matched = _match(even, near, 2) if is_bipartite else _match(chips, near, 1)
     if matched is None:
         raise ParamError(
             f"no ring of single hops leads through {grid}: its chips cannot have two neighbours"
-            " each; row_pairs needs no such ring"
+            " each"
         )
     cover: Cover = {chip: [] for chip in chips}
     for chip, others in matched.items():

@@ -79,6 +79,4 @@ def factors(axis: Axis) -> list[int]:
 def check_whole(grid: Grid, name: str) -> None:
     """Raises ParamError for holes, which rings along whole axes do not go around."""
     if grid.holes:
-        raise ParamError(
-            f"{name} needs every chip, and {grid} is given: ring and row_pairs go around holes"
-        )
+        raise ParamError(f"{name} needs every chip, and {grid} is given")

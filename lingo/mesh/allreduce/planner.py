@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lingo.config.params import ParamError, suggest
+from lingo.mesh.allreduce.cost import measure
 from lingo.mesh.allreduce.grid import Grid
 from lingo.mesh.allreduce.multiring import multiring
 from lingo.mesh.allreduce.plan import Plan
@@ -22,12 +23,32 @@ PLANNERS: dict[str, Callable[[Grid], Plan]] = {
 
 
 def make_plan(name: str, grid: Grid) -> Plan:
-    """Returns the plan of a planner; raises ParamError for another name, or if it is impossible."""
+    """Returns the plan of a planner.
+
+    Raises ParamError for an unknown name, and if the planner cannot: then it names those that can.
+    """
     if name not in PLANNERS:
         raise ParamError(
             f"all-reduce: {name!r} is none of {', '.join(PLANNERS)}.{suggest(name, PLANNERS)}"
         )
-    return PLANNERS[name](grid)
+    try:
+        return PLANNERS[name](grid)
+    except ParamError as error:
+        others = [plan.name for plan in make_plans(grid)[0]]
+        raise ParamError(
+            f"{error}; {', '.join(others) or 'none of the other planners'} can"
+        ) from None
+
+
+def fastest_plan(grid: Grid, num_elements: int) -> Plan:
+    """Returns the plan that the model of costs predicts to be the fastest for so many elements.
+
+    They are of 4 bytes. Raises ParamError if no planner can.
+    """
+    plans, refusals = make_plans(grid)
+    if not plans:
+        raise ParamError(f"no all-reduce on {grid}: {'; '.join(refusals.values())}")
+    return min(plans, key=lambda plan: measure(plan, num_elements).seconds)
 
 
 def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
@@ -36,7 +57,7 @@ def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
     refusals: dict[str, str] = {}
     for name in PLANNERS:
         try:
-            plans.append(make_plan(name, grid))
+            plans.append(PLANNERS[name](grid))
         except ParamError as error:
             refusals[name] = str(error)
     return plans, refusals

@@ -8,7 +8,8 @@ cost d steps and no more. Then chips at the same place of all pairs are a ring, 
 go around holes where they must.
 
 C columns, k pairs, p = 2 C chips of a pair, D hops of the farthest chip that forwards:
-2 (D + p - 1 + k - 1) steps. Where pairs of columns have more chips, these are taken.
+2 (D + p - 1 + k - 1) steps. Of pairs of rows and pairs of columns those with more chips are taken,
+or else those with fewer steps. On a torus the last row and the first may be a pair.
 """
 
 from __future__ import annotations
@@ -28,13 +29,19 @@ def row_pairs(grid: Grid) -> Plan:
     if len(grid.axes) != 2 or any(axis.kind == "switch" for axis in grid.axes):
         raise ParamError(f"row_pairs needs rows and columns of linked chips, and {grid} is given")
     ids = grid.ids()
-    rows, columns = _whole_pairs(grid, ids), _whole_pairs(grid, ids.T)
-    axis, pairs = max((0, rows), (1, columns), key=lambda one: len(one[1]) * one[1].shape[1])
-    if not len(pairs):
+    found = [(axis, _whole_pairs(grid, axis, lines)) for axis, lines in enumerate((ids, ids.T))]
+    most = max(pairs.size for _, pairs in found)
+    if not most:
         raise ParamError(
             f"row_pairs needs two adjacent rows or columns without a hole, of 2 chips or more, and"
-            f" {grid} has none: ring may go around these holes"
+            f" {grid} has none"
         )
+    plans = [_plan(grid, axis, pairs) for axis, pairs in found if pairs.size == most]
+    return min(plans, key=lambda plan: plan.num_steps)
+
+
+def _plan(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> Plan:
+    """Returns the plan with rings of some pairs [k, p] of lines, which follow along an axis."""
     num_pairs, p = pairs.shape
     forwarders = _Forwarders(grid, pairs)
     firsts = np.arange(p, dtype=np.int64) * num_pairs
@@ -50,19 +57,34 @@ def row_pairs(grid: Grid) -> Plan:
     return Plan("row_pairs", grid, p * num_pairs, (*along_pairs, *across))
 
 
-def _whole_pairs(grid: Grid, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the rings of pairs of adjacent whole rows of ids [R, C], from the top: [k, 2 C]."""
-    found: list[NDArray[np.int64]] = []
-    row = 0
+def _whole_pairs(grid: Grid, axis: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the rings of pairs of adjacent whole rows of ids [R, C], as many as can be: [k, 2 C].
+
+    Rows follow along `axis` of the grid. Pairs begin at the top or, if that gives more on a torus,
+    behind the first hole.
+    """
     is_whole = [grid.holes.isdisjoint(one) for one in ids.tolist()]
-    while row + 1 < len(ids):
+    starts = [0]
+    if grid.axes[axis].is_closed and not all(is_whole):
+        starts.append(is_whole.index(False) + 1)
+    firsts: list[NDArray[np.int64]] = []
+    for start in starts if ids.shape[1] > 1 else ():  # a pair of rows of one chip is a line
+        firsts.append(_first_rows(np.roll(is_whole, -start)) + start)
+    first = max(firsts, key=len, default=np.array([], np.int64))
+    size = len(ids)
+    return np.concatenate([ids[first % size], ids[(first + 1) % size, ::-1]], axis=1)
+
+
+def _first_rows(is_whole: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Returns the first row of each pair of adjacent whole rows, from the top: int64 [k]."""
+    found: list[int] = []
+    row = 0
+    while row + 1 < len(is_whole):
         if is_whole[row] and is_whole[row + 1]:
-            found.append(np.concatenate([ids[row], ids[row + 1, ::-1]]))
+            found.append(row)
             row += 1
         row += 1
-    if ids.shape[1] < 2:  # such a pair would be a line
-        found = []
-    return np.array(found, np.int64).reshape(len(found), 2 * ids.shape[1])
+    return np.array(found, np.int64)
 
 
 class _Forwarders:

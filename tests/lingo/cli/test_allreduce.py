@@ -41,6 +41,21 @@ def test_json_has_the_costs(capsys) -> None:
     assert found["is_prediction"] is True
     (plan,) = found["plans"]
     assert (plan["steps"], plan["padding"], plan["bytes_sent"]) == (44, 0, 2 * 127 * 10 * 2)
+    assert (found["elements"], found["payload"], found["hardware"]) == (1280, "bfloat16", "tpu_v3")
+    assert (found["mesh"], found["links"], found["holes"]) == ([16, 8], ["ring", "ring"], [])
+
+
+def test_a_mesh_on_named_hardware_is_a_slice_of_its_torus(capsys) -> None:
+    flags = ("--allreduce=all", "--elements=100", "--format=json")
+    found = json.loads(run(capsys, "--mesh=6x8", "--hardware=tpu_v3", *flags)[1])
+    assert (found["hardware"], found["links"]) == ("tpu_v3", ["line", "ring"])
+    found = json.loads(run(capsys, "--mesh=6x8", *flags)[1])
+    assert found["links"] == ["ring", "ring"]
+    for mesh in ("64x64", "2x2x2"):
+        code, _, err = run(capsys, f"--mesh={mesh}", "--hardware=tpu_v3", *flags)
+        assert code == 2
+        assert f"--mesh={mesh} is not in the torus of tpu_v3, 128 x 32 chips" in err
+        assert run(capsys, f"--mesh={mesh}", *flags)[0] == 0
 
 
 def test_machines_of_gpus_are_switches(capsys) -> None:
@@ -58,7 +73,15 @@ def test_machines_of_gpus_are_switches(capsys) -> None:
         (["--allreduce=ring"], "--mesh is missing: --allreduce needs sizes, as --mesh=16x32"),
         (["--allreduce=ring", "--mesh=4x"], "--mesh is '4x'"),
         (["--mesh=4x4"], "--mesh is of --allreduce, which is missing"),
+        (["--payload=float32"], "--payload is of --allreduce, which is missing"),
         (["--allreduce=ring", "--mesh=4x4", "--devices=4"], "leave out --devices"),
+        (
+            ["--allreduce=ring", "--mesh=4x4", "--price=0", "--input_rate=1", "--measure_input"],
+            "leave out --input_rate, --measure_input, --price",
+        ),
+        (["--allreduce=ring", "--mesh=4x4", "--noverify"], "leave out --verify"),
+        (["--allreduce=ring", "--mesh=4x4", f"--elements={'9' * 5000}"], "has too many digits"),
+        (["--allreduce=ring", "--mesh=4x4", f"--elements={'9' * 400}"], "is not an integer in"),
         (["--allreduce=all", "--mesh=4x4", "--plot=a.png"], "--plot draws one plan"),
         (["--allreduce=ring", "--mesh=3x3", "--links=mesh"], "no ring of single hops"),
         (["--allreduce=ring", "--mesh=4x4", "--plot=a.txt"], "--plot=a.txt: the file ends in"),

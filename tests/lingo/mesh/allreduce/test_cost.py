@@ -8,17 +8,20 @@ import math
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.inspection.plan.hardware import Dimension, Hardware
+from lingo.inspection.plan.network import Network
 from lingo.mesh.allreduce.cost import measure
 from lingo.mesh.allreduce.grid import Axis, grid, make_grid
 from lingo.mesh.allreduce.multiring import multiring
 from lingo.mesh.allreduce.plan import Plan, ring_order, ring_steps
 from lingo.mesh.allreduce.planner import make_plan
+from lingo.mesh.topology import topology
 
 ALPHA, RATE = 1e-6, 70e9
 
 
-@pytest.mark.parametrize("name", ["multiring", "torus2d"])
-def test_a_multipod_takes_316_steps(name) -> None:
+@pytest.mark.parametrize(("name", "congestion"), [("multiring", 1), ("torus2d", 2)])
+def test_a_multipod_takes_316_steps(name, congestion) -> None:
     plan = make_plan(name, grid((128, 32)))
     assert plan.num_steps == 316
     size = 8192 * 100
@@ -26,7 +29,7 @@ def test_a_multipod_takes_316_steps(name) -> None:
     assert cost.padding == 0
     assert cost.bytes_sent / (2 * size) == pytest.approx(1.9995117, abs=1e-6)
     assert cost.bytes_of_all == 4096 * cost.bytes_sent
-    assert cost.congestion == 1
+    assert cost.congestion == congestion
 
 
 def test_a_ring_of_4096_chips_takes_8190_steps() -> None:
@@ -52,12 +55,13 @@ def test_steps_bytes_and_seconds_of_multiring_are_the_sum_over_dims(shape) -> No
 
 
 @pytest.mark.parametrize("n", [2, 4, 5])
-def test_halves_and_thirds_of_equal_sides_share_no_link(n) -> None:
+def test_parts_of_a_torus_of_equal_sides_share_no_link(n) -> None:
     for name, num_axes in (("torus2d", 2), ("torus3d", 3)):
         one = grid((n,) * num_axes)
-        size = num_axes * one.size
+        num_parts = num_axes * (2 if n > 2 else 1)  # two chips have one link
+        size = num_parts * one.size
         cost = measure(make_plan(name, one), size)
-        rounds = [num_axes * n**i for i in range(1, num_axes + 1)]
+        rounds = [num_parts * n**i for i in range(1, num_axes + 1)]
         bytes_in_turn = sum((n - 1) * 4 * size / parts for parts in rounds)
         assert cost.steps == 2 * num_axes * (n - 1)
         if num_axes == 2 or n > 2:
@@ -65,9 +69,28 @@ def test_halves_and_thirds_of_equal_sides_share_no_link(n) -> None:
             assert cost.seconds == pytest.approx(cost.steps * ALPHA + 2 * bytes_in_turn / RATE)
 
 
+@pytest.mark.parametrize("shape", [(4, 4), (8, 8), (4, 4, 4)])
+def test_a_torus_of_equal_sides_takes_the_time_that_plans_of_experiments_predict(shape) -> None:
+    links = [Dimension("ring", n, RATE, 0.0) for n in shape]
+    hardware = Hardware("some", 1.0, {"float32": 1.0}, 1.0, 1, tuple(links), len(shape), 1, 1)
+    network = Network(hardware, topology({"data": math.prod(shape)}))
+    num_elements = 2 * len(shape) * math.prod(shape) * 10
+    plan = make_plan(f"torus{len(shape)}d", grid(shape, latency=0.0, bandwidth=RATE))
+    expected = network.seconds("all-reduce", 4 * num_elements, ["data"])
+    assert measure(plan, num_elements).seconds == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (7, 5), (4, 8), (7, 8)])
-def test_halves_share_no_link_where_sides_differ(shape) -> None:
-    assert measure(make_plan("torus2d", grid(shape)), 1000).congestion == 1
+def test_parts_share_links_in_pairs_where_sides_differ_and_are_faster_than_one_direction(
+    shape,
+) -> None:
+    one = grid(shape, latency=0.0)
+    size = 1000 * one.size
+    cost = measure(make_plan("torus2d", one), size)
+    bound = 2 * 4 * (size - size // one.size) / (4 * RATE)  # all links of a chip, all the time
+    assert cost.congestion == 2
+    assert bound < cost.seconds < 1.7 * bound
+    assert cost.max_link_bytes < 1.4 * bound * RATE
 
 
 def test_a_ring_on_links_has_one_message_on_each() -> None:
@@ -85,9 +108,16 @@ def test_row_pairs_take_a_step_more_for_each_hop_of_those_that_forward() -> None
     assert whole.num_steps == 2 * (15 + 3)
     inside = make_plan("row_pairs", grid((8, 8), kind="line", holes=["2x2@2,2"]))
     assert inside.num_steps == 2 * (1 + 15 + 2)
-    edge = make_plan("row_pairs", grid((8, 8), kind="line", holes=["2x2@0,2"]))
-    assert edge.num_steps == 2 * (2 + 15 + 2)
+    edge = make_plan("row_pairs", grid((10, 8), kind="line", holes=["2x2@0,2"]))
+    assert edge.num_steps == 2 * (2 + 15 + 3)
     assert measure(inside, 960).bytes_sent > measure(whole, 960).bytes_sent
+
+
+def test_row_pairs_take_columns_if_these_have_as_many_chips_and_fewer_steps() -> None:
+    for shape in ((4, 16), (16, 4)):
+        assert make_plan("row_pairs", grid(shape)).num_steps == 2 * (7 + 7)
+    edge = make_plan("row_pairs", grid((8, 8), kind="line", holes=["2x2@0,2"]))
+    assert edge.num_steps == 2 * (1 + 15 + 2)
 
 
 def test_two_messages_on_a_link_are_congestion() -> None:

@@ -64,13 +64,38 @@ def test_200_random_grids_with_random_holes_give_exact_sums_or_refuse() -> None:
 @pytest.mark.parametrize("num_elements", [1, 7, 100])
 def test_sums_of_floats_are_the_same_bits_on_every_chip(name, num_elements) -> None:
     holes = ["2x2@2,1"] if name in ("ring", "row_pairs") else []
-    plan = make_plan(name, grid((6, 4), holes=holes if name == "row_pairs" else []))
+    plan = make_plan(name, grid((6, 4), holes=holes))
     values = np.random.default_rng(0).normal(size=(24, num_elements)).astype(np.float32)
     for payload in ("exact", "bfloat16"):
         sums = execute(plan, values, payload=payload)[plan.grid.healthy]
         assert (sums.view(np.uint32) == sums[0].view(np.uint32)).all()
         error = np.abs(sums[0] - values[plan.grid.healthy].astype(float).sum(0)).max()
         assert error < (1e-5 if payload == "exact" else 0.3)
+
+
+@pytest.mark.parametrize(
+    ("values", "payload", "message"),
+    [
+        (np.zeros(4), "exact", r"values float64 \[4\]: .* adds numbers \[4, elements\]"),
+        (np.zeros((3, 5)), "exact", r"\[3, 5\]: all-reduce on a 2 x 2 torus"),
+        (np.zeros((4, 5), bool), "exact", "values bool"),
+        (np.array([["a"]] * 4), "exact", "values <U1"),
+        (np.zeros((4, 5)), "bfloat16", "values float64 .* adds float32"),
+        (np.zeros((4, 5)), "bflat16", "payload='bflat16' is none of exact, bfloat16"),
+    ],
+)
+def test_other_values_are_refused(values, payload, message) -> None:
+    with pytest.raises(ParamError, match=message):
+        execute(make_plan("ring", grid((2, 2))), values, payload=payload)
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (5, 4), (4, 5), (5, 5)])
+def test_the_last_row_of_a_torus_and_the_first_are_a_pair(shape) -> None:
+    holes = ["2x2@1,1"]
+    assert is_exact(make_plan("row_pairs", grid(shape, holes=holes)))
+    if shape == (4, 4):
+        with pytest.raises(ParamError, match="two adjacent rows or columns"):
+            make_plan("row_pairs", grid(shape, kind="line", holes=holes))
 
 
 def test_bfloat16_rounds_to_nearest_even() -> None:

@@ -1,0 +1,348 @@
+"""A simulation of chips that fail while they train: a torus of chips on one device of this machine.
+
+Each chip is an entry in a table: its id, and a training state of its own, which no other chip
+reads. The chips compute one after the other, each the sums of its part of the batch. These are
+flattened to a vector, the vectors are summed over chips by an executed plan of all-reduce
+(`lingo/mesh/allreduce`, NumPy on the host), and each chip updates its own state. When chips fail,
+their states are deleted, the all-reduce is planned again around them, the next batch is dealt over
+the others, and these go on from their own states. Losses stay those of one device: sums are divided
+by the denominators of the whole batch, and parts are filled up with examples of weight 0.
+
+    for each step:
+        delete the states of chips that fail now; plan the all-reduce again
+        denominators = all_reduce(loss_denominators(part) of each chip)
+        sums = all_reduce(batch_sums(state, part, denominators) of each chip)
+        state, report = update(state, sums) of each chip
+
+What is simulated is who computes what from which memory, and in which order numbers are added.
+Nothing is said of time. Every chip holds the whole state, so any healthy one has all of it. With
+`shard_update` the slots of the optimizer are cut into a piece for each chip; the update is computed
+once, from all pieces. Then a chip that fails takes its piece with it, and the run ends with an
+error, to be resumed from its last checkpoint on the chips that are left.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.learner.padding import row_multiple
+from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays
+from lingo.learner.step import batch_sums, loss_denominators, step_graph, update
+from lingo.mesh.allreduce.execution import execute
+from lingo.mesh.allreduce.grid import Grid, grid
+from lingo.mesh.allreduce.plan import Plan
+from lingo.mesh.allreduce.planner import fastest_plan, make_plan
+from lingo.ops.add_in_order import add_in_order
+from lingo.runtimes.local import LocalProgram
+from lingo.runtimes.replicated.shares import Shares, check_statistics
+from lingo.runtimes.runtime import Arrays, ProgramError, Runtime
+
+Planner = Literal["fastest", "ring", "torus2d", "torus3d", "multiring", "row_pairs"]
+MAX_CHIPS = 256
+"""The most chips that are simulated: each has a copy of the state, and computes in turn."""
+
+_log = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """Chips that fail, and the grid that is left."""
+
+    step: int  # the number of steps done before
+    hole: str  # "2x2@1,1"
+    grid: Grid
+
+
+class SimulatedTorus(Runtime):
+    """Trains on a simulated torus of chips, of which some fail: see `docs/allreduce.md`.
+
+    The chips compute one after the other on one device, so nothing is fast. A batch that they
+    cannot share equally is padded as by `Replicated`.
+    """
+
+    shape: list[int] = [4, 4]  # chips along each axis
+    links: Literal["torus", "mesh"] = "torus"  # whether links close the rows of chips
+    planner: Planner = "fastest"  # of the all-reduce; fastest: the one that costs predict
+    shard_update: bool = False  # each chip keeps a piece of the optimizer's slots alone
+    holes: list[str] = []  # chips that failed before the start: sizes and first position, "2x2@4,6"
+    failures: dict[str, str] = {}  # {"50": "2x2@1,1"}: after 50 steps these chips fail, too
+
+    def check(self) -> None:
+        if math.prod(self.p.shape) > MAX_CHIPS:
+            raise ParamError(
+                f"shape={self.p.shape} has {math.prod(self.p.shape):,} chips: {MAX_CHIPS} at most"
+                " are simulated"
+            )
+        for one in self.list_grids():
+            self.plan(one, 1)
+
+    def first_grid(self) -> Grid:
+        """Returns the chips that compute at first."""
+        kind = "ring" if self.p.links == "torus" else "line"
+        return grid(self.p.shape, kind=kind, holes=self.p.holes)
+
+    def list_failures(self) -> list[Failure]:
+        """Returns the failures in the order of their steps; raises ParamError for a wrong one."""
+        found: list[Failure] = []
+        one = self.first_grid()
+        for text in self.p.failures:
+            if not (text.isascii() and text.isdigit() and 0 < len(text) <= 18 and int(text)):
+                raise ParamError(
+                    f"failures has {text!r:.40} in place of the steps done before: write"
+                    ' {"50": "2x2@1,1"}'
+                )
+        for text in sorted(self.p.failures, key=int):
+            hole = self.p.failures[text]
+            lost = grid(self.p.shape, holes=[hole]).holes
+            if not lost - one.holes:
+                raise ParamError(f"failures: {hole!r} at step {text} has failed already")
+            every = (*self.p.holes, *(failure.hole for failure in found), hole)
+            one = grid(self.p.shape, kind=one.axes[0].kind, holes=every)
+            found.append(Failure(int(text), hole, one))
+        return found
+
+    def list_grids(self) -> list[Grid]:
+        """Returns the chips that compute at first, and after each failure."""
+        return [self.first_grid(), *(failure.grid for failure in self.list_failures())]
+
+    def plan(self, one: Grid, num_elements: int) -> Plan:
+        """Returns the all-reduce on a grid; raises ParamError if the planner has none."""
+        if self.p.planner == "fastest":
+            return fastest_plan(one, num_elements)
+        return make_plan(self.p.planner, one)
+
+    def check_learner(self, learner: Learner) -> None:
+        super().check_learner(learner)
+        for one in self.list_grids() if learner.specs else ():
+            check_statistics(learner, _shares(one), learner.specs["rows"][0][0])
+
+    def start(self, learner: Learner, state: TrainState) -> SimulatedTorusProgram:
+        return SimulatedTorusProgram(learner, state, self)
+
+    @property
+    def compiles(self) -> bool:
+        return False
+
+    def num_replicas(self, *, devices_ready: bool) -> int | None:
+        return self.first_grid().num_healthy
+
+    def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
+        multiple = row_multiple(learner)
+        return -(-batch_size // multiple) * multiple
+
+    def num_host_devices(self) -> int:
+        return self.first_grid().num_healthy
+
+    def advice(self, dtype: str) -> list[str]:
+        one = self.first_grid()
+        return [
+            f"simulation: {one.num_healthy} chips of a {one} compute one after the other; their"
+            " gradients are summed on the host, as a plan of all-reduce says"
+        ]
+
+
+def _shares(one: Grid) -> Shares:
+    return Shares(index=0, num_processes=1, num_replicas=one.num_healthy)
+
+
+class SimulatedTorusProgram:
+    """A learner on simulated chips, each with a state of its own."""
+
+    def __init__(self, learner: Learner, state: TrainState, runtime: SimulatedTorus) -> None:
+        """Puts the state on every chip that has not failed by its step."""
+        self._learner, self._runtime = learner, runtime
+        self._local = LocalProgram(learner, state, Placement())  # evaluates
+        self._failures, self._holes = runtime.list_failures(), [*runtime.p.holes]
+        self._plan = self._make_plan(runtime.first_grid())
+        while self._failures and self._failures[0].step < int(np.asarray(state.step)):
+            self._plan = self._make_plan(self._next_failure().grid)
+        self._memory: dict[int, TrainState] = {}  # of each healthy chip
+        self._pieces: dict[int, np.ndarray] = {}  # of slots, with `shard_update`
+        self._lost = ""  # why the state is not whole
+        self.load(state)
+        self._denominators = tf.function(
+            add_in_order()(functools.partial(loss_denominators, learner.task)), autograph=False
+        )
+        self._sums = tf.function(
+            add_in_order()(functools.partial(batch_sums, learner)), autograph=False
+        )
+        self._update = tf.function(
+            add_in_order()(functools.partial(update, learner)), autograph=False
+        )
+
+    def compile(self, specs: Specs, *, num_steps: int) -> None:
+        size = self._part_size(specs["rows"][0][0])
+        batch = {k: tf.TensorSpec([size, *shape[1:]], d) for k, (shape, d) in specs.items()}
+        denominators = self._denominators.get_concrete_function(batch).structured_outputs
+        state = self._memory[self._chips[0]]
+        self._sums.get_concrete_function(state, batch, denominators)
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        """Returns the graph of one step on a single chip, without sums over chips."""
+        return step_graph(self._learner, specs)
+
+    def train(self, batches: Arrays) -> dict[str, Any]:
+        before, pieces = self._memory, self._pieces
+        try:
+            reports = [
+                self._step({name: values[i] for name, values in batches.items()})
+                for i in range(len(batches["rows"]))
+            ]
+        except tf.errors.OpError:  # all steps take effect, or none; what failed stays so
+            self._memory = {chip: before[chip] for chip in self._chips}
+            self._pieces = pieces
+            raise
+        return tf.nest.map_structure(lambda *values: np.stack(values), *reports)
+
+    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
+        return self._one_chip().evaluate(batch, weights=weights)
+
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        return self._one_chip().predict(batch, weights=weights)
+
+    def decode(
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
+    ) -> dict[str, np.ndarray]:
+        return self._one_chip().decode(batch, decoding, seed=seed, weights=weights)
+
+    def example_slice(self, size: int) -> slice:
+        return slice(0, size)
+
+    def state(self, *, alone: bool = False) -> TrainState:
+        return load_arrays(self._whole_state())
+
+    def load(self, state: TrainState) -> None:
+        tensors = tf.nest.map_structure(tf.constant, load_arrays(state))
+        self._slots_like, self._lost = tensors.slots, ""
+        self._store({chip: tensors for chip in self._chips})
+
+    def _store(self, states: Mapping[int, TrainState]) -> None:
+        """Puts a state on each chip: of slots only a piece, with `shard_update`."""
+        self._memory = dict(states)
+        if self._runtime.p.shard_update:
+            slots = _to_vector(self._memory[self._chips[0]].slots)
+            pieces = np.array_split(slots, len(states))
+            self._pieces = dict(zip(self._chips, pieces, strict=True))
+            self._memory = {chip: state._replace(slots={}) for chip, state in states.items()}
+
+    def _whole_state(self) -> TrainState:
+        """Returns the state of the first healthy chip, with the slots of all.
+
+        Raises ProgramError if pieces of these are lost.
+        """
+        if self._lost:
+            raise ProgramError(self._lost)
+        state = self._memory[self._chips[0]]
+        if not self._pieces:
+            return state
+        slots = np.concatenate([self._pieces[chip] for chip in self._chips])
+        return state._replace(slots=_from_vector(slots, self._slots_like))
+
+    # ---- steps
+
+    @property
+    def _chips(self) -> list[int]:
+        """The ids of the healthy chips, ascending."""
+        return self._plan.grid.healthy.tolist()
+
+    def _make_plan(self, one: Grid) -> Plan:
+        sizes = [math.prod(weight.shape) for weight in self._learner.weights().values()]
+        return self._runtime.plan(one, sum(sizes))
+
+    def _part_size(self, batch_size: int) -> int:
+        """Returns how many examples each chip computes, padding included."""
+        multiple = row_multiple(self._learner)
+        return _shares(self._plan.grid).replica_size(batch_size, multiple_of=multiple)
+
+    def _step(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        self._lose_chips()
+        chips, multiple = self._chips, row_multiple(self._learner)
+        split = _shares(self._plan.grid).split(batch, len(batch["rows"]), multiple_of=multiple)
+        parts = [
+            {name: tf.constant(values[i]) for name, values in split.items()}
+            for i in range(len(chips))
+        ]
+        denominators = self._all_reduce([self._denominators(part) for part in parts])
+        states = [self._memory[chip] for chip in chips]
+        sums = self._all_reduce([*map(self._sums, states, parts, denominators)])
+        if self._runtime.p.shard_update:
+            state, report = self._update(self._whole_state(), sums[0])
+            self._store({chip: state for chip in chips})
+            return report
+        after = [self._update(state, total) for state, total in zip(states, sums, strict=True)]
+        self._store({chip: state for chip, (state, _) in zip(chips, after, strict=True)})
+        return after[0][1]
+
+    def _lose_chips(self) -> None:
+        """Deletes the states of the chips that fail before the next step, and plans without them.
+
+        It logs what happens. Raises ProgramError if the others do not have the whole state.
+        """
+        while self._failures and self._failures[0].step <= int(self._memory[self._chips[0]].step):
+            failure, old = self._next_failure(), self._plan
+            self._plan = new = self._make_plan(failure.grid)
+            lost = sorted(self._memory.keys() - set(self._chips))
+            self._memory = {chip: self._memory[chip] for chip in self._chips}
+            what = (
+                f"simulation: {'chips' if len(lost) > 1 else 'chip'} {', '.join(map(str, lost))}"
+                f" ({failure.hole}) lost after step {failure.step}"
+            )
+            if self._pieces:
+                self._lost = f"{what}, with their pieces of the optimizer's slots"
+                holes = json.dumps(self._holes)
+                raise ProgramError(
+                    f"{self._lost}: resume from the last checkpoint with"
+                    f" --set='runtime.holes={holes}' --set='runtime.failures={{}}'"
+                )
+            _log.warning(
+                f"{what}; all-reduce planned again around them: {new.name}, {new.num_steps} steps"
+                f" in place of {old.num_steps} of {old.name}; {len(self._chips)} chips go on from"
+                f" their own memory, and chip {self._chips[0]} is saved and evaluated"
+            )
+
+    def _next_failure(self) -> Failure:
+        failure = self._failures.pop(0)
+        self._holes.append(failure.hole)
+        return failure
+
+    def _all_reduce(self, values: Sequence[Any]) -> list[Any]:
+        """Returns the sums that each healthy chip ends with, from structures of tensors of each.
+
+        Failed chips have no numbers, which would show in any sum that includes them.
+        """
+        vectors, healthy = np.stack([*map(_to_vector, values)]), self._plan.grid.healthy
+        everywhere = np.full((self._plan.grid.size, vectors.shape[1]), np.nan, vectors.dtype)
+        everywhere[healthy] = vectors
+        return [
+            _from_vector(total, values[0]) for total in execute(self._plan, everywhere)[healthy]
+        ]
+
+    def _one_chip(self) -> LocalProgram:
+        """Returns the program of the first healthy chip alone, with its state."""
+        self._local.load(self.state())
+        return self._local
+
+
+def _to_vector(values: Any) -> np.ndarray:
+    """Returns the elements of a structure of tensors, [E]."""
+    flat = [np.ravel(value) for value in tf.nest.flatten(values)]
+    return np.concatenate([np.zeros(0, np.float32), *flat])
+
+
+def _from_vector(vector: np.ndarray, like: Any) -> Any:
+    """Returns a structure of tensors as `like` from its elements [E]."""
+    flat = tf.nest.flatten(like)
+    ends = np.cumsum([math.prod(one.shape) for one in flat])
+    pieces = zip(np.split(vector, ends[:-1]), flat, strict=True) if flat else ()
+    tensors = [tf.constant(piece.reshape(one.shape), one.dtype) for piece, one in pieces]
+    return tf.nest.pack_sequence_as(like, tensors)
