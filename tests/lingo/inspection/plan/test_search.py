@@ -15,7 +15,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.search import Ranking, least_devices, rank
+from lingo.inspection.plan.search import Ranking, least_devices, rank, rank_own
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.topology import topology
 
@@ -77,6 +77,25 @@ def test_settings_undo_what_the_experiment_has() -> None:
     )
     way = Candidate(topology({"data": 2}))
     assert build(way.settings(found, {})).p.accumulation_steps == 1
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate(topology({"data": 4, "model": 2}), "2d_finalized", shard_update=True),
+        Candidate(topology({"data": 4}), shard_update=True, accumulation_steps=4),
+        Candidate(topology({"stage": 2, "data": 2}), micro_batches=4, repeats=2),
+    ],
+    ids=["mesh", "accumulation", "circular-pipeline"],
+)
+def test_an_experiment_that_is_set_as_a_candidate_has_its_prediction(candidate: Candidate) -> None:
+    hardware = HARDWARE["tpu_v3"]
+    experiment = ("lm.source.tiny(num_layers=8)", "train_input.batch_size=16")
+    found, build = load(*experiment), builder(*experiment)
+    settings = candidate.settings(found, {})
+    own, build_own = load(*experiment, *settings), builder(*experiment, *settings)
+    ranking = rank_own(build_own(()), Estimator(own, hardware, build_own), hardware)
+    assert ranking.best == [Estimator(found, hardware, build).estimate(candidate)]
 
 
 def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
