@@ -110,6 +110,24 @@ def test_what_computes_in_bfloat16_is_compared_in_float32() -> None:
     assert differences["bytes in all"] < 0.1
 
 
+def test_a_program_combines_the_sums_of_a_layer_in_a_loop_as_planned() -> None:
+    def build(more: Sequence[str]) -> Experiment:
+        overrides = ["train_input.batch_size=16", "Stack=Repeat", *more]
+        return build_experiment(registry.get(LANGUAGE, overrides))
+
+    found, candidate = workload(build(())), way("data=8")
+    (sums,) = Estimator(found, HARDWARE["h100"], build).estimate(candidate).exchanges
+    experiment = build(candidate.settings(found, {}))
+    compiled = experiment.runtime.compile_program(
+        experiment.learner, experiment.train_input.specs()
+    )
+    lines = [line for line in compiled.text.splitlines() if " all-reduce(" in line]
+    gradients = [line for line in lines if "/gradient_tape/" in line]
+    in_loop = [line for line in gradients if "/stack/while/gradients/" in line]
+    number = len(gradients) + (found.num_steps - 1) * len(in_loop)
+    assert sums.exchange.collectives == number == 4 + 1
+
+
 def test_a_trillion_weights_are_compiled_for_2048_devices() -> None:
     flags = "--exp=lm.lingvo_dense.dense_1t --devices=2048 --hardware=tpu_v3 --top=1 --verify"
     code = (
