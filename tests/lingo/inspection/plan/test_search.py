@@ -114,6 +114,39 @@ def test_experts_of_gshard_are_on_all_devices() -> None:
     assert first.mesh == topology({"expert": 128})
 
 
+@pytest.mark.parametrize(
+    ("experiment", "recipe", "place"),
+    [
+        ("lm.switch.switch_xxl", {"expert": 128, "model": 4}, 10),
+        ("lm.switch.switch_c", {"expert": 2048}, 1),
+        ("image.resnet.supercomputer", {"data": 2048}, 1),
+        ("image.resnet.multipod", {"data": 8192}, 1),
+    ],
+    ids=["switch-xxl", "switch-c", "resnet", "resnet-multipod"],
+)
+def test_a_published_mesh_is_among_the_fastest(
+    experiment: str, recipe: dict[str, int], place: int
+) -> None:
+    """Fedus et al. 2022; MLPerf training 0.6 and 0.7, which also updated weights in shards."""
+    best = search(experiment, "tpu_v3", math.prod(recipe.values())).best[:place]
+    (found,) = [one.candidate for one in best if one.candidate.mesh == topology(recipe)]
+    assert found.shard_update
+
+
+@pytest.mark.parametrize(("num_stages", "published"), [(4, 3.4), (8, 6.3)])
+def test_pipelines_are_faster_as_gpipe_measured(num_stages: int, published: float) -> None:
+    """Huang et al. 2019, table 2: 48 layers, 32 micro-batches, over 2 stages and 1 micro-batch."""
+
+    def seconds(stages: int, micro_batches: int) -> float:
+        sizes = f"num_layers=48, num_stages={stages}, num_micro_batches={micro_batches}"
+        experiment, hardware = f"lm.gpipe.transformer_l({sizes})", HARDWARE["tpu_v3"]
+        build = builder(experiment)
+        estimator = Estimator(load(experiment), hardware, build)
+        return rank_own(build(()), estimator, hardware).best[0].step_seconds
+
+    assert seconds(2, 1) / seconds(num_stages, 32) == pytest.approx(published, rel=0.06)
+
+
 def test_memory_decides_what_fits() -> None:
     found = search("lm.lingvo_dense.dense_8b", "tpu_v3", 8)
     memory = HARDWARE["tpu_v3"].memory_bytes
