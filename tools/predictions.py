@@ -1,7 +1,8 @@
 """`python -m tools.predictions`: writes the tables of docs/plan.md, and a picture.
 
 Published: each row is a registered experiment on the mesh and with the batch of the publication.
-Nothing in the model is fitted to a row, nor to all of them. Ranking: each row is a mesh that
+Nothing in the model is fitted to a row, nor to all of them. Recipes: the place of published meshes
+among all. Pipelines: the speed-ups of GPipe. Ranking: each row is a mesh that
 `python -m tools.bench plan` predicted and measured, a line of docs/results/plan_ranking.jsonl.
 """
 
@@ -14,13 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib import pyplot
+from matplotlib.ticker import NullFormatter
 
 from lingo.config import registry
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
-from lingo.inspection.plan.estimate import Estimator
+from lingo.inspection.plan.estimate import Estimate, Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.workload import workload
+from lingo.inspection.plan.search import rank, rank_own
+from lingo.inspection.plan.table import describe
+from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import topology
 from tools.studies.page import fill_tables, table
@@ -31,120 +35,218 @@ PICTURE = DOCS / "images" / "plan_ranking.png"
 RANKING = DOCS / "results" / "plan_ranking.jsonl"
 
 
-class Published(NamedTuple):
-    """A time of a step that was published."""
+TPU = HARDWARE["tpu_v3"]
 
-    what: str  # model, and cores of TPU v3
+
+class Run(NamedTuple):
+    """A model on a mesh of cores of TPU v3, as it was published."""
+
+    model: str
     experiment: str
     batch_size: int
     candidate: Candidate
+
+    @property
+    def cores(self) -> str:
+        return f"{self.candidate.mesh.num_devices:,}"
+
+
+class Published(NamedTuple):
+    """A time of a step that was published."""
+
+    run: Run
     seconds: float  # of a step
     source: str
+
+
+class SpeedUp(NamedTuple):
+    """How much faster a pipeline is than one of two stages and one micro-batch."""
+
+    num_stages: int
+    num_micro_batches: int
+    factor: float  # that was measured
 
 
 def _mesh(rules: Recipe = "1d", **sizes: int) -> Candidate:
     return Candidate(topology(sizes), rules)
 
 
+def _sharded(**sizes: int) -> Candidate:
+    return Candidate(topology(sizes), shard_update=True)
+
+
 _LINGVO = "Lingvo, tokens a second in `synthetic_packed_input.py`"
 _GSHARD = "Lepikhin et al. 2020, steps a second in table 2"
 
 
-def _gshard(experts: int, layers: int, batch_size: int, steps_per_second: float) -> Published:
-    return Published(
-        f"GShard, {experts:,} experts, {layers} layers, {experts:,}",
+def _dense(weights: str, name: str, batch_size: int, **sizes: int) -> Run:
+    experiment = f"lm.lingvo_dense.{name}"
+    return Run(f"{weights} weights", experiment, batch_size, _mesh("2d_finalized", **sizes))
+
+
+def _gshard(experts: int, layers: int, batch_size: int) -> Run:
+    return Run(
+        f"GShard, {experts:,} experts, {layers} layers",
         f"mt.gshard.moe_{experts}e_{layers}l",
         batch_size,
         _mesh(expert=experts),
-        1 / steps_per_second,
-        _GSHARD,
     )
 
 
+DENSE_128B = _dense("128 billion", "dense_128b", 128, data=16, model=32)
+DENSE_175B = _dense("175 billion", "dense_175b", 1024, data=64, model=32)
+GSHARD_600B = _gshard(2048, 36, 4096)
+RESNET = Run("ResNet-50", "image.resnet.supercomputer", 32768, _sharded(data=2048))
+MULTIPOD = Run("ResNet-50", "image.resnet.multipod", 65536, _sharded(data=8192))
+SSD = Run("SSD, ResNet-34", "image.ssd.r34", 2048, _sharded(data=512, height=4))
+SWITCH_XXL = Run("Switch-XXL", "lm.switch.switch_xxl", 2048, _mesh(expert=128, model=4))
+SWITCH_C = Run("Switch-C", "lm.switch.switch_c", 2048, _mesh(expert=2048))
+TRANSFORMER_L = Run(
+    "GPipe's Transformer-L, 103 layers",
+    "lm.gpipe.transformer_l(num_layers=103)",
+    32,
+    _mesh(stage=8)._replace(micro_batches=32),
+)
+EFFICIENTNET = Run(
+    "EfficientNet-B5",
+    'image.efficientnet.b5(batch_size=65536, optimizer="lars")',
+    65536,
+    _mesh(data=1024),
+)
+
 ROWS = (
     Published(
-        "128 billion weights, 128",
-        "lm.lingvo_dense.dense_128b",
-        16,
-        _mesh("2d_finalized", data=8, model=16),
-        16 * 1024 / 3.7e3,
-        _LINGVO,
+        _dense("128 billion", "dense_128b", 16, data=8, model=16), 16 * 1024 / 3.7e3, _LINGVO
     ),
+    Published(DENSE_128B, 128 * 1024 / 18e3, _LINGVO),
     Published(
-        "128 billion weights, 512",
-        "lm.lingvo_dense.dense_128b",
-        128,
-        _mesh("2d_finalized", data=16, model=32),
-        128 * 1024 / 18e3,
-        _LINGVO,
+        _dense("128 billion", "dense_128b", 512, data=32, model=64), 512 * 1024 / 62e3, _LINGVO
     ),
+    Published(DENSE_175B, 1024 * 2048 / 51.5e3, _LINGVO),
+    Published(_dense("1 trillion", "dense_1t", 16, data=16, model=32), 16 * 512 / 1.4e3, _LINGVO),
+    Published(GSHARD_600B, 1 / 0.72, _GSHARD),
+    Published(_gshard(2048, 12, 4096), 1 / 2.15, _GSHARD),
+    Published(_gshard(512, 36, 1024), 1 / 1.05, _GSHARD),
+    Published(_gshard(512, 12, 1024), 1 / 3.28, _GSHARD),
+    Published(_gshard(128, 36, 1024), 1 / 0.67, _GSHARD),
+    Published(_gshard(128, 12, 1024), 1 / 2.16, _GSHARD),
     Published(
-        "128 billion weights, 2,048",
-        "lm.lingvo_dense.dense_128b",
-        512,
-        _mesh("2d_finalized", data=32, model=64),
-        512 * 1024 / 62e3,
-        _LINGVO,
-    ),
-    Published(
-        "175 billion weights, 2,048",
-        "lm.lingvo_dense.dense_175b",
-        1024,
-        _mesh("2d_finalized", data=64, model=32),
-        1024 * 2048 / 51.5e3,
-        _LINGVO,
-    ),
-    Published(
-        "1 trillion weights, 512",
-        "lm.lingvo_dense.dense_1t",
-        16,
-        _mesh("2d_finalized", data=16, model=32),
-        16 * 512 / 1.4e3,
-        _LINGVO,
-    ),
-    _gshard(2048, 36, 4096, 0.72),
-    _gshard(2048, 12, 4096, 2.15),
-    _gshard(512, 36, 1024, 1.05),
-    _gshard(512, 12, 1024, 3.28),
-    _gshard(128, 36, 1024, 0.67),
-    _gshard(128, 12, 1024, 2.16),
-    Published(
-        "ResNet-50, 2,048",
-        "image.resnet.supercomputer",
-        32768,
-        _mesh(data=2048),
+        RESNET._replace(candidate=_mesh(data=2048)),
         32768 / 1.05e6,
         "Ying et al. 2018: 1.05 million images a second",
     ),
+    Published(RESNET, 76.947 / 2983, "MLPerf 0.6: 2,983 steps in 76.9 s"),
+    Published(MULTIPOD, 28.885 / 1738, "MLPerf 0.7: 1,738 steps in 28.9 s"),
+    Published(SSD, 72.411 / 4580, "MLPerf 0.6: 80 epochs, 4,580 steps, in 72.4 s"),
+    Published(
+        EFFICIENTNET,
+        64 * 60 / (350 * 1_281_167 / 65536),
+        "Wongpanich et al. 2020: 64 minutes, of 350 epochs",
+    ),
 )
 
+RECIPES = (
+    DENSE_128B,
+    DENSE_175B,
+    GSHARD_600B,
+    _gshard(128, 12, 1024),
+    SWITCH_XXL,
+    SWITCH_C,
+    RESNET,
+    MULTIPOD,
+    SSD,
+    TRANSFORMER_L,
+)
 
-def predict(row: Published) -> tuple[float, float]:
-    """Returns the seconds of a step and the bytes on a device of a row, both predicted."""
+SPEED_UPS = (SpeedUp(4, 32, 3.4), SpeedUp(8, 32, 6.3))
+"""Huang et al. 2019, table 2: a Transformer of 48 layers."""
+
+
+def _plan(run: Run) -> tuple[Workload, Estimator]:
+    """Returns what a run computes, and the estimator of its experiment."""
 
     def build(more: Sequence[str]) -> Experiment:
-        batch = f"train_input.batch_size={row.batch_size}"
-        return build_experiment(registry.get(row.experiment, [batch, *more]))
+        batch = f"train_input.batch_size={run.batch_size}"
+        return build_experiment(registry.get(run.experiment, [batch, *more]))
 
     found = workload(build(()))
-    estimate = Estimator(found, HARDWARE["tpu_v3"], build).estimate(row.candidate)
-    return estimate.step_seconds, estimate.total_bytes
+    return found, Estimator(found, TPU, build)
+
+
+def predict(run: Run) -> Estimate:
+    """Returns the prediction of a run."""
+    _, estimator = _plan(run)
+    return estimator.estimate(run.candidate)
 
 
 def tables() -> dict[str, list[str]]:
     """Returns the tables of the page, by their names."""
-    return {"published": _published(), "ranking": _ranking()}
+    return {
+        "published": _published(),
+        "recipes": _recipes(),
+        "pipelines": _pipelines(),
+        "ranking": _ranking(),
+    }
 
 
 def _published() -> list[str]:
     rows = []
-    for row in ROWS:
-        seconds, num_bytes = predict(row)
-        ratio = seconds / row.seconds
-        numbers = [f"{seconds:.2g}", f"{row.seconds:.2g}", f"{ratio:.2f}"]
-        rows.append([row.what, *numbers, f"{num_bytes / 2**30:.1f}", row.source])
-    head = ["model, cores", "predicted, s", "published, s", "ratio", "GiB on a core", "source"]
-    return table(head, rows)
+    for run, seconds, source in ROWS:
+        found = predict(run)
+        ratio = found.step_seconds / seconds
+        numbers = [f"{found.step_seconds:.2g}", f"{seconds:.2g}", f"{ratio:.2f}"]
+        numbers += [f"{found.utilization:.0%}", f"{ratio * found.utilization:.0%}"]
+        numbers.append(f"{found.total_bytes / 2**30:.1f}")
+        rows.append([run.model, run.cores, *numbers, source])
+    times = ["predicted, s", "published, s", "ratio"]
+    shares = ["utilization, predicted", "published"]
+    return table(["model", "cores", *times, *shares, "GiB on a core", "source"], rows)
+
+
+def _recipes() -> list[str]:
+    rows = []
+    for run in RECIPES:
+        found, estimator = _plan(run)
+        own = estimator.estimate(run.candidate)
+        best = rank(found, estimator, TPU, run.candidate.mesh.num_devices).best
+        head = [run.model, run.cores, describe(run.candidate), f"{own.total_bytes / 2**30:.1f}"]
+        rows.append([*head, *_place(run.candidate, best)])
+    heads = ["model", "cores", "recipe", "GiB on a core", "place of its mesh", "best on it"]
+    return table([*heads, "slower than the first", "which is"], rows)
+
+
+def _place(recipe: Candidate, best: Sequence[Estimate]) -> list[str]:
+    """Returns the place of a recipe's mesh among the best ways of each, and the way on it."""
+    if best[0].total_bytes > TPU.memory_bytes:
+        return ["none fits", "-", "-", "-"]
+    places = {one.candidate.mesh: (i, one) for i, one in enumerate(best, 1)}
+    if recipe.mesh not in places:
+        return ["does not fit", "-", "-", describe(best[0].candidate)]
+    place, way = places[recipe.mesh]
+    slower = way.step_seconds / best[0].step_seconds - 1
+    ways = [describe(one.candidate) for one in (way, best[0])]
+    return [f"{place} of {len(best)}", ways[0], f"{slower:.0%}", ways[1]]
+
+
+def _pipelines() -> list[str]:
+    slowest = _pipeline_seconds(num_stages=2, num_micro_batches=1)
+    rows = []
+    for stages, micro_batches, factor in SPEED_UPS:
+        seconds = _pipeline_seconds(num_stages=stages, num_micro_batches=micro_batches)
+        rows.append([str(stages), str(micro_batches), f"{slowest / seconds:.2f}", str(factor)])
+    return table(["stages", "micro-batches", "predicted", "published"], rows)
+
+
+def _pipeline_seconds(**sizes: int) -> float:
+    """Returns the time of a step of a Transformer of 48 layers in a pipeline."""
+
+    def build(more: Sequence[str]) -> Experiment:
+        name = f"lm.gpipe.transformer_l({', '.join(f'{k}={v}' for k, v in sizes.items())})"
+        return build_experiment(registry.get(name, ["exp.num_layers=48", *more]))
+
+    experiment = build(())
+    estimator = Estimator(workload(experiment), TPU, build)
+    return rank_own(experiment, estimator, TPU).best[0].step_seconds
 
 
 def _ranking() -> list[str]:
@@ -166,19 +268,39 @@ def _results() -> list[dict[str, Any]]:
 
 def draw() -> None:
     """Draws the measured times of the ranking over the predicted ones."""
-    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    for one in _results():
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    axes.plot((200, 900), (200, 900), "--", color="0.6", linewidth=1)
+    axes.annotate("as predicted", (640, 560), color="0.4", fontsize="small")
+    line = {"arrowstyle": "-", "color": "0.7", "linewidth": 0.7, "relpos": (0, 0.5)}
+    results = sorted(_results(), key=lambda one: one["measured_ms"])
+    for i, one in enumerate(results):  # labels in a column, in the order of the points
         point = one["predicted_ms"], one["measured_ms"]
-        axes.scatter(*point, color="C0")
-        axes.annotate(one["way"], point, (5, -3), textcoords="offset points", fontsize="x-small")
+        axes.scatter(*point, color="C0", zorder=2)
+        axes.annotate(
+            one["way"],
+            point,
+            (1.03, 0.4 + 0.6 * i / len(results)),
+            textcoords="axes fraction",
+            fontsize="small",
+            va="center",
+            arrowprops=line,
+        )
     axes.set(
         title="Step of ten meshes: eight virtual devices that share two cores",
         xlabel="predicted, ms",
         ylabel="measured, ms",
         xscale="log",
         yscale="log",
-        xlim=(220, 1300),
+        xlim=(200, 900),
+        ylim=(200, 2500),
     )
+    for axis, ticks in (
+        (axes.xaxis, (200, 300, 400, 600, 800)),
+        (axes.yaxis, (250, 500, 1e3, 2e3)),
+    ):
+        axis.set_ticks(ticks)
+        axis.set_major_formatter("{x:,.0f}")
+        axis.set_minor_formatter(NullFormatter())
     figure.savefig(PICTURE, dpi=120)
 
 

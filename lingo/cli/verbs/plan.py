@@ -44,7 +44,7 @@ from lingo.inspection.plan.input_rate import InputRate, measure
 from lingo.inspection.plan.missing_flops import missing_flops
 from lingo.inspection.plan.report import Plan, Report, as_json, report, training
 from lingo.inspection.plan.search import own_rules, rank, rank_own
-from lingo.inspection.plan.verification import Comparison, compare
+from lingo.inspection.plan.verification import Comparison, compare, float32_estimator
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import MAX_MESH_DEVICES
 from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
@@ -189,11 +189,13 @@ def _rate(values: flags.FlagValues, data: Input, num_examples: int) -> InputRate
 def _print(found: Report, comparisons: dict[str, list[Comparison]], how: str) -> None:
     if how == "json":
         verified = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
-        print(json.dumps(as_json(found) | {"verified": verified}))
+        types = {"verified_dtype": verification.DTYPE, "verified": verified}
+        print(json.dumps(as_json(found) | types))
         return
     print(table.text(found), end="")
     for text, rows in comparisons.items():
-        print(f"\ncompiled for virtual devices: {text}\n{verification.text(rows)}", end="")
+        print(f"\nin {verification.DTYPE}, compiled for virtual devices: {text}")
+        print(verification.text(rows), end="")
 
 
 def _calibrate(values: flags.FlagValues) -> int:
@@ -228,7 +230,7 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
 
 
 def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
-    """Compiles the fastest ways for virtual devices; returns comparisons by way."""
+    """Compiles the fastest ways for virtual devices; returns comparisons in float32 by way."""
     found: dict[str, list[Comparison]] = {}
     num_devices = plan.ranking.best[0].candidate.mesh.num_devices
     if num_devices == 1:
@@ -238,9 +240,10 @@ def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
             f"--verify compiles for at most {MAX_VIRTUAL_DEVICES} virtual devices, and there are"
             f" {num_devices:,}: take fewer, with as many examples for each"
         )
-    for estimate in plan.ranking.best[:MAX_VERIFIED]:
-        experiment = build(estimate.candidate.settings(plan.workload, plan.rules))
-        text = table.describe(estimate.candidate)
+    estimator = float32_estimator(plan.hardware, build)
+    for candidate in (one.candidate for one in plan.ranking.best[:MAX_VERIFIED]):
+        experiment = build(candidate.settings(plan.workload, plan.rules))
+        text, estimate = table.describe(candidate), estimator.estimate(candidate)
         if not found:
             experiment.runtime.make_devices(num_devices)
         found[text] = run_with_clock(

@@ -6,8 +6,8 @@ Bytes of weights, slots and gradients are exact: those of the layout. The rest i
   whole tiles of the unit that multiplies, or the bytes that it reads and writes over the memory's
   bandwidth if that is longer (a roofline). A backward pass takes twice a forward pass; what is
   recomputed takes one more.
-- *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`). None
-  overlaps with arithmetic.
+- *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`), those
+  of weights and gradients combined (`exchange.py`). None overlaps with arithmetic.
 - *Memory*: what gradients need of each layer (`residual.py`), and the largest phase of a step
   (`memory.py`).
 """
@@ -164,6 +164,7 @@ class Estimator:
             self.rules(candidate.rules),
             shard_update=candidate.shard_update,
             shard_weights=candidate.shard_weights,
+            combined_bytes=self._hardware.combined_bytes,
         )
 
     # ---- time

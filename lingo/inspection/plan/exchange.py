@@ -1,7 +1,12 @@
-"""Collectives of a step, added up by kind, mesh axes and purpose."""
+"""Collectives of a step, added up by kind, mesh axes and purpose.
+
+A compiler combines small tensors that are ready together into one collective, whose latency is that
+of one (XLA's `AllReduceCombiner`, `AllGatherCombiner` and `ReduceScatterCombiner`).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple
 
@@ -21,11 +26,22 @@ class Exchange(NamedTuple):
     purpose: Purpose
     tensors: float = 0  # how many
     bytes: float = 0  # of all of them on one device
+    collectives: float = 0  # that exchange them: as many, unless some are combined
 
     def seconds(self, network: Network) -> float:
         """Returns the time of all of them."""
-        number = max(1.0, self.tensors)
+        number = max(1.0, self.collectives)
         return number * network.seconds(self.kind, self.bytes / number, self.axes)
+
+    def combine(self, most_bytes: float, *, iterations: float = 1) -> Exchange:
+        """Returns the exchange with its tensors combined, those of each iteration of a loop.
+
+        Collectives are of up to `most_bytes`, but a larger tensor stays whole; 0 combines nothing.
+        """
+        if not most_bytes:
+            return self
+        number = iterations * math.ceil(self.bytes / (iterations * most_bytes))
+        return self._replace(collectives=min(self.collectives, number))
 
 
 class Exchanges:
@@ -33,7 +49,7 @@ class Exchanges:
 
     def __init__(self, mesh: Topology) -> None:
         self._mesh = mesh
-        self._sums: dict[Exchange, tuple[float, float]] = {}
+        self._sums: dict[Exchange, Exchange] = {}
 
     def add(
         self,
@@ -47,18 +63,24 @@ class Exchanges:
         names = set(axes)
         names = tuple(axis for axis, size in self._mesh.sizes if axis in names and size > 1)
         if names and num_bytes:
-            key = Exchange(kind, names, purpose)
-            before = self._sums.get(key, (0, 0))
-            self._sums[key] = (before[0] + tensors, before[1] + num_bytes)
+            self._add(Exchange(kind, names, purpose), tensors, num_bytes, tensors)
 
     def add_exchange(self, one: Exchange, *, number: float = 1, calls: float = 1) -> None:
         """Adds equal exchanges: so many times the bytes, in so many times the tensors."""
-        self.add(one.kind, one.axes, one.purpose, number * one.bytes, calls * one.tensors)
+        key = Exchange(one.kind, one.axes, one.purpose)
+        self._add(key, calls * one.tensors, number * one.bytes, calls * one.collectives)
+
+    def _add(self, key: Exchange, tensors: float, num_bytes: float, collectives: float) -> None:
+        before = self._sums.get(key, key)
+        self._sums[key] = key._replace(
+            tensors=before.tensors + tensors,
+            bytes=before.bytes + num_bytes,
+            collectives=before.collectives + collectives,
+        )
 
     def size(self, axis: str) -> int:
         """Returns the number of devices along a mesh axis."""
         return self._mesh.size([axis])
 
     def __iter__(self) -> Iterator[Exchange]:
-        for key, (tensors, num_bytes) in self._sums.items():
-            yield key._replace(tensors=tensors, bytes=num_bytes)
+        return iter(self._sums.values())

@@ -43,6 +43,8 @@ class Hardware(NamedTuple):
     torus: int  # how many of the dimensions are sides of a torus, which `arrange` chooses
     devices_per_host: int
     cores_per_host: int  # that make examples
+    # Up to how many the compiler combines tensors into one collective; 0: each is one.
+    combined_bytes: float = 0.0
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.
@@ -96,6 +98,14 @@ class Hardware(NamedTuple):
         return rates.get(dtype) or rates.get("bfloat16") or next(iter(rates.values()))
 
 
+COMBINED_BYTES = 30.0 * 2**20
+"""The default of XLA's combiners of collectives (`xla/service/collective_utils.h`).
+
+That of its compiler for TPUs, whose flag is `xla_jf_crs_combiner_threshold_in_bytes`, is not
+published; it is taken to be the same.
+"""
+
+
 def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
     """Returns the sides of the most cubic torus of so many chips, the longest first."""
     if len(largest) == 1:
@@ -112,7 +122,7 @@ def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
 def _tpu(name: str, memory: float, bandwidth: float, bfloat16: float, **network: Any) -> Hardware:
     """Returns a TPU: by default XLA rounds operands of float32 products to bfloat16."""
     rates = {"bfloat16": bfloat16, "float16": bfloat16, "float32": bfloat16}
-    return Hardware(name, memory, rates, bandwidth, 128, **network)
+    return Hardware(name, memory, rates, bandwidth, 128, combined_bytes=COMBINED_BYTES, **network)
 
 
 def _gpu(
@@ -132,7 +142,16 @@ def _gpu(
         Dimension("switch", 2**20, wire, 1e-5),
     )
     return Hardware(
-        name, memory, rates, bandwidth, 64, dimensions, 0, devices_per_host=8, cores_per_host=cores
+        name,
+        memory,
+        rates,
+        bandwidth,
+        64,
+        dimensions,
+        0,
+        devices_per_host=8,
+        cores_per_host=cores,
+        combined_bytes=COMBINED_BYTES,
     )
 
 
@@ -262,6 +281,8 @@ def _check(hardware: Hardware) -> None:
             raise ValueError(f"{name}={value!r} is not a whole number")
     if not (hardware.dimensions and hardware.flops_per_second):
         raise ValueError("dimensions and flops_per_second need an entry each")
+    if not (_is_number(hardware.combined_bytes) and hardware.combined_bytes >= 0):
+        raise ValueError(f"combined_bytes={hardware.combined_bytes!r} is not 0 or above")
     if hardware.torus not in range(len(hardware.dimensions) + 1):
         raise ValueError(f"torus={hardware.torus!r} is not a number of its dimensions")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from lingo.inspection.plan.exchange import Exchange, Exchanges
+from lingo.inspection.plan.exchange import Exchange, Exchanges, Purpose
 from lingo.inspection.plan.residual import BYTES
 from lingo.layers.sequence.softmax import TiedHead
 from lingo.layers.tree import ParamSpec
@@ -57,26 +57,46 @@ def state_part(
     *,
     shard_update: bool,
     shard_weights: bool,
+    combined_bytes: float = 0.0,
 ) -> StatePart:
     """Returns the part of a learner's state on a device.
 
-    Raises ParamError if the rules do not fit a weight.
+    Exchanges of a layer in a loop are combined up to `combined_bytes`, and those of all weights
+    outside of loops. Raises ParamError if the rules do not fit a weight.
     """
     splits = layout(learner, mesh, rules, shard_update=shard_update, shard_weights=shard_weights)
     batch = set(batch_axes(rules, mesh))
-    stack, others, updates = Exchanges(mesh), Exchanges(mesh), Exchanges(mesh)
+    others, updates = Exchanges(mesh), Exchanges(mesh)
+    loops: dict[tuple[str, float], Exchanges] = {}  # by layer in a loop, and iterations
     num_heads = sum(isinstance(layer, TiedHead) for layer in learner.task.tree())
     whole_bytes = stack_bytes = 0.0
     for where, spec in learner.task.weights().items():
         num_gradients = 1 + num_heads if spec.axes == ("vocab", "embed") else 1
         weight = _weight(spec, splits.rest[where], mesh, rules, batch, num_gradients)
-        uses = stack if weight.is_stacked else others
+        layer = where.partition("]")[0], weight.num_layers
+        uses = loops.setdefault(layer, Exchanges(mesh)) if weight.is_stacked else others
         is_sharded = splits.update[where] != splits.rest[where]
         _exchange_weight(weight, uses, updates, batch, is_sharded=is_sharded)
         stack_bytes += weight.size * BYTES[spec.dtype] if weight.is_stacked else 0
         whole_bytes += weight.read_bytes if weight.gathered and not weight.is_stacked else 0
     sizes = {kind: size.per_device for kind, size in bytes_per_device(learner, splits).items()}
-    return StatePart(sizes, whole_bytes, stack_bytes, tuple(stack), tuple(others), tuple(updates))
+    return StatePart(
+        sizes,
+        whole_bytes,
+        stack_bytes,
+        stack_uses=tuple(
+            one.combine(combined_bytes, iterations=_num_uses(one.purpose) * num_layers)
+            for (_, num_layers), uses in loops.items()
+            for one in uses
+        ),
+        other_uses=tuple(one.combine(combined_bytes) for one in others),
+        updates=tuple(one.combine(combined_bytes) for one in updates),
+    )
+
+
+def _num_uses(purpose: Purpose) -> int:
+    """Returns how often a step exchanges for a purpose in a loop: it gathers also backward."""
+    return 2 if purpose == "weights" else 1
 
 
 def _weight(
@@ -108,11 +128,8 @@ def _weight(
 def _exchange_weight(
     weight: _Weight, uses: Exchanges, updates: Exchanges, batch: set[str], *, is_sharded: bool
 ) -> None:
-    """Adds the exchanges of a use of a weight, and those of its update, if this is in shards.
-
-    A loop gathers it also backward.
-    """
-    times, sums = 2 if weight.is_stacked else 1, weight.num_gradients
+    """Adds the exchanges of a use of a weight, and those of its update, if this is in shards."""
+    times, sums = _num_uses("weights") if weight.is_stacked else 1, weight.num_gradients
     read, tensors = weight.read_bytes, weight.num_layers
     uses.add("all-gather", weight.gathered, "weights", times * read, times * tensors)
     uses.add("reduce-scatter", weight.gathered, "gradients", sums * read, sums * tensors)

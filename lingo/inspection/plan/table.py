@@ -152,6 +152,7 @@ def _details(plan: Plan, way: Way) -> list[str]:
         }
         numbers = {
             "tensors": [f"{row.exchange.tensors:,.0f}" for row in rows],
+            "collectives": [f"{row.exchange.collectives:,.0f}" for row in rows],
             "bytes": [size(row.exchange.bytes) for row in rows],
             "seconds": [duration(row.seconds) for row in rows],
         }

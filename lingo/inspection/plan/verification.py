@@ -3,11 +3,15 @@
 The step is compiled for virtual devices of this machine's processor. So what is compared is exact
 for a processor: bytes of arguments and outputs, FLOPs of products, bytes that devices exchange.
 Temporaries depend on how a compiler orders operations, and fuses them.
+
+XLA computes in float32 on a processor, whatever the type of the experiment is: the prediction that
+is compared is the one in float32.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +20,15 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import program
 from lingo.inspection.memory import size
-from lingo.inspection.plan.estimate import Estimate
+from lingo.inspection.plan.estimate import Build, Estimate, Estimator
+from lingo.inspection.plan.hardware import Hardware
+from lingo.inspection.plan.workload import workload
 from lingo.inspection.weight_table import Columns, align_columns
 from lingo.runtimes.layout import batch_axes
 from lingo.runtimes.mesh.mesh import Mesh
+
+DTYPE = "float32"
+"""The type of what a processor computes, and of predictions that are compared."""
 
 
 class Comparison(NamedTuple):
@@ -36,10 +45,20 @@ class Comparison(NamedTuple):
         return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
+def float32_estimator(hardware: Hardware, build: Build) -> Estimator:
+    """Returns an estimator of an experiment in float32: its estimates are those to `compare`."""
+
+    def build_float32(settings: Sequence[str]) -> Experiment:
+        return build([f"task.dtype={DTYPE}", *settings])
+
+    return Estimator(workload(build_float32(())), hardware, build_float32)
+
+
 def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
-    The process has as many devices as the mesh.
+    The estimate is that of `float32_estimator`; the experiment may be of any type. The process has
+    as many devices as the mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
     if not isinstance(runtime, Mesh):

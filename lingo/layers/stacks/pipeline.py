@@ -130,7 +130,10 @@ class Pipeline(Stack):
 
     def layer_flops(self, shape: Sequence[int]) -> list[int]:
         """Returns the operations of each layer in a forward call, for a shape of the input."""
-        return [layer.flops(shape) for layer in self.repeats[0]] * self._num_steps
+        found: list[int] = []
+        for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
+            found += [layer.flops(shape) for layer in layers] * num
+        return found
 
     def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, inputs: CallInputs) -> tf.Tensor:
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):

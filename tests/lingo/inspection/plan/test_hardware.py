@@ -81,6 +81,7 @@ def test_a_file_that_is_not_of_hardware_is_refused(text: str, message: str, tmp_
         ("dimensions", [{"kind": "ring", "size": 2}], r"dimensions\[0\] lacks bandwidth, latency"),
         ("dimensions", {}, "dimensions is not a list"),
         ("flops_per_second", 1e12, "flops_per_second is not of the form"),
+        ("combined_bytes", -1, "combined_bytes=-1 is not 0 or above"),
     ],
 )
 def test_a_field_that_is_no_possible_value_is_named(

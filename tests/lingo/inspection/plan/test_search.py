@@ -15,7 +15,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.search import Ranking, least_devices, rank
+from lingo.inspection.plan.search import Ranking, least_devices, rank, rank_own
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.topology import topology
 
@@ -79,6 +79,25 @@ def test_settings_undo_what_the_experiment_has() -> None:
     assert build(way.settings(found, {})).p.accumulation_steps == 1
 
 
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate(topology({"data": 4, "model": 2}), "2d_finalized", shard_update=True),
+        Candidate(topology({"data": 4}), shard_update=True, accumulation_steps=4),
+        Candidate(topology({"stage": 2, "data": 2}), micro_batches=4, repeats=2),
+    ],
+    ids=["mesh", "accumulation", "circular-pipeline"],
+)
+def test_an_experiment_that_is_set_as_a_candidate_has_its_prediction(candidate: Candidate) -> None:
+    hardware = HARDWARE["tpu_v3"]
+    experiment = ("lm.source.tiny(num_layers=8)", "train_input.batch_size=16")
+    found, build = load(*experiment), builder(*experiment)
+    settings = candidate.settings(found, {})
+    own, build_own = load(*experiment, *settings), builder(*experiment, *settings)
+    ranking = rank_own(build_own(()), Estimator(own, hardware, build_own), hardware)
+    assert ranking.best == [Estimator(found, hardware, build).estimate(candidate)]
+
+
 def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
     """Lingvo registers 128 billion weights on 256 chips as 16 x 32 cores, batch 128, finalized."""
     batch = "train_input.batch_size=128"
@@ -93,6 +112,39 @@ def test_experts_of_gshard_are_on_all_devices() -> None:
     """Lepikhin et al. 2020, sec. 3.2: one expert of each layer on each of 128 devices."""
     first = search("mt.gshard.moe_128e_12l", "tpu_v3", 128).feasible[0].candidate
     assert first.mesh == topology({"expert": 128})
+
+
+@pytest.mark.parametrize(
+    ("experiment", "recipe", "place"),
+    [
+        ("lm.switch.switch_xxl", {"expert": 128, "model": 4}, 10),
+        ("lm.switch.switch_c", {"expert": 2048}, 1),
+        ("image.resnet.supercomputer", {"data": 2048}, 1),
+        ("image.resnet.multipod", {"data": 8192}, 1),
+    ],
+    ids=["switch-xxl", "switch-c", "resnet", "resnet-multipod"],
+)
+def test_a_published_mesh_is_among_the_fastest(
+    experiment: str, recipe: dict[str, int], place: int
+) -> None:
+    """Fedus et al. 2022; MLPerf training 0.6 and 0.7, which also updated weights in shards."""
+    best = search(experiment, "tpu_v3", math.prod(recipe.values())).best[:place]
+    (found,) = [one.candidate for one in best if one.candidate.mesh == topology(recipe)]
+    assert found.shard_update
+
+
+@pytest.mark.parametrize(("num_stages", "published"), [(4, 3.4), (8, 6.3)])
+def test_pipelines_are_faster_as_gpipe_measured(num_stages: int, published: float) -> None:
+    """Huang et al. 2019, table 2: 48 layers, 32 micro-batches, over 2 stages and 1 micro-batch."""
+
+    def seconds(stages: int, micro_batches: int) -> float:
+        sizes = f"num_layers=48, num_stages={stages}, num_micro_batches={micro_batches}"
+        experiment, hardware = f"lm.gpipe.transformer_l({sizes})", HARDWARE["tpu_v3"]
+        build = builder(experiment)
+        estimator = Estimator(load(experiment), hardware, build)
+        return rank_own(build(()), estimator, hardware).best[0].step_seconds
+
+    assert seconds(2, 1) / seconds(num_stages, 32) == pytest.approx(published, rel=0.06)
 
 
 def test_memory_decides_what_fits() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +14,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.verification import compare, text
+from lingo.inspection.plan.verification import compare, float32_estimator, text
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
 
@@ -89,3 +92,56 @@ def test_a_prediction_is_close_to_the_compiled_program(
     assert [line.split()[0] for line in lines[: len(compared)]] == [
         one.name.split()[0] for one in compared
     ]
+
+
+def test_what_computes_in_bfloat16_is_compared_in_float32() -> None:
+    def build(more: Sequence[str]) -> Experiment:
+        overrides = ["train_input.batch_size=16", "task.dtype=bfloat16", *more]
+        return build_experiment(registry.get(LANGUAGE, overrides))
+
+    found, hardware, candidate = workload(build(())), HARDWARE["h100"], way("data=2 model=4")
+    experiment = build(candidate.settings(found, {}))
+    narrow = Estimator(found, hardware, build).estimate(candidate)
+    wide = float32_estimator(hardware, build).estimate(candidate)
+    assert narrow.total_bytes < 0.8 * wide.total_bytes
+    differences = {one.name: abs(one.difference) for one in compare(wide, experiment)}
+    assert differences["bytes of arguments"] < 1e-3
+    assert differences["bytes exchanged"] < 0.05
+    assert differences["bytes in all"] < 0.1
+
+
+def test_a_program_combines_the_sums_of_a_layer_in_a_loop_as_planned() -> None:
+    def build(more: Sequence[str]) -> Experiment:
+        overrides = ["train_input.batch_size=16", "Stack=Repeat", *more]
+        return build_experiment(registry.get(LANGUAGE, overrides))
+
+    found, candidate = workload(build(())), way("data=8")
+    (sums,) = Estimator(found, HARDWARE["h100"], build).estimate(candidate).exchanges
+    experiment = build(candidate.settings(found, {}))
+    compiled = experiment.runtime.compile_program(
+        experiment.learner, experiment.train_input.specs()
+    )
+    lines = [line for line in compiled.text.splitlines() if " all-reduce(" in line]
+    gradients = [line for line in lines if "/gradient_tape/" in line]
+    in_loop = [line for line in gradients if "/stack/while/gradients/" in line]
+    number = len(gradients) + (found.num_steps - 1) * len(in_loop)
+    assert sums.exchange.collectives == number == 4 + 1
+
+
+def test_a_trillion_weights_are_compiled_for_2048_devices() -> None:
+    flags = "--exp=lm.lingvo_dense.dense_1t --devices=2048 --hardware=tpu_v3 --top=1 --verify"
+    code = (
+        "import pathlib, sys; from lingo.cli.main import main;"
+        f"code = main(['plan', *{flags.split()}, '--format=json']);"
+        "print(pathlib.Path('/proc/self/status').read_text(), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["verified_dtype"] == "float32"
+    assert len(found["verified"]) == 2
+    for rows in found["verified"].values():
+        ratios = {row["name"]: row["prediction"] / row["program"] for row in rows}
+        assert ratios["bytes of arguments"] == pytest.approx(1, abs=1e-3)
+        assert ratios["bytes in all"] == pytest.approx(1, abs=0.1)
+    (peak,) = [line.split() for line in done.stderr.splitlines() if line.startswith("VmHWM")]
+    assert int(peak[1]) * 1024 < 4 * 2**30  # "VmHWM: 2444836 kB"
