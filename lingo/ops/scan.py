@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from lingo.config.lazy import tf
@@ -39,10 +40,8 @@ def scan(
     (6, array([0, 1, 3], dtype=int32))
     """
     if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
-        options = {"is_reversed": is_reversed}
-        return tf.function(lambda c, x: scan(body, c, x, num, **options), autograph=False)(
-            carry, xs
-        )
+        loop = partial(scan, body, num=num, is_reversed=is_reversed)
+        return tf.function(loop, autograph=False)(carry, xs)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), xs)
     _, specs = output_specs(body, tf.constant(0), carry, first)
@@ -111,15 +110,18 @@ def scan_recomputed(
             return after, (y, carry)
 
         last, (ys, carries) = scan(keep_carry, carry, xs, num)
+        results = tf.nest.flatten((last, ys))
         structure[:] = [(last, ys)]
 
-        def backward(*gradients: tf.Tensor) -> list[Any]:
-            dlast, dys = tf.nest.pack_sequence_as((last, ys), gradients)
+        def backward(*gradients: Any) -> list[Any]:
+            # those of integers may be None
+            pairs = zip(gradients, results, strict=True)
+            of_floats = [gradient for gradient, result in pairs if result.dtype.is_floating]
             with tf.name_scope(scope):
-                found = _scan_backward(body, (carries, xs, constants), dlast, dys, num)
+                found = _scan_backward(body, (carries, xs, constants), of_floats, num)
             return [next(found) if v.dtype.is_floating else None for v in flat]
 
-        return tf.nest.flatten((last, ys)), backward
+        return results, backward
 
     results = forward(*tf.nest.flatten(tensors))
     return tf.nest.pack_sequence_as(structure[0], results)
@@ -128,16 +130,16 @@ def scan_recomputed(
 def _scan_backward(
     body: Callable[[tf.Tensor, Any, Any, Any], tuple[Any, Any]],
     inputs: tuple[Any, Any, Any],
-    dlast: Any,
-    dys: Any,
+    gradients: Sequence[tf.Tensor],
     num: Any,
 ) -> Iterator[tf.Tensor]:
     """Returns the gradients of the float tensors of carry, xs and constants, in order.
 
-    `inputs` are the carries of all iterations, [num, ...], xs and constants; `dlast` and `dys` the
-    gradients of the last carry, and of the y of all iterations, [num, ...].
+    `inputs` are the carries of all iterations, [num, ...], xs and constants; `gradients` those of
+    the float tensors of the last carry, and then of ys, [num, ...].
     """
     carries, xs, constants = inputs
+    num_carry = len(_floats(carries))
 
     def differentiate(i: tf.Tensor, sums: Any, slices: Any) -> tuple[Any, Any]:
         dcarry, dconstants = sums
@@ -160,9 +162,9 @@ def _scan_backward(
         return (dcarry, tf.nest.map_structure(tf.add, dconstants, more)), dx
 
     zeros = [tf.zeros_like(v) for v in _floats(constants)]
-    start = (_floats(dlast), zeros)
+    start, dys = (gradients[:num_carry], zeros), gradients[num_carry:]
     (dcarry, dconstants), dxs = scan(
-        differentiate, start, (carries, xs, _floats(dys)), num, is_reversed=True
+        differentiate, start, (carries, xs, dys), num, is_reversed=True
     )
     return iter([*dcarry, *dxs, *dconstants])
 

@@ -226,7 +226,9 @@ class Pipeline(Stack):
             # in the gradient of vectorized_map, known only if that loop computes the step again.
             x, (additive, per_layer) = scan_recomputed(compute, x, values, constants, num)
         else:
-            x, (additive, per_layer) = scan(lambda *args: compute(*args, constants), x, values, num)
+            x, (additive, per_layer) = scan(
+                lambda j, x, values: compute(j, x, values, constants), x, values, num
+            )
         return x, (tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive), per_layer)
 
     def _compute_pattern_step(
