@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from lingo.config.lazy import tf
+from lingo.ops.scope import gradient_scope
 
 
 def scan(
-    body: Callable[[tf.Tensor, Any, Any], tuple[Any, Any]], carry: Any, xs: Any, num: Any
+    body: Callable[[tf.Tensor, Any, Any], tuple[Any, Any]],
+    carry: Any,
+    xs: Any,
+    num: Any,
+    *,
+    is_reversed: bool = False,
 ) -> tuple[Any, Any]:
     """Calls a body on each slice of the inputs in turn and passes a carry along, as `jax.lax.scan`.
 
@@ -17,22 +24,24 @@ def scan(
     quadratic in the number of iterations.
 
     Args:
-        body: (int32 scalar iteration, carry, slice of xs) -> (carry, y); structures of tensors of
+        body: (int32 scalar index, carry, slice of xs) -> (carry, y); structures of tensors of
             fixed shapes. It is traced twice, or once if it is a `tf.function`; but XLA cannot
             differentiate a loop around a `tf.function`.
         carry: structure of tensors of any shape, before the first iteration.
         xs: structure of [num, ...] tensors, any type.
         num: number of iterations, an int or an int32 scalar tensor.
+        is_reversed: whether the first iteration has the last index, num - 1.
 
     Returns:
-        The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
+        The carry after the last iteration, and the y of all indices, [num, ...] tensors.
 
     >>> last, sums = scan(lambda i, c, x: (c + x, c), 0, tf.constant([1, 2, 3]), 3)
     >>> int(last), sums.numpy()
     (6, array([0, 1, 3], dtype=int32))
     """
     if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
-        return tf.function(lambda c, x: scan(body, c, x, num), autograph=False)(carry, xs)
+        loop = partial(scan, body, num=num, is_reversed=is_reversed)
+        return tf.function(loop, autograph=False)(carry, xs)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), xs)
     _, specs = output_specs(body, tf.constant(0), carry, first)
@@ -40,8 +49,9 @@ def scan(
     ys = tf.nest.map_structure(lambda s: _array(s.dtype, num, s.shape), specs)
 
     def iterate(i: tf.Tensor, carry: Any, ys: Any) -> tuple[Any, Any, Any]:
-        carry, y = body(i, carry, tf.nest.map_structure(lambda a: a.read(i), xs))
-        return i + 1, carry, tf.nest.map_structure(lambda a, v: a.write(i, v), ys, y)
+        at = num - 1 - i if is_reversed else i
+        carry, y = body(at, carry, tf.nest.map_structure(lambda a: a.read(at), xs))
+        return i + 1, carry, tf.nest.map_structure(lambda a, v: a.write(at, v), ys, y)
 
     start = (tf.constant(0), carry, ys)
     _, carry, ys = tf.while_loop(
@@ -52,6 +62,115 @@ def scan(
         maximum_iterations=num,
     )
     return carry, tf.nest.map_structure(lambda a: a.stack(), ys)
+
+
+def scan_recomputed(
+    body: Callable[[tf.Tensor, Any, Any, Any], tuple[Any, Any]],
+    carry: Any,
+    xs: Any,
+    constants: Any,
+    num: Any,
+) -> tuple[Any, Any]:
+    """Calls a body as `scan`, with a gradient that calls it again (Huang et al. 2019, sec. 2.3).
+
+    The gradient keeps the carry of each iteration, and `xs` and `constants` as they are, once; the
+    gradient of `scan` would keep all that an iteration computes or reads. It is
+    `jax.lax.scan(jax.checkpoint(body), ...)`, and costs one more call of the body.
+
+    Args:
+        body: (int32 scalar index, carry, slice of xs, constants) -> (carry, y), as that of `scan`.
+            Gradients flow to its arguments only, not to tensors that it captures, and it has to
+            compute the same in each call: random numbers must be functions of its arguments.
+        carry: structure of tensors of any shape and type, before the first iteration.
+        xs: structure of [num, ...] tensors, any type.
+        constants: structure of tensors of any shape and type, the same for all iterations. Their
+            gradients are sums over iterations.
+        num: number of iterations, an int or an int32 scalar tensor.
+
+    Returns:
+        The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
+
+    >>> w, xs = tf.constant(3.0), tf.constant([1.0, 2.0])
+    >>> with tf.GradientTape() as tape:
+    ...     tape.watch(w)
+    ...     last, _ = scan_recomputed(lambda i, c, x, w: (w * c + x, ()), 0.0, xs, w, 2)
+    >>> float(last), float(tape.gradient(last, w))  # w * 1.0 + 2.0
+    (5.0, 1.0)
+    """
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, (carry, xs, constants))
+    structure: list[Any] = []
+
+    @tf.custom_gradient
+    def forward(*flat: tf.Tensor) -> Any:
+        carry, xs, constants = tf.nest.pack_sequence_as(tensors, flat)
+        scope = gradient_scope()
+
+        def keep_carry(i: tf.Tensor, carry: Any, x: Any) -> tuple[Any, Any]:
+            after, y = body(i, carry, x, constants)
+            return after, (y, carry)
+
+        last, (ys, carries) = scan(keep_carry, carry, xs, num)
+        results = tf.nest.flatten((last, ys))
+        structure[:] = [(last, ys)]
+
+        def backward(*gradients: Any) -> list[Any]:
+            # those of integers may be None
+            pairs = zip(gradients, results, strict=True)
+            of_floats = [gradient for gradient, result in pairs if result.dtype.is_floating]
+            with tf.name_scope(scope):
+                found = _scan_backward(body, (carries, xs, constants), of_floats, num)
+            return [next(found) if v.dtype.is_floating else None for v in flat]
+
+        return results, backward
+
+    results = forward(*tf.nest.flatten(tensors))
+    return tf.nest.pack_sequence_as(structure[0], results)
+
+
+def _scan_backward(
+    body: Callable[[tf.Tensor, Any, Any, Any], tuple[Any, Any]],
+    inputs: tuple[Any, Any, Any],
+    gradients: Sequence[tf.Tensor],
+    num: Any,
+) -> Iterator[tf.Tensor]:
+    """Returns the gradients of the float tensors of carry, xs and constants, in order.
+
+    `inputs` are the carries of all iterations, [num, ...], xs and constants; `gradients` those of
+    the float tensors of the last carry, and then of ys, [num, ...].
+    """
+    carries, xs, constants = inputs
+    num_carry = len(_floats(carries))
+
+    def differentiate(i: tf.Tensor, sums: Any, slices: Any) -> tuple[Any, Any]:
+        dcarry, dconstants = sums
+        carry, x, dy = slices
+        # copies, to be watched inside the loop
+        args = tf.nest.map_structure(tf.identity, (carry, x, constants))
+        of_carry, of_x, of_constants = map(_floats, args)
+        with tf.GradientTape() as tape:
+            tape.watch([of_carry, of_x, of_constants])
+            results = _floats(body(i, *args))
+        dcarry, dx, more = tf.nest.map_structure(
+            tf.convert_to_tensor,  # that of a gather is not dense
+            tape.gradient(
+                results,
+                [of_carry, of_x, of_constants],
+                output_gradients=[*dcarry, *dy],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            ),
+        )
+        return (dcarry, tf.nest.map_structure(tf.add, dconstants, more)), dx
+
+    zeros = [tf.zeros_like(v) for v in _floats(constants)]
+    start, dys = (gradients[:num_carry], zeros), gradients[num_carry:]
+    (dcarry, dconstants), dxs = scan(
+        differentiate, start, (carries, xs, dys), num, is_reversed=True
+    )
+    return iter([*dcarry, *dxs, *dconstants])
+
+
+def _floats(values: Any) -> list[tf.Tensor]:
+    return [value for value in tf.nest.flatten(values) if value.dtype.is_floating]
 
 
 def _array(dtype: tf.DType, num: Any, shape: tf.TensorShape) -> tf.TensorArray:

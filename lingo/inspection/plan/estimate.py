@@ -175,7 +175,7 @@ class Estimator:
         """Returns all exchanges of a step."""
         sums, turns = Exchanges(candidate.mesh), 1 / (1 - _bubble(candidate))
         calls = candidate.accumulation_steps * candidate.micro_batches * turns
-        _exchange_weights(candidate, state, sums)
+        _exchange_weights(candidate, state, sums, self._steps_per_turn(candidate))
         for some in layers:
             number = some.number * some.idle_factor
             for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
@@ -222,6 +222,8 @@ class Estimator:
         """Returns the bytes of what gradients need, and of what a layer has while it computes."""
         parts = candidate.accumulation_steps
         gathered = max(one.part.weight_bytes for one in layers)
+        if self._steps_per_turn(candidate) == 1:  # gathered before the loop, for all turns
+            gathered = max(gathered, state.stack_gathered_bytes)
         return working_bytes(
             self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
             self._loop(candidate, state),
@@ -247,11 +249,17 @@ class Estimator:
         if stages > 1:
             turns = calls / (1 - _bubble(candidate))
             size = boundary / candidate.micro_batches
-            share = 1 / candidate.repeats
-            return Loop(turns, share * weights, size, share, is_recomputed=True, is_pipeline=True)
+            steps = self._steps_per_turn(candidate)
+            share = 1 / (candidate.repeats * steps)
+            return Loop(turns, weights, size, share, is_recomputed=True, num_steps=steps)
         number = self._workload.num_steps if is_loop else 0
         share = 1 / max(1, number)
-        return Loop(number, share * weights, boundary, share, is_recomputed, is_pipeline=False)
+        return Loop(number, share * weights, boundary, share, is_recomputed)
+
+    def _steps_per_turn(self, candidate: Candidate) -> int:
+        """Returns the pattern steps of a stage in a turn of a pipeline; 0 for no pipeline."""
+        stages = candidate.num_stages
+        return math.ceil(self._workload.num_steps / (stages * candidate.repeats)) * (stages > 1)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
         """Returns the bytes on a device of what passes from layer to layer."""
@@ -267,19 +275,24 @@ def _bubble(candidate: Candidate) -> float:
     return (stages - 1) / (candidate.micro_batches * candidate.repeats + stages - 1)
 
 
-def _exchange_weights(candidate: Candidate, state: StatePart, sums: Exchanges) -> None:
+def _exchange_weights(
+    candidate: Candidate, state: StatePart, sums: Exchanges, steps_per_turn: int
+) -> None:
     """Adds the exchanges of weights and their gradients.
 
-    Weights are gathered in each part of a batch or turn of a pipeline that slices them, else before
-    the loop: those outside stacks, and those of a stage in the forward pass.
+    Weights are gathered in each part of a batch or pattern step of a pipeline that slices them,
+    else once: those outside stacks, and those of stages of one pattern step.
     """
-    parts, is_pipeline = candidate.accumulation_steps, candidate.num_stages > 1
+    parts = candidate.accumulation_steps
     uses: float = parts
-    if is_pipeline:
+    if steps_per_turn:
         uses *= candidate.micro_batches * candidate.repeats / (1 - _bubble(candidate))
     for one in state.stack_uses:
-        is_gathered_before = is_pipeline and one.purpose == "weights"
-        number = (1 + uses) / 2 if is_gathered_before else uses
+        number = uses
+        if one.purpose == "gradients":
+            number /= candidate.repeats  # a turn has those of one repeat
+        elif steps_per_turn == 1:
+            number = 0.5  # a use is one forward and one backward
         sums.add_exchange(one, calls=number, number=number)
     for one in state.other_uses:
         number = 1 if one.purpose == "weights" else parts

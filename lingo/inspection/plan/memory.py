@@ -9,9 +9,14 @@ A gradient becomes new weights and slots as soon as it is there. These wait besi
 the step may be skipped, until all gradients are known to be finite.
 
 A loop over layers keeps everything to its end, and for each layer the weights that it read; one
-whose gradient computes layers again keeps their inputs in the place of residuals. In a pipeline
-each turn is an iteration, idle ones too. Accumulation carries gradients from part to part of the
-batch.
+whose gradient computes layers again keeps their inputs in the place of residuals. Accumulation
+carries gradients from part to part of the batch.
+
+In a pipeline each turn is an iteration, idle ones too. It keeps the input of each of its pattern
+steps, and its result, but no weights: its gradient reads them again. The buffers of gradients, of
+weights and of the inputs of turns, exist from the start, as a loop writes into them. Where a stage
+has several pattern steps these are a loop inside, with a copy of the weights in the order of steps,
+and gradients of the weights in one turn.
 """
 
 from __future__ import annotations
@@ -22,9 +27,6 @@ from typing import NamedTuple
 from lingo.inspection.plan.workload import LayerResidual, Workload
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
-
-TURN_COPIES = 3
-"""Tensors of a turn of a pipeline that wait for its gradient: its input, twice, and its result."""
 
 
 class ResidualBytes(NamedTuple):
@@ -43,11 +45,11 @@ class Loop(NamedTuple):
     """How a stack computes its layers."""
 
     iterations: float  # that a device does; 0 for a stack that is no loop
-    weights: float  # bytes of those that an iteration reads
+    weights: float  # bytes that an iteration reads; of a pipeline, those of all layers of a device
     boundary: float  # bytes of what passes from one to the next
-    share: float  # of the device's layers that one computes
+    share: float  # of the device's layers that are computed, or computed again, at once
     is_recomputed: bool
-    is_pipeline: bool
+    num_steps: int = 0  # pattern steps of a stage in a turn of a pipeline; 0 for no pipeline
 
 
 def residual_bytes(
@@ -55,7 +57,8 @@ def residual_bytes(
 ) -> ResidualBytes:
     """Returns the residuals of one of the parts of a batch.
 
-    A stack, unlike other layers, computes a micro-batch of this part.
+    A stack, unlike other layers, computes a micro-batch of this part. What enters a pipeline is
+    among what its turns keep, and no residual of the layer before.
     """
     stages = mesh.size(["stage"])
     stack = others = largest = largest_of_stack = logits = 0.0
@@ -73,6 +76,9 @@ def residual_bytes(
         else:
             others += total
             logits = max(logits, size if one.axes[-1] == "vocab" else 0.0)
+    if stages > 1:
+        before = itertools.takewhile(lambda one: not one.in_stack, (n for n, _ in workload.order))
+        others -= sum(sizes[one] for one in before if one.residual.shape == workload.boundary)
     running = itertools.accumulate(sizes[needed] for needed, _ in workload.order)
     sums = [(total, 1 - share) for total, (_, share) in zip(running, workload.order, strict=True)]
     return ResidualBytes(stack, others, largest, largest_of_stack, logits, tuple(sums))
@@ -93,18 +99,25 @@ def working_bytes(
     `gathered` are weights that are whole while they are used.
     """
     stack, layer = found.of_stack, 0.0
+    buffers = turn_gradients = 0.0
     if loop.is_recomputed:
         layer = loop.share * stack
-        stack = loop.iterations * loop.boundary * (TURN_COPIES if loop.is_pipeline else 1)
-    stack += loop.iterations * loop.weights
+        stack = loop.iterations * loop.boundary * (loop.num_steps + 1 if loop.num_steps else 1)
+    if loop.num_steps:
+        buffers = gradients + loop.iterations * loop.boundary
+        if loop.num_steps > 1:
+            buffers, turn_gradients = buffers + loop.weights, loop.weights
+    else:
+        stack += loop.iterations * loop.weights
     activations = stack + found.of_others
     temporaries = layer + found.largest + gathered
-    forward_end = activations + found.largest + gathered
+    forward_end = activations + found.largest + gathered + buffers
     backward = 0.0
-    if loop.iterations:
+    if loop.num_steps:
+        backward = stack + layer + 2 * found.largest_of_stack + gathered + buffers + turn_gradients
+    elif loop.iterations:
         # of the largest tensor two gradients: of the result of its operation, and of the input
         backward = stack + layer + 2 * found.largest_of_stack + found.logits + gathered + gradients
-        backward += loop.iterations * loop.boundary if loop.is_pipeline else 0.0  # their gradients
     elif not is_accumulated:
         backward = max((size + share * new_state for size, share in found.sums), default=0.0)
     carried = gradients if is_accumulated else 0.0

@@ -32,6 +32,7 @@ class StatePart(NamedTuple):
     bytes: dict[str, int]  # of `weights`, `slots`, `gradients` and `statistics`
     gathered_bytes: float  # of weights that stay gathered until the backward pass: of no loop
     stack_bytes: float  # of weights that loops over layers read, in the type of the computation
+    stack_gathered_bytes: float  # of those among these that are gathered to be read
     # Exchanges of one use of the weights of a stack, and of other weights, in a part of a batch.
     stack_uses: tuple[Exchange, ...]
     other_uses: tuple[Exchange, ...]
@@ -69,7 +70,7 @@ def state_part(
     others, updates = Exchanges(mesh), Exchanges(mesh)
     loops: dict[tuple[str, float], Exchanges] = {}  # by layer in a loop, and iterations
     num_heads = sum(isinstance(layer, TiedHead) for layer in learner.task.tree())
-    whole_bytes = stack_bytes = 0.0
+    whole_bytes = stack_bytes = stack_whole_bytes = 0.0
     for where, spec in learner.task.weights().items():
         num_gradients = 1 + num_heads if spec.axes == ("vocab", "embed") else 1
         weight = _weight(spec, splits.rest[where], mesh, rules, batch, num_gradients)
@@ -78,12 +79,16 @@ def state_part(
         is_sharded = splits.update[where] != splits.rest[where]
         _exchange_weight(weight, uses, updates, batch, is_sharded=is_sharded)
         stack_bytes += weight.size * BYTES[spec.dtype] if weight.is_stacked else 0
-        whole_bytes += weight.read_bytes if weight.gathered and not weight.is_stacked else 0
+        if weight.gathered and weight.is_stacked:
+            stack_whole_bytes += weight.read_bytes
+        elif weight.gathered:
+            whole_bytes += weight.read_bytes
     sizes = {kind: size.per_device for kind, size in bytes_per_device(learner, splits).items()}
     return StatePart(
         sizes,
-        whole_bytes,
-        stack_bytes,
+        gathered_bytes=whole_bytes,
+        stack_bytes=stack_bytes,
+        stack_gathered_bytes=stack_whole_bytes,
         stack_uses=tuple(
             one.combine(combined_bytes, iterations=_num_uses(one.purpose) * num_layers)
             for (_, num_layers), uses in loops.items()

@@ -40,7 +40,7 @@ from lingo.layers.stacks.micro_batches import (
 from lingo.layers.stacks.repeat import layer_index, scan_layers
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
-from lingo.ops.scan import scan
+from lingo.ops.scan import scan, scan_recomputed
 from lingo.ops.shape import expand_like, swap_leading_axes
 from lingo.ops.shift_register import shift_register
 
@@ -187,7 +187,7 @@ class Pipeline(Stack):
         def stages(index: tf.Tensor, x: tf.Tensor, per_example: Any) -> tuple[tf.Tensor, Any]:
             repeats = tf.clip_by_value(index // num, 0, self.p.circular_repeats - 1)
             counts = (index >= 0) & (index < num * self.p.circular_repeats)
-            args = (self._select_repeat(values, repeats), x, per_example, shared, repeats, counts)
+            args = (values, x, per_example, shared, repeats, counts)
             compute = partial(self._compute_stages, call)
             return recompute(compute, *args) if self.p.remat else compute(*args)
 
@@ -208,7 +208,7 @@ class Pipeline(Stack):
     def _compute_stages(
         self,
         call: context.Call,
-        values: Any,
+        values: Sequence[Any],
         x: tf.Tensor,
         per_example: Any,
         shared: Mapping[str, Any],
@@ -218,34 +218,35 @@ class Pipeline(Stack):
         """Computes one tick of all stages.
 
         Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes. The
-        values of the repeat that each stage is in, int32 [K], are [J, K, ...] each; `counts`, bool
-        [K], is whether a stage has a micro-batch. Side outputs are the summed ones, and the others
-        of each layer, [J, K, ...].
+        values of each repeat are [J, K, ...] each; `repeats`, int32 [K], is the one that a stage is
+        in, and `counts`, bool [K], whether it has a micro-batch. Side outputs are the summed ones,
+        and the others of each layer, [J, K, ...].
         """
-        num, compute = self.p.num_stages, partial(self._compute_pattern_step, call)
-        first = (repeats * num + tf.range(num)) * self._steps_per_stage
-
-        def pattern_step(j: tf.Tensor, x: tf.Tensor, values: Any) -> tuple[tf.Tensor, Any]:
-            args = (first + j, values, x, per_example, shared, counts)
-            # XLA needs static shapes in the gradient of vectorized_map: recomputed inside the loop
-            # of the gradient they are known, read from the forward loop they are not
-            return recompute(compute, *args) if call.compiled else compute(*args)
-
-        x, (additive, per_layer) = scan(pattern_step, x, values, self._steps_per_stage)
+        constants = (per_example, shared, repeats, counts)
+        compute, num = partial(self._compute_pattern_step, call), self._steps_per_stage
+        if call.compiled:
+            # Else the loop over ticks would keep the weights of each. And XLA needs static shapes
+            # in the gradient of vectorized_map, known only if that loop computes the step again.
+            x, (additive, per_layer) = scan_recomputed(compute, x, values, constants, num)
+        else:
+            x, (additive, per_layer) = scan(
+                lambda j, x, values: compute(j, x, values, constants), x, values, num
+            )
         return x, (tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive), per_layer)
 
     def _compute_pattern_step(
         self,
         call: context.Call,
-        index: tf.Tensor,
-        values: Any,
+        j: tf.Tensor,
         x: tf.Tensor,
-        per_example: Any,
-        shared: Mapping[str, Any],
-        counts: tf.Tensor,
+        values: Sequence[Any],
+        constants: tuple[Any, Mapping[str, Any], tf.Tensor, tf.Tensor],
     ) -> tuple[tf.Tensor, Any]:
-        """Computes the pattern steps `index`, int32 [K], of all stages, as `_compute_stages`."""
-        is_step, inner = index < self._num_steps, call.derive(**values)
+        """Computes the pattern steps j, int32 scalar, of all stages, as `_compute_stages`."""
+        per_example, shared, repeats, counts = constants
+        index = (repeats * self.p.num_stages + tf.range(self.p.num_stages)) * self._steps_per_stage
+        index += j
+        is_step, inner = index < self._num_steps, call.derive(**_select_repeat(values, repeats))
         with context.enter_call(inner):
             y = x = with_sharding(x, "stage")  # else the loop may store it unsharded
             for layer in self.repeats[0]:
@@ -281,18 +282,6 @@ class Pipeline(Stack):
                 found.setdefault(field, {}).update(tf.nest.map_structure(by_stage, renamed))
         return found
 
-    def _select_repeat(self, values: Sequence[Any], repeats: tf.Tensor) -> Any:
-        """Selects values, [J, K, ...] each, of the repeat that each stage is in, int32 [K]."""
-
-        def select(first: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
-            # not tf.gather, for which a partitioner would send weights between devices
-            for i, other in enumerate(others, 1):
-                is_in = tf.reshape(repeats == i, [1, -1, *[1] * (len(other.shape) - 2)])
-                first = tf.where(is_in, other, first)
-            return first
-
-        return tf.nest.map_structure(select, *values)
-
     def _add_per_layer_sides(self, sides: Mapping[str, Any], num: int) -> None:
         """Adds the side outputs of each layer, [N, J, K, ...], summed over micro-batches."""
         call, p = context.current(), self.p
@@ -318,3 +307,15 @@ class Pipeline(Stack):
     @property
     def _name(self) -> str:
         return self.path or type(self).__name__
+
+
+def _select_repeat(values: Sequence[Any], repeats: tf.Tensor) -> Any:
+    """Selects values, [K, ...] each, of the repeat that each stage is in, int32 [K]."""
+
+    def select(first: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
+        # not tf.gather, for which a partitioner would send weights between devices
+        for i, other in enumerate(others, 1):
+            first = tf.where(expand_like(repeats == i, other), other, first)
+        return first
+
+    return tf.nest.map_structure(select, *values)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jax.experimental import jax2tf
 
 from lingo.config.lazy import tf
-from lingo.ops.scan import accumulate, output_specs, scan
+from lingo.ops.scan import accumulate, output_specs, scan, scan_recomputed
 
-N, D = 3, 2
+N, D, SIZE = 3, 2, 128
 X = np.random.default_rng(0).normal(size=[N, D]).astype(np.float32)
 
 
@@ -78,6 +80,21 @@ def test_gradients_equal_those_of_the_unrolled_loop(way: Callable) -> None:
     np.testing.assert_allclose(way(gradient(scanned))(x), gradient(unrolled)(x), rtol=1e-5)
 
 
+@in_every_way
+def test_a_reversed_scan_starts_with_the_last_slice_and_keeps_places(way: Callable) -> None:
+    run = way(lambda c, x: scan(decay, c, {"x": x}, N, is_reversed=True))
+    carry, squares, turns = np.ones(D, "f"), np.zeros([N, D], "f"), []
+    for i in reversed(range(N)):
+        carry = 0.5 * carry + X[i] * i
+        squares[i] = carry * carry
+        turns.append(i)
+    last, outputs = run(tf.ones(D), tf.constant(X))
+    assert turns == [2, 1, 0]
+    np.testing.assert_allclose(last, carry, rtol=1e-6)
+    np.testing.assert_allclose(outputs["square"], squares, rtol=1e-6)
+    np.testing.assert_array_equal(outputs["turn"], range(N))
+
+
 def test_the_number_of_turns_may_be_known_only_at_run_time() -> None:
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, D])])
     def run(x: Any) -> Any:
@@ -87,6 +104,128 @@ def test_the_number_of_turns_may_be_known_only_at_run_time() -> None:
         carry, outputs = run(tf.constant(X[:n]))
         np.testing.assert_allclose(outputs["square"], expected()[1][:n], rtol=1e-6)
         np.testing.assert_allclose(carry**2, expected()[1][n - 1], rtol=1e-5)
+
+
+def mix(i: Any, carry: Any, x: Any, constants: Any) -> Any:
+    """Reads floats and integers, some of them not at all, in nested structures."""
+    matrix, (shift, flip, _) = constants["matrix"], constants["more"]
+    row = tf.gather(matrix, x["row"])  # its gradient is not dense
+    shift *= tf.cast(flip + i, tf.float32)
+    total = tf.tanh(tf.linalg.matvec(matrix, carry["total"]) + x["x"] * row) + shift
+    count = carry["count"] + x["row"]
+    return {"total": total, "count": count}, [(total * shift, count), x["x"] * row]
+
+
+MIXED = (
+    {"total": tf.constant([1.0, -0.5]), "count": tf.constant(2)},
+    {"x": tf.constant(X), "row": tf.constant([1, 0, 1])},
+    {
+        "matrix": tf.constant([[0.3, -0.2], [0.4, 0.1]]),
+        "more": (tf.constant(0.7), tf.constant(2), tf.constant([4.0])),
+    },
+)
+
+
+def unrolled_mix(_: Any, carry: Any, xs: Any, constants: Any, num: int) -> Any:
+    outputs = []
+    for i in range(num):
+        x = tf.nest.map_structure(lambda v, i=i: v[i], xs)
+        carry, y = mix(i, carry, x, constants)
+        outputs.append(y)
+    return carry, tf.nest.map_structure(lambda *ys: tf.stack(ys), *outputs)
+
+
+def plain_scan(body: Any, carry: Any, xs: Any, constants: Any, num: int) -> Any:
+    return scan(lambda i, c, x: body(i, c, x, constants), carry, xs, num)
+
+
+def results_and_gradients(loop: Callable, args: Any, num: int = N) -> Any:
+    """Returns what a loop of `mix` returns, and the gradients of all floats that it gets."""
+    floats = [v for v in tf.nest.flatten(args) if v.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        carry, ys = loop(mix, *args, num)
+        loss = tf.reduce_sum(tf.sin(carry["total"])) + tf.reduce_sum(ys[0][0] ** 2 * ys[1])
+    return (carry, ys), tape.gradient(
+        loss, floats, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+
+
+@in_every_way
+def test_a_recomputed_scan_has_the_results_and_gradients_of_any_other(way: Callable) -> None:
+    found = way(lambda args: results_and_gradients(scan_recomputed, args))(MIXED)
+    for loop in (plain_scan, unrolled_mix):
+        expected = results_and_gradients(loop, MIXED)
+        tf.nest.map_structure(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
+        )
+
+
+def test_a_recomputed_scan_may_be_inside_another() -> None:
+    """As in a pipeline: a loop over stages inside one over micro-batches."""
+
+    def gradients(loop: Callable, way: Callable) -> Any:
+        def outer(args: Any) -> Any:
+            carry, xs, constants = args
+
+            def body(i: Any, carry: Any, x: Any) -> Any:
+                carry, ys = loop(mix, carry, {**xs, "x": xs["x"] * x}, constants, N)
+                return carry, ys[0][0]
+
+            with tf.GradientTape() as tape:
+                tape.watch([xs["x"], constants["matrix"]])
+                last, ys = scan(body, carry, tf.constant([1.0, -2.0]), 2)
+                loss = tf.reduce_sum(last["total"] + ys)
+            return tape.gradient(loss, [xs["x"], constants["matrix"]])
+
+        return way(outer)(MIXED)
+
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        gradients(scan_recomputed, xla),
+        gradients(plain_scan, graph),
+    )
+
+
+def test_the_number_of_turns_of_a_recomputed_scan_may_be_known_only_at_run_time() -> None:
+    run = graph(lambda num, args: results_and_gradients(scan_recomputed, args, num))
+    found = run(tf.constant(N), MIXED)
+    tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        found,
+        results_and_gradients(unrolled_mix, MIXED),
+    )
+
+
+def temporaries(loop: Callable, num: int) -> int:
+    """Returns the bytes of temporaries of the gradient of `num` loops over large weights."""
+    layers = jax.ShapeDtypeStruct((2, SIZE, SIZE), "float32")
+
+    def gradient(layers: tf.Tensor, x: tf.Tensor) -> Any:
+        def body(i: Any, carry: tf.Tensor, layer: tf.Tensor, scale: tf.Tensor) -> Any:
+            return tf.linalg.matvec(tf.tanh(layer * scale), carry), ()
+
+        with tf.GradientTape() as tape:
+            tape.watch(layers)
+            scale = tf.reduce_sum(layers, axis=0)
+
+            def loss(i: Any, total: tf.Tensor, x: tf.Tensor) -> Any:
+                return total + tf.reduce_sum(loop(body, x, layers, scale, 2)[0]), ()
+
+            total, _ = scan(loss, tf.constant(0.0), x, num)
+        return tape.gradient(total, layers)
+
+    program = jax.jit(jax2tf.call_tf(gradient))
+    compiled = program.lower(layers, jax.ShapeDtypeStruct((num, SIZE), "float32")).compile()
+    memory: Any = compiled.memory_analysis()
+    return memory.temp_size_in_bytes
+
+
+def test_a_recomputed_scan_keeps_one_copy_of_weights_for_any_number_of_turns() -> None:
+    weights = 2 * SIZE * SIZE * 4
+    few, many = (temporaries(scan_recomputed, num) for num in (2, 10))
+    assert many - few < 0.1 * weights
+    assert temporaries(plain_scan, 10) - many > 8 * weights
 
 
 def test_a_scan_without_inputs_or_outputs_counts() -> None:

@@ -9,7 +9,7 @@ from lingo.inspection.plan.memory import Loop, ResidualBytes, working_bytes
 FOUND = ResidualBytes(
     of_stack=80, of_others=20, largest=10, largest_of_stack=10, logits=5, sums=((50, 0.9), (100, 0))
 )
-NO_LOOP = Loop(0, 0, 0, 0, is_recomputed=False, is_pipeline=False)
+NO_LOOP = Loop(0, 0, 0, 0, is_recomputed=False)
 
 
 def total(
@@ -46,17 +46,26 @@ def test_accumulation_carries_gradients() -> None:
 
 
 def test_a_loop_keeps_the_weights_that_it_read() -> None:
-    loop = Loop(4, 2, 1, 0.25, is_recomputed=False, is_pipeline=False)
+    loop = Loop(4, 2, 1, 0.25, is_recomputed=False)
     assert total(loop) == 80 + 4 * 2 + max(20 + 10, 2 * 10 + 5 + 4)
 
 
 def test_rematerialization_keeps_inputs_and_one_layer() -> None:
-    loop = Loop(4, 2, 1, 0.25, is_recomputed=True, is_pipeline=False)
+    loop = Loop(4, 2, 1, 0.25, is_recomputed=True)
     assert total(loop) == pytest.approx(4 * (1 + 2) + 80 / 4 + 2 * 10 + 5 + 4)
 
 
-def test_a_turn_of_a_pipeline_keeps_its_input_twice_its_result_and_the_weights_it_read() -> None:
-    loop = Loop(11, 2, 1, 0.5, is_recomputed=True, is_pipeline=True)
-    kept = 11 * (3 * 1 + 2)
-    backward = kept + 0.5 * 80 + 2 * 10 + 5 + 4 + 11 * 1  # one turn again; gradients of the inputs
-    assert total(loop) == max(kept + 20 + 10, backward)
+def test_a_turn_of_a_pipeline_keeps_its_input_and_result_and_no_weights() -> None:
+    loop = Loop(11, 2, 1, 0.5, is_recomputed=True, num_steps=1)
+    kept = 11 * 2
+    buffers = 4 + 11  # gradients of weights, and of the inputs of turns
+    backward = kept + 0.5 * 80 + 2 * 10 + buffers  # with one turn again
+    assert total(loop) == max(kept + 20 + 10 + buffers, backward)
+
+
+def test_a_turn_of_several_steps_keeps_the_input_of_each_and_a_copy_of_all_weights() -> None:
+    loop = Loop(11, 2, 1, 0.25, is_recomputed=True, num_steps=2)
+    kept = 11 * 3
+    buffers = 4 + 11 + 2
+    backward = kept + 0.25 * 80 + 2 * 10 + buffers + 2  # with the gradients of one turn
+    assert total(loop) == max(kept + 20 + 10 + buffers, backward)

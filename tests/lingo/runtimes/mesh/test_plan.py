@@ -19,6 +19,7 @@ from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
 
 LANGUAGE, EXPERTS = "lm.source.tiny", "lm.source.tiny_moe"
+DEEP = "lm.source.tiny(num_layers=8)"
 RESNET, UNET = "image.resnet.glyphs", "image.unet.blobs"
 
 
@@ -64,6 +65,28 @@ OTHERS = [
     case("sequence-and-model", LANGUAGE, way("data=2 sequence=2 model=2"), 0.1, 0.1),
     case("experts-and-model", EXPERTS, way("expert=4 model=2"), 0.1, 0.01),
     case("rows-of-volumes", UNET, way("data=2 height=4"), 0.1, 0.05),
+    case("stages-of-two-layers", DEEP, way("stage=4 data=2", micro_batches=8), 0.1, 0.05),
+    case(
+        "circular-stages",
+        DEEP,
+        way("stage=4 data=2", micro_batches=8, repeats=2),
+        0.1,
+        0.05,
+    ),
+    case(
+        "stages-and-sharded-weights",
+        DEEP,
+        way("stage=4 data=2", shard_update=True, shard_weights=True, micro_batches=8),
+        0.1,
+        0.05,
+    ),
+    case(
+        "circular-stages-and-sharded-weights",
+        DEEP,
+        way("stage=4 data=2", shard_update=True, shard_weights=True, micro_batches=8, repeats=2),
+        0.1,
+        0.1,
+    ),
     case("remat-2d", LANGUAGE, way("data=2 model=4", "2d_finalized", remat=True), 0.15, 0.1),
 ]
 
