@@ -160,6 +160,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "batch_size": plan.workload.batch_size,
         "model_flops": 3 * plan.workload.flops,
         "missing_flops": list(plan.missing_flops),
+        "unknown_residuals": list(plan.workload.unknown_residuals),
         "max_steps": plan.training.max_steps,
         "training_examples": plan.training.max_steps * plan.workload.batch_size,
         "training_tokens": plan.training.tokens and plan.training.max_steps * plan.training.tokens,

@@ -62,6 +62,12 @@ def _header(plan: Plan, first: Way) -> str:
             " activations come on top; define `flops(shape)` of layers of your own.",
             100,
         )
+    if kinds := load.unknown_residuals:
+        lines += textwrap.wrap(
+            f"Bytes kept for the gradient are not known for layers {', '.join(kinds)}: they come on"
+            " top.",
+            100,
+        )
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.inspection.plan.image_residual import has_parts, image_residuals
 from lingo.inspection.plan.missing_flops import no_flops_message
 from lingo.inspection.plan.residual import Residual, logits_residual, residuals
 from lingo.layers import path
@@ -94,6 +95,7 @@ class Workload(NamedTuple):
 
     units: dict[Unit, int]  # -> number of layers
     residuals: dict[LayerResidual, int]  # what gradients need -> number of layers
+    unknown_residuals: tuple[str, ...]  # kinds of layers of which that is not known
     # what gradients need, in the order of the forward pass, with the share of all weights that
     # layers before have
     order: tuple[tuple[LayerResidual, float], ...]
@@ -143,6 +145,7 @@ def workload(experiment: Experiment) -> Workload:
     return Workload(
         units=found.units,
         residuals=found.residuals,
+        unknown_residuals=tuple(sorted(found.unknown_residuals)),
         order=found.order(),
         batch_size=specs["rows"][0][0],
         accumulation_steps=experiment.p.accumulation_steps,
@@ -170,6 +173,7 @@ class _Place(NamedTuple):
     in_stack: bool = False
     is_recomputed: bool = False
     mixture: MoE | None = None  # around it
+    is_part: bool = False  # of a layer whose residuals are those of the layers inside, too
 
 
 class _LayerWalk:
@@ -178,6 +182,7 @@ class _LayerWalk:
     def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
         self.units: dict[Unit, int] = {}
         self.residuals: dict[LayerResidual, int] = {}
+        self.unknown_residuals: set[str] = set()
         self._num_weights = 0  # of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
@@ -186,7 +191,7 @@ class _LayerWalk:
     def add(self, layer: Layer, place: _Place) -> None:
         """Adds the units of a layer and of all layers inside."""
         if layer in self._calls and not isinstance(layer, Wrapper):
-            place = place._replace(shape=tuple(self._calls[layer].shape))
+            place = place._replace(shape=_first_shape(self._calls[layer].shape))
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
@@ -195,6 +200,7 @@ class _LayerWalk:
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
             mixture=layer if isinstance(layer, MoE) else place.mixture,
+            is_part=place.is_part or has_parts(layer),
         )
         for child in layer.inner_layers():
             self.add(child, inside)
@@ -202,7 +208,11 @@ class _LayerWalk:
     def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
         """Adds what the gradient of a layer needs."""
         slots = None if place.mixture is None else self._slots(place.mixture)
-        found = residuals(layer, place.shape, self._calls, slots)
+        found = image_residuals(layer, place.shape, self._calls, is_part=place.is_part)
+        found = residuals(layer, place.shape, slots) if found is None else found
+        if found is None:
+            self.unknown_residuals.add(type(layer).__name__)
+            found = []
         if unit is not None and unit.num_classes:
             found.append(logits_residual(place.shape, unit.num_classes))
         for one in found:
@@ -288,6 +298,11 @@ class _LayerWalk:
         if layer in self._calls:
             return self._calls[layer].flops * _count(layer)
         return sum(map(self._total_flops, layer.inner_layers()))
+
+
+def _first_shape(shape: Any) -> tuple[int, ...]:
+    """Returns a shape, or the first one of a layer that takes several tensors."""
+    return _first_shape(shape[0]) if isinstance(shape[0], Sequence) else tuple(shape)
 
 
 def _num_logits(layer: Layer, shape: Sequence[int]) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lingo.config import registry
+from lingo.config import experiment_index, registry
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.search import Ranking, least_devices, rank
+from lingo.inspection.plan.search import Ranking, least_devices, rank, rank_own
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.topology import topology
 
@@ -55,6 +55,26 @@ def test_meshes_are_all_products_of_sizes_that_divide() -> None:
     assert len(meshes_found) == len(set(meshes_found))
     stage, sequence = axes.index("stage"), axes.index("sequence")
     assert set(meshes_found) == {one for one in expected if min(one[stage], one[sequence]) == 1}
+
+
+def plan_own(experiment: str) -> Ranking:
+    found, build = load(experiment), builder(experiment)
+    hardware = HARDWARE["tpu_v3"]
+    return rank_own(build(()), Estimator(found, hardware, build), hardware)
+
+
+@pytest.mark.parametrize(
+    "experiment", ["image.amoebanet.amoebanet_b", "image.ssd.scenes", "image.unet.full"]
+)
+def test_layers_of_several_tensors_are_planned(experiment: str) -> None:
+    assert plan_own(experiment).best[0].total_bytes > 0
+    assert not load(experiment).unknown_residuals
+
+
+def test_every_registered_experiment_is_planned() -> None:
+    for experiment in experiment_index.index().entries:
+        assert plan_own(experiment).best[0].step_seconds > 0
+        assert not load(experiment).unknown_residuals
 
 
 @pytest.mark.parametrize("experiment", ["lm.source.tiny_moe", "lm.source.tiny", "image.unet.blobs"])
