@@ -23,6 +23,7 @@ from lingo.layers.flops import FlopsCall, Record, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.stacks.micro_batches import first_shape
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
@@ -90,6 +91,20 @@ class LayerResidual(NamedTuple):
     in_stack: bool
 
 
+class StackSize(NamedTuple):
+    """The size of a stack of alike layers."""
+
+    num_steps: int  # how often it applies its pattern of layers
+    boundary: int  # elements of what passes between these, for a whole batch
+
+
+class RematPlace(NamedTuple):
+    """Where gradients compute a layer again."""
+
+    path: str
+    in_stack: bool
+
+
 class Workload(NamedTuple):
     """What a step computes."""
 
@@ -104,10 +119,12 @@ class Workload(NamedTuple):
     flops: int  # of a forward pass of the batch
     input_bytes: int  # of a batch, as the host makes it
     stack: str  # class of the largest stack of alike layers: Stack, Repeat, ...; "" without one
-    num_stacks: int
     layer: str  # class of the largest stack's layers, without wrappers
     num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
     boundary: tuple[int, ...]  # shape of what passes between these
+    # of all stacks: how often they apply their patterns, and elements that pass between these
+    stacks: tuple[StackSize, ...]
+    remats: tuple[RematPlace, ...]
 
     @property
     def image_flops(self) -> int:
@@ -122,8 +139,15 @@ class Workload(NamedTuple):
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether gradients keep only what passes between the layers of the stack."""
-        return any(unit.is_recomputed for unit in self.units)
+        """Whether gradients keep only what passes between the layers of the stacks."""
+        inside = [unit.is_recomputed for unit in self.units if unit.in_stack]
+        return bool(inside) and all(inside)
+
+    @property
+    def partial_remats(self) -> list[str]:
+        """Paths of layers that gradients compute again, but for those of `is_recomputed`."""
+        whole = self.is_recomputed
+        return [one.path for one in self.remats if not (whole and one.in_stack)]
 
 
 def workload(experiment: Experiment) -> Workload:
@@ -152,11 +176,16 @@ def workload(experiment: Experiment) -> Workload:
         flops=total,
         input_bytes=sum(sizes),
         stack="" if largest is None else type(largest).__name__,
-        num_stacks=len(stacks),
         layer="" if largest is None else _innermost_class(largest.pattern[0]).__name__,
-        num_steps=1 if largest is None else largest.p.num_layers // len(largest.pattern),
+        num_steps=1 if largest is None else _num_steps(largest),
         boundary=() if largest is None else tuple(calls[largest].shape),
+        stacks=tuple(StackSize(_num_steps(one), math.prod(calls[one].shape)) for one in stacks),
+        remats=tuple(found.remats),
     )
+
+
+def _num_steps(stack: Stack) -> int:
+    return stack.p.num_layers // len(stack.pattern)
 
 
 def _innermost_class(params: Any) -> type[Layer]:
@@ -183,6 +212,7 @@ class _LayerWalk:
         self.units: dict[Unit, int] = {}
         self.residuals: dict[LayerResidual, int] = {}
         self.unknown_residuals: set[str] = set()
+        self.remats: list[RematPlace] = []
         self._num_weights = 0  # of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
@@ -191,11 +221,13 @@ class _LayerWalk:
     def add(self, layer: Layer, place: _Place) -> None:
         """Adds the units of a layer and of all layers inside."""
         if layer in self._calls and not isinstance(layer, Wrapper):
-            place = place._replace(shape=_first_shape(self._calls[layer].shape))
+            place = place._replace(shape=tuple(first_shape(self._calls[layer].shape)))
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
         self._add_residuals(layer, unit, place)
+        if isinstance(layer, Remat):
+            self.remats.append(RematPlace(layer.path, place.in_stack))
         inside = place._replace(
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
@@ -298,11 +330,6 @@ class _LayerWalk:
         if layer in self._calls:
             return self._calls[layer].flops * _count(layer)
         return sum(map(self._total_flops, layer.inner_layers()))
-
-
-def _first_shape(shape: Any) -> tuple[int, ...]:
-    """Returns a shape, or the first one of a layer that takes several tensors."""
-    return _first_shape(shape[0]) if isinstance(shape[0], Sequence) else tuple(shape)
 
 
 def _num_logits(layer: Layer, shape: Sequence[int]) -> int:

@@ -135,6 +135,43 @@ def test_the_least_number_of_devices_that_is_enough_is_found() -> None:
     assert rank(found, estimator, hardware, enough).feasible
 
 
+def test_of_equally_fast_ways_the_simplest_is_first() -> None:
+    ways = search("lm.source.tiny", "h100", 1).feasible
+    assert ways[0].candidate == Candidate(topology({}))
+    seconds = {one.candidate.accumulation_steps: one.step_seconds for one in reversed(ways)}
+    assert seconds[4] > seconds[2] > seconds[1]  # the weights are read once for each part
+
+
+def test_parts_of_volumes_are_tried() -> None:
+    assert limits(load("image.unet.blobs"), 8)["height"] == 16
+
+
+def test_micro_batches_that_do_not_divide_the_batch_are_refused() -> None:
+    overrides = (
+        "Stack=Pipeline(num_stages=2, num_micro_batches=3)",
+        "runtime=Mesh(stage=2)",
+    )
+    build = builder("lm.source.tiny", *overrides)
+    found, hardware = load("lm.source.tiny", *overrides), HARDWARE["h100"]
+    with pytest.raises(ParamError, match="4 rows are not num_micro_batches=3 equal parts"):
+        rank_own(build(()), Estimator(found, hardware, build), hardware)
+
+
+def test_layers_outside_a_pipeline_compute_no_micro_batches() -> None:
+    batch = "train_input.batch_size=16"
+    found, build = load("lm.source.tiny", batch), builder("lm.source.tiny", batch)
+    estimator, mesh = Estimator(found, HARDWARE["h100"], build), topology({"stage": 2, "model": 2})
+
+    def num_sums(micro_batches: int) -> float:
+        way = estimator.estimate(Candidate(mesh, micro_batches=micro_batches))
+        kinds = [one.exchange for one in way.exchanges]
+        return sum(one.tensors for one in kinds if one.purpose == "activations")
+
+    turns = {2: 3, 8: 9}
+    of_a_turn = (num_sums(8) - num_sums(2)) / (turns[8] - turns[2])
+    assert num_sums(2) - of_a_turn * turns[2] == pytest.approx(2)  # of the table and of the head
+
+
 def test_a_number_of_devices_that_nothing_divides_into_is_refused() -> None:
     with pytest.raises(ParamError, match=r"no mesh of 4,096 divides .* data up to 64, height up"):
         search("image.lenet.digits", "tpu_v3", 4096)
