@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from lingo.inspection.plan.residual import ACTIVATION_RESIDUALS, Residual
+from lingo.inspection.plan.residual import ACTIVATION_RESIDUALS, POSITION_AXES, Residual
 from lingo.layers.flops import Record
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
@@ -36,7 +36,6 @@ from lingo.layers.vision.ssd import ExtraMap, Ssd
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.unet import ConvNorm3D, UNet3D
 
-_SPACE = {4: ("height", "width"), 5: ("depth", "height", "width")}  # by the number of dims
 _NORM_COPIES = 2  # of the result of a convolution: itself, and the deviation from its mean
 _INDICES = 4  # of a maximum: its example, row, column and channel
 
@@ -116,7 +115,7 @@ def image_residuals(
             return list(_of_image_attention(layer, shape))
         case UNet3D():  # what is joined before the first convolution of each level
             return [_image(1, calls[one].shape) for one in layer.up[::2]]
-        case Norm() if len(shape) in _SPACE:  # of its own: the deviation, its result
+        case Norm() if len(shape) in (4, 5):  # of its own: the deviation, its result
             return [_image(2, shape)]
         case Ssd():  # logits of anchors, and their softmax
             codes, logits = layer.output_shape(shape)
@@ -187,4 +186,4 @@ def _num_indices(layer: Pool) -> int:
 
 
 def _image(copies: int, shape: Sequence[int]) -> Residual:
-    return Residual(copies, tuple(shape), ("batch", *_SPACE[len(shape)], None))
+    return Residual(copies, tuple(shape), ("batch", *POSITION_AXES[len(shape)], None))

@@ -51,7 +51,14 @@ ACTIVATION_RESIDUALS: dict[Activation, int] = {
 }
 """Activation function -> the number of tensors that its gradient and the next product need."""
 
-_SEQUENCE = ("batch", "length")
+POSITION_AXES: dict[int, tuple[str, ...]] = {
+    3: ("length",),
+    4: ("height", "width"),
+    5: ("depth", "height", "width"),
+}
+"""Logical axes of the positions of sequences, images and volumes, by the number of dims."""
+
+_SEQUENCE = ("batch", *POSITION_AXES[3])
 _NOTHING = (
     AttentionPositions,
     ClassToken,

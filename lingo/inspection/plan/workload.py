@@ -56,8 +56,10 @@ class Unit(NamedTuple):
     matrices: tuple[Matrix, ...]
     num_experts: int  # of which the unit is one: FLOPs are those of all of them
     # Logical axis along which products without weights are split: those of attention, and of
-    # one-hot tensors that send tokens to experts if these are on several devices.
+    # one-hot tensors that send tokens to experts.
     weightless_axis: str
+    # Logical axis without several devices along which there are no such products; "": always.
+    weightless_for: str
     dtype: str  # of the computation
     in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
     is_recomputed: bool  # whether gradients compute it again
@@ -278,6 +280,7 @@ class _LayerWalk:
             matrices=self._matrices(weights, shape, flops),
             num_experts=_size(layer, {"expert"}),
             weightless_axis="embed" if isinstance(layer, MoE) else "heads",
+            weightless_for="expert" if isinstance(layer, MoE) else "",  # it gathers tokens instead
             dtype=layer.p.dtype,
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
