@@ -105,13 +105,16 @@ class Residual(NamedTuple):
             yield math.ceil(size / mesh.size(axes))
 
 
-def residuals(layer: Layer, shape: Sequence[int], num_slots: int | None) -> list[Residual] | None:
+def residuals(
+    layer: Layer, shape: Sequence[int], *, num_slots: int | None, memory_length: int | None
+) -> list[Residual] | None:
     """Returns the residuals of a layer, without those of layers inside; None: there is no rule.
 
     Args:
         layer: any layer but those of `image_residual.py`.
         shape: of its input, or of that of the nearest layer around it that counts its operations.
         num_slots: of the layer of experts around it; None without one.
+        memory_length: positions that the layer attends to; None: those of `shape`.
     """
     match layer:
         case Norm() if len(shape) in (2, 3):
@@ -121,7 +124,7 @@ def residuals(layer: Layer, shape: Sequence[int], num_slots: int | None) -> list
         case FeedForward():
             return [_of_network(layer, shape, num_slots)]
         case DotProductAttention() if len(shape) == 3:
-            return list(_of_attention(layer, shape))
+            return list(_of_attention(layer, shape, memory_length or shape[1]))
         case MoE():
             return list(_of_experts(layer, shape))
         case Embedding() if len(shape) in (2, 3):
@@ -163,7 +166,9 @@ def _of_network(layer: FeedForward, shape: Sequence[int], num_slots: int | None)
     return Residual(copies, (shape[0], *dims, width), ("batch", *names, "mlp"))
 
 
-def _of_attention(layer: DotProductAttention, shape: Sequence[int]) -> Iterator[Residual]:
+def _of_attention(
+    layer: DotProductAttention, shape: Sequence[int], num_keys: int
+) -> Iterator[Residual]:
     """Yields scaled queries and averages, which two layouts hold; keys, values; their weights.
 
     Every device has keys and values of all positions.
@@ -175,12 +180,12 @@ def _of_attention(layer: DotProductAttention, shape: Sequence[int]) -> Iterator[
     # a norm of them keeps its input and what it made of it
     normed = 2 if layer.p.qk_norm is not None else 0
     yield Residual(3 + normed, (batch, length, *query.shape[1:]), names)
-    yield Residual(2, (batch, length, *key.shape[1:]), ("batch", None, key.axes[1], None))
+    yield Residual(2, (batch, num_keys, *key.shape[1:]), ("batch", None, key.axes[1], None))
     if normed:
         names = (*_SEQUENCE, key.axes[1], None)
-        yield Residual(normed, (batch, length, *key.shape[1:]), names)
-    if not layer.is_blockwise(length, length):
-        weights = (batch, query.shape[1], length, length)
+        yield Residual(normed, (batch, num_keys, *key.shape[1:]), names)
+    if not layer.is_blockwise(length, num_keys):
+        weights = (batch, query.shape[1], length, num_keys)
         yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
 
 

@@ -243,7 +243,9 @@ class _LayerWalk:
         """Adds what the gradient of a layer needs."""
         slots = None if place.mixture is None else self._slots(place.mixture)
         found = image_residuals(layer, place.shape, self._calls, is_part=place.is_part)
-        found = residuals(layer, place.shape, slots) if found is None else found
+        if found is None:
+            memory = self._memory_length(layer)
+            found = residuals(layer, place.shape, num_slots=slots, memory_length=memory)
         if found is None:
             self.unknown_residuals.add(type(layer).__name__)
             found = []
@@ -265,7 +267,7 @@ class _LayerWalk:
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
-        shape, flops = self._call(layer, place)
+        shape, flops, _ = self._call(layer, place)
         if not shape or isinstance(layer, Wrapper) or not (weights or flops):
             return None
         if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
@@ -285,7 +287,7 @@ class _LayerWalk:
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
             stride=getattr(layer.p, "stride", 1),
-            logits=_num_logits(layer, shape),
+            logits=_num_logits(layer, shape, self._memory_length(layer)),
         )
 
     def _call(self, layer: Layer, place: _Place) -> FlopsCall:
@@ -318,6 +320,9 @@ class _LayerWalk:
         rows = math.prod(shape[:-1])
         return tuple(_transpose(s) for s in self._tables if 2 * rows * s.size == flops)[:1]
 
+    def _memory_length(self, layer: Layer) -> int | None:
+        return self._calls[layer].memory_length if layer in self._calls else None
+
     def _slots(self, mixture: MoE) -> int:
         return mixture.num_slots(self._calls[mixture].shape)
 
@@ -335,11 +340,13 @@ class _LayerWalk:
         return sum(map(self._total_flops, layer.inner_layers()))
 
 
-def _num_logits(layer: Layer, shape: Sequence[int]) -> int:
+def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -> int:
     """Returns the elements of attention's logits, which are kept unless it computes by blocks."""
-    if not isinstance(layer, DotProductAttention) or layer.is_blockwise(shape[1], shape[1]):
+    if not isinstance(layer, DotProductAttention):
         return 0
-    return shape[0] * layer.p.num_heads * shape[1] ** 2
+    num_keys = memory_length or shape[1]
+    whole = not layer.is_blockwise(shape[1], num_keys)
+    return shape[0] * layer.p.num_heads * shape[1] * num_keys if whole else 0
 
 
 def _size(layer: Layer, axes: Container[str]) -> int:
