@@ -119,7 +119,7 @@ def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[Pip
     num_replicas = experiment.runtime.num_replicas(devices_ready=started)
     workloads: list[PipelineWorkload] = []
     for layer in layers:
-        shape, flops = answers[layer]
+        shape, flops, _ = answers[layer]
         share = flops / total if total else 0.0
         shape = _micro_batch(shape, layer, experiment, num_replicas or 1)
         workloads.append(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ class FlopsCall(NamedTuple):
 
     shape: Any  # of the first input; a tuple of shapes if the layer takes several tensors
     flops: int  # of one forward call
+    memory_length: int | None = None  # positions of the memory that it attends to; None: of `shape`
 
 
 Record = dict["Layer", FlopsCall]
@@ -43,13 +45,21 @@ def record_flops() -> Iterator[Record]:
 
 
 def record_calls(flops: Callable[..., int]) -> Callable[..., int]:
-    """Wraps a layer's `flops` to add its calls to the current record, if there is one."""
+    """Wraps a layer's `flops` to add its calls to the current record, if there is one.
+
+    It drops a `memory_length` that the layer does not take, and passes none that is None.
+    """
+    takes_memory = "memory_length" in inspect.signature(flops).parameters
 
     @functools.wraps(flops)
-    def call(self: Layer, shape: Any, *args: Any, **inputs: Any) -> int:
+    def call(
+        self: Layer, shape: Any, *args: Any, memory_length: int | None = None, **inputs: Any
+    ) -> int:
+        if takes_memory and memory_length is not None:
+            inputs["memory_length"] = memory_length
         number = flops(self, shape, *args, **inputs)
         if (record := _record.get()) is not None:
-            record.setdefault(self, FlopsCall(shape, number))
+            record.setdefault(self, FlopsCall(shape, number, memory_length))
         return number
 
     return call

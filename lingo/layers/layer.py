@@ -239,6 +239,7 @@ class Layer(LayerTree, Configurable, interface=True):
 
     # ---- for callers
 
+    @record_calls
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations of the matrix products of one call; a multiply-add is two."""
         return 0

@@ -6,11 +6,10 @@ width, V vocabulary.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from lingo.config.lazy import tf
-from lingo.layers import Attention, Bidirectional, Embedding, Layer, Norm, RmsNorm, Stack, path
+from lingo.layers import Attention, Bidirectional, Embedding, Layer, Norm, RmsNorm, Stack
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.cross_attention import CrossAttention
@@ -136,12 +135,8 @@ class EncoderDecoder(Layer):
         batch, length = shape
         target = [batch, length, self.p.dim]
         source = [batch, length if source_length is None else source_length, self.p.dim]
-        total = self.encoder.flops(source) + self.decoder.flops(target) + self.head.flops(target)
-        for layer in self.decoder.tree():  # the decoder assumes S = T
-            if isinstance(layer, CrossAttention):
-                more = layer.flops(target, memory_length=source[1]) - layer.flops(target)
-                total += more * math.prod(path.stack_shape(layer.path))
-        return total
+        decoder = self.decoder.flops(target, memory_length=source[1])
+        return self.encoder.flops(source) + decoder + self.head.flops(target)
 
     def _step(self, tokens: tf.Tensor, index: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the head for `step`, [B, C, D]."""

@@ -42,7 +42,14 @@ from lingo.inspection.plan.estimate import Build, Estimator
 from lingo.inspection.plan.hardware import HARDWARE, read, write
 from lingo.inspection.plan.input_rate import InputRate, measure
 from lingo.inspection.plan.missing_flops import missing_flops
-from lingo.inspection.plan.report import Plan, Report, as_json, report, training
+from lingo.inspection.plan.report import (
+    Plan,
+    Report,
+    as_json,
+    examples_of_host,
+    report,
+    training,
+)
 from lingo.inspection.plan.search import own_rules, rank, rank_own
 from lingo.inspection.plan.verification import Comparison, compare, float32_estimator
 from lingo.inspection.plan.workload import workload
@@ -54,6 +61,7 @@ WORD = ""  # it takes no word beside its flags
 TOP = 10
 MAX_VERIFIED = 2
 MAX_VARIATION = 10.0
+MIN_RATE = 1e-6  # examples a second: one in eleven days
 
 _FLAGS_OF_CALIBRATE = ("calibrate", "devices", "traceback", "flagfile")
 
@@ -134,7 +142,8 @@ def run(values: flags.FlagValues, word: str) -> int:
         ranking = rank_own(request.experiment, estimator, hardware)
     else:
         ranking = rank(load, estimator, hardware, values.devices)
-    hosts = hardware.num_hosts(ranking.best[0].candidate.mesh.num_devices)
+    first = ranking.best[0].candidate
+    examples = examples_of_host(hardware, load, estimator.rules(first.rules), first)
     plan = Plan(
         name=request.name,
         workload=load,
@@ -142,10 +151,11 @@ def run(values: flags.FlagValues, word: str) -> int:
         ranking=ranking,
         training=training(request.experiment),
         missing_flops=left_out,
-        rate=_rate(values, request.experiment.train_input, load.batch_size // hosts or 1),
+        rate=_rate(values, request.experiment.train_input, examples),
         price=values.price,
         rules=own_rules(request.experiment),
         flag=request.flag,
+        is_own=values.devices is None,
         own=request.overrides,
     )
     found = report(plan, estimator, top=values.top or TOP)
@@ -164,8 +174,11 @@ def _check_flags(values: flags.FlagValues) -> None:
     for name in ("price", "input_rate", "input_variation"):
         if not math.isfinite(values[name].value or 0):
             raise UsageError(f"--{name}={values[name].value} is not a finite number")
-    if values.input_rate == 0:
-        raise UsageError("--input_rate=0: an input that makes nothing feeds no step")
+    if values.input_rate is not None and values.input_rate < MIN_RATE:
+        raise UsageError(
+            f"--input_rate={values.input_rate}: an input that makes less than {MIN_RATE} examples/s"
+            " feeds no step"
+        )
     if values.input_rate and values.measure_input:
         raise UsageError("--input_rate is what --measure_input measures: leave one of them out")
     if values.input_variation is not None and not (values.input_rate or values.measure_input):

@@ -81,8 +81,8 @@ def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
     """Yields the ways to run a workload on a number of devices.
 
     Mesh axes are those that the model has: `expert` with experts, `stage` with one stack of layers,
-    `sequence` with attention, `height` with images. Each is tried in all sizes that divide the
-    number of devices, and what it splits.
+    `sequence` with attention, `height` with images and volumes. Each
+    is tried in all sizes that divide the number of devices, and what it splits.
     """
     remats = (False, True) if workload.stack and not workload.is_recomputed else (False,)
     for sizes in meshes(workload, num_devices):
@@ -169,9 +169,10 @@ def limits(workload: Workload, num_devices: int) -> dict[str, int]:
         is_long = unit.shape[1] >= LONG or workload.batch_size < num_devices
         if len(unit.shape) == SEQUENCE_DIMS and unit.num_experts == 1 and is_long:
             sizes["sequence"] = max(sizes["sequence"], unit.shape[1])
-        if len(unit.shape) == IMAGE_DIMS and is_of_images:
-            sizes["height"] = max(sizes["height"], unit.shape[1])
-    if workload.num_stacks == 1:
+        if len(unit.shape) >= IMAGE_DIMS and is_of_images:
+            height = unit.shape[-3]  # of images [B, H, W, C] and volumes [B, D, H, W, C]
+            sizes["height"] = max(sizes["height"], height)
+    if len(workload.stacks) == 1:
         sizes["stage"] = workload.num_steps
     return sizes
 

@@ -71,6 +71,7 @@ class _Layers(NamedTuple):
     part: UnitPart  # of one layer, for all examples of a step
     number: float  # how many layers
     idle_factor: float  # turns of a stage of a pipeline, over those that are not idle
+    calls: float  # of a layer in a step: parts of a batch, or turns of a stage, idle ones too
     num_recomputed: int  # how often the gradient computes a forward pass again
 
     @property
@@ -132,14 +133,15 @@ class Estimator:
         The gradient of a pipeline computes each turn again, with rematerialization or without.
         """
         stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
-        found = []
+        parts, found = candidate.accumulation_steps, []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
             number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
                 num_recomputed = max(num_recomputed, candidate.remat, stages > 1)
-                found.append(_Layers(unit, part, number / stages, turns, num_recomputed))
+                calls = parts * candidate.micro_batches * turns
+                found.append(_Layers(unit, part, number / stages, turns, calls, num_recomputed))
             else:
-                found.append(_Layers(unit, part, number, 1.0, num_recomputed))
+                found.append(_Layers(unit, part, number, 1.0, parts, num_recomputed))
         return found
 
     def _find_units(self, mesh: Topology, recipe: Recipe) -> dict[Unit, UnitPart]:
@@ -179,7 +181,7 @@ class Estimator:
         for some in layers:
             number = some.number * some.idle_factor
             for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
-                sums.add_exchange(one, calls=calls * some.number, number=number)
+                sums.add_exchange(one, calls=some.calls * some.number, number=number)
         if candidate.num_stages > 1:
             passed = self._boundary_bytes(candidate) * candidate.repeats * turns
             sums.add("permute", ["stage"], "stages", 3 * passed, 3 * candidate.repeats * calls)
@@ -197,9 +199,10 @@ class Estimator:
         """Returns the time of a step by kind."""
         busy = idle = 0.0
         for one in layers:
+            again = (one.calls / one.idle_factor - 1) * one.part.weight_bytes  # read in each call
             time = max(
                 one.part.padded_flops / self._hardware.rate(one.unit.dtype),
-                one.part.moved_bytes / self._hardware.memory_bandwidth,
+                (one.part.moved_bytes + again) / self._hardware.memory_bandwidth,
             )
             busy += time * one.number * one.passes
             idle += time * one.number * one.passes * (one.idle_factor - 1)
@@ -252,8 +255,12 @@ class Estimator:
             steps = self._steps_per_turn(candidate)
             share = 1 / (candidate.repeats * steps)
             return Loop(turns, weights, size, share, is_recomputed=True, num_steps=steps)
-        number = self._workload.num_steps if is_loop else 0
+        stacks = self._workload.stacks
+        number = sum(one.num_steps for one in stacks) if is_loop else 0
         share = 1 / max(1, number)
+        if number:  # of several stacks, the mean of what passes between their layers
+            elements = sum(one.num_steps * one.boundary for one in stacks) / number
+            boundary *= elements / math.prod(self._workload.boundary)
         return Loop(number, share * weights, boundary, share, is_recomputed)
 
     def _steps_per_turn(self, candidate: Candidate) -> int:

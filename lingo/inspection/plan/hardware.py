@@ -49,7 +49,8 @@ class Hardware(NamedTuple):
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.
 
-        Devices fill inner switches first. A torus is the one whose sides are most alike, the
+        Devices fill inner switches first, as far as each has as many: 6 GPUs are in one machine of
+        8, 12 in two. A torus is the one whose sides are most alike, the
         longest first, and wraps along sides that are multiples of 4, as slices of TPUs do. Raises
         ParamError if no network has so many.
         """
@@ -58,7 +59,7 @@ class Hardware(NamedTuple):
         found: list[Dimension] = []
         for dimension in self.dimensions[: len(self.dimensions) - self.torus]:
             is_last = self.torus == 0 and dimension is self.dimensions[-1]
-            size = num_devices if is_last else math.gcd(num_devices, dimension.size)
+            size = num_devices if is_last else _largest_divisor(num_devices, dimension.size)
             if size > dimension.size:
                 raise ParamError(
                     self._limit_message(num_devices * math.prod(one.size for one in found))
@@ -104,6 +105,10 @@ COMBINED_BYTES = 30.0 * 2**20
 That of its compiler for TPUs, whose flag is `xla_jf_crs_combiner_threshold_in_bytes`, is not
 published; it is taken to be the same.
 """
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
 
 
 def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
@@ -271,19 +276,24 @@ def _check(hardware: Hardware) -> None:
             raise ValueError(f"dimensions[{i}].kind={dimension.kind!r} is neither ring nor switch")
         numbers[f"dimensions[{i}].bandwidth"] = dimension.bandwidth
         numbers[f"dimensions[{i}].size"] = counts[f"dimensions[{i}].size"] = dimension.size
-        if not (_is_number(dimension.latency) and dimension.latency >= 0):
-            raise ValueError(f"dimensions[{i}].latency={dimension.latency!r} is not 0 or above")
+        if not (_is_number(dimension.latency) and 0 <= dimension.latency < math.inf):
+            raise ValueError(
+                f"dimensions[{i}].latency={dimension.latency!r} is not a finite number of 0 or more"
+            )
+        if not isinstance(dimension.wraps, bool):
+            raise ValueError(f"dimensions[{i}].wraps={dimension.wraps!r} is not true or false")
     for name, value in numbers.items():
         if not (_is_number(value) and 0 < value < math.inf):
             raise ValueError(f"{name}={value!r} is not a number above 0")
     for name, value in counts.items():
-        if value != int(value):
+        if not isinstance(value, int):
             raise ValueError(f"{name}={value!r} is not a whole number")
     if not (hardware.dimensions and hardware.flops_per_second):
         raise ValueError("dimensions and flops_per_second need an entry each")
     if not (_is_number(hardware.combined_bytes) and hardware.combined_bytes >= 0):
         raise ValueError(f"combined_bytes={hardware.combined_bytes!r} is not 0 or above")
-    if hardware.torus not in range(len(hardware.dimensions) + 1):
+    is_count = isinstance(hardware.torus, int) and _is_number(hardware.torus)
+    if not is_count or hardware.torus not in range(len(hardware.dimensions) + 1):
         raise ValueError(f"torus={hardware.torus!r} is not a number of its dimensions")
 
 

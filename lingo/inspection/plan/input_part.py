@@ -93,7 +93,7 @@ def _need(cores: int, hosts: int, examples: int, step_seconds: float, rate: Inpu
     )
     return InputNeed(
         cores=busy,
-        hosts=math.ceil(hosts * busy / cores),
+        hosts=max(1, math.ceil(hosts * busy / cores)),
         limit="input" if batch_seconds > step_seconds else "step",
         even_seconds=even,
         slowdown=uneven / even,

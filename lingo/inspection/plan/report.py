@@ -16,6 +16,7 @@ from lingo.inspection.plan.input_part import InputPart, host_examples, input_par
 from lingo.inspection.plan.input_rate import InputRate
 from lingo.inspection.plan.search import Ranking, least_devices
 from lingo.inspection.plan.workload import Workload
+from lingo.mesh.rules import Rules
 
 
 class Training(NamedTuple):
@@ -46,6 +47,7 @@ class Plan(NamedTuple):
     rate: InputRate | None = None  # of the input on a core
     price: float | None = None  # of a device for an hour
     rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, as `settings` take them
+    is_own: bool = False  # whether it is of the experiment's own runtime alone
     own: Sequence[str] = ()  # overrides that the experiment has already, as `--set` takes them
 
     def flags(self, candidate: Candidate) -> str:
@@ -82,7 +84,8 @@ class Advice(NamedTuple):
     """What to do if nothing fits."""
 
     smallest: Way
-    enough: int | None  # devices; None: no power of two times as many with this batch
+    # devices, with settings of `--devices=N`; None: no power of two times as many with this batch
+    enough: int | None
 
 
 class Report(NamedTuple):
@@ -115,18 +118,23 @@ def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
     )
 
 
+def examples_of_host(hardware: Hardware, load: Workload, rules: Rules, way: Candidate) -> int:
+    """Returns how many examples of a step the first host makes."""
+    return host_examples(
+        way.mesh,
+        rules.activations["batch"],
+        batch_size=load.batch_size,
+        devices_per_host=hardware.devices_per_host,
+    )
+
+
 def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
     load, hardware, candidate = plan.workload, plan.hardware, estimate.candidate
     num_devices = candidate.mesh.num_devices
     needs = input_part(
         hardware,
         num_devices=num_devices,
-        examples=host_examples(
-            candidate.mesh,
-            estimator.rules(candidate.rules).activations["batch"],
-            batch_size=load.batch_size,
-            devices_per_host=hardware.devices_per_host,
-        ),
+        examples=examples_of_host(hardware, load, estimator.rules(candidate.rules), candidate),
         batch_size=load.batch_size,
         batch_bytes=load.input_bytes,
         step_seconds=estimate.step_seconds,
@@ -145,6 +153,8 @@ def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
 
 def _advice(plan: Plan, estimator: Estimator, smallest: Way) -> Advice:
     num_devices = smallest.candidate.mesh.num_devices
+    if not plan.is_own:  # all ways on so many are too large
+        num_devices *= 2
     return Advice(smallest, least_devices(plan.workload, estimator, plan.hardware, num_devices))
 
 
@@ -160,6 +170,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "batch_size": plan.workload.batch_size,
         "model_flops": 3 * plan.workload.flops,
         "missing_flops": list(plan.missing_flops),
+        "unknown_residuals": list(plan.workload.unknown_residuals),
+        "partial_remats": plan.workload.partial_remats,
         "max_steps": plan.training.max_steps,
         "training_examples": plan.training.max_steps * plan.workload.batch_size,
         "training_tokens": plan.training.tokens and plan.training.max_steps * plan.training.tokens,

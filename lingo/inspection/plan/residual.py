@@ -16,18 +16,23 @@ from typing import NamedTuple
 
 from lingo.layers.embedding import Embedding
 from lingo.layers.feed_forward import FeedForward
-from lingo.layers.flops import Record
 from lingo.layers.layer import Layer
+from lingo.layers.linear import Linear
 from lingo.layers.moe.moe import MoE
+from lingo.layers.moe.router import Router
 from lingo.layers.norm import Norm
 from lingo.layers.sequence.dot_product import DotProductAttention
-from lingo.layers.vision.conv_norm import ConvNorm
-from lingo.layers.vision.depthwise_conv import DepthwiseConv2D
-from lingo.layers.vision.image_attention import ImageAttention
-from lingo.layers.vision.resnet import ResNetBlock
-from lingo.layers.vision.squeeze_excite import SqueezeExcite
-from lingo.layers.vision.unet import ConvNorm3D, UNet3D
+from lingo.layers.sequence.positions import (
+    AttentionPositions,
+    LearnedPositions,
+    SinusoidPositions,
+)
+from lingo.layers.sequence.softmax import Head
+from lingo.layers.vision.image_positions import ImagePositions
+from lingo.layers.vision.patch_head import ClassToken
+from lingo.layers.wrap.wrapper import Wrapper
 from lingo.learner.state import FLOAT_BYTES
+from lingo.learner.task import Task
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
 from lingo.ops.activations import Activation
@@ -46,8 +51,26 @@ ACTIVATION_RESIDUALS: dict[Activation, int] = {
 }
 """Activation function -> the number of tensors that its gradient and the next product need."""
 
-_SEQUENCE = ("batch", "length")
-_SPACE = {4: ("height", "width"), 5: ("depth", "height", "width")}  # by the number of dims
+POSITION_AXES: dict[int, tuple[str, ...]] = {
+    3: ("length",),
+    4: ("height", "width"),
+    5: ("depth", "height", "width"),
+}
+"""Logical axes of the positions of sequences, images and volumes, by the number of dims."""
+
+_SEQUENCE = ("batch", *POSITION_AXES[3])
+_NOTHING = (
+    AttentionPositions,
+    ClassToken,
+    Head,  # but for its logits
+    ImagePositions,
+    LearnedPositions,
+    Router,
+    SinusoidPositions,
+    Task,
+    Wrapper,
+)
+"""Layers that keep no tensor, or none that is as large as activations."""
 
 
 class Residual(NamedTuple):
@@ -83,15 +106,15 @@ class Residual(NamedTuple):
 
 
 def residuals(
-    layer: Layer, shape: Sequence[int], calls: Record, num_slots: int | None
-) -> list[Residual]:
-    """Returns the residuals of a layer, without those of layers inside.
+    layer: Layer, shape: Sequence[int], *, num_slots: int | None, memory_length: int | None
+) -> list[Residual] | None:
+    """Returns the residuals of a layer, without those of layers inside; None: there is no rule.
 
     Args:
-        layer: any layer.
+        layer: any layer but those of `image_residual.py`.
         shape: of its input, or of that of the nearest layer around it that counts its operations.
-        calls: the shape that each layer gets.
         num_slots: of the layer of experts around it; None without one.
+        memory_length: positions that the layer attends to; None: those of `shape`.
     """
     match layer:
         case Norm() if len(shape) in (2, 3):
@@ -101,27 +124,30 @@ def residuals(
         case FeedForward():
             return [_of_network(layer, shape, num_slots)]
         case DotProductAttention() if len(shape) == 3:
-            return list(_of_attention(layer, shape))
-        case ImageAttention():
-            return list(_of_image_attention(layer, shape))
+            return list(_of_attention(layer, shape, memory_length or shape[1]))
         case MoE():
             return list(_of_experts(layer, shape))
-        case ConvNorm() | ConvNorm3D():
-            activation = layer.p.activation if isinstance(layer, ConvNorm) else "relu"
-            copies = 2 if activation == "identity" else 2 + ACTIVATION_RESIDUALS[activation]
-            return [_image(copies, layer.output_shape(shape))]
-        case DepthwiseConv2D():  # which adds products of its channels at each place of the window
-            return [_image(math.prod(layer.p.kernel), layer.output_shape(shape))]
-        case SqueezeExcite():
-            return [_image(1, shape)]
-        case ResNetBlock():
-            return [_image(1, layer.output_shape(shape))]
-        case UNet3D():  # what is joined before the first convolution of each level
-            return [_image(1, calls[one].shape) for one in layer.up[::2]]
         case Embedding() if len(shape) in (2, 3):
             return [Residual(2, (*shape[:2], layer.p.dim), (*_SEQUENCE, "embed"))]
-        case _:
+        case Linear():
+            names = [None] * (len(shape) - 2)
+            return [Residual(1, (*shape[:-1], layer.p.output_dim), ("batch", *names, None))]
+        case _ if _keeps_nothing(layer):
             return []
+        case _:
+            return None
+
+
+def _keeps_nothing(layer: Layer) -> bool:
+    """Returns whether all that gradients need of a layer is that of layers beside or inside it.
+
+    That is known of lingo's own layers: of some by name, of others because they multiply
+    nothing themselves, and have layers inside.
+    """
+    if isinstance(layer, _NOTHING):
+        return True
+    is_own = type(layer).__module__.partition(".")[0] in ("lingo", "tasks")
+    return is_own and not layer.products and any(layer.inner_layers())
 
 
 def logits_residual(shape: Sequence[int], num_classes: int) -> Residual:
@@ -140,7 +166,9 @@ def _of_network(layer: FeedForward, shape: Sequence[int], num_slots: int | None)
     return Residual(copies, (shape[0], *dims, width), ("batch", *names, "mlp"))
 
 
-def _of_attention(layer: DotProductAttention, shape: Sequence[int]) -> Iterator[Residual]:
+def _of_attention(
+    layer: DotProductAttention, shape: Sequence[int], num_keys: int
+) -> Iterator[Residual]:
     """Yields scaled queries and averages, which two layouts hold; keys, values; their weights.
 
     Every device has keys and values of all positions.
@@ -149,20 +177,16 @@ def _of_attention(layer: DotProductAttention, shape: Sequence[int]) -> Iterator[
     ends = ("embed", "head_dim")
     (query, key) = [s for s in layer.declarations() if s.axes[::2] == ends][:2]
     names = (*_SEQUENCE, "heads", None)
-    yield Residual(3, (batch, length, *query.shape[1:]), names)
-    yield Residual(2, (batch, length, *key.shape[1:]), ("batch", None, key.axes[1], None))
-    if not layer.is_blockwise(length, length):
-        weights = (batch, query.shape[1], length, length)
+    # a norm of them keeps its input and what it made of it
+    normed = 2 if layer.p.qk_norm is not None else 0
+    yield Residual(3 + normed, (batch, length, *query.shape[1:]), names)
+    yield Residual(2, (batch, num_keys, *key.shape[1:]), ("batch", None, key.axes[1], None))
+    if normed:
+        names = (*_SEQUENCE, key.axes[1], None)
+        yield Residual(normed, (batch, num_keys, *key.shape[1:]), names)
+    if not layer.is_blockwise(length, num_keys):
+        weights = (batch, query.shape[1], length, num_keys)
         yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
-
-
-def _of_image_attention(layer: ImageAttention, shape: Sequence[int]) -> Iterator[Residual]:
-    """Yields what attention keeps of places; queries twice more, for rows and for columns."""
-    heads, places = layer.p.num_heads, math.prod(layer.p.image)
-    names = ("batch", "length", "heads", None)
-    yield Residual(6, (shape[0], places, heads, layer.p.output_dim // heads), names)
-    weights = (shape[0], heads, places, places)
-    yield Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True)
 
 
 def _of_experts(layer: MoE, shape: Sequence[int]) -> Iterator[Residual]:
@@ -171,7 +195,3 @@ def _of_experts(layer: MoE, shape: Sequence[int]) -> Iterator[Residual]:
     yield Residual(2, (slots, shape[-1]), ("batch", "embed"))
     group = layer.p.group_size or shape[1]
     yield Residual(2, (slots, group), ("batch", None), for_axis="expert")
-
-
-def _image(copies: int, shape: Sequence[int]) -> Residual:
-    return Residual(copies, tuple(shape), ("batch", *_SPACE[len(shape)], None))

@@ -10,10 +10,15 @@ from lingo.inspection.plan.candidate import Candidate, candidates, limits
 from lingo.inspection.plan.estimate import Estimate, Estimator
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.workload import Workload
+from lingo.layers.flops import record_flops
+from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, with_rows
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.mesh.topology import MAX_MESH_DEVICES, Topology, topology
 from lingo.runtimes.local import Local
 from lingo.runtimes.sharded import Sharded
+
+EQUAL_DIGITS = 9
+"""Steps are equally long if so many digits of their seconds are."""
 
 
 class Ranking(NamedTuple):
@@ -49,9 +54,18 @@ def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devic
         (feasible if fits else too_large).append(estimate)
     if not (feasible or too_large):
         raise ParamError(_why_none(workload, num_devices, refusals))
-    feasible.sort(key=lambda one: (one.step_seconds, one.total_bytes))
+    feasible.sort(key=_preference)
     too_large.sort(key=lambda one: one.total_bytes)
     return Ranking(feasible, too_large, refusals)
+
+
+def _preference(one: Estimate) -> tuple[float, ...]:
+    """Returns the key that sorts ways: the fastest first, of equally fast ones the simplest."""
+    way = one.candidate
+    seconds = float(f"{one.step_seconds:.{EQUAL_DIGITS}g}")
+    num_axes = sum(size > 1 for _, size in way.mesh.sizes)
+    counts = (way.accumulation_steps, way.micro_batches, way.repeats, num_axes)
+    return (seconds, *counts, one.total_bytes)
 
 
 def rank_own(experiment: Experiment, estimator: Estimator, hardware: Hardware) -> Ranking:
@@ -77,14 +91,26 @@ def _own(experiment: Experiment) -> Candidate:
             f"--devices=N is missing: runtime={type(runtime).__name__} has as many as there are"
         )
     own = own._replace(accumulation_steps=experiment.p.accumulation_steps)
-    for p in (layer.p for layer in experiment.task.tree() if isinstance(layer, Pipeline)):
+    for layer in (one for one in experiment.task.tree() if isinstance(one, Pipeline)):
+        p = layer.p
         if p.num_stages not in (1, own.num_stages):
             raise ParamError(
                 f"a pipeline of {p.num_stages} stages on {own.mesh} is not predicted: give"
                 f" the runtime stage={p.num_stages}, or --devices=N to find one"
             )
+        _check_micro_batches(layer, experiment)
         own = own._replace(micro_batches=p.num_micro_batches, repeats=p.circular_repeats)
     return own
+
+
+def _check_micro_batches(pipeline: Pipeline, experiment: Experiment) -> None:
+    """Raises ParamError if a pipeline cannot split what it gets of a batch."""
+    with record_flops() as calls:
+        experiment.task.batch_flops(experiment.train_input.specs())
+    if pipeline in calls:
+        shape = calls[pipeline].shape
+        rows = experiment.runtime.padded_batch_size(first_shape(shape)[0], experiment.learner)
+        micro_batch_shape(pipeline, with_rows(shape, rows // experiment.p.accumulation_steps))
 
 
 def own_rules(experiment: Experiment) -> dict[str, object]:
@@ -114,8 +140,8 @@ def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) ->
 def least_devices(
     workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int
 ) -> int | None:
-    """Returns how many times two of some devices are enough; None if no network has so many."""
-    while (num_devices := 2 * num_devices) <= MAX_MESH_DEVICES:
+    """Returns the least of N, 2 N, 4 N, ... devices that are enough; None if no network is."""
+    while num_devices <= MAX_MESH_DEVICES:
         for candidate in candidates(workload, num_devices):
             try:
                 estimate = estimator.estimate(candidate)
@@ -123,4 +149,5 @@ def least_devices(
                 continue
             if estimate.total_bytes <= hardware.memory_bytes:
                 return num_devices
+        num_devices *= 2
     return None

@@ -17,6 +17,7 @@ from lingo.inspection.plan.estimate import Estimate
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.input_part import InputNeed, InputPart
 from lingo.inspection.plan.input_rate import InputRate
+from lingo.inspection.plan.missing_flops import SHOWN
 from lingo.inspection.plan.report import Advice, Plan, Report, Way
 from lingo.inspection.weight_table import Columns, align_columns
 
@@ -52,7 +53,7 @@ def _num_ways(plan: Plan) -> int:
 def _header(plan: Plan, first: Way) -> str:
     load, hardware = plan.workload, plan.hardware
     lines = [
-        f"{plan.name}: {load.batch_size:,} examples a step, {3 * load.flops:.4g} FLOPs, on"
+        f"{plan.name}: {_number(load.batch_size, 'example')} a step, {3 * load.flops:.4g} FLOPs, on"
         f" {first.candidate.mesh.num_devices:,} x {hardware.name} of {size(hardware.memory_bytes)}",
         *textwrap.wrap(IS_PREDICTION, 100),
     ]
@@ -60,6 +61,18 @@ def _header(plan: Plan, first: Way) -> str:
         lines += textwrap.wrap(
             f"Left out, as they have no `flops`: {', '.join(plan.missing_flops)}. Their time and"
             " activations come on top; define `flops(shape)` of layers of your own.",
+            100,
+        )
+    if load.partial_remats:
+        lines += textwrap.wrap(
+            f"Remat of {', '.join(load.partial_remats[:SHOWN])} alone: its time is in the"
+            " prediction, the bytes that it saves are not.",
+            100,
+        )
+    if kinds := load.unknown_residuals:
+        lines += textwrap.wrap(
+            f"Bytes kept for the gradient are not known for layers {', '.join(kinds)}: they come on"
+            " top.",
             100,
         )
     return "".join(f"{line}\n" for line in lines)
@@ -119,7 +132,11 @@ def _advice(hardware: Hardware, advice: Advice) -> str:
     )
     if advice.enough is None:
         return f"{needs}; no power of two times as many is enough with this batch"
-    return f"{needs}; {advice.enough:,} devices are enough"
+    verb = "is" if advice.enough == 1 else "are"
+    enough = f"{needs}; {_number(advice.enough, 'device')} {verb} enough"
+    if advice.enough == candidate.mesh.num_devices:
+        return f"{enough} in another way: see --devices={advice.enough}"
+    return enough
 
 
 def describe(candidate: Candidate) -> str:
@@ -181,8 +198,9 @@ def _shares(title: str, values: dict[str, float], show: Any) -> str:
 def _input(part: InputPart, rate: InputRate | None) -> list[str]:
     """Returns lines on the hosts of a step, their cores, and how uneven they are."""
     lines = [
-        f"input {part.examples_per_second:,.0f} examples/s, {size(part.bytes_per_second)}/s, from"
-        f" {_number(part.hosts, 'host')}: {part.host_examples:,} examples a step of each"
+        f"input {_amount(part.examples_per_second)} examples/s, {size(part.bytes_per_second)}/s,"
+        f" from {_number(part.hosts, 'host')}: {_number(part.host_examples, 'example')} a step of"
+        " each"
     ]
     if rate is not None and part.need is not None:
         lines += _need(part, rate, part.need)
@@ -215,8 +233,8 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
 def _cost(plan: Plan, way: Way) -> list[str]:
     """Returns lines on the whole training and on prices."""
     steps, tokens = plan.training
-    length = [f"{steps:,} steps", f"{steps * plan.workload.batch_size:,} examples"]
-    length += [f"{steps * tokens:,} tokens with padding"] if tokens else []
+    length = [_number(steps, "step"), _number(steps * plan.workload.batch_size, "example")]
+    length += [f"{_number(steps * tokens, 'token')} with padding"] if tokens else []
     hours = f"{duration(way.training_seconds)}, {_amount(way.device_hours)} device-hours"
     lines = [f"training of {', '.join(length)}: {hours}"]
     if (price := way.price) is not None:
@@ -255,6 +273,7 @@ _DAY = 24 * 3600
 
 def duration(seconds: float) -> str:
     """Returns a time as text with a unit, in three digits: "3.5 us", "20.4 ms", "6.1 s", "2 h"."""
+    seconds = float(f"{seconds:.3g}")  # first, as 999.6 ms is 1 s
     for seconds_of_unit, unit in ((_DAY, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * seconds_of_unit:
             return f"{seconds / seconds_of_unit:,.3g} {unit}"

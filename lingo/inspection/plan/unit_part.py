@@ -21,13 +21,10 @@ from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.network import Kind
-from lingo.inspection.plan.residual import BYTES
+from lingo.inspection.plan.residual import BYTES, POSITION_AXES
 from lingo.inspection.plan.workload import SEQUENCE_DIMS, Matrix, Unit
 from lingo.mesh.rules import Rules, Table
 from lingo.mesh.topology import Topology
-
-SPACE_AXES = {4: ("height", "width"), 5: ("", "height", "width")}
-"""Mesh axes of the positions of images and volumes, by dims of the input; "" for one not split."""
 
 
 class UnitPart(NamedTuple):
@@ -112,7 +109,7 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
     experts = unit.num_experts / mesh.size(set(rules.weights["expert"]) - {"data"})
     weightless = (unit.flops - unit.weight_flops) * share
     weightless /= mesh.size(axes.of(rules.activations, [unit.weightless_axis]))
-    if unit.kind == "MoE" and mesh.size(["expert"]) == 1:  # it gathers tokens instead
+    if unit.weightless_for and mesh.size(rules.activations[unit.weightless_for]) == 1:
         weightless = 0.0
     inputs = math.prod(unit.shape) * share / mesh.size(axes.of(rules.activations, ["embed"]))
     outputs = sum(
@@ -124,7 +121,7 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
     forward, backward = Exchanges(mesh), Exchanges(mesh)
     _exchange_sums(products, forward, backward, num_bytes=rows * width)
     _exchange_examples(
-        unit, products, forward, backward, num_bytes=rows * width, inputs=inputs * width
+        unit, products, forward, backward, rules, num_bytes=rows * width, inputs=inputs * width
     )
     return UnitPart(
         flops=unit.flops and weightless + _padded_flops(products, rows, experts, tile=0),
@@ -138,14 +135,9 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
 
 def _share_of_positions(unit: Unit, mesh: Topology, rules: Rules) -> float:
     """Returns the share of an example's positions that a device computes."""
-    if len(unit.shape) == SEQUENCE_DIMS:
-        names = ["length"]
-    else:
-        names = list(SPACE_AXES.get(len(unit.shape), ()))
     share = 1.0
-    for size, name in zip(unit.shape[1:], names, strict=False):
-        if name:
-            share *= -(-size // mesh.size(rules.activations[name])) / size
+    for size, name in zip(unit.shape[1:], POSITION_AXES.get(len(unit.shape), ()), strict=False):
+        share *= -(-size // mesh.size(rules.activations[name])) / size
     return share
 
 
@@ -172,6 +164,7 @@ def _exchange_examples(
     products: Sequence[_Product],
     forward: Exchanges,
     backward: Exchanges,
+    rules: Rules,
     *,
     num_bytes: float,
     inputs: float,
@@ -184,17 +177,24 @@ def _exchange_examples(
     """
     if unit.num_experts > 1:
         for passes in (forward, backward):
-            passes.add("all-to-all", ["expert"], "experts", 2 * num_bytes * unit.shape[-1], 2)
-    num_parts = forward.size("sequence")
+            passes.add(
+                "all-to-all",
+                rules.activations["expert"],
+                "experts",
+                2 * num_bytes * unit.shape[-1],
+                2,
+            )
+    along = rules.activations["length"]
+    num_parts = math.prod(forward.size(axis) for axis in along)
     if unit.flops > unit.weight_flops and len(products) > 2:  # query, key, value
         size = num_bytes * sum(p.result_size for p in products[1:3]) * num_parts
-        forward.add("all-gather", ["sequence"], "activations", size, 2)
-        backward.add("reduce-scatter", ["sequence"], "activations", size, 2)
+        forward.add("all-gather", along, "activations", size, 2)
+        backward.add("reduce-scatter", along, "activations", size, 2)
     if len(unit.shape) == SEQUENCE_DIMS and unit.num_classes:
         logits = num_bytes * products[-1].result_size * num_parts  # a loss shifts positions
-        forward.add("all-gather", ["sequence"], "activations", logits)
+        forward.add("all-gather", along, "activations", logits)
     for p in products if len(unit.shape) > SEQUENCE_DIMS else ():
-        _exchange_halos(unit, p, forward, backward, num_bytes=num_bytes, inputs=inputs)
+        _exchange_halos(unit, p, forward, backward, rules, num_bytes=num_bytes, inputs=inputs)
 
 
 def _exchange_halos(
@@ -202,6 +202,7 @@ def _exchange_halos(
     product: _Product,
     forward: Exchanges,
     backward: Exchanges,
+    rules: Rules,
     *,
     num_bytes: float,
     inputs: float,
@@ -211,14 +212,14 @@ def _exchange_halos(
     A window of w elements that moves by s reads w - s of them.
     """
     windows = product.matrix.shape[: product.matrix.num_summed - 1]
-    outputs, axes = num_bytes * product.result_size, SPACE_AXES[len(unit.shape)]
-    for window, size, axis in zip(windows, unit.shape[1:], axes, strict=False):  # none: no window
-        rows = math.ceil(size / forward.size(axis)) if axis else 1
-        halo = max(0, window - unit.stride)
-        if axis and halo:
-            forward.add("permute", [axis], "images", inputs * halo / rows, 2)
-            backward.add("permute", [axis], "images", inputs * halo / rows, 2)
-            backward.add("permute", [axis], "images", outputs * halo * unit.stride / rows, 2)
+    outputs, names = num_bytes * product.result_size, POSITION_AXES[len(unit.shape)]
+    for window, size, name in zip(windows, unit.shape[1:], names, strict=False):  # none: no window
+        axes = rules.activations[name]
+        rows = math.ceil(size / math.prod(forward.size(axis) for axis in axes))
+        if halo := max(0, window - unit.stride):
+            forward.add("permute", axes, "images", inputs * halo / rows, 2)
+            backward.add("permute", axes, "images", inputs * halo / rows, 2)
+            backward.add("permute", axes, "images", outputs * halo * unit.stride / rows, 2)
 
 
 def _padded_flops(products: Sequence[_Product], rows: float, experts: float, *, tile: int) -> float:

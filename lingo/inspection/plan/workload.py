@@ -15,6 +15,7 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.inspection.plan.image_residual import has_parts, image_residuals
 from lingo.inspection.plan.missing_flops import no_flops_message
 from lingo.inspection.plan.residual import Residual, logits_residual, residuals
 from lingo.layers import path
@@ -22,6 +23,7 @@ from lingo.layers.flops import FlopsCall, Record, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.stacks.micro_batches import first_shape
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
@@ -54,8 +56,10 @@ class Unit(NamedTuple):
     matrices: tuple[Matrix, ...]
     num_experts: int  # of which the unit is one: FLOPs are those of all of them
     # Logical axis along which products without weights are split: those of attention, and of
-    # one-hot tensors that send tokens to experts if these are on several devices.
+    # one-hot tensors that send tokens to experts.
     weightless_axis: str
+    # Logical axis without several devices along which there are no such products; "": always.
+    weightless_for: str
     dtype: str  # of the computation
     in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
     is_recomputed: bool  # whether gradients compute it again
@@ -89,11 +93,26 @@ class LayerResidual(NamedTuple):
     in_stack: bool
 
 
+class StackSize(NamedTuple):
+    """The size of a stack of alike layers."""
+
+    num_steps: int  # how often it applies its pattern of layers
+    boundary: int  # elements of what passes between these, for a whole batch
+
+
+class RematPlace(NamedTuple):
+    """Where gradients compute a layer again."""
+
+    path: str
+    in_stack: bool
+
+
 class Workload(NamedTuple):
     """What a step computes."""
 
     units: dict[Unit, int]  # -> number of layers
     residuals: dict[LayerResidual, int]  # what gradients need -> number of layers
+    unknown_residuals: tuple[str, ...]  # kinds of layers of which that is not known
     # what gradients need, in the order of the forward pass, with the share of all weights that
     # layers before have
     order: tuple[tuple[LayerResidual, float], ...]
@@ -102,10 +121,12 @@ class Workload(NamedTuple):
     flops: int  # of a forward pass of the batch
     input_bytes: int  # of a batch, as the host makes it
     stack: str  # class of the largest stack of alike layers: Stack, Repeat, ...; "" without one
-    num_stacks: int
     layer: str  # class of the largest stack's layers, without wrappers
     num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
     boundary: tuple[int, ...]  # shape of what passes between these
+    # of all stacks: how often they apply their patterns, and elements that pass between these
+    stacks: tuple[StackSize, ...]
+    remats: tuple[RematPlace, ...]
 
     @property
     def image_flops(self) -> int:
@@ -120,8 +141,15 @@ class Workload(NamedTuple):
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether gradients keep only what passes between the layers of the stack."""
-        return any(unit.is_recomputed for unit in self.units)
+        """Whether gradients keep only what passes between the layers of the stacks."""
+        inside = [unit.is_recomputed for unit in self.units if unit.in_stack]
+        return bool(inside) and all(inside)
+
+    @property
+    def partial_remats(self) -> list[str]:
+        """Paths of layers that gradients compute again, but for those of `is_recomputed`."""
+        whole = self.is_recomputed
+        return [one.path for one in self.remats if not (whole and one.in_stack)]
 
 
 def workload(experiment: Experiment) -> Workload:
@@ -143,17 +171,23 @@ def workload(experiment: Experiment) -> Workload:
     return Workload(
         units=found.units,
         residuals=found.residuals,
+        unknown_residuals=tuple(sorted(found.unknown_residuals)),
         order=found.order(),
         batch_size=specs["rows"][0][0],
         accumulation_steps=experiment.p.accumulation_steps,
         flops=total,
         input_bytes=sum(sizes),
         stack="" if largest is None else type(largest).__name__,
-        num_stacks=len(stacks),
         layer="" if largest is None else _innermost_class(largest.pattern[0]).__name__,
-        num_steps=1 if largest is None else largest.p.num_layers // len(largest.pattern),
+        num_steps=1 if largest is None else _num_steps(largest),
         boundary=() if largest is None else tuple(calls[largest].shape),
+        stacks=tuple(StackSize(_num_steps(one), math.prod(calls[one].shape)) for one in stacks),
+        remats=tuple(found.remats),
     )
+
+
+def _num_steps(stack: Stack) -> int:
+    return stack.p.num_layers // len(stack.pattern)
 
 
 def _innermost_class(params: Any) -> type[Layer]:
@@ -170,6 +204,7 @@ class _Place(NamedTuple):
     in_stack: bool = False
     is_recomputed: bool = False
     mixture: MoE | None = None  # around it
+    is_part: bool = False  # of a layer whose residuals are those of the layers inside, too
 
 
 class _LayerWalk:
@@ -178,6 +213,8 @@ class _LayerWalk:
     def __init__(self, calls: Record, tables: list[ParamSpec]) -> None:
         self.units: dict[Unit, int] = {}
         self.residuals: dict[LayerResidual, int] = {}
+        self.unknown_residuals: set[str] = set()
+        self.remats: list[RematPlace] = []
         self._num_weights = 0  # of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
@@ -186,15 +223,18 @@ class _LayerWalk:
     def add(self, layer: Layer, place: _Place) -> None:
         """Adds the units of a layer and of all layers inside."""
         if layer in self._calls and not isinstance(layer, Wrapper):
-            place = place._replace(shape=tuple(self._calls[layer].shape))
+            place = place._replace(shape=tuple(first_shape(self._calls[layer].shape)))
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
         self._add_residuals(layer, unit, place)
+        if isinstance(layer, Remat):
+            self.remats.append(RematPlace(layer.path, place.in_stack))
         inside = place._replace(
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
             mixture=layer if isinstance(layer, MoE) else place.mixture,
+            is_part=place.is_part or has_parts(layer),
         )
         for child in layer.inner_layers():
             self.add(child, inside)
@@ -202,7 +242,13 @@ class _LayerWalk:
     def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
         """Adds what the gradient of a layer needs."""
         slots = None if place.mixture is None else self._slots(place.mixture)
-        found = residuals(layer, place.shape, self._calls, slots)
+        found = image_residuals(layer, place.shape, self._calls, is_part=place.is_part)
+        if found is None:
+            memory = self._memory_length(layer)
+            found = residuals(layer, place.shape, num_slots=slots, memory_length=memory)
+        if found is None:
+            self.unknown_residuals.add(type(layer).__name__)
+            found = []
         if unit is not None and unit.num_classes:
             found.append(logits_residual(place.shape, unit.num_classes))
         for one in found:
@@ -221,7 +267,7 @@ class _LayerWalk:
     def _unit(self, layer: Layer, place: _Place) -> Unit | None:
         """Returns the unit of a layer; None if it has no products and no weights of its own."""
         weights = [spec for spec in layer.declarations() if spec.decay is None]
-        shape, flops = self._call(layer, place)
+        shape, flops, _ = self._call(layer, place)
         if not shape or isinstance(layer, Wrapper) or not (weights or flops):
             return None
         if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
@@ -236,11 +282,12 @@ class _LayerWalk:
             matrices=self._matrices(weights, shape, flops),
             num_experts=_size(layer, {"expert"}),
             weightless_axis="embed" if isinstance(layer, MoE) else "heads",
+            weightless_for="expert" if isinstance(layer, MoE) else "",  # it gathers tokens instead
             dtype=layer.p.dtype,
             in_stack=place.in_stack,
             is_recomputed=place.is_recomputed,
             stride=getattr(layer.p, "stride", 1),
-            logits=_num_logits(layer, shape),
+            logits=_num_logits(layer, shape, self._memory_length(layer)),
         )
 
     def _call(self, layer: Layer, place: _Place) -> FlopsCall:
@@ -273,6 +320,9 @@ class _LayerWalk:
         rows = math.prod(shape[:-1])
         return tuple(_transpose(s) for s in self._tables if 2 * rows * s.size == flops)[:1]
 
+    def _memory_length(self, layer: Layer) -> int | None:
+        return self._calls[layer].memory_length if layer in self._calls else None
+
     def _slots(self, mixture: MoE) -> int:
         return mixture.num_slots(self._calls[mixture].shape)
 
@@ -290,11 +340,13 @@ class _LayerWalk:
         return sum(map(self._total_flops, layer.inner_layers()))
 
 
-def _num_logits(layer: Layer, shape: Sequence[int]) -> int:
+def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -> int:
     """Returns the elements of attention's logits, which are kept unless it computes by blocks."""
-    if not isinstance(layer, DotProductAttention) or layer.is_blockwise(shape[1], shape[1]):
+    if not isinstance(layer, DotProductAttention):
         return 0
-    return shape[0] * layer.p.num_heads * shape[1] ** 2
+    num_keys = memory_length or shape[1]
+    whole = not layer.is_blockwise(shape[1], num_keys)
+    return shape[0] * layer.p.num_heads * shape[1] * num_keys if whole else 0
 
 
 def _size(layer: Layer, axes: Container[str]) -> int:

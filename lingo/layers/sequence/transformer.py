@@ -81,10 +81,10 @@ class TransformerLayer(Layer):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         return self._run(x, inputs._replace(segments=None), index)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        """Returns the floating-point operations of one call, with a memory as long as x."""
+    def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        """Returns the operations of one call; None: the memory, if any, is as long as x."""
         names = itertools.chain.from_iterable(self.sublayers.values())
-        return sum(getattr(self, name).flops(shape) for name in names)
+        return sum(getattr(self, name).flops(shape, memory_length=memory_length) for name in names)
 
     def _split_inputs(self, inputs: CallInputs) -> dict[str, CallInputs]:
         """Returns the inputs that each sublayer reads, so that `Remat` stores no others."""

@@ -117,8 +117,8 @@ class Pipeline(Stack):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         return self._one_by_one("step", tf.cast(x, self.p.dtype), index, inputs=inputs)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        return sum(self.layer_flops(shape))
+    def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        return sum(self.layer_flops(shape, memory_length=memory_length))
 
     def stage_layers(self, shape: Sequence[int]) -> list[list[range]]:
         """Returns the layers of each stage in each repeat, R lists of K, for any input."""
@@ -128,11 +128,11 @@ class Pipeline(Stack):
         stages = [range(start, min(start + size, self.p.num_layers)) for start in starts]
         return [stages[i : i + num] for i in range(0, len(stages), num)]
 
-    def layer_flops(self, shape: Sequence[int]) -> list[int]:
+    def layer_flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> list[int]:
         """Returns the operations of each layer in a forward call, for a shape of the input."""
         found: list[int] = []
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
-            found += [layer.flops(shape) for layer in layers] * num
+            found += [layer.flops(shape, memory_length=memory_length) for layer in layers] * num
         return found
 
     def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, inputs: CallInputs) -> tf.Tensor:

@@ -56,8 +56,9 @@ class Repeat(Stack):
 
         return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        return self.num_steps * sum(layer.flops(shape) for layer in self.body)
+    def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        once = sum(layer.flops(shape, memory_length=memory_length) for layer in self.body)
+        return self.num_steps * once
 
 
 def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:

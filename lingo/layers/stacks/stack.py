@@ -59,5 +59,5 @@ class Stack(Layer):
         """Returns the shape of the result."""
         return tuple(shape)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        return sum(layer.flops(shape) for layer in self.layers)
+    def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        return sum(layer.flops(shape, memory_length=memory_length) for layer in self.layers)

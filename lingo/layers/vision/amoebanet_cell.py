@@ -20,7 +20,7 @@ Axes: B batch, H height, W width, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.lazy import tf
@@ -168,16 +168,14 @@ class Cell(Layer, interface=True):
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Returns the shapes of the result and of x for the shapes of x and `before`."""
         x, _, *others = shape
-        *front, channels = self._node_shapes(shape)[-1]
+        *front, channels = self.node_shapes(shape)[-1]
         return (*front, channels * len(self.genotype.result)), tuple(x), *others
 
     def flops(self, shape: tuple[Shape, ...]) -> int:
         x, before, *_ = shape
-        nodes = self._node_shapes(shape)
+        nodes = self.node_shapes(shape)
         total = self.squeeze.flops(x) + (self.align.flops(before) if self.align else 0)
-        for edges in self._sums():
-            total += sum(layer.flops(nodes[node]) for node, layer in edges if layer)
-        return total
+        return total + sum(layer.flops(nodes[node]) for node, layer in self.edges() if layer)
 
     def _operation(self, edge: Edge) -> Layer | None:
         """Returns the layer of an edge; None for the identity."""
@@ -205,16 +203,20 @@ class Cell(Layer, interface=True):
                     dim=p.num_filters, kernel=(5, 5), stride=stride, dilation=2
                 )
 
-    def _sums(self) -> Iterator[list[tuple[int, Layer | None]]]:
-        """Yields the two edges of each of the nodes 2, 3, ...: input node and layer."""
-        for node, edges in enumerate(self.genotype.sums, 2):
-            yield [(e.node, self.operations.get(f"{node}_{i}")) for i, e in enumerate(edges)]
+    def edges(self) -> list[tuple[int, Layer | None]]:
+        """Returns the edges, two for each of the nodes 2, 3, ...: input node and layer."""
+        return [
+            (edge.node, self.operations.get(f"{node}_{i}"))
+            for node, edges in enumerate(self.genotype.sums, 2)
+            for i, edge in enumerate(edges)
+        ]
 
-    def _node_shapes(self, shape: tuple[Shape, ...]) -> list[Shape]:
+    def node_shapes(self, shape: Sequence[Shape]) -> list[Shape]:
+        """Returns the shapes of all nodes for the shapes of x and `before`."""
         x, before, *_ = shape
         nodes = [self.squeeze.output_shape(x)]
         nodes.append(self.align.output_shape(before) if self.align else tuple(before))
-        for (node, layer), _ in self._sums():
+        for node, layer in self.edges()[::2]:
             nodes.append(layer.output_shape(nodes[node]) if layer else nodes[node])
         return nodes
 

@@ -36,8 +36,8 @@ class Wrapper(Layer, interface=True):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         return self.call_wrapped("step", x, index, inputs=inputs)
 
-    def flops(self, shape: Sequence[int]) -> int:
-        return self.layer.flops(shape)
+    def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        return self.layer.flops(shape, memory_length=memory_length)
 
     def __getattr__(self, name: str) -> Any:
         inside = self.__dict__.get("layer")

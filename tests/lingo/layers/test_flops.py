@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from lingo.layers import Linear, Repeat, Stack
+from lingo.layers import (
+    Attention,
+    CrossAttention,
+    Linear,
+    Repeat,
+    Stack,
+    TransformerLayer,
+)
 from lingo.layers.flops import FlopsCall, record_flops
 
 LINEAR = Linear.params(dim=3, output_dim=3)
@@ -27,6 +34,20 @@ def test_a_layer_whose_parent_multiplies_has_the_operations_of_one_call() -> Non
         repeat.flops(SHAPE)
         repeat.flops([1, 1, 3])
     assert record[repeat.body[0]] == FlopsCall(SHAPE, OF_ONE)
+
+
+def test_the_length_of_a_memory_is_for_layers_that_attend_to_it() -> None:
+    layer = TransformerLayer.params(
+        dim=4,
+        cross_attention=CrossAttention.params(num_heads=1),
+        attention=Attention.params(num_heads=1),
+    ).build()
+    with record_flops() as record:
+        layer.flops([1, 2, 4], memory_length=3)
+    cross, others = layer.cross_attention, [layer.attention, layer.ffn]
+    assert record[cross].flops == cross.flops([1, 2, 4], memory_length=3)
+    assert [record[one].flops for one in others] == [one.flops([1, 2, 4]) for one in others]
+    assert record[layer].flops == sum(record[one].flops for one in (cross, *others))
 
 
 def test_nothing_is_recorded_outside_of_the_innermost_block() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from lingo.cli.verbs import plan
 from lingo.inspection.plan.input_rate import InputRate
+from lingo.inspection.plan.table import duration
 from tools.predictions import PAGE, tables
 from tools.studies.page import fill_tables
 
@@ -144,6 +145,35 @@ def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
     assert found["advice"]["smallest_bytes"] > 12e6
 
 
+def test_an_own_way_that_does_not_fit_is_told_of_one_on_as_many_devices(lingo: Callable) -> None:
+    arguments = ("plan", "--exp=lm.source.base", "--hardware=tpu_v3", "--batch=16")
+    done = lingo(*arguments)
+    assert done.code == 1
+    assert done.out.endswith("; 1 device is enough in another way: see --devices=1\n")
+    assert lingo(*arguments, "--devices=1").code == 0
+
+
+def test_what_is_not_known_of_layers_is_said(lingo: Callable) -> None:
+    part = "--set=FeedForward=Remat(layer=_)"
+    recurrent = "--set=Attention=RecurrentLayer(network=Lstm())"
+    assert "\nRemat of model/stack/layers/0/ffn" in lingo(*TINY, part).out
+    assert "\nBytes kept for the gradient are not known for" in lingo(*TINY, recurrent).out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.9996, "1 s"),
+        (0.9994, "999 ms"),
+        (9.996e-4, "1 ms"),
+        (119.96, "2 min"),
+        (7199.0, "2 h"),
+    ],
+)
+def test_times_have_three_digits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
 def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
     pytest.importorskip("matplotlib")
     assert lingo(*TINY, "--devices=2", f"--plot={tmp_path / 'plan.png'}").code == 0
@@ -163,6 +193,7 @@ def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
         (("plan", "--calibrate=none/a.json"), "there is no folder none"),
         ((*TINY, "--input_variation=0.1"), "--input_variation needs the rate of a core"),
         ((*TINY, "--input_rate=0"), "feeds no step"),
+        ((*TINY, "--input_rate=1e-320"), "less than 1e-06 examples/s feeds no step"),
         ((*TINY, "--input_rate=5", "--input_variation=11"), "is not a number in the range [0, 10"),
         ((*TINY, "--input_rate=5", "--measure_input"), "leave one of them out"),
         ((*TINY, "--price=inf"), "--price=inf is not a finite number"),

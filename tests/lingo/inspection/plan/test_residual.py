@@ -10,6 +10,7 @@ from lingo.config import registry
 from lingo.contract import build_experiment
 from lingo.inspection.plan.residual import Residual
 from lingo.inspection.plan.workload import workload
+from lingo.layers.vision.resize import Resize
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import topology
 
@@ -47,6 +48,26 @@ def test_a_convolution_keeps_its_result_the_deviation_and_the_activation() -> No
     assert found[8, 16, 16, 16, 8] == 3
     assert found[8, 16, 16, 16, 16] == 3 * 3  # one unit down, two up
     assert found[8, 16, 16, 16, 48] == 1  # joined with what comes from below
+
+
+def test_a_maximum_keeps_where_it_was_and_units_that_read_the_same_share_its_relu() -> None:
+    stem, units, relus, indices = 2, 6 * 2, 1 + 2, 2 * 4
+    assert residuals("image.amoebanet.digits")[64, 8, 8, 32] == stem + units + relus + indices
+    assert residuals("image.lenet.digits")[64, 14, 14, 20] == 1 + 4
+
+
+def test_norms_of_queries_and_keys_are_of_heads() -> None:
+    plain = residuals("lm.source.tiny")
+    normed = residuals("lm.source.tiny", "DotProductAttention.qk_norm=RmsNorm")
+    heads = (4, 256, 4, 32)
+    assert normed[heads] == plain[heads] + 4 * (2 + 2)
+    assert {shape for shape in normed if shape not in plain} == set()
+
+
+def test_kinds_of_layers_without_a_rule_are_named() -> None:
+    resolved = registry.get("image.lenet.digits")
+    resolved.params.task.model.layers.insert(1, Resize.params(size=(14, 14)))
+    assert workload(build_experiment(resolved)).unknown_residuals == ("Resize",)
 
 
 def test_the_order_has_the_share_of_weights_before_each_layer() -> None:

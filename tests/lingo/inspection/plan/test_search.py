@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lingo.config import registry
+from lingo.config import experiment_index, registry
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
@@ -55,6 +55,26 @@ def test_meshes_are_all_products_of_sizes_that_divide() -> None:
     assert len(meshes_found) == len(set(meshes_found))
     stage, sequence = axes.index("stage"), axes.index("sequence")
     assert set(meshes_found) == {one for one in expected if min(one[stage], one[sequence]) == 1}
+
+
+def plan_own(experiment: str) -> Ranking:
+    found, build = load(experiment), builder(experiment)
+    hardware = HARDWARE["tpu_v3"]
+    return rank_own(build(()), Estimator(found, hardware, build), hardware)
+
+
+@pytest.mark.parametrize(
+    "experiment", ["image.amoebanet.amoebanet_b", "image.ssd.scenes", "image.unet.full"]
+)
+def test_layers_of_several_tensors_are_planned(experiment: str) -> None:
+    assert plan_own(experiment).best[0].total_bytes > 0
+    assert not load(experiment).unknown_residuals
+
+
+def test_every_registered_experiment_is_planned() -> None:
+    for experiment in experiment_index.index().entries:
+        assert plan_own(experiment).best[0].step_seconds > 0
+        assert not load(experiment).unknown_residuals
 
 
 @pytest.mark.parametrize("experiment", ["lm.source.tiny_moe", "lm.source.tiny", "image.unet.blobs"])
@@ -165,6 +185,43 @@ def test_the_least_number_of_devices_that_is_enough_is_found() -> None:
     assert enough is not None
     assert not rank(found, estimator, hardware, enough // 2).feasible
     assert rank(found, estimator, hardware, enough).feasible
+
+
+def test_of_equally_fast_ways_the_simplest_is_first() -> None:
+    ways = search("lm.source.tiny", "h100", 1).feasible
+    assert ways[0].candidate == Candidate(topology({}))
+    seconds = {one.candidate.accumulation_steps: one.step_seconds for one in reversed(ways)}
+    assert seconds[4] > seconds[2] > seconds[1]  # the weights are read once for each part
+
+
+def test_parts_of_volumes_are_tried() -> None:
+    assert limits(load("image.unet.blobs"), 8)["height"] == 16
+
+
+def test_micro_batches_that_do_not_divide_the_batch_are_refused() -> None:
+    overrides = (
+        "Stack=Pipeline(num_stages=2, num_micro_batches=3)",
+        "runtime=Mesh(stage=2)",
+    )
+    build = builder("lm.source.tiny", *overrides)
+    found, hardware = load("lm.source.tiny", *overrides), HARDWARE["h100"]
+    with pytest.raises(ParamError, match="4 rows are not num_micro_batches=3 equal parts"):
+        rank_own(build(()), Estimator(found, hardware, build), hardware)
+
+
+def test_layers_outside_a_pipeline_compute_no_micro_batches() -> None:
+    batch = "train_input.batch_size=16"
+    found, build = load("lm.source.tiny", batch), builder("lm.source.tiny", batch)
+    estimator, mesh = Estimator(found, HARDWARE["h100"], build), topology({"stage": 2, "model": 2})
+
+    def num_sums(micro_batches: int) -> float:
+        way = estimator.estimate(Candidate(mesh, micro_batches=micro_batches))
+        kinds = [one.exchange for one in way.exchanges]
+        return sum(one.tensors for one in kinds if one.purpose == "activations")
+
+    turns = {2: 3, 8: 9}
+    of_a_turn = (num_sums(8) - num_sums(2)) / (turns[8] - turns[2])
+    assert num_sums(2) - of_a_turn * turns[2] == pytest.approx(2)  # of the table and of the head
 
 
 def test_a_number_of_devices_that_nothing_divides_into_is_refused() -> None:

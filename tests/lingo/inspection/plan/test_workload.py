@@ -82,6 +82,27 @@ def test_layers_of_one_stack_count_the_same_whichever_way_it_computes() -> None:
     assert counts("Repeat") == counts("Pipeline(num_stages=2, num_micro_batches=2)") == plain
 
 
+def test_cross_attention_has_keys_of_the_length_of_the_source() -> None:
+    found = load("lm.st_moe.stability", "train_input.batch_size=2")
+    unit = next(unit for unit in found.units if unit.kind == "CrossAttention")
+    batch, length, heads, width, source = 2, 51, 4, 32, 256
+    dim = heads * width
+    products = 2 * batch * (2 * length + 2 * source) * dim * dim
+    pairs = batch * heads * length * source
+    assert (unit.flops, unit.logits) == (products + 4 * pairs * width, pairs)
+    shapes = {one.residual.shape for one in found.residuals}
+    assert {(batch, source, heads, width), (batch, heads, length, source)} <= shapes
+
+
+def test_remat_of_a_part_of_the_stack_saves_no_bytes_that_are_counted() -> None:
+    part = load("lm.source.tiny", "FeedForward=Remat(layer=_)")
+    assert not part.is_recomputed
+    assert len(part.partial_remats) == 4
+    whole = load("lm.source.tiny", "TransformerLayer=Remat(layer=_)")
+    assert whole.is_recomputed
+    assert whole.partial_remats == []
+
+
 def test_attention_by_blocks_keeps_no_logits() -> None:
     long = "train_input.length=4096"
     assert all(not unit.logits for unit in load("lm.source.tiny", long).units)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from lingo.config import registry
+from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
 from lingo.inspection.plan.verification import compare, float32_estimator, text
 from lingo.inspection.plan.workload import workload
+from lingo.layers.vision.amoebanet_cell import NormalCellB
 from lingo.mesh.topology import topology
 
 LANGUAGE, EXPERTS = "lm.source.tiny", "lm.source.tiny_moe"
@@ -89,6 +91,33 @@ OTHERS = [
     ),
     case("remat-2d", LANGUAGE, way("data=2 model=4", "2d_finalized", remat=True), 0.15, 0.1),
 ]
+
+
+def means(more: Sequence[str]) -> ResolvedExperiment:
+    """Returns LeNet with the mean of each window in place of the maximum."""
+    return registry.get("image.lenet.digits", ["ConvPool.pool=AveragePool", *more])
+
+
+def cell(more: Sequence[str]) -> ResolvedExperiment:
+    """Returns a stem, a cell of AmoebaNet-B and a head."""
+    resolved = registry.get("image.amoebanet.digits", more)
+    layers = resolved.params.task.model.layers
+    normal = NormalCellB.params(dim=16, before_dim=16, num_filters=16)
+    layers[:] = [layers[0].set(output_dim=16), normal, layers[-1].set(dim=64)]
+    return resolved
+
+
+@pytest.mark.parametrize("form", [means, cell])
+def test_bytes_of_small_networks_of_images_are_close_to_the_compiled_program(
+    form: Callable[[Sequence[str]], ResolvedExperiment],
+) -> None:
+    def build(more: Sequence[str]) -> Experiment:
+        return build_experiment(form(["train_input.batch_size=64", *more]))
+
+    found, candidate = workload(build(())), way("data=2")
+    estimate = Estimator(found, HARDWARE["h100"], build).estimate(candidate)
+    compared = compare(estimate, build(candidate.settings(found, {})))
+    assert abs({one.name: one for one in compared}["bytes in all"].difference) < 0.1
 
 
 @pytest.mark.parametrize(("experiment", "candidate", "total", "exchanged"), [*TEN, *OTHERS])
