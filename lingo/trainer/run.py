@@ -275,8 +275,13 @@ def _known_state(run: Run, counters: RunCounters) -> State:
         return "stopped"
     if step >= p.max_steps:
         return "done"
+    return "done (early)" if _ranking(run, step).ends_run else "stopped"
+
+
+def _ranking(run: Run, step: int) -> best.Ranking:
+    """Returns the ranking of the evaluations up to a step."""
     rows = [row for row in run.directory.metrics.read() if row["step"] <= step]
-    return "done (early)" if best.ranking(experiment, rows).has_stopped_improving else "stopped"
+    return best.ranking(run.experiment, rows)
 
 
 def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
@@ -286,10 +291,7 @@ def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
         directory.set_status(state, step)
     run.progress.message(f"{directory.path} is {state}: step {step} of {p.max_steps}.")
     if state == "done (early)":
-        run.progress.message(
-            f"The last {p.evaluate.patience} evaluations had no better {p.evaluate.metric}:"
-            " evaluate.patience."
-        )
+        run.progress.message(best.describe_end(run.experiment, _ranking(run, step)))
     own = json.dumps(_last_reports(run, step)) if run.processes.is_leader else None
     reports = json.loads(run.processes.share("reports", own))
     return Outcome(step, *reports, num_skipped=counters.health.num_skipped, state=state)

@@ -4,7 +4,7 @@
         periodic.draw(step)         # images, histograms of the weights
         periodic.evaluate(step)     # every evaluation input
         periodic.sample(step)       # how the model continues some texts
-        stop, if periodic.has_stopped_improving
+        stop, if periodic.ends_run
 
 Each of them does nothing if no evaluation is due.
 """
@@ -33,14 +33,14 @@ class PeriodicEvaluation:
 
     Attributes:
         results: the last results of each evaluation input, tag -> value.
-        has_stopped_improving: whether evaluations have stopped improving.
+        ends_run: whether a value is reached, or evaluations have stopped improving.
     """
 
     def __init__(self, run: LiveRun, state: Callable[[], TrainState]) -> None:
         """Evaluates nothing yet; `state` returns the state of the program."""
         self._run, self._state = run, state
         self.results: dict[str, dict[str, float]] = {}
-        self.has_stopped_improving = False
+        self.ends_run = False
 
     def is_due(self, step: int) -> bool:
         """Returns whether an evaluation is due after a step."""
@@ -74,7 +74,7 @@ class PeriodicEvaluation:
             best.check_metric(experiment, results)
             run.summaries.write_evaluations(step, results)
             ranking = best.ranking(experiment, run.directory.metrics.read())
-            self.has_stopped_improving = self._agree(ranking.has_stopped_improving)
+            self.ends_run = self._agree(ranking.ends_run)
         self.results |= results
 
     def sample(self, step: int) -> None:
