@@ -135,17 +135,21 @@ class Loop:
 
     def _train(self, items: Prefetch) -> None:
         """Trains on all items, and does what is due in between, where a signal raises Stop."""
-        evaluation, saver = self._evaluation, self._saver
+        evaluation, saver, log = self._evaluation, self._saver, self._run.mlperf
         if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run before
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
         while not evaluation.ends_run and (item := self._next(items)) is not None:
+            if log is not None:
+                log.start_steps(self._step)
             with self._profile.record(item.steps):
                 anomaly = self._advance(item)
             if anomaly is not None:
                 self._rewind_or_stop(anomaly, items)
                 continue
+            if log is not None:
+                log.end_steps(self._step)
             evaluation.draw(self._step)
             saver.check()
             if saver.is_due(self._step):

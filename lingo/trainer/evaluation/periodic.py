@@ -59,6 +59,8 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
+            if run.mlperf is not None:
+                run.mlperf.start_evaluation(step)
             rows = run.directory.metrics.read()
             for one in evaluate_all(
                 experiment,
@@ -72,9 +74,13 @@ class PeriodicEvaluation:
                 run.summaries.write_summaries(step, one.input, shown)
                 self._show_answers(one, step)
             best.check_metric(experiment, results)
+            if run.mlperf is not None:  # before the row, without which a resume evaluates again
+                run.mlperf.end_evaluation(results)
             run.summaries.write_evaluations(step, results)
             ranking = best.ranking(experiment, run.directory.metrics.read())
             self.ends_run = self._agree(ranking.ends_run)
+            if run.mlperf is not None and (self.ends_run or step >= experiment.p.max_steps):
+                run.mlperf.end_run(has_reached=ranking.has_reached)
         self.results |= results
 
     def sample(self, step: int) -> None:
