@@ -200,7 +200,12 @@ def check(
 
 
 def train(
-    params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False
+    params: Params,
+    logdir: str | Path,
+    *,
+    allow_change: bool = False,
+    audit: bool = False,
+    mlperf: str | None = None,
 ) -> Outcome:
     """Trains an experiment in a directory; the same call resumes a run that stopped.
 
@@ -210,6 +215,7 @@ def train(
         allow_change: whether to resume from the directory's checkpoint with another configuration,
             other data or other code.
         audit: whether to write a row into `audit.jsonl` for each step.
+        mlperf: the benchmark as which to write `mllog.txt`, such as "resnet@0.7.0".
 
     Returns:
         How it ended: steps done, the last report and evaluations, also of a run that was done.
@@ -228,6 +234,7 @@ def train(
     from lingo.contract import Experiment
     from lingo.trainer import run
     from lingo.trainer.directory.run_directory import RunDirectory, flags_text
+    from lingo.trainer.mlperf.benchmark import find_benchmark
     from lingo.trainer.request import Request
 
     _check_params("train", params, Experiment)
@@ -238,7 +245,15 @@ def train(
     directory = RunDirectory(logdir)
     flags = flags_text(directory.path.resolve(), config)
     source = find_user_files(params)
-    request = Request(params, config, flags, audit=audit, allow_change=allow_change, source=source)
+    request = Request(
+        params,
+        config,
+        flags,
+        audit=audit,
+        allow_change=allow_change,
+        source=source,
+        mlperf=None if mlperf is None else find_benchmark(mlperf),
+    )
     return run.train(request, directory)
 
 

@@ -95,6 +95,7 @@ class Evaluation(Configurable):
     metric: str | None = None  # selects the best evaluation: input/metric, "heldout/loss"
     goal: Literal["min", "max"] = "min"  # whether a smaller or a larger metric is better
     patience: int | None = None  # evaluations without a new best after which the run ends
+    reach: float | None = None  # the run ends when the metric is at least as good as this
     prompts: list[str] = []  # texts that the model continues, shown beside the results
     sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues them
     answers: Answers | None = None  # of inputs with pairs of texts: decoded, and scored
@@ -102,8 +103,10 @@ class Evaluation(Configurable):
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
         ranges.check_positive(self.p, "patience")
-        if self.p.patience is not None and self.p.metric is None:
-            raise ParamError(f"patience={self.p.patience} needs a metric to compare by")
+        ranges.check_finite(self.p)
+        for name in ("patience", "reach"):
+            if (value := getattr(self.p, name)) is not None and self.p.metric is None:
+                raise ParamError(f"{name}={value} needs a metric to compare by")
 
     def setup(self) -> None:
         self.sampling = self.p.sampling.build()

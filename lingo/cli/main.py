@@ -45,6 +45,7 @@ VERBS = (
     "serve",
     "checkpoint",
     "sweep",
+    "benchmark",
     "launch",
     "tokenizer",
     "records",

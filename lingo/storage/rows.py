@@ -160,7 +160,7 @@ def _as_json(value: Any) -> Any:
 class Status(NamedTuple):
     """The state of a run."""
 
-    # "running" also if the process was killed; "done (early)" if evaluations had stopped improving.
+    # "running" also if the process was killed; "done (early)" if evaluations ended it.
     state: State
     step: int  # steps done when it was written
 

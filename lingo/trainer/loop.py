@@ -4,7 +4,7 @@ for a few steps at a time:
     program.train(batches)              # at most up to the next step at which something is due
     rewind, or end with an error        # after too many anomalous steps in a row
     report, save, evaluate              # where due
-    leave if a signal asked to, or if evaluations stopped improving
+    leave if a signal asked to, or if evaluations end the run
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
     evaluations: dict[str, dict[str, float]]  # the last of each evaluation input, tag -> value
     signal: int | None = None  # the number of the signal that ended the run early
     num_skipped: int = 0  # steps at the end that changed nothing: they were not finite
-    state: State = "stopped"  # or "done", or "done (early)" if evaluations stopped improving
+    state: State = "stopped"  # or "done", or "done (early)" if evaluations ended it
 
     def end_as(self, state: State) -> Outcome:
         """Returns the outcome of a run in a state; a signal did not end it if it is finished."""
@@ -74,7 +74,7 @@ class Loop:
         self._evaluation = PeriodicEvaluation(run, self._saver.state)
 
     def train(self) -> Outcome:
-        """Trains to the last step, until a signal, or until evaluations stop improving.
+        """Trains to the last step, until a signal, or until evaluations end the run.
 
         The state is saved at the end, also after an error.
 
@@ -135,17 +135,21 @@ class Loop:
 
     def _train(self, items: Prefetch) -> None:
         """Trains on all items, and does what is due in between, where a signal raises Stop."""
-        evaluation, saver = self._evaluation, self._saver
+        evaluation, saver, log = self._evaluation, self._saver, self._run.mlperf
         if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run before
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
-        while not evaluation.has_stopped_improving and (item := self._next(items)) is not None:
+        while not evaluation.ends_run and (item := self._next(items)) is not None:
+            if log is not None:
+                log.start_steps(self._step)
             with self._profile.record(item.steps):
                 anomaly = self._advance(item)
             if anomaly is not None:
                 self._rewind_or_stop(anomaly, items)
                 continue
+            if log is not None:
+                log.end_steps(self._step)
             evaluation.draw(self._step)
             saver.check()
             if saver.is_due(self._step):

@@ -13,6 +13,8 @@ from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.mlperf.benchmark import Benchmark
+from lingo.trainer.mlperf.run_log import RunLog
 from lingo.trainer.progress import Progress
 
 NO_STEPS = range(0)
@@ -29,6 +31,7 @@ class Request(NamedTuple):
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
     allow_change: bool = False  # resume also from a checkpoint of another configuration or code
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name
+    mlperf: Benchmark | None = None  # write mllog.txt; a run that has the file continues it anyway
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,4 +42,5 @@ class Run:
     experiment: Experiment  # built from `request.params`
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
+    mlperf: RunLog | None = None  # None: there is none, or another process writes it
     processes: Processes = ALONE  # all do the same; the leader shares what only it can know

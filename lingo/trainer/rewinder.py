@@ -77,6 +77,8 @@ class Rewinder:
         self._saver.delete_later(after=to.step)
         run.summaries.cut(to.step)
         run.recorder.cut(to.step)
+        if run.mlperf is not None:
+            run.mlperf.cut(to.step)
         with explain_program_errors(f"loading step {to.step}"):
             run.program.load(state)
         run.recorder.continue_from(

@@ -39,6 +39,7 @@ from lingo.trainer.guard.hang import Watchdog, watch_program
 from lingo.trainer.guard.incidents import DUMP, Incidents
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.loop import Loop, Outcome
+from lingo.trainer.mlperf.run_log import open_run_log
 from lingo.trainer.profile import Profile
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request, Run
@@ -87,8 +88,8 @@ def train(
     With `only_start` it trains nothing, and saves the state before the first step.
 
     Raises:
-        ParamError: if the experiment cannot be built, has no room in this machine's memory, or its
-            evaluations lack `evaluate.metric`.
+        ParamError: if the experiment cannot be built, has no room in this machine's memory, its
+            evaluations lack `evaluate.metric`, or a log for MLPerf lacks its target or beginning.
         ChangedConfiguration: if the directory's run has another configuration, code or data.
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
             DataError, ProgramError, StorageError, LostWorker: as their names say.
@@ -106,11 +107,13 @@ def train(
                 experiment.check_weights()
                 check_memory(experiment)
             is_leader = processes.is_leader
+            directory = RunDirectory(directory.path, enabled=is_leader)
             run = Run(
                 request=request,
                 experiment=experiment,
-                directory=RunDirectory(directory.path, enabled=is_leader),
+                directory=directory,
                 progress=Progress(max_steps=experiment.p.max_steps, enabled=is_leader),
+                mlperf=open_run_log(directory, experiment, request.mlperf),
                 processes=processes,
             )
             return _train(run, signals, watchdog, only_start=only_start)
@@ -125,6 +128,8 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
             if isinstance(start, Outcome):
                 return start
         write_texts(run, start)
+        if run.mlperf is not None:
+            run.mlperf.describe(run.request.origin.name, start.environment["devices"])
         print_start(run, start)
         step, profile_steps = start.status.counters.step, run.request.profile_steps
         with (
@@ -162,6 +167,9 @@ def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) ->
         if state != "stopped":
             store.quarantine_all(found.later_errors, report=run.progress.message)
             return skip_run(run, status.counters, state)
+    if run.mlperf is not None:
+        step = status.counters.step
+        run.mlperf.start(step, is_evaluated=run.directory.is_evaluated(step))
     try:
         return start_run(run, status)
     except DamagedCheckpoint as error:
@@ -275,8 +283,13 @@ def _known_state(run: Run, counters: RunCounters) -> State:
         return "stopped"
     if step >= p.max_steps:
         return "done"
+    return "done (early)" if _ranking(run, step).ends_run else "stopped"
+
+
+def _ranking(run: Run, step: int) -> best.Ranking:
+    """Returns the ranking of the evaluations up to a step."""
     rows = [row for row in run.directory.metrics.read() if row["step"] <= step]
-    return "done (early)" if best.ranking(experiment, rows).has_stopped_improving else "stopped"
+    return best.ranking(run.experiment, rows)
 
 
 def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
@@ -286,10 +299,7 @@ def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
         directory.set_status(state, step)
     run.progress.message(f"{directory.path} is {state}: step {step} of {p.max_steps}.")
     if state == "done (early)":
-        run.progress.message(
-            f"The last {p.evaluate.patience} evaluations had no better {p.evaluate.metric}:"
-            " evaluate.patience."
-        )
+        run.progress.message(best.describe_end(run.experiment, _ranking(run, step)))
     own = json.dumps(_last_reports(run, step)) if run.processes.is_leader else None
     reports = json.loads(run.processes.share("reports", own))
     return Outcome(step, *reports, num_skipped=counters.health.num_skipped, state=state)

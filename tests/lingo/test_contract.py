@@ -62,6 +62,7 @@ METRICS = ["heldout/loss", "held_out", "held_out/", "/loss"]
         ("optimizer.no_decay=nothing", "'nothing' matches none of"),
         *((f"evaluate.metric={m}", "one of eval_inputs: held_out[.]") for m in METRICS),
         ("evaluate.patience=2", "patience=2 needs a metric"),
+        ("evaluate.reach=0.97", r"reach=0\.97 needs a metric"),
         ("checkpoint.keep_best=1", r"keep_best=1 needs evaluate\.metric"),
     ],
 )

@@ -40,6 +40,7 @@ from lingo.study.run import SweepOutcome, launch_locally, run_sweep
 from lingo.study.search import corner_points
 from lingo.study.space import read_axes
 from lingo.study.trial import Result, name_point_in_errors, overrides
+from lingo.trainer.mlperf.benchmark import find_benchmark
 
 WORD = ""  # it takes no word beside its flags
 FAILED = 1
@@ -59,6 +60,7 @@ def define(values: flags.FlagValues) -> None:
     command.integer(
         "workers", "How many trials run at a time; 1 if left out.", values, lower_bound=1
     )
+    command.string("mlperf", "Write mllog.txt in each trial, as `lingo train` does.", values)
     command.boolean("print", "Print the commands of the trials instead of running them.", values)
 
 
@@ -127,6 +129,7 @@ def _shared_arguments(values: flags.FlagValues) -> tuple[str, ...]:
         *(f"--trust={file}" for file in values.trust),
         *(f"--params_dir={directory}" for directory in values.params_dir),
         *(f"--set={override}" for override in values.set),
+        *([] if values.mlperf is None else [f"--mlperf={find_benchmark(values.mlperf)}"]),
     )
 
 

@@ -10,6 +10,7 @@
     lingo train --exp=lm.source.tiny --logdir=runs/one --overfit --set=max_steps=100
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --profile_steps=10:15
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --hang_timeout=600
+    lingo train --exp=mlperf.resnet.digits --logdir=runs/digits --mlperf=resnet@0.7.0
 
 Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
 second process watches: give several times what the slowest loop of steps, batch of an evaluation or
@@ -41,6 +42,7 @@ from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard.hang import Watchdog, supervise
+from lingo.trainer.mlperf.benchmark import find_benchmark
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
@@ -56,6 +58,7 @@ def define(values: flags.FlagValues) -> None:
     command.count("overfit", "Train on the first batch, or the first N, over and over.", values)
     command.string("profile_steps", "Record steps for TensorBoard: from 10:15, five.", values)
     command.boolean("audit", "Write loss and examples of every step into audit.jsonl.", values)
+    command.string("mlperf", "Write mllog.txt as a benchmark of MLPerf: resnet@0.7.0.", values)
     command.integer(
         "hang_timeout",
         "End with code 9 if nothing happens for so many seconds after the first step; 20 times as"
@@ -118,6 +121,7 @@ def read_request(values: flags.FlagValues) -> Request:
         values.audit,
         values.allow_change,
         find_user_files(resolved.params, resolved.origin.file),
+        None if values.mlperf is None else find_benchmark(values.mlperf),
     )
 
 
@@ -163,7 +167,7 @@ def _flags(
         overrides += _paths(resolved.params, [exp, *overrides])
     operational = [f"--params_dir={directory}" for directory in places.user_params]
     operational += ["--audit"] if values.audit else []
-    for name in ("overfit", "devices", "hang_timeout"):
+    for name in ("overfit", "devices", "hang_timeout", "mlperf"):
         if values[name].value is not None:
             operational.append(f"--{name}={values[name].value}")
     run = Path(values.logdir or str(values.run)).resolve()

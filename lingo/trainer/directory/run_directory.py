@@ -4,6 +4,7 @@
     source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
     vectors.jsonl       likewise: statistics of layers that are shown over time
+    mllog.txt           the log that MLPerf's rules want, if it was asked for
     STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
@@ -50,6 +51,7 @@ FLAGS = "flags.txt"
 ENVIRONMENT = "environment.json"
 SOURCE = "source"
 METRICS = "metrics.jsonl"
+MLLOG = "mllog.txt"
 VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
@@ -134,7 +136,7 @@ class RunDirectory:
         """Raises StorageError for a link that could lead writes, or deletions, out of here."""
         folders = (self.checkpoints, self.train, self.profile, self.path / SOURCE)
         folders += tuple(self.path.glob("eval_*"))
-        for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
+        for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT, MLLOG))):
             refuse_link(path)
 
     @contextlib.contextmanager

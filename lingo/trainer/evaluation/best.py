@@ -1,4 +1,4 @@
-"""The best evaluations of a run, and early stopping.
+"""The best evaluations of a run, and when they end it: a value is reached, or none gets better.
 
 Both are computed from the rows of metrics.jsonl, the only record: it survives any crash, and a
 resume that removes rows also removes their effect.
@@ -35,6 +35,7 @@ class Ranking(NamedTuple):
     scores: tuple[Score, ...]  # sorted by step
     goal: Literal["min", "max"] = "min"
     patience: int | None = None  # evaluations without a new best after which the run ends
+    reach: float | None = None  # a score that ends the run
 
     def steps_best_first(self) -> list[int]:
         """Returns the steps with finite scores, best first; of equal scores the earlier first."""
@@ -52,6 +53,20 @@ class Ranking(NamedTuple):
         """Whether `patience` evaluations in a row had no better score."""
         return self.patience is not None and self.since_best() >= self.patience
 
+    @property
+    def has_reached(self) -> bool:
+        """Whether a score is at least as good as `reach`."""
+        if self.reach is None:
+            return False
+        finite = [score.value for score in self.scores if score.value is not None]
+        is_min = self.goal == "min"
+        return any(v <= self.reach if is_min else v >= self.reach for v in finite)
+
+    @property
+    def ends_run(self) -> bool:
+        """Whether the run needs no further step."""
+        return self.has_reached or self.has_stopped_improving
+
 
 def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Ranking:
     """Returns the ranking of a run's evaluations; it is empty without `evaluate.metric`.
@@ -64,7 +79,16 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
     name, _, metric = p.metric.partition("/")
     tag = row_tag(f"eval/{metric}", name, first=name == next(iter(experiment.eval_inputs)))
     values = {row["step"]: row[tag] for row in rows if tag in row}
-    return Ranking(tuple(Score(*pair) for pair in sorted(values.items())), p.goal, p.patience)
+    scores = tuple(Score(*pair) for pair in sorted(values.items()))
+    return Ranking(scores, p.goal, p.patience, p.reach)
+
+
+def describe_end(experiment: Experiment, ranking: Ranking) -> str:
+    """Returns why the evaluations of a run have ended it."""
+    p = experiment.p.evaluate
+    if ranking.has_reached:
+        return f"{p.metric} has reached {p.reach}: evaluate.reach."
+    return f"The last {p.patience} evaluations had no better {p.metric}: evaluate.patience."
 
 
 def check_metric(experiment: Experiment, results: Mapping[str, Mapping[str, float]]) -> None:

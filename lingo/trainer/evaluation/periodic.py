@@ -4,7 +4,7 @@
         periodic.draw(step)         # images, histograms of the weights
         periodic.evaluate(step)     # every evaluation input
         periodic.sample(step)       # how the model continues some texts
-        stop, if periodic.has_stopped_improving
+        stop, if periodic.ends_run
 
 Each of them does nothing if no evaluation is due.
 """
@@ -33,14 +33,14 @@ class PeriodicEvaluation:
 
     Attributes:
         results: the last results of each evaluation input, tag -> value.
-        has_stopped_improving: whether evaluations have stopped improving.
+        ends_run: whether a value is reached, or evaluations have stopped improving.
     """
 
     def __init__(self, run: LiveRun, state: Callable[[], TrainState]) -> None:
         """Evaluates nothing yet; `state` returns the state of the program."""
         self._run, self._state = run, state
         self.results: dict[str, dict[str, float]] = {}
-        self.has_stopped_improving = False
+        self.ends_run = False
 
     def is_due(self, step: int) -> bool:
         """Returns whether an evaluation is due after a step."""
@@ -59,6 +59,8 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
+            if run.mlperf is not None:
+                run.mlperf.start_evaluation(step)
             rows = run.directory.metrics.read()
             for one in evaluate_all(
                 experiment,
@@ -72,9 +74,13 @@ class PeriodicEvaluation:
                 run.summaries.write_summaries(step, one.input, shown)
                 self._show_answers(one, step)
             best.check_metric(experiment, results)
+            if run.mlperf is not None:  # before the row, without which a resume evaluates again
+                run.mlperf.end_evaluation(results)
             run.summaries.write_evaluations(step, results)
             ranking = best.ranking(experiment, run.directory.metrics.read())
-            self.has_stopped_improving = self._agree(ranking.has_stopped_improving)
+            self.ends_run = self._agree(ranking.ends_run)
+            if run.mlperf is not None and (self.ends_run or step >= experiment.p.max_steps):
+                run.mlperf.end_run(has_reached=ranking.has_reached)
         self.results |= results
 
     def sample(self, step: int) -> None:

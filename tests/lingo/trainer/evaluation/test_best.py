@@ -50,6 +50,15 @@ def test_patience_counts_the_evaluations_since_the_best():
     assert not ranked(1.0, 2.0, 3.0).has_stopped_improving, "without patience it is never enough"
 
 
+@pytest.mark.parametrize(("goal", "values"), [("min", (3.0, 2.1)), ("max", (1.0, 1.9))])
+def test_a_value_is_reached_by_the_best_score_whichever_way_is_better(goal, values):
+    assert not ranked(*values, goal=goal, reach=2.0).ends_run
+    for last in (2.0, None, values[0]):
+        assert ranked(*values, 2.0, last, goal=goal, reach=2.0).ends_run
+    assert not ranked(None, goal=goal, reach=2.0).ends_run
+    assert not ranked(*values, 2.0, goal=goal).ends_run, "without a value it is never enough"
+
+
 @pytest.mark.parametrize(("name", "tag"), [("a", "eval/loss"), ("b", "eval/loss@b")])
 def test_the_input_that_the_metric_names_is_the_one_compared(compared, name, tag):
     rows = [

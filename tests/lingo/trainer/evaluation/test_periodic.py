@@ -50,6 +50,27 @@ def test_a_run_ends_early_when_evaluations_get_no_better(small, run, directory, 
     assert store.steps(directory / "checkpoints") == [5, 6]
 
 
+def test_a_run_ends_when_the_metric_reaches_a_value(small, run, directory, monkeypatch, capsys):
+    evaluated(monkeypatch, at_1=3.0, at_2=2.0, at_3=2.5, at_4=1.0)
+    outcome = run(compared(small(), reach=2.0), directory)
+    assert (outcome.step, outcome.state) == (2, "done (early)")
+    again = run(compared(small(max_steps=9), reach=2.0), directory)
+    assert (again.step, again.state) == (2, "done (early)"), "it ends at once"
+    assert "same/loss has reached 2.0: evaluate.reach." in capsys.readouterr().out
+    assert run(compared(small(), reach=1.0), directory).step == 4, "more is asked for"
+
+
+def test_a_value_that_was_reached_before_a_kill_ends_the_run_when_it_resumes(
+    small, run, directory, monkeypatch
+):
+    evaluated(monkeypatch, at_1=3.0, at_2=2.0)
+    with pytest.raises(KeyError, match="at_3"):
+        run(compared(small()), directory)
+    evaluated(monkeypatch, at_3=4.0)
+    outcome = run(compared(small(), reach=2.0), directory)
+    assert (outcome.step, outcome.state) == (3, "done (early)")
+
+
 def test_the_best_survives_a_crash_and_a_resume(small, run, directory, monkeypatch):
     evaluated(monkeypatch, at_1=3.0, at_2=2.0)  # the third evaluation is the end of the process
     with pytest.raises(KeyError, match="at_3"):

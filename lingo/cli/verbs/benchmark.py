@@ -1,0 +1,140 @@
+"""Runs a benchmark of MLPerf several times, or reads logs, and computes its result.
+
+    lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5
+    lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5 --parallel=2
+    lingo benchmark --exp=my/file.py:mine --mlperf=resnet@0.6.0 --logdir=runs/mine
+    lingo benchmark --from-logs=runs/benchmark                 the result of runs that are done
+    lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
+
+Each run has a seed of its own, 0, 1, ..., and a directory of its own: `lingo sweep` makes them, and
+the same command resumes them. A run's time is that from run_start to run_stop in its mllog.txt. The
+fastest and the slowest are dropped; the mean of the others is the result, which benchmark.json has,
+too. Runs at the same time slow each other down. MLCommons' compliance checker reads every log, if
+it is installed: pip install 'lingo-tf[mlperf]'.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from absl import flags
+
+from lingo.cli import command, experiment_flags
+from lingo.cli.command import UsageError
+from lingo.cli.verbs import sweep
+from lingo.contract import build_experiment
+from lingo.storage.files import write_text
+from lingo.trainer.directory.run_directory import MLLOG
+from lingo.trainer.mlperf.benchmark import Benchmark, find_benchmark
+from lingo.trainer.mlperf.checker import EXTRA, check_log, has_checker
+from lingo.trainer.mlperf.mllog import Log, find_logs, read_log
+from lingo.trainer.mlperf.run_log import check_target
+from lingo.trainer.mlperf.score import BenchmarkResult, result_table, score_logs
+
+WORD = ""  # it takes no word beside its flags
+RESULT = "benchmark.json"
+FAILED = 1
+
+_EXPERIMENTS = "mlperf."  # what the names of the experiments in params/mlperf begin with
+_RULESET = "0.7.0"  # of these experiments
+_MESSAGE_CHARACTERS = 200
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the verb's flags."""
+    experiment_flags.define(values)
+    command.string("logdir", "Directory of the runs, one for each seed.", values)
+    command.integer("runs", "How many; those of the rules if left out.", values, lower_bound=1)
+    command.integer("parallel", "How many runs at a time; 1 if left out.", values, lower_bound=1)
+    command.string(
+        "mlperf", "The benchmark: resnet@0.7.0; that of the name in params/mlperf.", values
+    )
+    command.strings("from_logs", "A log, or a folder of logs, instead of runs.", values)
+    command.choice("format", ("text", "json"), "How to print the result.", values)
+
+
+def run(values: flags.FlagValues, word: str) -> int:
+    """Prints the result; returns 0, 1 if it is not valid, or 128 + the signal that ended it."""
+    del word
+    if values.from_logs:
+        return _show(_read(values.from_logs), as_json=values.format == "json")
+    if not values.logdir:
+        raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")
+    resolved = experiment_flags.resolve(values)
+    benchmark = _choose_benchmark(values.mlperf, resolved.origin.name)
+    check_target(build_experiment(resolved), benchmark)
+    outcome = sweep.sweep(_sweep_arguments(values, benchmark))
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    trials = sorted((result.trial for result in outcome.results), key=lambda trial: trial.number)
+    paths = {f"seed {trial.number}": trial.path / MLLOG for trial in trials}
+    logs = {name: read_log(path) for name, path in paths.items() if path.exists()}
+    print()
+    code = _show(logs, as_json=values.format == "json", folder=Path(values.logdir))
+    num_failed = sum(result.state == "failed" for result in outcome.results)
+    if num_failed:
+        print(f"{num_failed} of {len(trials)} runs failed; the same command tries them again")
+    return FAILED if num_failed else code
+
+
+def _choose_benchmark(text: str | None, experiment_name: str) -> Benchmark:
+    if text is not None:
+        return find_benchmark(text)
+    if not experiment_name.startswith(_EXPERIMENTS):
+        raise UsageError("no benchmark given: --mlperf=resnet@0.7.0")
+    return find_benchmark(f"{experiment_name.split('.')[1]}@{_RULESET}")
+
+
+def _sweep_arguments(values: flags.FlagValues, benchmark: Benchmark) -> list[str]:
+    """Returns the arguments of the sweep over seeds that makes the runs."""
+    seeds = ",".join(map(str, range(values.runs or benchmark.num_runs)))
+    return [
+        f"--exp={values.exp}" if values.run is None else f"--run={values.run}",
+        *(f"--set={override}" for override in values.set),
+        *(f"--trust={file}" for file in values.trust),
+        *(f"--params_dir={directory}" for directory in values.params_dir),
+        f"--logdir={values.logdir}",
+        f"--sweep=seed={seeds}",
+        f"--workers={values.parallel or 1}",
+        f"--mlperf={benchmark}",
+    ]
+
+
+def _read(paths: Sequence[str]) -> dict[str, Log]:
+    """Returns logs by name: that of the run's directory, or of the file."""
+    files = [file for path in paths for file in find_logs(Path(path))]
+    names = [file.parent.name if file.name == MLLOG else file.stem for file in files]
+    is_clear = len(set(names)) == len(names) and all(names)
+    keys = names if is_clear else list(map(str, files))
+    return {key: read_log(file) for key, file in zip(keys, files, strict=True)}
+
+
+def _show(logs: Mapping[str, Log], *, as_json: bool, folder: Path | None = None) -> int:
+    result = score_logs(logs)
+    checks = None
+    if has_checker():
+        ruleset = result.benchmark.ruleset
+        checks = {name: check_log(log.path, ruleset) for name, log in logs.items()}
+    content = json.dumps(result.to_json(checks), indent=1)
+    if folder is not None:
+        write_text(folder / RESULT, content + "\n")
+    print(content if as_json else "\n".join([*result_table(result), *_compliance(result, checks)]))
+    is_refused = checks is not None and any(checks.values())
+    return FAILED if result.invalid or is_refused else 0
+
+
+def _compliance(result: BenchmarkResult, checks: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """Returns what the compliance checker says of the logs, a line or more."""
+    if checks is None:
+        return [f"not checked by MLCommons' compliance checker: pip install 'lingo-tf[{EXTRA}]'"]
+    refused = {name: messages for name, messages in checks.items() if messages}
+    lines = [
+        f"compliance checker, {result.benchmark.ruleset}:"
+        f" {len(checks) - len(refused)} of {len(checks)} logs pass"
+    ]
+    for name, messages in refused.items():
+        first = " ".join(messages[0].split())
+        lines.append(f"  {name}: {first:.{_MESSAGE_CHARACTERS}} ({len(messages)} in all)")
+    return lines

@@ -1,0 +1,35 @@
+"""MLCommons' compliance checker, `mlperf_logging.compliance_checker`, of the extra `mlperf`."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from lingo.config.errors import check_package
+
+PACKAGE = "mlperf_logging"
+EXTRA = "mlperf"
+
+
+def has_checker() -> bool:
+    """Returns whether the checker is installed."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def check_log(path: Path, ruleset: str) -> list[str]:
+    """Returns what the compliance checker has against a log by a ruleset; [] if the log passes.
+
+    Raises MissingPackage if the checker is not installed.
+    """
+    check_package(PACKAGE, "checking a log of MLPerf", extra=EXTRA)
+    from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
+
+    lines, errors = mlp_parser.parse_file(str(path), ruleset=ruleset)
+    checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
+    mlp_compliance.enqueued_configs.clear()  # of the module: an error leaves some
+    unread = [f"{error}: {line}" for line, error in errors]
+    try:
+        checker.check_loglines(lines, f"training_{ruleset}/common.yaml")
+    except (KeyError, OSError, TypeError, ValueError) as error:  # its rules expect other values
+        unread.append(f"the checker ends with {type(error).__name__}: {error}")
+    return [*unread, *checker.overwritable.values(), *checker.not_overwritable]

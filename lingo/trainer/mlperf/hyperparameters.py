@@ -1,0 +1,299 @@
+"""The hyper-parameters that MLPerf's rules have a log name, read from an experiment.
+
+Keys and their meaning are those of the compliance checker's files `training_0.6.0/*.yaml` and
+`training_0.7.0/closed_*.yaml`. What an experiment does not have is left out; the checker names it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from lingo.config.node.tree import nodes
+from lingo.contract import Experiment
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.optim.adam import Adam
+from lingo.optim.schedule import (
+    EpochWarmup,
+    Piecewise,
+    Polynomial,
+    Schedule,
+    SequentialSchedule,
+    Transformer,
+    Warmup,
+)
+from lingo.optim.sgd import Sgd
+
+_DIGITS = 12  # a product such as 31.2 * (1e-4 / 31.2) is the number that was meant
+_LEAST_STEPS = 4  # in an epoch, for a number of steps to stand for whole epochs
+_CROP_TRIES = 50  # of `min_iou_crop`
+
+
+class Entry(NamedTuple):
+    """The value of a key."""
+
+    value: Any
+    metadata: Mapping[str, Any] = MappingProxyType({})
+
+
+def hyperparameters(experiment: Experiment, benchmark: str, ruleset: str) -> dict[str, Entry]:
+    """Returns key -> value of a benchmark's hyper-parameters; the train input must be open."""
+    reader = _Reader(experiment)
+    found: dict[str, Any] = {"global_batch_size": reader.batch_size}
+    match benchmark:
+        case "resnet":
+            found |= _resnet(reader, ruleset)
+        case "ssd":
+            found |= _ssd(reader)
+        case "transformer":
+            found |= _transformer(reader)
+        case "gnmt":
+            found |= _gnmt(reader)
+        case "bert":
+            found |= _bert(reader)
+        case "dlrm":
+            found |= _dlrm(reader)
+    entries = {k: v if isinstance(v, Entry) else Entry(v) for k, v in found.items()}
+    return {key: entry for key, entry in entries.items() if entry.value is not None}
+
+
+class _Reader:
+    """Numbers of an experiment; None for those that it does not have."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.params, self.optimizer = experiment.p, experiment.p.optimizer
+        self.batch_size: int = experiment.train_input.p.batch_size
+        self._steps_per_epoch = 1 / experiment.train_input.epochs(1)
+
+    @property
+    def name(self) -> str:
+        """The optimizer's name in logs."""
+        for cls, name in ((Sgd, "sgd"), (Adam, "adam")):
+            if issubclass(self.optimizer.cls, cls):
+                return name
+        return self.optimizer.cls.__name__.lower()
+
+    @property
+    def rate(self) -> float | None:
+        """The peak of the learning rate."""
+        return self.optimizer.learning_rate
+
+    def setting(self, name: str) -> Any:
+        """Returns a field of the optimizer, or None if it has none of this name."""
+        return getattr(self.optimizer, name, None)
+
+    @property
+    def weight_decay(self) -> Entry:
+        """The weight decay, as a part of the gradient.
+
+        That of momentum is decoupled here: it comes to 1 / (1 - momentum) times the other.
+        """
+        decay = self.optimizer.weight_decay
+        if self.name != "sgd":
+            return Entry(decay)
+        return Entry(_rounded(decay * (1 - self.optimizer.momentum)), {"decoupled": decay})
+
+    @property
+    def end_rate(self) -> float | None:
+        """The learning rate at the end of a polynomial fall."""
+        fall = self.find(Polynomial)
+        return None if fall is None else _rounded(self.optimizer.learning_rate * fall.end)
+
+    @property
+    def warmup_steps(self) -> int | None:
+        """The steps in which the rate rises."""
+        if (found := self.find(Warmup)) is not None:
+            return found.num_steps
+        if (found := self.find(EpochWarmup)) is not None:
+            return math.floor(_length(found))
+        found = self.find(Transformer)
+        return None if found is None else found.warmup_steps
+
+    @property
+    def warmup_epochs(self) -> float | None:
+        """The epochs in which the rate rises."""
+        if (found := self.find(EpochWarmup)) is not None:
+            return found.epochs
+        return None if self.warmup_steps is None else self.epochs(self.warmup_steps)
+
+    @property
+    def boundaries(self) -> list[int] | None:
+        """The steps at which the rate falls at once, counted from the first of all."""
+        found, start = self.find(Piecewise), self.start_of(Piecewise)
+        return None if found is None else [(start or 0) + step for step in found.boundaries]
+
+    @property
+    def boundary_epochs(self) -> list[float] | None:
+        """The epochs at which the rate falls at once."""
+        steps = self.boundaries
+        return None if steps is None else [self.epochs(step) for step in steps]
+
+    @functools.cached_property
+    def norm_span(self) -> int | None:
+        """The examples over which batch norms average."""
+        norms = [node for node in nodes(self.params) if issubclass(node.cls, BatchNorm)]
+        spans = {norm.statistics_over or self.batch_size for norm in norms}
+        return min(spans, default=None)
+
+    def field(self, cls: type[Schedule], name: str) -> Any:
+        """Returns a field of the schedule of a class, or None if there is no such schedule."""
+        found = self.find(cls)
+        return None if found is None else getattr(found, name)
+
+    def find(self, cls: type[Schedule]) -> Any:
+        """Returns the first Params of a class in the schedule, or None."""
+        schedule = self.setting("schedule")
+        found = nodes(schedule) if schedule is not None else []
+        return next((node for node in found if issubclass(node.cls, cls)), None)
+
+    def start_of(self, cls: type[Schedule]) -> int | None:
+        """Returns the step at which the part of a class begins in the schedule, or None."""
+        return _find_start(self.setting("schedule"), cls)
+
+    def epochs(self, steps: int) -> float:
+        """Returns how many epochs some steps are, whole if they were rounded to whole steps."""
+        epochs = steps / self._steps_per_epoch
+        off = abs(steps - round(epochs) * self._steps_per_epoch)
+        is_whole = self._steps_per_epoch >= _LEAST_STEPS and off < 2  # a step for each of two parts
+        return float(round(epochs)) if is_whole else _rounded(epochs)
+
+
+def _find_start(schedule: Any, cls: type[Schedule]) -> int | None:
+    if schedule is None or issubclass(schedule.cls, cls):
+        return None if schedule is None else 0
+    if issubclass(schedule.cls, SequentialSchedule):
+        before = 0
+        for part, num_steps in schedule.parts:
+            if (inner := _find_start(part, cls)) is not None:
+                return before + inner
+            before += num_steps
+    elif issubclass(schedule.cls, Warmup | EpochWarmup):
+        is_plain = issubclass(schedule.cls, Warmup)
+        rise = schedule.num_steps if is_plain else math.floor(_length(schedule))
+        inner = _find_start(schedule.then, cls)
+        return None if inner is None else rise + inner
+    return None
+
+
+def _length(warmup: Any) -> float:
+    return warmup.epochs * warmup.examples_per_epoch / warmup.batch_size
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+# ---- benchmarks ----------------------------------------------------------------------------------
+
+
+def _resnet(reader: _Reader, ruleset: str) -> dict[str, Any]:
+    shared = {
+        "opt_name": reader.name,
+        "opt_base_learning_rate": reader.rate,
+        "opt_learning_rate_warmup_epochs": reader.warmup_epochs,
+        "model_bn_span": reader.norm_span,
+    }
+    prefix = f"{reader.name}_opt"
+    fall = {
+        f"{prefix}_learning_rate_decay_steps": reader.field(Polynomial, "num_steps"),
+        f"{prefix}_learning_rate_decay_poly_power": reader.field(Polynomial, "power"),
+        f"{prefix}_weight_decay": reader.weight_decay,
+    }
+    own: dict[str, Any] = {"lars_epsilon": reader.setting("epsilon")} | fall
+    if reader.name != "lars":
+        own = fall | {"opt_learning_rate_decay_boundary_epochs": reader.boundary_epochs}
+    if ruleset == "0.6.0":
+        return shared | own
+    return (
+        shared
+        | own
+        | {
+            f"{prefix}_base_learning_rate": reader.rate,
+            f"{prefix}_end_learning_rate": reader.end_rate,
+            f"{prefix}_learning_rate_warmup_epochs": reader.warmup_epochs,
+            f"{prefix}_momentum": reader.setting("momentum"),
+        }
+    )
+
+
+def _ssd(reader: _Reader) -> dict[str, Any]:
+    is_cropped = getattr(reader.params.train_input, "random_crop", False)
+    return {
+        "opt_name": reader.name,
+        "opt_base_learning_rate": reader.rate,
+        "opt_weight_decay": reader.weight_decay,
+        "opt_learning_rate_warmup_steps": reader.warmup_steps,
+        "opt_learning_rate_warmup_factor": reader.field(Warmup, "start"),
+        "opt_learning_rate_decay_boundary_epochs": reader.boundary_epochs,
+        "max_samples": Entry(_CROP_TRIES if is_cropped else 1, {"random_crop": is_cropped}),
+        "model_bn_span": reader.norm_span,
+    }
+
+
+def _transformer(reader: _Reader) -> dict[str, Any]:
+    return {
+        "opt_name": reader.name,
+        "opt_base_learning_rate": reader.rate,
+        "opt_learning_rate_warmup_steps": reader.warmup_steps,
+        "opt_adam_beta_1": reader.setting("beta1"),
+        "opt_adam_beta_2": reader.setting("beta2"),
+        "opt_adam_epsilon": reader.setting("epsilon"),
+        "max_sequence_length": _max_length(reader),
+    }
+
+
+def _gnmt(reader: _Reader) -> dict[str, Any]:
+    boundaries, values = reader.boundaries, reader.field(Piecewise, "values")
+    found = {
+        "opt_base_learning_rate": reader.rate,
+        "opt_learning_rate_alt_decay_func": False,
+        "opt_learning_rate_alt_warmup_func": False,
+        "opt_learning_rate_warmup_steps": reader.warmup_steps,
+        "max_sequence_length": _max_length(reader),
+    }
+    if not boundaries:
+        return found
+    intervals = {later - earlier for earlier, later in pairwise(boundaries)}
+    return found | {
+        "opt_learning_rate_remain_steps": boundaries[0],
+        "opt_learning_rate_decay_interval": intervals.pop() if len(intervals) == 1 else None,
+        "opt_learning_rate_decay_factor": _rounded(values[1] / values[0]),
+        "opt_learning_rate_decay_steps": len(boundaries),
+    }
+
+
+def _bert(reader: _Reader) -> dict[str, Any]:
+    return {
+        "opt_name": reader.name,
+        "opt_base_learning_rate": reader.rate,
+        "opt_epsilon": reader.setting("epsilon"),
+        "opt_learning_rate_training_steps": reader.params.max_steps,
+        "opt_learning_rate_warmup_steps": reader.warmup_steps,
+        "num_warmup_steps": reader.warmup_steps,
+        "start_warmup_step": 0,
+        "opt_lamb_beta_1": reader.setting("beta1"),
+        "opt_lamb_beta_2": reader.setting("beta2"),
+        "opt_lamb_weight_decay_rate": reader.optimizer.weight_decay,
+    }
+
+
+def _dlrm(reader: _Reader) -> dict[str, Any]:
+    return {
+        "opt_base_learning_rate": reader.rate,
+        "opt_learning_rate_warmup_steps": reader.warmup_steps,
+        "lr_decay_start_steps": reader.start_of(Polynomial),
+        "sgd_opt_base_learning_rate": reader.rate,
+        "sgd_opt_learning_rate_decay_poly_power": reader.field(Polynomial, "power"),
+        "sgd_opt_learning_rate_decay_steps": reader.field(Polynomial, "num_steps"),
+    }
+
+
+def _max_length(reader: _Reader) -> Entry:
+    """Returns the largest length of a target, and what happens to longer pairs."""
+    data = reader.params.train_input
+    method = "truncate" if getattr(data, "too_long", None) == "cut" else "discard"
+    return Entry(getattr(data, "target_length", None), {"method": method})

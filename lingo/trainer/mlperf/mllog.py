@@ -1,0 +1,118 @@
+"""The lines of MLPerf's logs, in the forms of rounds 0.6 and 0.7.
+
+    :::MLL 1556733699.712 run_start: {"value": null, "metadata": {"lineno": 9, "file": "a.py"}}
+    :::MLLOG {"namespace": "", "time_ms": 1593642000123, "event_type": "INTERVAL_START",
+              "key": "run_start", "value": null, "metadata": {"file": "a.py", "lineno": 9}}
+
+The second form is one line, too. What stands before the colons does not count: logs of several
+processes have the number of the process there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from lingo.config import regular_file
+from lingo.config.params import ParamError
+
+MAX_BYTES = 2**28
+"""Size of the largest log that is read."""
+
+_PLAIN = re.compile(r":::MLL (\d+(?:\.\d+)?) +(\w+) ?:\s+(.+)", re.ASCII)
+_JSON = re.compile(r":::MLLOG (.+)")
+_EVENTS = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
+
+
+class LogLine(NamedTuple):
+    """A line of a log."""
+
+    seconds: Decimal  # since 1970, as exact as the line
+    key: str
+    value: Any = None  # of JSON
+    metadata: Mapping[str, Any] = MappingProxyType({})
+
+    def render(self, ruleset: str) -> str:
+        """Returns the text of the line, without an end of line."""
+        if ruleset == "0.6.0":
+            content = {"value": self.value, "metadata": dict(self.metadata)}
+            return f":::MLL {self.seconds:.3f} {self.key}: {json.dumps(content)}"
+        content = {
+            "namespace": "",
+            "time_ms": int(self.seconds * 1000),
+            "event_type": _EVENTS.get(self.key.rpartition("_")[2], "POINT_IN_TIME"),
+            "key": self.key,
+            "value": self.value,
+            "metadata": dict(self.metadata),
+        }
+        return f":::MLLOG {json.dumps(content)}"
+
+
+class Log(NamedTuple):
+    """What a file says."""
+
+    path: Path
+    ruleset: str  # by the form of its lines
+    lines: Sequence[LogLine]
+    problems: Sequence[str]  # lines that are of neither form
+
+    def values(self, key: str) -> list[Any]:
+        """Returns the values of a key, in order."""
+        return [line.value for line in self.lines if line.key == key]
+
+
+def read_log(path: Path) -> Log:
+    """Returns the lines of MLPerf in a file; raises ParamError if it has none, or is unreadable."""
+    try:
+        content = regular_file.read(path, max_bytes=MAX_BYTES)
+    except OSError as error:
+        raise ParamError(f"{path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise ParamError(f"{path} is larger than {MAX_BYTES >> 20} MiB: a log of MLPerf is not")
+    lines: list[LogLine] = []
+    problems: list[str] = []
+    is_json = False
+    for number, text in enumerate(content.decode("latin-1").splitlines(), start=1):
+        if ":::MLL" not in text:
+            continue
+        line = _parse(text)
+        is_json = is_json or ":::MLLOG" in text
+        if line is None:
+            problems.append(f"line {number} is not a line of a log: {text.strip():.60}")
+        else:
+            lines.append(line)
+    if not lines:
+        raise ParamError(f"{path} holds no line of MLPerf, :::MLLOG or :::MLL")
+    return Log(path, "0.7.0" if is_json else "0.6.0", lines, problems)
+
+
+def find_logs(path: Path) -> list[Path]:
+    """Returns a file, or the logs in a folder: mllog.txt of runs, else result_*.txt of MLCommons.
+
+    Raises ParamError if there is none.
+    """
+    if path.is_dir():
+        for pattern in ("mllog.txt", "result_*.txt"):
+            if found := sorted(path.rglob(pattern)):
+                return found
+        raise ParamError(f"{path} holds no mllog.txt and no result_*.txt")
+    return [path]
+
+
+def _parse(text: str) -> LogLine | None:
+    try:
+        if match := _JSON.search(text):
+            content = json.loads(match[1])
+            seconds, key = Decimal(content["time_ms"]) / 1000, content["key"]
+        elif match := _PLAIN.search(text):
+            content, seconds, key = json.loads(match[3]), Decimal(match[1]), match[2]
+        else:
+            return None
+        return LogLine(seconds, str(key), content["value"], dict(content["metadata"]))
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):
+        return None

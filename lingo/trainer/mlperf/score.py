@@ -1,0 +1,236 @@
+"""The result of a benchmark: from the logs of its runs, by the rules of MLPerf training.
+
+A run's time is that from `run_start` to `run_stop`. The fastest and the slowest run are dropped,
+and the mean of the others is the result. One run that does not reach the target counts as the
+slowest; with more, or with fewer runs than a benchmark needs, the result is not valid.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.trainer.mlperf.benchmark import BENCHMARKS, Benchmark
+from lingo.trainer.mlperf.mllog import Log
+from lingo.trainer.mlperf.run_log import FORM, RESUME, RULESET
+
+MAX_FAILED = 1
+"""How many runs may miss the target."""
+
+_INIT_SECONDS = 20 * 60
+_OWN = ("seed", "eval_accuracy", "cache_clear", RESUME)  # values in which runs may differ
+_PREFIXES = ("submission_",)
+_INTERVALS = ("_start", "_stop")
+
+
+class RunResult(NamedTuple):
+    """What the log of a run says."""
+
+    name: str  # of the run, short
+    path: str  # of its log
+    seconds: Decimal | None  # from start to stop; None if the log lacks one of them
+    accuracy: float | None  # the best
+    problem: str = ""  # why the run does not count as one that reached the target; "" if it does
+    note: str = ""  # what a reader has to know; it does not make the result invalid
+
+    @property
+    def has_converged(self) -> bool:
+        """Whether the run reached the target."""
+        return not self.problem
+
+
+class BenchmarkResult(NamedTuple):
+    """The result of all runs."""
+
+    benchmark: Benchmark
+    form: str  # "full", "small: ..." or, for logs of others, ""
+    target: float  # that accuracies have to reach
+    runs: Sequence[RunResult]
+    seconds: Decimal | None  # the olympic mean; None if there is none
+    invalid: Sequence[str]  # why the result is not valid; () if it is
+
+    @property
+    def converged_seconds(self) -> list[Decimal]:
+        """The times of the runs that reached the target, the fastest first."""
+        found = (run.seconds for run in self.runs if run.has_converged)
+        return sorted(seconds for seconds in found if seconds is not None)
+
+    def to_json(self, checks: Mapping[str, Sequence[str]] | None) -> dict[str, Any]:
+        """Returns the content of benchmark.json.
+
+        `checks` are the messages of the compliance checker by the name of a run; None without one.
+        """
+        times = self.converged_seconds
+        return {
+            "benchmark": self.benchmark.name,
+            "ruleset": self.benchmark.ruleset,
+            "form": self.form,
+            "target": self.target,
+            "required_runs": self.benchmark.num_runs,
+            "olympic_mean_seconds": None if self.seconds is None else float(self.seconds),
+            "spread_seconds": None if not times else float(times[-1] - times[0]),
+            "valid": not self.invalid,
+            "invalid": list(self.invalid),
+            "runs": [
+                {
+                    "name": run.name,
+                    "log": run.path,
+                    "seconds": None if run.seconds is None else float(run.seconds),
+                    "accuracy": run.accuracy,
+                    "reached_target": run.has_converged,
+                    "problem": run.problem,
+                    "note": run.note,
+                    "compliance": None if checks is None else list(checks[run.name]),
+                }
+                for run in self.runs
+            ],
+        }
+
+
+def olympic_mean(seconds: Sequence[Decimal | None]) -> Decimal | None:
+    """Returns the mean without the fastest and the slowest.
+
+    None counts as slower than any other, and None is the result if one is left, or fewer than
+    three are given.
+
+    >>> olympic_mean([Decimal(9), Decimal(4), Decimal(2), Decimal(3)])
+    Decimal('3.5')
+    """
+    times = sorted(one for one in seconds if one is not None)
+    num_failed = len(seconds) - len(times)
+    if len(seconds) < 3 or num_failed > 1:
+        return None
+    middle = times[1:] if num_failed else times[1:-1]
+    return sum(middle, Decimal(0)) / len(middle)
+
+
+def score_logs(logs: Mapping[str, Log]) -> BenchmarkResult:
+    """Returns the result of the logs of some runs of one benchmark, by names of the runs.
+
+    Raises ParamError if there is no log, or logs are of several benchmarks or of none that lingo
+    knows.
+    """
+    if not logs:
+        raise ParamError("no log of MLPerf to read")
+    found = {name: _benchmark_of(log) for name, log in logs.items()}
+    benchmark = next(iter(found.values()))
+    if others := sorted({str(one) for one in found.values()} - {str(benchmark)}):
+        raise ParamError(f"logs of several benchmarks: {benchmark} and {', '.join(others)}")
+    first = next(iter(logs.values()))
+    target = benchmark.target_for(next(iter(first.values("global_batch_size")), None))
+    runs = [_read_run(name, log, target) for name, log in logs.items()]
+    seconds = olympic_mean([run.seconds if run.has_converged else None for run in runs])
+    form = next((line.metadata[FORM] for line in first.lines if FORM in line.metadata), "")
+    invalid = [*_failures(runs, benchmark), *_differences(logs)]
+    return BenchmarkResult(benchmark, form, target, runs, seconds, invalid)
+
+
+def _benchmark_of(log: Log) -> Benchmark:
+    for line in log.lines:
+        if line.key == "submission_benchmark":
+            text = f"{line.value}@{line.metadata.get(RULESET, log.ruleset)}"
+            if text in BENCHMARKS:
+                return BENCHMARKS[text]
+            raise ParamError(f"{log.path} is a log of {text}. There are {', '.join(BENCHMARKS)}.")
+    raise ParamError(f"{log.path} lacks the line submission_benchmark")
+
+
+def _read_run(name: str, log: Log, target: float) -> RunResult:
+    """Returns the result of a run."""
+    starts = [line for line in log.lines if line.key == "run_start"]
+    stops = [line for line in log.lines if line.key == "run_stop"]
+    values = [v for v in log.values("eval_accuracy") if isinstance(v, int | float)]
+    accuracy = max(values, default=None)
+    seconds = stops[-1].seconds - starts[0].seconds if starts and stops else None
+    note = "resumed: the time between counts" if log.values(RESUME) else ""
+    if log.problems:
+        problem = log.problems[0]
+    elif seconds is None or len(starts) > 1 or len(stops) > 1:
+        problem = f"{len(starts)} run_start and {len(stops)} run_stop, not one of each"
+    elif stops[0].metadata.get("status") != "success":
+        problem = f"run_stop says {stops[0].metadata.get('status')!r}, not 'success'"
+    elif accuracy is None or not accuracy >= target:
+        problem = f"the best eval_accuracy is {accuracy}, below {target}"
+    elif (init := _init_seconds(log)) > _INIT_SECONDS:
+        problem = f"the initialization took {_number(init)} seconds, more than {_INIT_SECONDS}"
+    else:
+        problem = ""
+    return RunResult(name, str(log.path), seconds, accuracy, problem, note)
+
+
+def _init_seconds(log: Log) -> Decimal:
+    starts = [line.seconds for line in log.lines if line.key == "init_start"]
+    stops = [line.seconds for line in log.lines if line.key == "init_stop"]
+    return stops[-1] - starts[0] if starts and stops else Decimal(0)
+
+
+def _failures(runs: Sequence[RunResult], benchmark: Benchmark) -> list[str]:
+    found = []
+    if len(runs) < benchmark.num_runs:
+        found.append(f"{len(runs)} of the {benchmark.num_runs} runs that {benchmark} needs")
+    failed = sum(not run.has_converged for run in runs)
+    if failed > MAX_FAILED:
+        found.append(f"{failed} runs did not reach the target, {MAX_FAILED} may")
+    return found
+
+
+def _differences(logs: Mapping[str, Log]) -> list[str]:
+    """Returns the hyper-parameters in which runs differ: a result is of one setting."""
+    settings: dict[str, set[str]] = {}
+    for log in logs.values():
+        for line in log.lines:
+            is_setting = not line.key.startswith(_PREFIXES) and not line.key.endswith(_INTERVALS)
+            if is_setting and line.key not in _OWN:
+                settings.setdefault(line.key, set()).add(repr(line.value))
+    return [
+        f"runs differ in {key}: {', '.join(sorted(values))}"
+        for key, values in settings.items()
+        if len(values) > 1
+    ]
+
+
+def result_table(result: BenchmarkResult) -> list[str]:
+    """Returns the lines that show a result: a row for each run, the mean, whether it is valid."""
+    rows = [["run", "seconds", "accuracy", "target reached"]]
+    for run in result.runs:
+        state = "; ".join(filter(None, [run.problem or "yes", run.note]))
+        accuracy = "-" if run.accuracy is None else f"{run.accuracy:.5g}"
+        rows.append([run.name, _number(run.seconds), accuracy, state])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    times = result.converged_seconds
+    deviation = statistics.stdev(times) if len(times) > 1 else None
+    lines += [
+        "",
+        f"{result.benchmark}, target {result.target:g}",
+        f"olympic mean {_number(result.seconds)} s: without the fastest and the slowest",
+    ]
+    if times:
+        lines.append(
+            f"fastest {_number(times[0])} s, slowest {_number(times[-1])} s,"
+            f" standard deviation {_number(deviation)} s"
+        )
+    if result.form and result.form != "full":
+        lines.append(f"form: {result.form}")
+    return lines + ([f"not valid: {reason}" for reason in result.invalid] or [_verdict(result)])
+
+
+def _verdict(result: BenchmarkResult) -> str:
+    """Returns what a result is that breaks none of the rules checked here."""
+    if result.form in ("full", ""):
+        return "valid: runs, target and settings are as the rules want them"
+    return "valid as a small form, which says nothing of the benchmark itself"
+
+
+def _number(seconds: Decimal | None) -> str:
+    """Returns seconds with up to five decimals, without zeros at the end."""
+    if seconds is None:
+        return "-"
+    text = f"{seconds:.5f}".rstrip("0")
+    return text.removesuffix(".")

@@ -1,0 +1,173 @@
+"""Logs of runs: what is written when, what a resume removes, and which runs are refused."""
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation import periodic
+from lingo.trainer.evaluation.evaluate import EvaluationResult
+from lingo.trainer.mlperf.benchmark import find_benchmark
+from lingo.trainer.mlperf.mllog import read_log
+from lingo.trainer.mlperf.run_log import RESUME, open_run_log
+
+BENCHMARK = find_benchmark("resnet@0.7.0")
+
+
+def keys(path):
+    """Returns what happened from `run_start` on, with numbers of epochs, as a log says."""
+    names = ("epoch_num", "first_epoch_num", "status")
+    found = [
+        " ".join([line.key, *(str(line.metadata[n]) for n in names if n in line.metadata)])
+        for line in read_log(path).lines
+        if line.key.endswith(("_start", "_stop", "_accuracy", RESUME))
+    ]
+    assert found[:3] == ["init_start", "init_stop", "run_start"]
+    return found[3:]
+
+
+def test_epochs_and_blocks_are_nested_as_the_rules_want(settings, write):
+    params = settings("sgd")  # 11.43 steps in an epoch
+    params.evaluate.every_steps = 22
+    path = write(params, "resnet@0.7.0", accuracies=[0.5, 0.98])
+    assert keys(path) == [
+        *("block_start 1", "epoch_start 1", "epoch_stop 1", "epoch_start 2", "epoch_stop 2"),
+        *("eval_start 2", "eval_accuracy 2", "eval_stop 2", "block_stop 1"),
+        *("block_start 3", "epoch_start 3", "epoch_stop 3", "epoch_start 4"),
+        *("eval_start 4", "eval_accuracy 4", "eval_stop 4", "block_stop 3"),
+        "run_stop success",
+    ]
+    assert read_log(path).lines[0].key == "cache_clear"
+
+
+def test_epochs_end_at_their_last_whole_step(settings, write):
+    path = write(settings("sgd"), "resnet@0.7.0", accuracies=[0.98] * 3)
+    stops = [line for line in read_log(path).lines if line.key == "epoch_stop"]
+    assert [line.metadata["step_num"] for line in stops[:4]] == [11, 22, 34, 45]
+
+
+def test_a_small_form_says_so_and_is_not_of_the_closed_division(settings, write):
+    lines = read_log(write(settings("sgd"), "resnet@0.7.0", accuracies=[0.98])).lines
+    metadata = {line.key: line.metadata for line in lines}
+    for key in ("submission_benchmark", "run_stop"):
+        assert metadata[key]["form"] == (
+            "small: 1,463 training samples of ImageInput, 334 of evaluation, 50,882 weights;"
+            " not the model and data of the benchmark"
+        )
+    values = {line.key: line.value for line in lines}
+    assert values["submission_division"] == "open"
+    assert (values["train_samples"], values["eval_samples"], values["seed"]) == (1463, 334, 0)
+
+
+def test_a_run_below_its_target_is_aborted(settings, write):
+    path = write(settings("sgd"), "resnet@0.7.0", accuracies=[0.5, 0.6])
+    assert keys(path)[-1] == "run_stop aborted"
+
+
+@pytest.mark.parametrize("is_evaluated", [True, False])
+def test_a_resume_removes_what_is_done_again(is_evaluated, settings, write, tmp_path):
+    params = settings("sgd")
+    params.evaluate.every_steps = 22
+    path = write(params, "resnet@0.7.0", accuracies=[0.5, 0.6], until=30)
+    before = keys(path)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), None)
+    log.start(22, is_evaluated=is_evaluated)
+    log.describe("again", [])
+    kept = keys(path)
+    assert kept[-1] == RESUME
+    end = before.index("epoch_start 3" if is_evaluated else "eval_start 2") + is_evaluated
+    assert kept[:-1] == before[:end]
+
+
+def test_a_line_that_a_crash_cut_short_is_removed(settings, write, tmp_path):
+    params = settings("sgd")
+    path = write(params, "resnet@0.7.0", accuracies=[0.5], until=20)
+    whole = keys(path)
+    path.write_text(path.read_text() + ':::MLLOG {"namespace": ""')
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), BENCHMARK)
+    log.start(20, is_evaluated=True)
+    log.describe("again", [])
+    assert keys(path)[:-1] == whole
+    assert not read_log(path).problems
+
+
+def test_a_rewind_removes_the_steps_that_it_does_again(settings, write, tmp_path):
+    params = settings("sgd")
+    path = write(params, "resnet@0.7.0", accuracies=[0.5], until=30)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), BENCHMARK)
+    log.start(30, is_evaluated=False)
+    log.describe("again", [])
+    log.cut(11)
+    assert keys(path)[-2:] == ["epoch_stop 1", "epoch_start 2"]
+    assert max(line.metadata["step_num"] for line in read_log(path).lines) == 11
+
+
+@pytest.mark.parametrize("missing", [{"reach": None}, {"goal": "min"}])
+def test_an_experiment_without_a_target_is_refused(missing, settings, tmp_path):
+    params = settings("resnet")
+    params.evaluate.set(**missing)
+    with pytest.raises(ParamError, match=r"needs the metric and the value .*evaluate\.reach=0\.97"):
+        open_run_log(RunDirectory(tmp_path), params.build(), BENCHMARK)
+
+
+def test_a_log_of_another_benchmark_is_not_continued(settings, write, tmp_path):
+    params = settings("sgd")
+    write(params, "resnet@0.7.0", accuracies=[0.5], until=20)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), find_benchmark("ssd@0.7.0"))
+    with pytest.raises(ParamError, match=r"is a log of resnet@0\.7\.0, not of ssd@0\.7\.0"):
+        log.start(20, is_evaluated=True)
+
+
+def test_a_run_that_was_begun_without_a_log_gets_none_later(settings, tmp_path):
+    log = open_run_log(RunDirectory(tmp_path), settings("resnet").build(), BENCHMARK)
+    with pytest.raises(ParamError, match="was begun without --mlperf"):
+        log.start(20, is_evaluated=True)
+
+
+# ---- runs that train ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(small, monkeypatch):
+    """An experiment of nine steps, whose evaluations find the accuracies that are given."""
+
+    def measured(**accuracies):
+        def found(experiment, program, *, between, show_progress):
+            list(between([0]))
+            metrics = {"loss": accuracies[f"at_{int(program.state().step)}"]}
+            yield EvaluationResult("same", metrics, {}, [])
+
+        monkeypatch.setattr(periodic, "evaluate_all", found)
+        params = small(max_steps=9)  # an epoch has 35 examples, and a step 4
+        params.evaluate.set(every_steps=3, metric="same/loss", goal="max", reach=0.9)
+        return params
+
+    return measured
+
+
+@pytest.mark.usefixtures("once_compiled")
+def test_a_run_writes_its_log_and_a_finished_one_leaves_it(measured, run, directory):
+    run(measured(at_3=0.5, at_6=0.95), directory, mlperf=BENCHMARK)
+    path = directory / "mllog.txt"
+    assert keys(path) == [
+        *("block_start 1", "epoch_start 1", "eval_start 1", "eval_accuracy 1", "eval_stop 1"),
+        *("block_stop 1", "block_start 1", "eval_start 1", "eval_accuracy 1", "eval_stop 1"),
+        *("block_stop 1", "run_stop success"),
+    ]
+    before = path.read_bytes()
+    assert run(measured(), directory, mlperf=BENCHMARK).state == "done (early)"
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("once_compiled")
+def test_an_interrupted_run_continues_its_log_without_being_asked(measured, run, directory):
+    with pytest.raises(KeyError, match="at_6"):
+        run(measured(at_3=0.5), directory, mlperf=BENCHMARK)
+    assert run(measured(at_6=0.6, at_9=0.7), directory).state == "done"
+    found = keys(directory / "mllog.txt")
+    assert found[6:10] == ["block_start 1", RESUME, "eval_start 1", "eval_accuracy 1"]
+    assert [key.split()[0] for key in found].count("eval_accuracy") == 3
+    assert found[-1] == "run_stop aborted"
+
+
+def test_without_a_benchmark_or_a_log_there_is_none(small, tmp_path):
+    assert open_run_log(RunDirectory(tmp_path), small().build(), None) is None

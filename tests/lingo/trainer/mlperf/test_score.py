@@ -1,0 +1,149 @@
+"""Results of benchmarks: published means from published times, and what makes one not valid.
+
+The logs are made here from times that Google published for its entries to round 0.6; all else in
+them is made up, and none is an original.
+"""
+
+from decimal import Decimal
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.trainer.mlperf.mllog import Log, LogLine
+from lingo.trainer.mlperf.score import olympic_mean, result_table, score_logs
+
+PUBLISHED = {
+    "resnet": ("76.970 77.167 81.351 76.703 76.536", "76.9467"),
+    "transformer": (
+        "58.097 49.531 50.223 49.626 49.694 57.776 50.058 49.57 49.651 50.268",
+        "50.85825",
+    ),
+    "ssd": ("73.249 72.817 72.121 72.294 71.694", "72.4107"),
+}
+"""Benchmark -> the seconds of its runs on a TPU v3 pod of 2,048 cores, and the result."""
+
+
+def log(seconds, *, name="resnet", accuracy=0.76, status="success", ruleset="0.6.0", **more):
+    start = Decimal("1556733600.25")
+    lines = [
+        LogLine(start - 60, "init_start"),
+        LogLine(start, "init_stop"),
+        LogLine(start, "run_start"),
+        LogLine(start, "submission_benchmark", name),
+        *(LogLine(start, key, value) for key, value in more.items()),
+        LogLine(start + 1, "eval_accuracy", accuracy, {"epoch_num": 4}),
+    ]
+    if seconds is not None:
+        lines.append(LogLine(start + Decimal(seconds), "run_stop", None, {"status": status}))
+    return Log("log.txt", ruleset, lines, ())
+
+
+def score(*seconds, **options):
+    return score_logs({str(i): log(one, **options) for i, one in enumerate(seconds)})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_results_follow_from_published_times(name):
+    seconds, mean = PUBLISHED[name]
+    result = score(*seconds.split(), name=name)
+    digits = len(mean.partition(".")[2])
+    assert f"{result.seconds:.{digits}f}" == mean
+    assert not result.invalid
+
+
+def test_the_mean_is_exact():
+    assert score(*PUBLISHED["transformer"][0].split(), name="transformer").seconds == Decimal(
+        "50.85825"
+    )
+
+
+def test_the_fastest_and_the_slowest_do_not_count():
+    assert olympic_mean([Decimal(n) for n in (7, 1, 2, 100, 3)]) == 4
+    assert olympic_mean([Decimal(1), Decimal(2)]) is None
+
+
+def test_one_run_that_fails_is_the_slowest_and_two_are_too_many():
+    """It is dropped as the slowest: 2 and 3 are left of 1, 2, 3 and the one that failed."""
+    logs = {str(n): log(str(n)) for n in (1, 2, 3)}
+    one = score_logs(logs | {"4": log("4", status="aborted")})
+    assert one.seconds == Decimal("2.5")
+    two = score_logs(logs | {"4": log("4", status="aborted"), "5": log("5", accuracy=0.7)})
+    assert two.seconds is None
+    assert "2 runs did not reach the target, 1 may" in two.invalid
+
+
+def test_too_few_runs_are_not_valid_and_need_as_many_as_the_benchmark():
+    assert score("1", "2", "3", "4").invalid == ["4 of the 5 runs that resnet@0.6.0 needs"]
+    assert not score("1", "2", "3", "4", "5").invalid
+    five = score("1", "2", "3", "4", "5", name="gnmt")
+    assert five.invalid == ["5 of the 10 runs that gnmt@0.6.0 needs"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"status": "aborted"}, "run_stop says 'aborted', not 'success'"),
+        ({"accuracy": 0.7589}, "the best eval_accuracy is 0.7589, below 0.759"),
+        ({"accuracy": float("nan")}, "the best eval_accuracy is nan"),
+        ({"seconds": None}, "1 run_start and 0 run_stop"),
+    ],
+)
+def test_a_run_that_did_not_reach_the_target_says_why(options, problem):
+    result = score_logs({"0": log(**{"seconds": "9"} | options)})
+    (run,) = result.runs
+    assert run.problem.startswith(problem)
+    assert not run.has_converged
+
+
+def test_bert_in_large_batches_needs_less():
+    batches = {"name": "bert", "ruleset": "0.7.0", "accuracy": 0.71}
+    assert not score("1", **batches, global_batch_size=4096).runs[0].has_converged
+    assert score("1", **batches, global_batch_size=8192).runs[0].has_converged
+
+
+def test_runs_of_different_settings_are_not_one_result():
+    logs = {str(i): log("9", seed=i, global_batch_size=64 * (1 + i // 4)) for i in range(5)}
+    assert score_logs(logs).invalid == ["runs differ in global_batch_size: 128, 64"]
+
+
+def test_an_initialization_of_more_than_twenty_minutes_does_not_count():
+    late = log("9")
+    late.lines[0] = late.lines[0]._replace(seconds=late.lines[1].seconds - 1201)
+    (run,) = score_logs({"0": late}).runs
+    assert run.problem == "the initialization took 1201 seconds, more than 1200"
+
+
+def test_logs_of_several_benchmarks_or_of_none_are_refused():
+    with pytest.raises(ParamError, match=r"resnet@0\.6\.0 and ssd@0\.6\.0"):
+        score_logs({"0": log("1"), "1": log("1", name="ssd")})
+    with pytest.raises(ParamError, match=r"is a log of minigo@0\.6\.0"):
+        score("1", name="minigo")
+    with pytest.raises(ParamError, match="lacks the line submission_benchmark"):
+        score_logs({"0": log("1")._replace(lines=log("1").lines[:3])})
+    with pytest.raises(ParamError, match="no log"):
+        score_logs({})
+
+
+def test_the_table_has_times_the_mean_and_what_is_wrong():
+    result = score("76.970", "77.167", "81.351")
+    assert result_table(result) == [
+        "run  seconds  accuracy  target reached",
+        "0    76.97    0.76      yes",
+        "1    77.167   0.76      yes",
+        "2    81.351   0.76      yes",
+        "",
+        "resnet@0.6.0, target 0.759",
+        "olympic mean 77.167 s: without the fastest and the slowest",
+        "fastest 76.97 s, slowest 81.351 s, standard deviation 2.47446 s",
+        "not valid: 3 of the 5 runs that resnet@0.6.0 needs",
+    ]
+
+
+def test_a_small_form_is_never_called_valid_alone():
+    made = log("9")
+    made.lines[3] = made.lines[3]._replace(metadata={"form": "small: 9 samples"})
+    result = score_logs({str(i): made for i in range(5)})
+    assert result_table(result)[-2:] == [
+        "form: small: 9 samples",
+        "valid as a small form, which says nothing of the benchmark itself",
+    ]
