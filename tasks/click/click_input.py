@@ -52,7 +52,8 @@ class ClickInput(ExampleInput):
         ranges.check_not_negative(self.p, "scale")
 
     def offers(self) -> dict[str, Any]:
-        return {"num_numbers": self.p.num_numbers, "vocab_sizes": self.p.vocab_sizes}
+        known = {"num_numbers": self.p.num_numbers, "vocab_sizes": self.p.vocab_sizes}
+        return known if self.p.repeat else known | {"num_eval_examples": self.p.num_clicks}
 
     @property
     def declares_late(self) -> bool:

@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.learner.task import Batch, Task
-from lingo.metrics.classification import score_table
+from lingo.metrics.classification import score_counts, score_table
 from lingo.metrics.metric import weighted_mean
 from tasks.click.model import Dlrm
 
@@ -22,10 +22,11 @@ class ClickPrediction(Task):
     """The binary cross-entropy of clicks, in nats, averaged over the examples of the whole batch.
 
     Metrics are this loss, `click_rate`, the share of examples with a click, `predicted_rate`, the
-    mean of their probabilities, and, where `num_eval_examples` is set, `auc`, exactly: the area
-    under the ROC curve of the logits. If the data comes from a known model, whose logits are in
-    the batch, the area under the curve of these is `planted_auc`: no model has a larger one on
-    average.
+    mean of their probabilities, and `auc`, the area under the ROC curve of the logits. It is exact
+    where `num_eval_examples` is set: a state then has three float64 numbers for each example of an
+    evaluation. Else it is that of a histogram of probabilities, and off by `auc_error` at most. If
+    the data comes from a known model, whose logits are in the batch, the area of these is
+    `planted_auc`: on average no model has a larger one.
 
     Batches: `numbers`, any float type, [B, N]; `categories`, int32 [B, T], each below the
     vocabulary size of its feature; `labels`, int32 [B], 1 for a click, else 0; `weights`, float32
@@ -35,7 +36,7 @@ class ClickPrediction(Task):
     model: Dlrm
     num_numbers: int  # N; the input offers it
     vocab_sizes: tuple[int, ...]  # of the T features; the input offers it
-    num_eval_examples: int = 0  # of the largest evaluation, or more, for areas; 0: no areas
+    num_eval_examples: int = 0  # of the largest evaluation, or more, for exact areas; 0: histograms
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "num_eval_examples")
@@ -49,6 +50,9 @@ class ClickPrediction(Task):
             mine = getattr(self.p, name)
             if name in offers and offers[name] != mine:
                 raise ParamError(f"task.{name}={mine}, but the input has {offers[name]}")
+        slots, size = self.p.num_eval_examples, offers.get("num_eval_examples", 0)
+        if 0 < slots < size:
+            raise ParamError(f"task.num_eval_examples={slots}, but an evaluation has {size}")
 
     def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
         losses = _cross_entropy(self._logits(batch), batch["labels"])
@@ -56,25 +60,22 @@ class ClickPrediction(Task):
 
     def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         logits, labels, weights = self._logits(batch), batch["labels"], batch["weights"]
-        scores = {"trained": logits}
-        if "planted_logits" in batch:
-            scores["planted"] = batch["planted_logits"]
-        num_examples, ids = self.p.num_eval_examples, batch["example_id"]
-        areas = {
-            name: score_table(values, labels, weights, ids, num_examples=num_examples)
-            for name, values in scores.items()
-            if num_examples
-        }
-        return areas | {
+        states = {
+            "trained": self._area(logits, batch),
             "loss": weighted_mean(_cross_entropy(logits, labels), weights),
             "click_rate": weighted_mean(labels, weights),
             "predicted_rate": weighted_mean(tf.sigmoid(logits), weights),
         }
+        if "planted_logits" in batch:
+            states["planted"] = self._area(batch["planted_logits"], batch)
+        return states
 
     def results(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Returns the metrics; the areas of both models as `auc` and `planted_auc`."""
-        shown = {"trained/auc": "auc", "planted/auc": "planted_auc"}
-        return {shown.get(name, name): value for name, value in means.items()}
+        """Returns the metrics: `trained/auc` as `auc`, `planted/auc` as `planted_auc`."""
+        return {
+            name.removeprefix("trained/").replace("planted/", "planted_"): value
+            for name, value in means.items()
+        }
 
     def loss_metrics(self) -> dict[str, str]:
         return {"cross_entropy": "loss"}
@@ -87,6 +88,13 @@ class ClickPrediction(Task):
     def batch_flops(self, specs: Specs) -> int:
         shape, _ = specs["numbers"]
         return self.model.flops(shape)
+
+    def _area(self, logits: tf.Tensor, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns the state of the area under the ROC curve of logits, float32 [B]."""
+        labels, weights, size = batch["labels"], batch["weights"], self.p.num_eval_examples
+        if not size:
+            return score_counts(tf.sigmoid(logits), labels, weights)
+        return score_table(logits, labels, weights, batch["example_id"], num_examples=size)
 
     def _logits(self, batch: Batch) -> tf.Tensor:
         """Returns the logits of a batch, float32 [B]."""
