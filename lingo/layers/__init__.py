@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lingo.layers.dropout import Dropout
 from lingo.layers.embedding import Embedding
+from lingo.layers.embedding_tables import EmbeddingTables
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
 from lingo.layers.inputs import NO_INPUTS, CallInputs
@@ -122,6 +123,7 @@ __all__ = [
     "DepthwiseConv2D",
     "Dropout",
     "Embedding",
+    "EmbeddingTables",
     "EnlargingConv3D",
     "ExpertChoiceRouter",
     "ExtraMap",

@@ -33,6 +33,8 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.click.model import Dlrm, Mlp
+from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
@@ -118,6 +120,9 @@ PAIRS.all(DotProductAttention).set(num_heads=2)
 PAIRS.all(nn.Attention).set(positions=SHARED_BIAS)
 EXPERT = nn.FeedForward.params(hidden_dim=5, gated=True, use_bias=True, dropout_rate=0.2)
 MIXTURE = MoE.params(expert=EXPERT, num_experts=4, min_capacity=1)
+TABLES = nn.EmbeddingTables.params(vocab_sizes=(4, 3), dim=D)
+CLICKS = {"numbers": floats(B, T), "categories": integers(3, B, 2)}
+DLRM = Dlrm.params(bottom=Mlp.params(output_dims=(5, D)), top=Mlp.params(output_dims=(5, 1)))
 IMAGES = {"x": floats(B, 6, 5, D)}
 VOLUMES = {"x": floats(B, 4, 3, 2, D)}
 PAIR = {"pair": (floats(B, 6, 5, D), floats(B, 12, 10, 4))}
@@ -193,8 +198,15 @@ CASES: dict[type[Layer], Case] = {
     nn.DepthwiseConv2D: Case(
         nn.DepthwiseConv2D.params(dim=D, multiplier=2, stride=2, use_bias=True), IMAGES
     ),
+    ClickPrediction: Case(
+        ClickPrediction.params(model=DLRM, num_numbers=T, vocab_sizes=(4, 3)),
+        {"batch": {**CLICKS, "labels": np.array([1, 0], "i"), "weights": np.ones(B, "f")}},
+        method="loss",
+    ),
+    Dlrm: Case(DLRM.copy().set(num_numbers=T, vocab_sizes=(4, 3)), CLICKS),
     nn.Dropout: stacked(nn.Dropout.params(rate=0.5)),
     nn.Embedding: Case(nn.Embedding.params(vocab_size=7, dim=D), {"ids": integers(7, B, T)}),
+    nn.EmbeddingTables: Case(TABLES, {"ids": integers(3, B, 2)}),
     EncoderDecoder: Case(
         PAIRS.copy().set(vocab_size=7), DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]}
     ),
@@ -244,6 +256,7 @@ CASES: dict[type[Layer], Case] = {
         smooth(nn.MBConv.params(dim=D, output_dim=D, expansion=2, drop_path_rate=0.5)), IMAGES
     ),
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
+    Mlp: Case(Mlp.params(dim=T, output_dims=(5, 4), activate_last=False), {"x": floats(B, T)}),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
     nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
     nn.NormalCellB: Case(smooth(nn.NormalCellB.params(**CELL, drop_path_rate=0.2)), SAME_SIZE),
@@ -371,6 +384,7 @@ FORMS: dict[str, Case] = {
     "FeedForward, multiplicative": stacked(
         nn.FeedForward.params(dim=D, hidden_dim=5, hidden_bias="multiplicative", gated=True)
     ),
+    "EmbeddingTables, packed": Case(TABLES.copy().set(num_groups=2), {"ids": integers(3, B, 2)}),
     "MoE, slots": stacked(MIXTURE.copy().set(dim=D, dispatch="gather", group_size=B * T)),
     "MoE, one-hot": stacked(
         MIXTURE.copy().set(dim=D, dispatch="one_hot", router=nn.TopNRouter, group_size=1)

@@ -20,6 +20,8 @@ from lingo.inspection.conformance import layer_call
 from lingo.inspection.conformance.layer_call import LayerValues
 from lingo.layers import Chain, Layer, Linear, Repeat, context, recomputed_step
 from lingo.learner.state import initial_value
+from tasks.click.model import Dlrm, Mlp
+from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
@@ -81,6 +83,7 @@ NEITHER = {
     nn.ConvNorm3D,
     nn.ConvPool,
     nn.DepthwiseConv2D,
+    nn.EmbeddingTables,
     nn.EnlargingConv3D,
     nn.ExpertChoiceRouter,
     nn.ExtraMap,
@@ -115,8 +118,11 @@ NEITHER = {
     nn.TopNRouter,
     nn.TransposedConv2D,
     nn.UNet3D,
+    ClickPrediction,
+    Dlrm,
     ImageClassification,
     LanguageModeling,
+    Mlp,
     ObjectDetection,
     Segmentation,
     SequenceToSequence,

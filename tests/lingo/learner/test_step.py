@@ -27,6 +27,8 @@ from lingo.optim.adam import Adam, AdamW
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
+from tasks.click.model import Dlrm, Mlp
+from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
@@ -120,7 +122,21 @@ def segmentation() -> tuple[Params, dict[str, np.ndarray]]:
     return task, batch
 
 
+def click_prediction() -> tuple[Params, dict[str, np.ndarray]]:
+    model = Dlrm.params(bottom=Mlp.params(output_dims=(4,)), top=Mlp.params(output_dims=(1,)))
+    task = ClickPrediction.params(model=model, num_numbers=2, vocab_sizes=(3, 5))
+    draw = np.random.RandomState(0)
+    batch = {
+        "numbers": draw.normal(size=(B, 2)).astype("f"),
+        "categories": draw.randint(0, 3, (B, 2)).astype("i"),
+        "labels": draw.randint(0, 2, B).astype("i"),
+        "weights": np.array([1, 1, 0, 1, 1, 1, 0, 1], "f"),
+    }
+    return task, batch
+
+
 TASKS = {
+    ClickPrediction: click_prediction,
     ImageClassification: image_classification,
     LanguageModeling: language_modeling,
     ObjectDetection: object_detection,

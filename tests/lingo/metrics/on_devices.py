@@ -40,6 +40,7 @@ def arrays():
     return {
         "x": (draw.normal(size=(SIZE, 3)) + np.eye(3)[labels]).astype("f"),
         "label": labels,
+        "importance": draw.uniform(0.5, 3, SIZE).astype("f"),
         "boxes": boxes,
         "box_labels": box_labels,
         "image_sizes": draw.integers(50, 500, (SIZE, 2)).astype(np.int32),
@@ -79,6 +80,13 @@ class Classify(Task):
             "quality": confusion(labels, tf.argmax(logits, 1), weights, num_classes=3),
             "bins": score_counts(score, is_two, weights, num_bins=64),
             "exact": score_table(score, is_two, weights, ids, num_examples=SIZE),
+            "tied": score_table(
+                tf.round(2 * logits[:, 2]),
+                is_two,
+                weights * batch["importance"],
+                ids,
+                num_examples=SIZE,
+            ),
             "coco": detection_table(batch, detections(batch), num_examples=SIZE),
             "twice": {"doubled": 2 * tf.reduce_sum(tf.cast(weights, tf.float64))},
         }
@@ -111,6 +119,9 @@ def expected():
     values = {
         "top_2": sklearn.top_k_accuracy_score(labels, x, k=2),
         "exact/auc": sklearn.roc_auc_score(labels == 2, score),
+        "tied/auc": sklearn.roc_auc_score(
+            labels == 2, np.round(2 * x[:, 2]), sample_weight=whole["importance"].astype(float)
+        ),
         "quality/accuracy": sklearn.accuracy_score(labels, guess),
         "quality/f1_micro": sklearn.f1_score(labels, guess, average="micro"),
     }
