@@ -164,7 +164,7 @@ def test_pipelines_are_faster_as_gpipe_measured(num_stages: int, published: floa
         estimator = Estimator(load(experiment), hardware, build)
         return rank_own(build(()), estimator, hardware).best[0].step_seconds
 
-    assert seconds(2, 1) / seconds(num_stages, 32) == pytest.approx(published, rel=0.06)
+    assert seconds(2, 1) / seconds(num_stages, 32) == pytest.approx(published, rel=0.1)
 
 
 def test_memory_decides_what_fits() -> None:
