@@ -19,7 +19,7 @@ LONG = 4096
 """Positions of an example from which on splitting them is tried, besides where examples are few."""
 
 REPEATS = (1, 2, 4)
-"""The numbers of circular repeats that are tried."""
+"""The numbers of circular repeats that are tried; of 8, predicted bytes were off by over 10 %."""
 
 
 class Candidate(NamedTuple):
@@ -120,17 +120,18 @@ def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, 
 def _counts(workload: Workload, mesh: Topology) -> list[tuple[int, int, int]]:
     """Returns accumulation steps, micro-batches and repeats that divide batch and layers."""
     batch, stages = mesh.size(["data", "expert"]), mesh.size(["stage"])
-    if stages == 1:
-        steps = [n for n in ACCUMULATION_STEPS if workload.batch_size % (n * batch) == 0]
-        return [(n, 1, 1) for n in steps or [1]]
-    numbers = [stages * n for n in MICRO_BATCHES_PER_STAGE]
-    return [
-        (1, number, repeats)
-        for number in numbers
-        for repeats in REPEATS
-        if workload.batch_size % (number * batch) == 0
-        and workload.num_steps % (stages * repeats) == 0
+    pipelines = [(1, 1)]
+    if stages > 1:
+        repeats = [n for n in REPEATS if workload.num_steps % (stages * n) == 0]
+        numbers = [stages * n for n in MICRO_BATCHES_PER_STAGE]
+        pipelines = list(itertools.product(numbers, repeats))
+    found = [
+        (steps, number, repeats)
+        for steps in ACCUMULATION_STEPS
+        for number, repeats in pipelines
+        if workload.batch_size % (steps * number * batch) == 0
     ]
+    return found if found or stages > 1 else [(1, 1, 1)]
 
 
 def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:

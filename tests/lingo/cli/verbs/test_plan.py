@@ -221,7 +221,7 @@ def test_a_trillion_weights_are_planned_without_tensorflow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert found["num_fitting"] + found["num_too_large"] > 1000
+    assert found["num_fitting"] + found["num_too_large"] > 1100
     first = found["ways"][0]
     assert sum(first["bytes"].values()) <= 16 * 2**30
 

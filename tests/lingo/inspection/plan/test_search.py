@@ -90,6 +90,18 @@ def test_the_settings_of_a_candidate_build_it(experiment: str) -> None:
         made.runtime.layout(made.learner)
 
 
+def test_pipelines_are_tried_with_repeats_and_accumulation() -> None:
+    found = load("lm.source.tiny(num_layers=8)", "train_input.batch_size=16")
+    ways = {one for one in candidates(found, 2) if one.num_stages == 2 and not one.shard_update}
+    assert {(one.micro_batches, one.repeats, one.accumulation_steps) for one in ways} == {
+        (micro_batches, repeats, steps)
+        for micro_batches in (2, 4, 8, 16)
+        for repeats in (1, 2, 4)
+        for steps in (1, 2, 4, 8)
+        if micro_batches * steps <= 16
+    }
+
+
 def test_settings_undo_what_the_experiment_has() -> None:
     found, build = (
         load("lm.source.tiny", "accumulation_steps=4"),

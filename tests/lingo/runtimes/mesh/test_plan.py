@@ -61,6 +61,13 @@ TEN = [
     case("rows-of-images", RESNET, way("data=2 height=4"), 0.1, 0.05),
 ]
 OTHERS = [
+    case(
+        "stages-and-accumulation",
+        LANGUAGE,
+        way("stage=4 data=2", micro_batches=4, accumulation_steps=2),
+        0.1,
+        0.05,
+    ),
     case("weights-2d", LANGUAGE, way("data=2 model=4", "2d_attempt_2"), 0.1, 0.05),
     case("activations-2d", LANGUAGE, way("data=2 model=4", "2d_finalized"), 0.1, 0.05),
     case("sequence", LANGUAGE, way("data=2 sequence=4"), 0.1, 0.01),
