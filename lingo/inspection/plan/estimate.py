@@ -129,7 +129,8 @@ class Estimator:
     def _layers(self, candidate: Candidate) -> list[_Layers]:
         """Returns the layers of a device, by unit.
 
-        The gradient of a pipeline computes each turn again, with rematerialization or without.
+        The gradient of a pipeline computes each pattern step again; one that keeps only the inputs
+        of turns computes these again before.
         """
         stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
         found = []
@@ -137,6 +138,7 @@ class Estimator:
             number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
                 num_recomputed = max(num_recomputed, candidate.remat, stages > 1)
+                num_recomputed += stages > 1 and self._workload.keeps_turns
                 found.append(_Layers(unit, part, number / stages, turns, num_recomputed))
             else:
                 found.append(_Layers(unit, part, number, 1.0, num_recomputed))
@@ -250,7 +252,15 @@ class Estimator:
             size = boundary / candidate.micro_batches
             steps = self._steps_per_turn(candidate)
             share = 1 / (candidate.repeats * steps)
-            return Loop(turns, weights, size, share, is_recomputed=True, num_steps=steps)
+            return Loop(
+                turns,
+                weights,
+                size,
+                share,
+                is_recomputed=True,
+                num_steps=steps,
+                keeps_turns=self._workload.keeps_turns,
+            )
         number = self._workload.num_steps if is_loop else 0
         share = 1 / max(1, number)
         return Loop(number, share * weights, boundary, share, is_recomputed)

@@ -22,6 +22,7 @@ from lingo.layers.flops import FlopsCall, Record, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.sequence.dot_product import DotProductAttention
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
@@ -106,6 +107,7 @@ class Workload(NamedTuple):
     layer: str  # class of the largest stack's layers, without wrappers
     num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
     boundary: tuple[int, ...]  # shape of what passes between these
+    keeps_turns: bool  # whether it is a pipeline whose gradient keeps only the input of each turn
 
     @property
     def image_flops(self) -> int:
@@ -153,6 +155,7 @@ def workload(experiment: Experiment) -> Workload:
         layer="" if largest is None else _innermost_class(largest.pattern[0]).__name__,
         num_steps=1 if largest is None else largest.p.num_layers // len(largest.pattern),
         boundary=() if largest is None else tuple(calls[largest].shape),
+        keeps_turns=isinstance(largest, Pipeline) and largest.p.remat,
     )
 
 
