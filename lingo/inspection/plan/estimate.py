@@ -130,7 +130,8 @@ class Estimator:
     def _layers(self, candidate: Candidate) -> list[_Layers]:
         """Returns the layers of a device, by unit.
 
-        The gradient of a pipeline computes each turn again, with rematerialization or without.
+        The gradient of a pipeline computes each pattern step again; one that keeps only the inputs
+        of turns computes these again before.
         """
         stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
         parts, found = candidate.accumulation_steps, []
@@ -138,6 +139,7 @@ class Estimator:
             number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
                 num_recomputed = max(num_recomputed, candidate.remat, stages > 1)
+                num_recomputed += stages > 1 and self._workload.keeps_turns
                 calls = parts * candidate.micro_batches * turns
                 found.append(_Layers(unit, part, number / stages, turns, calls, num_recomputed))
             else:
@@ -254,7 +256,15 @@ class Estimator:
             size = boundary / candidate.micro_batches
             steps = self._steps_per_turn(candidate)
             share = 1 / (candidate.repeats * steps)
-            return Loop(turns, weights, size, share, is_recomputed=True, num_steps=steps)
+            return Loop(
+                turns,
+                weights,
+                size,
+                share,
+                is_recomputed=True,
+                num_steps=steps,
+                keeps_turns=self._workload.keeps_turns,
+            )
         stacks = self._workload.stacks
         number = sum(one.num_steps for one in stacks) if is_loop else 0
         share = 1 / max(1, number)

@@ -13,10 +13,10 @@ whose gradient computes layers again keeps their inputs in the place of residual
 carries gradients from part to part of the batch.
 
 In a pipeline each turn is an iteration, idle ones too. It keeps the input of each of its pattern
-steps, and its result, but no weights: its gradient reads them again. The buffers of gradients, of
-weights and of the inputs of turns, exist from the start, as a loop writes into them. Where a stage
-has several pattern steps these are a loop inside, with a copy of the weights in the order of steps,
-and gradients of the weights in one turn.
+steps (with `remat`: of the first alone), and its result, but no weights: its gradient reads them
+again. The buffers of gradients, of weights and of the inputs of turns, exist from the start, as a
+loop writes into them. Where a stage has several pattern steps these are a loop inside, with a copy
+of the weights in the order of steps, and gradients of the weights in one turn.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Loop(NamedTuple):
     share: float  # of the device's layers that are computed, or computed again, at once
     is_recomputed: bool
     num_steps: int = 0  # pattern steps of a stage in a turn of a pipeline; 0 for no pipeline
+    keeps_turns: bool = False  # whether a pipeline keeps the input of a turn, not of each step
 
 
 def residual_bytes(
@@ -102,8 +103,11 @@ def working_bytes(
     buffers = turn_gradients = 0.0
     if loop.is_recomputed:
         layer = loop.share * stack
-        stack = loop.iterations * loop.boundary * (loop.num_steps + 1 if loop.num_steps else 1)
+        stack = loop.iterations * loop.boundary
     if loop.num_steps:
+        stack *= 2 if loop.keeps_turns else loop.num_steps + 1
+        if loop.keeps_turns and loop.num_steps > 1:
+            layer += loop.num_steps * loop.boundary
         buffers = gradients + loop.iterations * loop.boundary
         if loop.num_steps > 1:
             buffers, turn_gradients = buffers + loop.weights, loop.weights

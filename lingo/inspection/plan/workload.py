@@ -24,6 +24,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.stacks.micro_batches import first_shape
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
@@ -124,6 +125,7 @@ class Workload(NamedTuple):
     layer: str  # class of the largest stack's layers, without wrappers
     num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
     boundary: tuple[int, ...]  # shape of what passes between these
+    keeps_turns: bool  # whether this stack is a pipeline that keeps the inputs of turns alone
     # of all stacks: how often they apply their patterns, and elements that pass between these
     stacks: tuple[StackSize, ...]
     remats: tuple[RematPlace, ...]
@@ -183,6 +185,7 @@ def workload(experiment: Experiment) -> Workload:
         boundary=() if largest is None else tuple(calls[largest].shape),
         stacks=tuple(StackSize(_num_steps(one), math.prod(calls[one].shape)) for one in stacks),
         remats=tuple(found.remats),
+        keeps_turns=isinstance(largest, Pipeline) and largest.p.remat,
     )
 
 

@@ -69,3 +69,9 @@ def test_a_turn_of_several_steps_keeps_the_input_of_each_and_a_copy_of_all_weigh
     buffers = 4 + 11 + 2
     backward = kept + 0.25 * 80 + 2 * 10 + buffers + 2  # with the gradients of one turn
     assert total(loop) == max(kept + 20 + 10 + buffers, backward)
+
+
+def test_with_remat_a_turn_of_several_steps_keeps_the_input_of_the_first() -> None:
+    steps = Loop(11, 2, 1, 0.25, is_recomputed=True, num_steps=2)
+    turns = steps._replace(keeps_turns=True)
+    assert total(turns) == total(steps) - 11 + 2  # of one turn at a time those of all steps
