@@ -141,4 +141,5 @@ def test_five_runs_of_the_small_form_pass_the_checker_of_both_rounds(lingo, tmp_
 
     train = ("train", "--exp=mlperf.resnet.digits", f"--logdir={tmp_path / 'one'}")
     assert lingo(*train, "--mlperf=resnet@0.6.0").code == 0
+    assert "--mlperf=resnet@0.6.0\n" in (tmp_path / "one/flags.txt").read_text()
     assert check_log(tmp_path / "one/mllog.txt", "0.6.0") == []
