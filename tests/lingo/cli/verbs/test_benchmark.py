@@ -67,6 +67,7 @@ def test_a_spoiled_log_is_refused_with_what_the_checker_says(published, lingo) -
     folder = published("resnet", lambda text: text.replace(" lars_epsilon: ", " epsilon: "))
     done = lingo("benchmark", f"--from-logs={folder}")
     assert done.code == 1
+    assert "not valid: the compliance checker refuses 1 of 5 logs" in done.out
     assert "compliance checker, 0.6.0: 4 of 5 logs pass" in done.out
     assert "  result_0: failed test:" in done.out
 
