@@ -28,6 +28,11 @@ SSD_STEPS = [0, 1145, 3206, 3207, 4007, 4008, 4580]
             [0, 303, 606, 1172, 1739],
             [0.0, 24.699 * 303 / (31 * 1_281_167 / 65_536), 24.698073, 6.185671, 1e-4],
         ),
+        (
+            "dlrm.v07_pod",
+            [0, 1375, 2750, 49_315, 63_201, 77_087],
+            [0.0, 23.949 / 2, 23.949, 23.949, 23.949 / 4, 0.0],
+        ),
         ("ssd.v06_pod", SSD_STEPS, [0.0, 0.16, 0.16, 0.016, 0.016, 0.0016, 0.0016]),
         ("ssd.v07_pod", SSD_STEPS, [0.0, 0.16, 0.16, 0.016, 0.016, 0.0016, 0.0016]),
     ],
@@ -45,6 +50,7 @@ def test_learning_rates_are_the_published_ones(name: str, steps, expected) -> No
         ("resnet.v07_multipod", "resnet@0.7.0", math.floor(4 * 1_281_167 / 65_536)),
         ("ssd.v06_pod", "ssd@0.6.0", math.floor(5 * 117_266 / 2048)),
         ("ssd.v07_pod", "ssd@0.7.0", math.floor(5 * 117_266 / 2048)),
+        ("dlrm.v07_pod", "dlrm@0.7.0", 75_867 // 20),
     ],
 )
 def test_runs_end_at_the_target_of_their_round(name: str, text: str, every_steps: int) -> None:
@@ -70,3 +76,12 @@ def test_ssd_logs_the_numbers_of_the_published_flags() -> None:
     assert values["opt_learning_rate_decay_boundary_epochs"] == [56, 70]
     assert (values["opt_weight_decay"], values["model_bn_span"]) == (5e-4, 64)
     assert (values["opt_learning_rate_warmup_steps"], values["global_batch_size"]) == (1145, 2048)
+
+
+def test_dlrm_logs_the_numbers_of_the_published_settings() -> None:
+    found = hyperparameters(lingo.get("mlperf.dlrm.v07_pod").build(), "dlrm", "0.7.0")
+    values = {key: entry.value for key, entry in found.items()}
+    assert values["opt_learning_rate_warmup_steps"] == 2_750
+    assert (values["lr_decay_start_steps"], values["global_batch_size"]) == (49_315, 55_296)
+    assert values["sgd_opt_learning_rate_decay_steps"] == 27_772
+    assert values["sgd_opt_learning_rate_decay_poly_power"] == 2
