@@ -28,7 +28,7 @@ def scan(
             fixed shapes. It is traced twice, or once if it is a `tf.function`; but XLA cannot
             differentiate a loop around a `tf.function`.
         carry: structure of tensors of any shape, before the first iteration.
-        xs: structure of [num, ...] tensors, any type.
+        xs: structure of [num, ...] tensors, any type, or of what `unstack` makes of them.
         num: number of iterations, an int or an int32 scalar tensor.
         is_reversed: whether the first iteration has the last index, num - 1.
 
@@ -43,14 +43,14 @@ def scan(
         loop = partial(scan, body, num=num, is_reversed=is_reversed)
         return tf.function(loop, autograph=False)(carry, xs)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
-    first = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), xs)
+    arrays = unstack(xs, num)
+    first = tf.nest.map_structure(lambda a: tf.TensorSpec(a.element_shape, a.dtype), arrays)
     _, specs = output_specs(body, tf.constant(0), carry, first)
-    xs = tf.nest.map_structure(lambda v: _array(v.dtype, num, v.shape[1:]).unstack(v), xs)
     ys = tf.nest.map_structure(lambda s: _array(s.dtype, num, s.shape), specs)
 
     def iterate(i: tf.Tensor, carry: Any, ys: Any) -> tuple[Any, Any, Any]:
         at = num - 1 - i if is_reversed else i
-        carry, y = body(at, carry, tf.nest.map_structure(lambda a: a.read(at), xs))
+        carry, y = body(at, carry, tf.nest.map_structure(lambda a: a.read(at), arrays))
         return i + 1, carry, tf.nest.map_structure(lambda a, v: a.write(at, v), ys, y)
 
     start = (tf.constant(0), carry, ys)
@@ -64,12 +64,25 @@ def scan(
     return carry, tf.nest.map_structure(lambda a: a.stack(), ys)
 
 
+def unstack(xs: Any, num: Any) -> Any:
+    """Returns a structure of [num, ...] tensors as arrays, which `scan` reads slices from."""
+
+    def array(value: tf.Tensor | tf.TensorArray) -> tf.TensorArray:
+        if isinstance(value, tf.TensorArray):
+            return value
+        return _array(value.dtype, num, value.shape[1:]).unstack(value)
+
+    return tf.nest.map_structure(array, xs)
+
+
 def scan_recomputed(
     body: Callable[[tf.Tensor, Any, Any, Any], tuple[Any, Any]],
     carry: Any,
     xs: Any,
     constants: Any,
     num: Any,
+    *,
+    arrays: Any = None,
 ) -> tuple[Any, Any]:
     """Calls a body as `scan`, with a gradient that calls it again (Huang et al. 2019, sec. 2.3).
 
@@ -86,6 +99,9 @@ def scan_recomputed(
         constants: structure of tensors of any shape and type, the same for all iterations. Their
             gradients are sums over iterations.
         num: number of iterations, an int or an int32 scalar tensor.
+        arrays: `unstack(xs, num)`, for a scan inside another loop that does not change `xs`, made
+            outside of both. TensorFlow tries to compute what a loop reads when it compiles, with a
+            byte for each element of large tensors; it does not try so with arrays.
 
     Returns:
         The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
@@ -109,7 +125,8 @@ def scan_recomputed(
             after, y = body(i, carry, x, constants)
             return after, (y, carry)
 
-        last, (ys, carries) = scan(keep_carry, carry, xs, num)
+        slices = xs if arrays is None else arrays
+        last, (ys, carries) = scan(keep_carry, carry, slices, num)
         results = tf.nest.flatten((last, ys))
         structure[:] = [(last, ys)]
 
@@ -118,7 +135,7 @@ def scan_recomputed(
             pairs = zip(gradients, results, strict=True)
             of_floats = [gradient for gradient, result in pairs if result.dtype.is_floating]
             with tf.name_scope(scope):
-                found = _scan_backward(body, (carries, xs, constants), of_floats, num)
+                found = _scan_backward(body, (carries, slices, constants), of_floats, num)
             return [next(found) if v.dtype.is_floating else None for v in flat]
 
         return results, backward

@@ -40,7 +40,7 @@ from lingo.layers.stacks.micro_batches import (
 from lingo.layers.stacks.repeat import layer_index, scan_layers
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
-from lingo.ops.scan import scan, scan_recomputed
+from lingo.ops.scan import scan, scan_recomputed, unstack
 from lingo.ops.shape import expand_like, swap_leading_axes
 from lingo.ops.shift_register import shift_register
 
@@ -183,12 +183,13 @@ class Pipeline(Stack):
             lambda v: with_sharding(split_microbatches(v, num, together), None), (x, per_example)
         )
         values = [self._values_by_stage(call, i) for i in range(len(self.repeats))]
+        arrays = unstack(values, self._steps_per_stage) if call.compiled else None
 
         def stages(index: tf.Tensor, x: tf.Tensor, per_example: Any) -> tuple[tf.Tensor, Any]:
             repeats = tf.clip_by_value(index // num, 0, self.p.circular_repeats - 1)
             counts = (index >= 0) & (index < num * self.p.circular_repeats)
             args = (values, x, per_example, shared, repeats, counts)
-            compute = partial(self._compute_stages, call)
+            compute = partial(self._compute_stages, call, arrays)
             return recompute(compute, *args) if self.p.remat else compute(*args)
 
         y, (additive, per_layer) = shift_register(
@@ -208,6 +209,7 @@ class Pipeline(Stack):
     def _compute_stages(
         self,
         call: context.Call,
+        arrays: Sequence[Any] | None,
         values: Sequence[Any],
         x: tf.Tensor,
         per_example: Any,
@@ -218,7 +220,8 @@ class Pipeline(Stack):
         """Computes one tick of all stages.
 
         Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes. The
-        values of each repeat are [J, K, ...] each; `repeats`, int32 [K], is the one that a stage is
+        values of each repeat are [J, K, ...] each, also as `arrays` of their slices in a compiled
+        program; `repeats`, int32 [K], is the one that a stage is
         in, and `counts`, bool [K], whether it has a micro-batch. Side outputs are the summed ones,
         and the others of each layer, [J, K, ...].
         """
@@ -227,7 +230,9 @@ class Pipeline(Stack):
         if call.compiled:
             # Else the loop over ticks would keep the weights of each. And XLA needs static shapes
             # in the gradient of vectorized_map, known only if that loop computes the step again.
-            x, (additive, per_layer) = scan_recomputed(compute, x, values, constants, num)
+            x, (additive, per_layer) = scan_recomputed(
+                compute, x, values, constants, num, arrays=arrays
+            )
         else:
             x, (additive, per_layer) = scan(
                 lambda j, x, values: compute(j, x, values, constants), x, values, num
