@@ -9,8 +9,8 @@
 Each run has a seed of its own, 0, 1, ..., and a directory of its own: `lingo sweep` makes them, and
 the same command resumes them; with another --runs it needs another directory. A run's time is that
 from run_start to run_stop in its mllog.txt. The fastest and the slowest are dropped; the mean of
-the others is the result, which benchmark.json has, too. Runs at the same time slow each other down. MLCommons' compliance checker reads every log, if
-it is installed: pip install 'lingo-tf[mlperf]'.
+the others is the result, which benchmark.json has, too. Runs at the same time slow each other down.
+MLCommons' compliance checker reads every log, if it is installed: pip install 'lingo-tf[mlperf]'.
 """
 
 from __future__ import annotations
