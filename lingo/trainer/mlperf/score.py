@@ -141,8 +141,9 @@ def _benchmark_of(log: Log) -> Benchmark:
             text = f"{line.value}@{line.metadata.get(RULESET, log.ruleset)}"
             if text in BENCHMARKS:
                 return BENCHMARKS[text]
-            text = f"{text:.{_MAX_CHARACTERS}}"
-            raise ParamError(f"{log.path} is a log of {text}. There are {', '.join(BENCHMARKS)}.")
+            raise ParamError(
+                f"{log.path} is a log of {_shorten(text)}. There are {', '.join(BENCHMARKS)}."
+            )
     raise ParamError(f"{log.path} lacks the line submission_benchmark")
 
 
@@ -160,7 +161,7 @@ def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
     elif seconds <= 0:
         problem = "run_stop is not after run_start"
     elif (status := stops[0].metadata.get("status")) != "success":
-        problem = f"run_stop says {status!r:.{_MAX_CHARACTERS}}, not 'success'"
+        problem = f"run_stop says {_shorten(repr(status))}, not 'success'"
     elif accuracy is None:
         problem = "no eval_accuracy is a finite number"
     elif accuracy < benchmark.target:
@@ -215,10 +216,14 @@ def _differences(logs: Mapping[str, Log]) -> list[str]:
             values = dict.fromkeys(map(repr, log.values(key)))  # some are logged several times
             settings.setdefault(key, set()).add(" and ".join(values))
     return [
-        f"runs differ in {key}: {', '.join(f'{v:.{_MAX_CHARACTERS}}' for v in sorted(values))}"
+        f"runs differ in {_shorten(key)}: {', '.join(map(_shorten, sorted(values)))}"
         for key, values in settings.items()
         if len(values) > 1
     ]
+
+
+def _shorten(text: str) -> str:
+    return f"{text:.{_MAX_CHARACTERS}}"
 
 
 def result_table(result: BenchmarkResult) -> list[str]:

@@ -179,6 +179,16 @@ def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings,
 
 
 @pytest.mark.usefixtures("once_compiled")
+def test_a_finished_run_reaches_a_lower_target(measured, run, directory):
+    params = measured(at_3=0.5, at_6=0.7, at_9=0.6)
+    run(params, directory, mlperf=BENCHMARK)
+    assert keys(directory / "mllog.txt")[-1] == "run_stop aborted"
+    params.evaluate.reach = 0.65
+    run(params, directory)
+    assert keys(directory / "mllog.txt")[-1] == "run_stop success"
+
+
+@pytest.mark.usefixtures("once_compiled")
 def test_an_interrupted_run_continues_its_log_without_being_asked(measured, run, directory):
     with pytest.raises(KeyError, match="at_6"):
         run(measured(at_3=0.5), directory, mlperf=BENCHMARK)
