@@ -68,6 +68,7 @@ class BenchmarkResult(NamedTuple):
         `checks` are the messages of the compliance checker by the name of a run; None without one.
         """
         times = self.converged_seconds
+        messages = {name: list(texts) for name, texts in (checks or {}).items()}
         return {
             "benchmark": self.benchmark.name,
             "ruleset": self.benchmark.ruleset,
@@ -87,7 +88,7 @@ class BenchmarkResult(NamedTuple):
                     "reached_target": run.has_converged,
                     "problem": run.problem,
                     "note": run.note,
-                    "compliance": list(checks[run.name]) if run.name in (checks or {}) else None,
+                    "compliance": messages.get(run.name),
                 }
                 for run in self.runs
             ],

@@ -1,8 +1,4 @@
-"""Results of benchmarks: published means from published times, and what makes one not valid.
-
-The logs are made here from times that Google published for its entries to round 0.6; all else in
-them is made up, and none is an original.
-"""
+"""Results of benchmarks: which runs count, and what makes a result not valid."""
 
 from decimal import Decimal
 
@@ -11,16 +7,6 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.trainer.mlperf.mllog import Log, LogLine
 from lingo.trainer.mlperf.score import RunResult, olympic_mean, result_table, score_logs
-
-PUBLISHED = {
-    "resnet": ("76.970 77.167 81.351 76.703 76.536", "76.9467"),
-    "transformer": (
-        "58.097 49.531 50.223 49.626 49.694 57.776 50.058 49.57 49.651 50.268",
-        "50.85825",
-    ),
-    "ssd": ("73.249 72.817 72.121 72.294 71.694", "72.4107"),
-}
-"""Benchmark -> the seconds of its runs on a TPU v3 pod of 2,048 cores, and the result."""
 
 
 def log(seconds, *, name="resnet", accuracy=0.76, status="success", ruleset="0.6.0", **more):
@@ -40,15 +26,6 @@ def log(seconds, *, name="resnet", accuracy=0.76, status="success", ruleset="0.6
 
 def score(*seconds, **options):
     return score_logs({str(i): log(one, **options) for i, one in enumerate(seconds)})
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_results_follow_from_published_times(name):
-    seconds, mean = PUBLISHED[name]
-    result = score(*seconds.split(), name=name)
-    digits = len(mean.partition(".")[2])
-    assert f"{result.seconds:.{digits}f}" == mean
-    assert not result.invalid
 
 
 def test_the_fastest_and_the_slowest_do_not_count():
