@@ -298,6 +298,8 @@ def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
     if directory.status() != (state, step):  # the run was killed, or max_steps was lowered
         directory.set_status(state, step)
     run.progress.message(f"{directory.path} is {state}: step {step} of {p.max_steps}.")
+    if run.mlperf is not None:
+        run.mlperf.end_skipped_run(step, has_reached=_ranking(run, step).has_reached)
     if state == "done (early)":
         run.progress.message(best.describe_end(run.experiment, _ranking(run, step)))
     own = json.dumps(_last_reports(run, step)) if run.processes.is_leader else None

@@ -7,15 +7,18 @@
     lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
 
 Each run has a seed of its own, 0, 1, ..., and a directory of its own: `lingo sweep` makes them, and
-the same command resumes them. A run's time is that from run_start to run_stop in its mllog.txt. The
-fastest and the slowest are dropped; the mean of the others is the result, which benchmark.json has,
-too. Runs at the same time slow each other down. MLCommons' compliance checker reads every log, if
-it is installed: pip install 'lingo-tf[mlperf]'.
+the same command resumes them; with another --runs it needs another directory. A run's time is that
+from run_start to run_stop in its mllog.txt. The fastest and the slowest are dropped; the mean of
+the others is the result, which benchmark.json has, too. Runs at the same time slow each other down.
+MLCommons' compliance checker reads every log, if it is installed: pip install 'lingo-tf[mlperf]'.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from absl import flags
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.cli.verbs import sweep
+from lingo.config.params import ParamError
 from lingo.contract import build_experiment
 from lingo.storage.files import write_text
 from lingo.trainer.directory.run_directory import MLLOG
@@ -31,14 +35,18 @@ from lingo.trainer.mlperf.benchmark import Benchmark, find_benchmark
 from lingo.trainer.mlperf.checker import EXTRA, check_log, has_checker
 from lingo.trainer.mlperf.mllog import Log, find_logs, read_log
 from lingo.trainer.mlperf.run_log import check_target
-from lingo.trainer.mlperf.score import BenchmarkResult, result_table, score_logs
+from lingo.trainer.mlperf.score import BenchmarkResult, RunResult, result_table, score_logs
 
 WORD = ""  # it takes no word beside its flags
 RESULT = "benchmark.json"
 FAILED = 1
 
-_EXPERIMENTS = "mlperf."  # what the names of the experiments in params/mlperf begin with
-_RULESET = "0.7.0"  # of these experiments
+_EXPERIMENT = re.compile(r"mlperf\.(?P<benchmark>\w+)\.(?:v0(?P<round>\d)_)?")  # in params/mlperf
+_ROUND = "7"  # 0.7, of those that name none
+_FLAGS_OF_RUNS = (
+    *("exp", "run", "set", "trust", "params_dir"),
+    *("logdir", "runs", "parallel", "mlperf"),
+)
 _MESSAGE_CHARACTERS = 200
 
 
@@ -59,32 +67,39 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Prints the result; returns 0, 1 if it is not valid, or 128 + the signal that ended it."""
     del word
     if values.from_logs:
+        if others := [f"--{name}" for name in _FLAGS_OF_RUNS if values[name].present]:
+            raise UsageError(f"--from-logs reads logs and runs nothing: leave out {others[0]}")
         return _show(_read(values.from_logs), as_json=values.format == "json")
     if not values.logdir:
         raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")
     resolved = experiment_flags.resolve(values)
     benchmark = _choose_benchmark(values.mlperf, resolved.origin.name)
     check_target(build_experiment(resolved), benchmark)
-    outcome = sweep.sweep(_sweep_arguments(values, benchmark))
+    as_json = values.format == "json"
+    progress = sys.stderr if as_json else sys.stdout
+    with contextlib.redirect_stdout(progress):
+        outcome = sweep.sweep(_sweep_arguments(values, benchmark))
     if outcome.signal is not None:
         return 128 + outcome.signal
     trials = sorted((result.trial for result in outcome.results), key=lambda trial: trial.number)
     paths = {f"seed {trial.number}": trial.path / MLLOG for trial in trials}
-    logs = {name: read_log(path) for name, path in paths.items() if path.exists()}
-    print()
-    code = _show(logs, as_json=values.format == "json", folder=Path(values.logdir))
+    print(file=progress)
+    logs, without_log = _read_runs(paths)
+    folder = Path(values.logdir)
+    code = _show(logs, without_log=without_log, as_json=as_json, folder=folder)
     num_failed = sum(result.state == "failed" for result in outcome.results)
     if num_failed:
-        print(f"{num_failed} of {len(trials)} runs failed; the same command tries them again")
+        message = f"{num_failed} of {len(trials)} runs failed; the same command tries them again"
+        print(message, file=progress)
     return FAILED if num_failed else code
 
 
 def _choose_benchmark(text: str | None, experiment_name: str) -> Benchmark:
     if text is not None:
         return find_benchmark(text)
-    if not experiment_name.startswith(_EXPERIMENTS):
+    if (match := _EXPERIMENT.match(experiment_name)) is None:
         raise UsageError("no benchmark given: --mlperf=resnet@0.7.0")
-    return find_benchmark(f"{experiment_name.split('.')[1]}@{_RULESET}")
+    return find_benchmark(f"{match['benchmark']}@0.{match['round'] or _ROUND}.0")
 
 
 def _sweep_arguments(values: flags.FlagValues, benchmark: Benchmark) -> list[str]:
@@ -104,15 +119,39 @@ def _sweep_arguments(values: flags.FlagValues, benchmark: Benchmark) -> list[str
 
 def _read(paths: Sequence[str]) -> dict[str, Log]:
     """Returns logs by name: that of the run's directory, or of the file."""
-    files = [file for path in paths for file in find_logs(Path(path))]
+    found = [file for path in paths for file in find_logs(Path(path))]
+    files = list({file.resolve(): file for file in found}.values())  # each once
     names = [file.parent.name if file.name == MLLOG else file.stem for file in files]
     is_clear = len(set(names)) == len(names) and all(names)
     keys = names if is_clear else list(map(str, files))
     return {key: read_log(file) for key, file in zip(keys, files, strict=True)}
 
 
-def _show(logs: Mapping[str, Log], *, as_json: bool, folder: Path | None = None) -> int:
-    result = score_logs(logs)
+def _read_runs(paths: Mapping[str, Path]) -> tuple[dict[str, Log], list[RunResult]]:
+    """Returns the logs of runs, and the results of those that have none that can be read.
+
+    Raises ParamError if no run has one.
+    """
+    logs: dict[str, Log] = {}
+    without_log: list[RunResult] = []
+    for name, path in paths.items():
+        try:
+            logs[name] = read_log(path)
+        except ParamError as error:
+            without_log.append(RunResult(name, str(path), None, None, problem=str(error)))
+    if not logs:
+        raise ParamError(without_log[0].problem)
+    return logs, without_log
+
+
+def _show(
+    logs: Mapping[str, Log],
+    *,
+    as_json: bool,
+    without_log: Sequence[RunResult] = (),
+    folder: Path | None = None,
+) -> int:
+    result = score_logs(logs, without_log=without_log)
     checks = None
     if has_checker():
         ruleset = result.benchmark.ruleset

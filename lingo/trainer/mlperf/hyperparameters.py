@@ -30,6 +30,7 @@ from lingo.optim.sgd import Sgd
 
 _DIGITS = 12  # a product such as 31.2 * (1e-4 / 31.2) is the number that was meant
 _LEAST_STEPS = 4  # in an epoch, for a number of steps to stand for whole epochs
+_TOLERANCE = 1 / 8  # of an epoch, by which these may be off
 _CROP_TRIES = 50  # of `min_iou_crop`
 
 
@@ -157,9 +158,11 @@ class _Reader:
     def epochs(self, steps: int) -> float:
         """Returns how many epochs some steps are, whole if they were rounded to whole steps."""
         epochs = steps / self._steps_per_epoch
-        off = abs(steps - round(epochs) * self._steps_per_epoch)
-        is_whole = self._steps_per_epoch >= _LEAST_STEPS and off < 2  # a step for each of two parts
-        return float(round(epochs)) if is_whole else _rounded(epochs)
+        whole = round(epochs)
+        off = abs(steps - whole * self._steps_per_epoch)
+        limit = min(2, _TOLERANCE * self._steps_per_epoch)  # a step for each of two parts
+        is_whole = whole > 0 and self._steps_per_epoch >= _LEAST_STEPS and off < limit
+        return float(whole) if is_whole else _rounded(epochs)
 
 
 def _find_start(schedule: Any, cls: type[Schedule]) -> int | None:
@@ -261,7 +264,7 @@ def _gnmt(reader: _Reader) -> dict[str, Any]:
     return found | {
         "opt_learning_rate_remain_steps": boundaries[0],
         "opt_learning_rate_decay_interval": intervals.pop() if len(intervals) == 1 else None,
-        "opt_learning_rate_decay_factor": _rounded(values[1] / values[0]),
+        "opt_learning_rate_decay_factor": _rounded(values[1] / values[0]) if values[0] else None,
         "opt_learning_rate_decay_steps": len(boundaries),
     }
 

@@ -24,6 +24,8 @@ from lingo.config.params import ParamError
 MAX_BYTES = 2**28
 """Size of the largest log that is read."""
 
+_MAX_SECONDS = 10**11  # of a time since 1970
+
 _PLAIN = re.compile(r":::MLL (\d+(?:\.\d+)?) +(\w+) ?:\s+(.+)", re.ASCII)
 _JSON = re.compile(r":::MLLOG (.+)")
 _EVENTS = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
@@ -112,6 +114,8 @@ def _parse(text: str) -> LogLine | None:
         elif match := _PLAIN.search(text):
             content, seconds, key = json.loads(match[3]), Decimal(match[1]), match[2]
         else:
+            return None
+        if not seconds.is_finite() or abs(seconds) > _MAX_SECONDS:
             return None
         return LogLine(seconds, str(key), content["value"], dict(content["metadata"]))
     except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError):

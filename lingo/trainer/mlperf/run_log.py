@@ -9,6 +9,7 @@
         log.start_evaluation(step)      # eval_start
         log.end_evaluation(step, ...)   # eval_accuracy, eval_stop, block_stop
     log.end_run(has_reached=...)        # run_stop, "success" or "aborted"
+    log.end_skipped_run(step, ...)      # instead of all these: of a run with nothing left to do
 
 A block ends with an evaluation. Every line has the number of steps done, by which a run that
 resumes, or rewinds, removes what it does again; the time between is in the result, as the clock is
@@ -105,7 +106,7 @@ class RunLog:
             self._add("epoch_start", epoch_num=self._last_epoch() + 1)
 
     def end_steps(self, step: int) -> None:
-        """Ends the epochs that end with these steps: at the last whole step in each."""
+        """Ends, at the end of a loop of steps, the epochs whose last whole step is in it."""
         self._step = step
         num_ended = math.ceil(self._epochs(step + 1)) - 1
         while (number := self._open_epoch() or self._last_epoch() + 1) <= num_ended:
@@ -131,6 +132,27 @@ class RunLog:
         """Stops the clock."""
         status = "success" if has_reached else "aborted"
         self._add("run_stop", status=status, **{FORM: self._form})
+
+    def end_skipped_run(self, step: int, *, has_reached: bool) -> None:
+        """Corrects the end of the log, if there is one, of a run that has nothing left to do.
+
+        A run that was killed after its last evaluation lacks `run_stop`, and one that is good
+        enough for a lower target than it had says "aborted". The time of `run_stop` stays; one that
+        is missing is written now, as by a run that resumes.
+        """
+        if not self._path.exists():
+            return
+        self._step, status = step, "success" if has_reached else "aborted"
+        self._lines = list(_read_own(self._path, self._benchmark))
+        stops = [line for line in self._lines if line.key == "run_stop"]
+        if [line.metadata.get("status") for line in stops] == [status]:
+            return
+        forms = (line.metadata[FORM] for line in self._lines if FORM in line.metadata)
+        stop = self._line("run_stop", status=status, **{FORM: next(forms, "")})
+        others = [line for line in self._lines if line.key != "run_stop"]
+        ends = [stop._replace(seconds=stops[-1].seconds)] if stops else [self._line(RESUME), stop]
+        self._lines = [*others, *ends]
+        self._write_all()
 
     def cut(self, step: int) -> None:
         """Removes what was written after `step`, which a run that rewinds does again."""

@@ -7,6 +7,7 @@ slowest; with more, or with fewer runs than a benchmark needs, the result is not
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -21,9 +22,13 @@ MAX_FAILED = 1
 """How many runs may miss the target."""
 
 _INIT_SECONDS = 20 * 60
-_OWN = ("seed", "eval_accuracy", "cache_clear", RESUME)  # values in which runs may differ
-_PREFIXES = ("submission_",)
-_INTERVALS = ("_start", "_stop")
+_BLEU = ("transformer", "gnmt")  # round 0.6 logs it in percent
+_MAX_CHARACTERS = 80  # of a value that a message shows
+_SETTINGS = (
+    *("global_batch_size", "model_bn_span", "opt_", "lars_", "sgd_", "adam_", "lamb_", "lr_"),
+    *("num_warmup_steps", "start_warmup_step", "max_sequence_length"),
+)
+"""What the keys of hyper-parameters begin with."""
 
 
 class RunResult(NamedTuple):
@@ -47,7 +52,6 @@ class BenchmarkResult(NamedTuple):
 
     benchmark: Benchmark
     form: str  # "full", "small: ..." or, for logs of others, ""
-    target: float  # that accuracies have to reach
     runs: Sequence[RunResult]
     seconds: Decimal | None  # the olympic mean; None if there is none
     invalid: Sequence[str]  # why the result is not valid; () if it is
@@ -64,11 +68,12 @@ class BenchmarkResult(NamedTuple):
         `checks` are the messages of the compliance checker by the name of a run; None without one.
         """
         times = self.converged_seconds
+        messages = {name: list(texts) for name, texts in (checks or {}).items()}
         return {
             "benchmark": self.benchmark.name,
             "ruleset": self.benchmark.ruleset,
             "form": self.form,
-            "target": self.target,
+            "target": self.benchmark.target,
             "required_runs": self.benchmark.num_runs,
             "olympic_mean_seconds": None if self.seconds is None else float(self.seconds),
             "spread_seconds": None if not times else float(times[-1] - times[0]),
@@ -83,7 +88,7 @@ class BenchmarkResult(NamedTuple):
                     "reached_target": run.has_converged,
                     "problem": run.problem,
                     "note": run.note,
-                    "compliance": None if checks is None else list(checks[run.name]),
+                    "compliance": messages.get(run.name),
                 }
                 for run in self.runs
             ],
@@ -107,8 +112,12 @@ def olympic_mean(seconds: Sequence[Decimal | None]) -> Decimal | None:
     return sum(middle, Decimal(0)) / len(middle)
 
 
-def score_logs(logs: Mapping[str, Log]) -> BenchmarkResult:
+def score_logs(
+    logs: Mapping[str, Log], *, without_log: Sequence[RunResult] = ()
+) -> BenchmarkResult:
     """Returns the result of the logs of some runs of one benchmark, by names of the runs.
+
+    `without_log` are runs that failed before they had a log that can be read.
 
     Raises ParamError if there is no log, or logs are of several benchmarks or of none that lingo
     knows.
@@ -120,12 +129,11 @@ def score_logs(logs: Mapping[str, Log]) -> BenchmarkResult:
     if others := sorted({str(one) for one in found.values()} - {str(benchmark)}):
         raise ParamError(f"logs of several benchmarks: {benchmark} and {', '.join(others)}")
     first = next(iter(logs.values()))
-    target = benchmark.target_for(next(iter(first.values("global_batch_size")), None))
-    runs = [_read_run(name, log, target) for name, log in logs.items()]
+    runs = [*(_read_run(name, log, benchmark) for name, log in logs.items()), *without_log]
     seconds = olympic_mean([run.seconds if run.has_converged else None for run in runs])
-    form = next((line.metadata[FORM] for line in first.lines if FORM in line.metadata), "")
+    form = next((str(line.metadata[FORM]) for line in first.lines if FORM in line.metadata), "")
     invalid = [*_failures(runs, benchmark), *_differences(logs)]
-    return BenchmarkResult(benchmark, form, target, runs, seconds, invalid)
+    return BenchmarkResult(benchmark, form, runs, seconds, invalid)
 
 
 def _benchmark_of(log: Log) -> Benchmark:
@@ -134,31 +142,55 @@ def _benchmark_of(log: Log) -> Benchmark:
             text = f"{line.value}@{line.metadata.get(RULESET, log.ruleset)}"
             if text in BENCHMARKS:
                 return BENCHMARKS[text]
-            raise ParamError(f"{log.path} is a log of {text}. There are {', '.join(BENCHMARKS)}.")
+            raise ParamError(
+                f"{log.path} is a log of {_shorten(text)}. There are {', '.join(BENCHMARKS)}."
+            )
     raise ParamError(f"{log.path} lacks the line submission_benchmark")
 
 
-def _read_run(name: str, log: Log, target: float) -> RunResult:
+def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
     """Returns the result of a run."""
     starts = [line for line in log.lines if line.key == "run_start"]
     stops = [line for line in log.lines if line.key == "run_stop"]
-    values = [v for v in log.values("eval_accuracy") if isinstance(v, int | float)]
-    accuracy = max(values, default=None)
+    accuracy = _best_accuracy(log, benchmark)
     seconds = stops[-1].seconds - starts[0].seconds if starts and stops else None
     note = "resumed: the time between counts" if log.values(RESUME) else ""
     if log.problems:
         problem = log.problems[0]
     elif seconds is None or len(starts) > 1 or len(stops) > 1:
         problem = f"{len(starts)} run_start and {len(stops)} run_stop, not one of each"
-    elif stops[0].metadata.get("status") != "success":
-        problem = f"run_stop says {stops[0].metadata.get('status')!r}, not 'success'"
-    elif accuracy is None or not accuracy >= target:
-        problem = f"the best eval_accuracy is {accuracy}, below {target}"
+    elif seconds <= 0:
+        problem = "run_stop is not after run_start"
+    elif (status := stops[0].metadata.get("status")) != "success":
+        problem = f"run_stop says {_shorten(repr(status))}, not 'success'"
+    elif accuracy is None:
+        problem = "no eval_accuracy is a finite number"
+    elif accuracy < benchmark.target:
+        problem = f"the best eval_accuracy is {accuracy}, below {benchmark.target}"
     elif (init := _init_seconds(log)) > _INIT_SECONDS:
         problem = f"the initialization took {_number(init)} seconds, more than {_INIT_SECONDS}"
     else:
         problem = ""
     return RunResult(name, str(log.path), seconds, accuracy, problem, note)
+
+
+def _best_accuracy(log: Log, benchmark: Benchmark) -> float | None:
+    """Returns the best finite accuracy, a fraction, or None if there is none."""
+    numbers = (_finite_number(value) for value in log.values("eval_accuracy"))
+    best = max((number for number in numbers if number is not None), default=None)
+    is_percent = benchmark.ruleset == "0.6.0" and benchmark.name in _BLEU
+    return best / 100 if best is not None and best > 1 and is_percent else best
+
+
+def _finite_number(value: Any) -> float | None:
+    """Returns a number, which some logs write as a text, or None for what is not one."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _init_seconds(log: Log) -> Decimal:
@@ -181,15 +213,18 @@ def _differences(logs: Mapping[str, Log]) -> list[str]:
     """Returns the hyper-parameters in which runs differ: a result is of one setting."""
     settings: dict[str, set[str]] = {}
     for log in logs.values():
-        for line in log.lines:
-            is_setting = not line.key.startswith(_PREFIXES) and not line.key.endswith(_INTERVALS)
-            if is_setting and line.key not in _OWN:
-                settings.setdefault(line.key, set()).add(repr(line.value))
+        for key in {line.key: None for line in log.lines if line.key.startswith(_SETTINGS)}:
+            values = dict.fromkeys(map(repr, log.values(key)))  # some are logged several times
+            settings.setdefault(key, set()).add(" and ".join(values))
     return [
-        f"runs differ in {key}: {', '.join(sorted(values))}"
+        f"runs differ in {_shorten(key)}: {', '.join(map(_shorten, sorted(values)))}"
         for key, values in settings.items()
         if len(values) > 1
     ]
+
+
+def _shorten(text: str) -> str:
+    return f"{text:.{_MAX_CHARACTERS}}"
 
 
 def result_table(result: BenchmarkResult) -> list[str]:
@@ -208,7 +243,7 @@ def result_table(result: BenchmarkResult) -> list[str]:
     deviation = statistics.stdev(times) if len(times) > 1 else None
     lines += [
         "",
-        f"{result.benchmark}, target {result.target:g}",
+        f"{result.benchmark}, target {result.benchmark.target:g}",
         f"olympic mean {_number(result.seconds)} s: without the fastest and the slowest",
     ]
     if times:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import pathlib
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pytest
 
 from lingo.cli.verbs import benchmark
+from lingo.config.params import ParamError
 from lingo.trainer.mlperf.checker import check_log
 from lingo.trainer.mlperf.mllog import read_log
 
@@ -85,6 +87,77 @@ def test_a_run_that_was_aborted_makes_no_difference_and_two_do(published, lingo)
     assert "not valid: 2 runs did not reach the target, 1 may" in done.out
 
 
+def test_a_log_by_two_paths_counts_once(published, lingo) -> None:
+    folder = published("ssd")
+    done = lingo("benchmark", f"--from-logs={folder}", f"--from-logs={folder}/../ssd/result_1.txt")
+    assert done.code == 0
+    assert f"olympic mean {MEANS['ssd']} s" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mlperf.resnet.v06_pod", "resnet@0.6.0"),
+        ("mlperf.ssd.v06_pod", "ssd@0.6.0"),
+        ("mlperf.resnet.v07_multipod", "resnet@0.7.0"),
+        ("mlperf.resnet.digits", "resnet@0.7.0"),
+    ],
+)
+def test_an_experiment_names_its_round(name, expected, lingo, monkeypatch) -> None:
+    rounds = []
+
+    def check_target(experiment, found):
+        rounds.append(str(found))
+        raise ParamError("far enough")
+
+    monkeypatch.setattr(benchmark, "check_target", check_target)
+    monkeypatch.setattr(benchmark, "build_experiment", lambda resolved: None)
+    assert lingo("benchmark", f"--exp={name}", "--logdir=runs").code == 2
+    assert rounds == [expected]
+
+
+@pytest.fixture
+def trials(published, monkeypatch):
+    """Replaces the sweep by one that ends at once, with the logs of `published`."""
+
+    def sweep(arguments):
+        print("progress")
+        paths = sorted(folder.parent.glob("run_*"))
+        done = [SimpleNamespace(path=path, number=int(path.name[-1])) for path in paths]
+        results = [SimpleNamespace(trial=one, state="done") for one in done]
+        return SimpleNamespace(results=results, signal=None)
+
+    folder = published("resnet")
+    for number in range(5):
+        path = folder.parent / f"run_{number}"
+        path.mkdir()
+        (folder / f"result_{number}.txt").rename(path / "mllog.txt")
+    monkeypatch.setattr(benchmark.sweep, "sweep", sweep)
+    return folder.parent
+
+
+RUNS = ("benchmark", "--exp=mlperf.resnet.digits", "--mlperf=resnet@0.6.0")
+
+
+def test_what_a_benchmark_that_runs_prints_is_json(trials, lingo) -> None:
+    done = lingo(*RUNS, f"--logdir={trials}", "--format=json")
+    assert json.loads(done.out)["valid"] is True
+    assert done.err.split() == ["progress"]
+
+
+@pytest.mark.parametrize("is_spoiled", [True, False])
+def test_a_run_without_a_log_that_can_be_read_counts_as_failed(is_spoiled, trials, lingo) -> None:
+    path = trials / "run_4/mllog.txt"  # 76.536 s, the fastest
+    path.write_text("nothing") if is_spoiled else path.unlink()
+    done = lingo(*RUNS, f"--logdir={trials}", "--format=json")
+    found = json.loads(done.out)
+    last = found["runs"][4]
+    assert found["olympic_mean_seconds"] == pytest.approx((76.970 + 77.167 + 81.351) / 3)
+    assert (last["name"], last["reached_target"], last["compliance"]) == ("seed 4", False, None)
+    message = "holds no line of MLPerf" if is_spoiled else "cannot be read"
+    assert message in last["problem"]
+
+
 def test_too_few_logs_are_not_valid(published, lingo) -> None:
     files = sorted(published("ssd").glob("*"))[:3]
     done = lingo("benchmark", *(f"--from-logs={file}" for file in files))
@@ -111,6 +184,8 @@ def test_without_the_checker_the_extra_is_named(published, lingo, monkeypatch) -
             "needs the metric and the value",
         ),
         (["--exp=tiny", "--logdir=runs", "--runs=0"], "--runs"),
+        (["--from-logs=.", "--runs=5"], "runs nothing: leave out --runs"),
+        (["--from-logs=.", "--exp=tiny"], "runs nothing: leave out --exp"),
         (["--from-logs=nowhere"], "nowhere cannot be read"),
         (["--from-logs=."], "holds no mllog.txt"),
     ],

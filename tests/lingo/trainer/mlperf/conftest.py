@@ -133,17 +133,17 @@ class Ticks:
 def write(tmp_path):
     """Writes the log of a run in which nothing trains, and returns its file."""
 
-    def write(params, text, *, accuracies, step=0, until=None, name="run"):
+    def write(params, text, *, accuracies, until=None):
         experiment, benchmark = params.build(), find_benchmark(text)
-        path = RunDirectory(tmp_path / name).path / "mllog.txt"
+        path = RunDirectory(tmp_path / "run").path / "mllog.txt"
         path.parent.mkdir(exist_ok=True)
         log = RunLog(path, experiment, benchmark, clock=Ticks())
-        log.start(step, is_evaluated=step > 0)
+        log.start(0, is_evaluated=False)
         experiment.train_input.prepare()
         log.describe(MADE, ["/device:CPU:0"])
         every, p = params.evaluate.every_steps, experiment.p.evaluate
         tags = p.metric.partition("/")
-        for number in range(step, until or every * len(accuracies)):
+        for number in range(until or every * len(accuracies)):
             log.start_steps(number)
             log.end_steps(number + 1)
             if (number + 1) % every == 0:

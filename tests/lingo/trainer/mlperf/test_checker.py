@@ -104,6 +104,12 @@ def test_a_log_of_one_round_is_refused_by_the_rules_of_the_other():
     assert check_log(LOGS / "resnet@0.6.0.txt", "0.7.0")
 
 
+def test_a_log_that_the_checker_cannot_read_is_refused(tmp_path):
+    text = (LOGS / "resnet@0.7.0.txt").read_text()
+    (tmp_path / "log").write_text(f"{text}:::MLLOG {'[' * 100_000}\n")
+    assert "RecursionError" in check_log(tmp_path / "log", "0.7.0")[0]
+
+
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlperf_logging", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[mlperf\]'"):

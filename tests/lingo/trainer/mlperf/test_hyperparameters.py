@@ -43,6 +43,23 @@ def test_steps_are_logged_as_the_epochs_that_they_were_made_from(settings):
     assert found["opt_learning_rate_decay_boundary_epochs"] == [3.0, 5.0]
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "epochs"), [(1, 0.0875), (2, 0.175), (10, 0.875), (11, 1.0), (13, 1.1375)]
+)
+def test_steps_that_are_no_whole_epochs_are_not_rounded(num_steps, epochs, settings):
+    """1,463 examples are 11.43 batches of 128."""
+    params = settings("sgd")
+    params.optimizer.schedule.num_steps = num_steps
+    found = read(params, "resnet", "0.6.0")
+    assert found["opt_learning_rate_warmup_epochs"] == pytest.approx(epochs, rel=1e-3)
+
+
+def test_a_rate_that_begins_at_zero_has_no_factor(settings):
+    params = settings("gnmt")
+    params.optimizer.schedule.then.values = [0.0, 0.5, 0.25, 0.125]
+    assert "opt_learning_rate_decay_factor" not in read(params, "gnmt")
+
+
 def test_a_schedule_of_parts_says_where_the_fall_begins(settings):
     found = read(settings("dlrm"), "dlrm")
     assert found["opt_learning_rate_warmup_steps"] == 2750

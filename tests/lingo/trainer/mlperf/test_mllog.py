@@ -48,7 +48,19 @@ def test_times_of_0_6_keep_all_their_digits(tmp_path):
     assert read_log(tmp_path / "log").lines[0].seconds == Decimal("1556733699.712345678")
 
 
-@pytest.mark.parametrize("spoiled", [LINE.render("0.7.0")[:-9], ":::MLL x run_stop: {}", ":::MLL"])
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        LINE.render("0.7.0")[:-9],
+        ":::MLL x run_stop: {}",
+        ":::MLL",
+        ":::MLLOG " + "[" * 100_000,
+        *(
+            LINE.render("0.7.0").replace("1593642000123", text)
+            for text in ("NaN", "Infinity", "1e999", '"9e999999"', '"sNaN"', "1" + "0" * 400)
+        ),
+    ],
+)
 def test_a_line_of_neither_form_is_named(spoiled, tmp_path):
     (tmp_path / "log").write_text(f"{LINE.render('0.7.0')}\n{spoiled}\n")
     log = read_log(tmp_path / "log")

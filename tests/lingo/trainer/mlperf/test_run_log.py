@@ -158,6 +158,36 @@ def test_a_run_writes_its_log_and_a_finished_one_leaves_it(measured, run, direct
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("has_reached", [True, False])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings, write, tmp_path):
+    params = settings("sgd")
+    path = write(params, "resnet@0.7.0", accuracies=[0.5])
+    before = read_log(path).lines
+    step = before[-1].metadata["step_num"]
+    if is_lost:
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), None)
+    log.end_skipped_run(step, has_reached=has_reached)
+    after = read_log(path).lines
+    stop = after[-1]
+    assert after[: len(before) - 1] == before[:-1]
+    assert stop.metadata["status"] == ("success" if has_reached else "aborted")
+    assert stop.metadata["form"] == before[-1].metadata["form"]
+    assert (stop.seconds == before[-1].seconds) == (not is_lost)
+    assert [line.key for line in after].count(RESUME) == is_lost
+
+
+@pytest.mark.usefixtures("once_compiled")
+def test_a_finished_run_reaches_a_lower_target(measured, run, directory):
+    params = measured(at_3=0.5, at_6=0.7, at_9=0.6)
+    run(params, directory, mlperf=BENCHMARK)
+    assert keys(directory / "mllog.txt")[-1] == "run_stop aborted"
+    params.evaluate.reach = 0.65
+    run(params, directory)
+    assert keys(directory / "mllog.txt")[-1] == "run_stop success"
+
+
 @pytest.mark.usefixtures("once_compiled")
 def test_an_interrupted_run_continues_its_log_without_being_asked(measured, run, directory):
     with pytest.raises(KeyError, match="at_6"):
