@@ -137,7 +137,7 @@ def test_the_recipe_of_gspmd_is_among_the_fastest_for_its_model() -> None:
     ways = [(one.candidate.mesh, one.candidate.rules) for one in found.best[:10]]
     assert (topology({"data": 16, "model": 32}), "2d_finalized") in ways
     times = [one.step_seconds for one in found.feasible]
-    assert times == sorted(times)
+    assert times == pytest.approx(sorted(times), rel=1e-8)
 
 
 def test_experts_of_gshard_are_on_all_devices() -> None:
@@ -149,7 +149,7 @@ def test_experts_of_gshard_are_on_all_devices() -> None:
 @pytest.mark.parametrize(
     ("experiment", "recipe", "place"),
     [
-        ("lm.switch.switch_xxl", {"expert": 128, "model": 4}, 10),
+        ("lm.switch.switch_xxl", {"expert": 128, "model": 4}, 4),
         ("lm.switch.switch_c", {"expert": 2048}, 1),
         ("image.resnet.supercomputer", {"data": 2048}, 1),
         ("image.resnet.multipod", {"data": 8192}, 1),
