@@ -291,9 +291,7 @@ def _check(hardware: Hardware) -> None:
     if not (hardware.dimensions and hardware.flops_per_second):
         raise ValueError("dimensions and flops_per_second need an entry each")
     if not (_is_number(hardware.combined_bytes) and 0 <= hardware.combined_bytes < math.inf):
-        raise ValueError(
-            f"combined_bytes={hardware.combined_bytes!r} is not a finite number of 0 or more"
-        )
+        raise ValueError(f"combined_bytes={hardware.combined_bytes!r} is not 0 or above and finite")
     is_count = isinstance(hardware.torus, int) and _is_number(hardware.torus)
     if not is_count or hardware.torus not in range(len(hardware.dimensions) + 1):
         raise ValueError(f"torus={hardware.torus!r} is not a number of its dimensions")

@@ -54,8 +54,9 @@ def _num_ways(plan: Plan) -> int:
 def _header(plan: Plan, first: Way) -> str:
     load, hardware = plan.workload, plan.hardware
     lines = [
-        f"{plan.name}: {count_text(load.batch_size, 'example')} a step, {3 * load.flops:.4g} FLOPs, on"
-        f" {first.candidate.mesh.num_devices:,} x {hardware.name} of {size(hardware.memory_bytes)}",
+        f"{plan.name}: {count_text(load.batch_size, 'example')} a step, {3 * load.flops:.4g} FLOPs,"
+        f" on {first.candidate.mesh.num_devices:,} x {hardware.name} of "
+        f"{size(hardware.memory_bytes)}",
         *textwrap.wrap(IS_PREDICTION, 100),
     ]
     if plan.missing_flops:
@@ -206,8 +207,8 @@ def _input(part: InputPart, rate: InputRate | None) -> list[str]:
     """Returns lines on the hosts of a step, their cores, and how uneven they are."""
     lines = [
         f"input {_amount(part.examples_per_second)} examples/s, {size(part.bytes_per_second)}/s,"
-        f" from {count_text(part.hosts, 'host')}: {count_text(part.host_examples, 'example')} a step of"
-        " each"
+        f" from {count_text(part.hosts, 'host')}: {count_text(part.host_examples, 'example')} a"
+        " step of each"
     ]
     if rate is not None and part.need is not None:
         lines += _need(part, rate, part.need)

@@ -15,7 +15,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.search import Ranking, least_devices, rank, rank_own
+from lingo.inspection.plan.search import Ranking, _preference, least_devices, rank, rank_own
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.topology import topology
 
@@ -200,10 +200,12 @@ def test_the_least_number_of_devices_that_is_enough_is_found() -> None:
 
 
 def test_of_equally_fast_ways_the_simplest_is_first() -> None:
-    ways = search("lm.source.tiny", "h100", 1).feasible
-    assert ways[0].candidate == Candidate(topology({}))
-    seconds = {one.candidate.accumulation_steps: one.step_seconds for one in reversed(ways)}
-    assert seconds[4] > seconds[2] > seconds[1]  # the weights are read once for each part
+    one = search("lm.source.tiny", "h100", 1).feasible[0]
+    parts = one.candidate._replace(accumulation_steps=2)
+    seconds = {**one.seconds, "arithmetic": one.seconds["arithmetic"] * (1 - 1e-12)}
+    faster = one._replace(candidate=parts, seconds=seconds)
+    assert faster.step_seconds < one.step_seconds
+    assert _preference(one) < _preference(faster)
 
 
 def test_parts_of_volumes_are_tried() -> None:
