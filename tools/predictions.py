@@ -22,7 +22,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate, Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.search import rank, rank_own
+from lingo.inspection.plan.search import Ranking, rank, rank_own
 from lingo.inspection.plan.table import describe
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.rules import Recipe
@@ -33,7 +33,6 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "plan.md"
 PICTURE = DOCS / "images" / "plan_ranking.png"
 RANKING = DOCS / "results" / "plan_ranking.jsonl"
-
 
 TPU = HARDWARE["tpu_v3"]
 
@@ -208,17 +207,18 @@ def _recipes() -> list[str]:
     for run in RECIPES:
         found, estimator = _plan(run)
         own = estimator.estimate(run.candidate)
-        best = rank(found, estimator, TPU, run.candidate.mesh.num_devices).best
+        ranking = rank(found, estimator, TPU, run.candidate.mesh.num_devices)
         head = [run.model, run.cores, describe(run.candidate), f"{own.total_bytes / 2**30:.1f}"]
-        rows.append([*head, *_place(run.candidate, best)])
+        rows.append([*head, *_place(run.candidate, ranking)])
     heads = ["model", "cores", "recipe", "GiB on a core", "place of its mesh", "best on it"]
     return table([*heads, "slower than the first", "which is"], rows)
 
 
-def _place(recipe: Candidate, best: Sequence[Estimate]) -> list[str]:
+def _place(recipe: Candidate, ranking: Ranking) -> list[str]:
     """Returns the place of a recipe's mesh among the best ways of each, and the way on it."""
-    if best[0].total_bytes > TPU.memory_bytes:
+    if not ranking.feasible:
         return ["none fits", "-", "-", "-"]
+    best = ranking.best
     places = {one.candidate.mesh: (i, one) for i, one in enumerate(best, 1)}
     if recipe.mesh not in places:
         return ["does not fit", "-", "-", describe(best[0].candidate)]

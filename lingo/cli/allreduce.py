@@ -13,6 +13,7 @@ from absl import flags
 
 from lingo.cli import command
 from lingo.cli.command import UsageError
+from lingo.config.count_text import count_text
 from lingo.inspection.plan.hardware import HARDWARE, Hardware, read
 from lingo.mesh.allreduce import picture
 from lingo.mesh.allreduce.cost import Cost, measure
@@ -26,7 +27,7 @@ ELEMENTS = 25_557_032  # weights of ResNet-50
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 MAX_ELEMENTS = 10**15
 _OWN = ("mesh", "holes", "links", "elements", "payload")
-_FLAGS = ("allreduce", *_OWN, "hardware", "format", "plot", "traceback", "flagfile")
+_FLAGS = ("allreduce", *_OWN, "hardware", "format", "plot")
 
 
 class _Result(NamedTuple):
@@ -53,13 +54,11 @@ def define(values: flags.FlagValues) -> None:
 
 def is_asked(values: flags.FlagValues) -> bool:
     """Returns whether there is --allreduce; raises UsageError for flags of other plans."""
-    present = sorted(name for name in values if values[name].present)
     if values.allreduce is None:
-        if own := [name for name in present if name in _OWN]:
+        if own := [name for name in sorted(_OWN) if values[name].present]:
             raise UsageError(f"--{own[0]} is of --allreduce, which is missing")
         return False
-    if others := [f"--{name}" for name in present if name not in _FLAGS]:
-        raise UsageError(f"--allreduce plans no experiment: leave out {', '.join(others)}")
+    command.refuse_other_flags(values, _FLAGS, "--allreduce plans no experiment")
     return True
 
 
@@ -90,7 +89,7 @@ def print_allreduce(values: flags.FlagValues) -> int:
         given = {"elements": num_elements, "payload": values.payload, "hardware": hardware.name}
         print(json.dumps(_as_json(grid, given, results, refusals)))
     else:
-        payload = f"{num_elements:,} elements of {values.payload}"
+        payload = f"{count_text(num_elements, 'element')} of {values.payload}"
         print(_text(grid, payload, results, refusals), end="")
     return 0 if results else 1
 
@@ -98,42 +97,47 @@ def print_allreduce(values: flags.FlagValues) -> int:
 def _grid(values: flags.FlagValues, hardware: Hardware) -> Grid:
     """Returns the grid of the flags, with the links of the hardware.
 
-    Hardware that --hardware names has a mesh of such a size, and closes those sides that it can.
+    With --hardware the mesh must be a slice of its torus, and closes those sides that it can.
     """
     if values.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", values.mesh):
         given = "is missing" if values.mesh is None else f"is {values.mesh!r}"
         raise UsageError(f"--mesh {given:.80}: --allreduce needs sizes, as --mesh=16x32")
     sizes = [int(size) for size in values.mesh.split("x")]
     if not hardware.torus:
+        if values["links"].present:
+            raise UsageError(
+                f"--links={values.links} is of a torus, and {hardware.name} has none: leave it out"
+            )
         axes = _dimension_axes(hardware, sizes)
     else:
-        axes = _torus_axes(hardware, sizes, values.links, is_held=values.hardware is not None)
+        axes = _torus_axes(hardware, sizes, values.links, is_slice=values.hardware is not None)
     return make_grid(axes, values.holes)
 
 
 def _torus_axes(
-    hardware: Hardware, sizes: Sequence[int], links: str, *, is_held: bool
+    hardware: Hardware, sizes: Sequence[int], links: str, *, is_slice: bool
 ) -> list[Axis]:
-    """Returns axes with the rates of a torus's sides.
+    """Returns axes with the rates of a torus's sides: the largest axis has those of the largest.
 
-    With `is_held` the mesh must be a slice of it: then only sides of a multiple of 4 are closed, as
-    `Hardware.arrange` has it. A TPU's cores in one chip sum before the chips do, so they are no
-    axis.
+    With `is_slice` the mesh must be inside it: then only sides of a multiple of 4 are closed, as
+    `Hardware.arrange` has it. Without, axes after the last side have that one's rates. A TPU's
+    cores in one chip sum before the chips do, so they are no axis.
     """
-    sides = hardware.dimensions[-hardware.torus :]
-    largest, asked = (sorted(n, reverse=True) for n in ([one.size for one in sides], sizes))
+    sides = sorted(hardware.dimensions[-hardware.torus :], key=lambda one: -one.size)
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    largest, asked = [one.size for one in sides], [sizes[i] for i in order]
     is_inside = len(asked) <= len(largest) and all(map(operator.le, asked, largest))
-    if is_held and not is_inside:
+    if is_slice and not is_inside:
         raise UsageError(
             f"--mesh={'x'.join(map(str, sizes)):.80} is not in the torus of {hardware.name},"
             f" {' x '.join(map(str, largest))} chips; without --hardware it may be any"
         )
-    axes: list[Axis] = []
-    for size in sizes:
-        side = sides[-1]
-        is_closed = links == "torus" and (not is_held or (side.wraps and size % 4 == 0))
-        axes.append(Axis(size, "ring" if is_closed else "line", side.latency, side.bandwidth))
-    return axes
+    axes: dict[int, Axis] = {}
+    for place, i in enumerate(order):
+        size, side = sizes[i], sides[min(place, len(sides) - 1)]
+        is_closed = links == "torus" and (not is_slice or (side.wraps and size % 4 == 0))
+        axes[i] = Axis(size, "ring" if is_closed else "line", side.latency, side.bandwidth)
+    return [axes[i] for i in range(len(sizes))]
 
 
 def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
@@ -159,7 +163,7 @@ def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
 def _text(grid: Grid, payload: str, results: Sequence[_Result], refusals: dict[str, str]) -> str:
     """Returns the table of plans, and why other planners refuse."""
     lines = [
-        f"all-reduce of {payload} on {grid.num_healthy:,} chips, {grid}",
+        f"all-reduce of {payload} on {count_text(grid.num_healthy, 'chip')}, {grid}",
         "Simulated: every chip ends with the sum of all; times are predictions of alpha-beta.",
         "",
         "planner     steps     MB sent by a chip   on a link   messages on a link   ms",

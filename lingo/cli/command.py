@@ -332,6 +332,13 @@ def find_roots(values: flags.FlagValues) -> Roots:
     return roots.find(values.params_dir)
 
 
+def refuse_other_flags(values: flags.FlagValues, names: Sequence[str], why: str) -> None:
+    """Raises UsageError, which says why, if flags are given beside some and those of all verbs."""
+    known = (*names, "traceback", "flagfile")
+    if others := sorted(name for name in values if values[name].present and name not in known):
+        raise UsageError(f"{why}: leave out {', '.join(f'--{name}' for name in others)}")
+
+
 # ---- help --------------------------------------------------------------------------------------
 
 

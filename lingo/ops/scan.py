@@ -167,7 +167,7 @@ def _scan_backward(
         with tf.GradientTape() as tape:
             tape.watch([of_carry, of_x, of_constants])
             results = _floats(body(i, *args))
-        dcarry, dx, more = tf.nest.map_structure(
+        dcarry, dx, of_iteration = tf.nest.map_structure(
             tf.convert_to_tensor,  # that of a gather is not dense
             tape.gradient(
                 results,
@@ -176,7 +176,7 @@ def _scan_backward(
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             ),
         )
-        return (dcarry, tf.nest.map_structure(tf.add, dconstants, more)), dx
+        return (dcarry, tf.nest.map_structure(tf.add, dconstants, of_iteration)), dx
 
     zeros = [tf.zeros_like(v) for v in _floats(constants)]
     start, dys = (gradients[:num_carry], zeros), gradients[num_carry:]

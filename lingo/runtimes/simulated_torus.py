@@ -32,12 +32,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from lingo.config.count_text import count_text
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.padding import row_multiple
-from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays
+from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays, num_bytes
 from lingo.learner.step import batch_sums, loss_denominators, step_graph, update
 from lingo.mesh.allreduce.execution import execute
 from lingo.mesh.allreduce.grid import Grid, grid
@@ -103,11 +104,10 @@ class SimulatedTorus(Runtime):
                 )
         for text in sorted(self.p.failures, key=int):
             hole = self.p.failures[text]
-            lost = grid(self.p.shape, holes=[hole]).holes
-            if not lost - one.holes:
-                raise ParamError(f"failures: {hole!r} at step {text} has failed already")
             every = (*self.p.holes, *(failure.hole for failure in found), hole)
-            one = grid(self.p.shape, kind=one.axes[0].kind, holes=every)
+            before, one = one, grid(self.p.shape, kind=one.axes[0].kind, holes=every)
+            if one.holes == before.holes:
+                raise ParamError(f"failures: {hole!r} at step {text} has failed already")
             found.append(Failure(int(text), hole, one))
         return found
 
@@ -134,7 +134,7 @@ class SimulatedTorus(Runtime):
         return False
 
     def num_replicas(self, *, devices_ready: bool) -> int | None:
-        return self.first_grid().num_healthy
+        return self.num_host_devices()
 
     def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         multiple = row_multiple(learner)
@@ -143,10 +143,19 @@ class SimulatedTorus(Runtime):
     def num_host_devices(self) -> int:
         return self.first_grid().num_healthy
 
+    def host_bytes(self, learner: Learner) -> int:
+        sizes = num_bytes(learner)
+        copies = dict.fromkeys(sizes, self.num_host_devices())
+        if self.p.shard_update:
+            copies["slots"] = 1  # each chip has a piece
+        return sum(size * copies[kind] for kind, size in sizes.items())
+
     def advice(self, dtype: str) -> list[str]:
         one = self.first_grid()
+        chips = count_text(one.num_healthy, "chip")
+        verb = "computes" if one.num_healthy == 1 else "compute"
         return [
-            f"simulation: {one.num_healthy} chips of a {one} compute one after the other; their"
+            f"simulation: {chips} of a {one} {verb} one after the other; their"
             " gradients are summed on the host, as a plan of all-reduce says"
         ]
 
@@ -165,7 +174,9 @@ class SimulatedTorusProgram:
         self._failures, self._holes = runtime.list_failures(), [*runtime.p.holes]
         self._plan = self._make_plan(runtime.first_grid())
         while self._failures and self._failures[0].step < int(np.asarray(state.step)):
-            self._plan = self._make_plan(self._next_failure().grid)
+            what, plans = self._plan_without_next()
+            chips = count_text(len(self._chips), "chip")
+            _log.warning(f"{what}; {plans}; this run starts on {chips}")
         self._memory: dict[int, TrainState] = {}  # of each healthy chip
         self._pieces: dict[int, np.ndarray] = {}  # of slots, with `shard_update`
         self._lost = ""  # why the state is not whole
@@ -188,7 +199,7 @@ class SimulatedTorusProgram:
         self._sums.get_concrete_function(state, batch, denominators)
 
     def graph(self, specs: Specs) -> tf.Graph:
-        """Returns the graph of one step on a single chip, without sums over chips."""
+        """Returns the graph of one step of the whole batch on one device: no chips, no sums."""
         return step_graph(self._learner, specs)
 
     def train(self, batches: Arrays) -> dict[str, Any]:
@@ -229,8 +240,10 @@ class SimulatedTorusProgram:
     def _store(self, states: Mapping[int, TrainState]) -> None:
         """Puts a state on each chip: of slots only a piece, with `shard_update`."""
         self._memory = dict(states)
-        if self._runtime.p.shard_update:
-            slots = _to_vector(self._memory[self._chips[0]].slots)
+        if not self._runtime.p.shard_update:
+            return
+        slots = _to_vector(self._memory[self._chips[0]].slots)
+        if slots.size:  # of an optimizer without slots every chip has the whole state
             pieces = np.array_split(slots, len(states))
             self._pieces = dict(zip(self._chips, pieces, strict=True))
             self._memory = {chip: state._replace(slots={}) for chip, state in states.items()}
@@ -275,7 +288,7 @@ class SimulatedTorusProgram:
         denominators = self._all_reduce([self._denominators(part) for part in parts])
         states = [self._memory[chip] for chip in chips]
         sums = self._all_reduce([*map(self._sums, states, parts, denominators)])
-        if self._runtime.p.shard_update:
+        if self._pieces:
             state, report = self._update(self._whole_state(), sums[0])
             self._store({chip: state for chip in chips})
             return report
@@ -289,31 +302,37 @@ class SimulatedTorusProgram:
         It logs what happens. Raises ProgramError if the others do not have the whole state.
         """
         while self._failures and self._failures[0].step <= int(self._memory[self._chips[0]].step):
-            failure, old = self._next_failure(), self._plan
-            self._plan = new = self._make_plan(failure.grid)
-            lost = sorted(self._memory.keys() - set(self._chips))
+            what, plans = self._plan_without_next()
             self._memory = {chip: self._memory[chip] for chip in self._chips}
-            what = (
-                f"simulation: {'chips' if len(lost) > 1 else 'chip'} {', '.join(map(str, lost))}"
-                f" ({failure.hole}) lost after step {failure.step}"
-            )
             if self._pieces:
                 self._lost = f"{what}, with their pieces of the optimizer's slots"
                 holes = json.dumps(self._holes)
+                failures = json.dumps({str(one.step): one.hole for one in self._failures})
                 raise ProgramError(
                     f"{self._lost}: resume from the last checkpoint with"
-                    f" --set='runtime.holes={holes}' --set='runtime.failures={{}}'"
+                    f" --set='runtime.holes={holes}' --set='runtime.failures={failures}'"
                 )
+            go_on = "go on from their" if len(self._chips) > 1 else "goes on from its"
             _log.warning(
-                f"{what}; all-reduce planned again around them: {new.name}, {new.num_steps} steps"
-                f" in place of {old.num_steps} of {old.name}; {len(self._chips)} chips go on from"
-                f" their own memory, and chip {self._chips[0]} is saved and evaluated"
+                f"{what}; {plans}; {count_text(len(self._chips), 'chip')} {go_on} own memory, and"
+                f" chip {self._chips[0]} is saved and evaluated"
             )
 
-    def _next_failure(self) -> Failure:
-        failure = self._failures.pop(0)
+    def _plan_without_next(self) -> tuple[str, str]:
+        """Plans without the chips that fail next; returns which these are, and how plans differ."""
+        failure, old = self._failures.pop(0), self._plan
         self._holes.append(failure.hole)
-        return failure
+        self._plan = new = self._make_plan(failure.grid)
+        lost = sorted(new.grid.holes - old.grid.holes)
+        what = (
+            f"simulation: {'chips' if len(lost) > 1 else 'chip'} {', '.join(map(str, lost))}"
+            f" ({failure.hole}) lost after step {failure.step}"
+        )
+        plans = (
+            f"all-reduce planned again around them: {new.name}, {count_text(new.num_steps, 'step')}"
+            f" in place of {old.num_steps:,} of {old.name}"
+        )
+        return what, plans
 
     def _all_reduce(self, values: Sequence[Any]) -> list[Any]:
         """Returns the sums that each healthy chip ends with, from structures of tensors of each.

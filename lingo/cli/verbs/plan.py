@@ -63,8 +63,6 @@ MAX_VERIFIED = 2
 MAX_VARIATION = 10.0
 MIN_RATE = 1e-6  # examples a second: one in eleven days
 
-_FLAGS_OF_CALIBRATE = ("calibrate", "devices", "traceback", "flagfile")
-
 
 class _Request:
     """An experiment as the flags have it, and how it is built with further overrides."""
@@ -214,12 +212,11 @@ def _print(found: Report, comparisons: dict[str, list[Comparison]], how: str) ->
 def _calibrate(values: flags.FlagValues) -> int:
     """Measures the devices of this machine, and writes a file for --hardware."""
     _check_file("calibrate", values.calibrate, (".json",))
-    others = [name for name in values if values[name].present and name not in _FLAGS_OF_CALIBRATE]
-    if others:
-        raise UsageError(
-            f"--calibrate measures this machine, and takes --devices=N alone: leave out"
-            f" {', '.join(f'--{name}' for name in sorted(others))}"
-        )
+    command.refuse_other_flags(
+        values,
+        ("calibrate", "devices"),
+        "--calibrate measures this machine, and takes --devices=N alone",
+    )
     path, num_devices = Path(values.calibrate), values.devices or 1
     if num_devices > MAX_VIRTUAL_DEVICES:
         raise UsageError(

@@ -180,10 +180,10 @@ class Estimator:
         sums, turns = Exchanges(candidate.mesh), 1 / (1 - _bubble(candidate))
         calls = candidate.accumulation_steps * candidate.micro_batches * turns
         _exchange_weights(candidate, state, sums, self._steps_per_turn(candidate))
-        for some in layers:
-            number = some.number * some.idle_factor
-            for one in (*some.part.forward * (1 + some.num_recomputed), *some.part.backward):
-                sums.add_exchange(one, calls=some.calls * some.number, number=number)
+        for layer in layers:
+            number = layer.number * layer.idle_factor
+            for one in (*layer.part.forward * (1 + layer.num_recomputed), *layer.part.backward):
+                sums.add_exchange(one, calls=layer.calls * layer.number, number=number)
         if candidate.num_stages > 1:
             passed = self._boundary_bytes(candidate) * candidate.repeats * turns
             sums.add("permute", ["stage"], "stages", 3 * passed, 3 * candidate.repeats * calls)

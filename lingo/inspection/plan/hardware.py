@@ -50,9 +50,9 @@ class Hardware(NamedTuple):
         """Returns the dimensions of a network of so many devices.
 
         Devices fill inner switches first, as far as each has as many: 6 GPUs are in one machine of
-        8, 12 in two. A torus is the one whose sides are most alike, the
-        longest first, and wraps along sides that are multiples of 4, as slices of TPUs do. Raises
-        ParamError if no network has so many.
+        8, 12 in two. A torus is the one whose sides are most alike, the longest first, and wraps
+        along sides that are multiples of 4, as slices of TPUs do. Raises ParamError if no network
+        has so many.
         """
         if num_devices > self.max_devices:
             raise ParamError(self._limit_message(num_devices))
@@ -290,8 +290,8 @@ def _check(hardware: Hardware) -> None:
             raise ValueError(f"{name}={value!r} is not a whole number")
     if not (hardware.dimensions and hardware.flops_per_second):
         raise ValueError("dimensions and flops_per_second need an entry each")
-    if not (_is_number(hardware.combined_bytes) and hardware.combined_bytes >= 0):
-        raise ValueError(f"combined_bytes={hardware.combined_bytes!r} is not 0 or above")
+    if not (_is_number(hardware.combined_bytes) and 0 <= hardware.combined_bytes < math.inf):
+        raise ValueError(f"combined_bytes={hardware.combined_bytes!r} is not 0 or above and finite")
     is_count = isinstance(hardware.torus, int) and _is_number(hardware.torus)
     if not is_count or hardware.torus not in range(len(hardware.dimensions) + 1):
         raise ValueError(f"torus={hardware.torus!r} is not a number of its dimensions")

@@ -16,6 +16,7 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.mesh.topology import MAX_MESH_DEVICES, Topology, topology
 from lingo.runtimes.local import Local
 from lingo.runtimes.sharded import Sharded
+from lingo.runtimes.simulated_torus import SimulatedTorus
 
 EQUAL_DIGITS = 9
 """Steps are equally long if so many digits of their seconds are."""
@@ -87,9 +88,10 @@ def _own(experiment: Experiment) -> Candidate:
     elif isinstance(runtime, Local):
         own = Candidate(topology({}))
     else:
-        raise ParamError(
-            f"--devices=N is missing: runtime={type(runtime).__name__} has as many as there are"
+        why = (
+            "is a simulation" if isinstance(runtime, SimulatedTorus) else "has as many as there are"
         )
+        raise ParamError(f"--devices=N is missing: runtime={type(runtime).__name__} {why}")
     own = own._replace(accumulation_steps=experiment.p.accumulation_steps)
     for layer in (one for one in experiment.task.tree() if isinstance(one, Pipeline)):
         p = layer.p

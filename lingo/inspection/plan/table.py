@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from lingo.config.count_text import count_text
 from lingo.inspection.memory import size
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate
@@ -53,8 +54,9 @@ def _num_ways(plan: Plan) -> int:
 def _header(plan: Plan, first: Way) -> str:
     load, hardware = plan.workload, plan.hardware
     lines = [
-        f"{plan.name}: {_number(load.batch_size, 'example')} a step, {3 * load.flops:.4g} FLOPs, on"
-        f" {first.candidate.mesh.num_devices:,} x {hardware.name} of {size(hardware.memory_bytes)}",
+        f"{plan.name}: {count_text(load.batch_size, 'example')} a step, {3 * load.flops:.4g} FLOPs,"
+        f" on {first.candidate.mesh.num_devices:,} x {hardware.name} of "
+        f"{size(hardware.memory_bytes)}",
         *textwrap.wrap(IS_PREDICTION, 100),
     ]
     if plan.missing_flops:
@@ -65,7 +67,7 @@ def _header(plan: Plan, first: Way) -> str:
         )
     if load.partial_remats:
         lines += textwrap.wrap(
-            f"Remat of {', '.join(load.partial_remats[:SHOWN])} alone: its time is in the"
+            f"Remat of {_some(load.partial_remats)} alone: its time is in the"
             " prediction, the bytes that it saves are not.",
             100,
         )
@@ -76,6 +78,12 @@ def _header(plan: Plan, first: Way) -> str:
             100,
         )
     return "".join(f"{line}\n" for line in lines)
+
+
+def _some(names: Sequence[str]) -> str:
+    """Returns the first of some names, and how many more there are."""
+    more = [f"{len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+    return " and ".join([", ".join(names[:SHOWN]), *more])
 
 
 def _counts(plan: Plan) -> str:
@@ -127,13 +135,13 @@ def _advice(hardware: Hardware, advice: Advice) -> str:
     needs = (
         "nothing fits: the smallest way needs"
         f" {size(advice.smallest.estimate.total_bytes)} on each of"
-        f" {_number(candidate.mesh.num_devices, 'device')} ({describe(candidate)}), and"
+        f" {count_text(candidate.mesh.num_devices, 'device')} ({describe(candidate)}), and"
         f" {hardware.name} has {size(hardware.memory_bytes)}"
     )
     if advice.enough is None:
         return f"{needs}; no power of two times as many is enough with this batch"
     verb = "is" if advice.enough == 1 else "are"
-    enough = f"{needs}; {_number(advice.enough, 'device')} {verb} enough"
+    enough = f"{needs}; {count_text(advice.enough, 'device')} {verb} enough"
     if advice.enough == candidate.mesh.num_devices:
         return f"{enough} in another way: see --devices={advice.enough}"
     return enough
@@ -199,8 +207,8 @@ def _input(part: InputPart, rate: InputRate | None) -> list[str]:
     """Returns lines on the hosts of a step, their cores, and how uneven they are."""
     lines = [
         f"input {_amount(part.examples_per_second)} examples/s, {size(part.bytes_per_second)}/s,"
-        f" from {_number(part.hosts, 'host')}: {_number(part.host_examples, 'example')} a step of"
-        " each"
+        f" from {count_text(part.hosts, 'host')}: {count_text(part.host_examples, 'example')} a"
+        " step of each"
     ]
     if rate is not None and part.need is not None:
         lines += _need(part, rate, part.need)
@@ -216,7 +224,7 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
     lines = [
         f"  a core makes {_amount(rate.examples_per_second)} examples/s, {rate.source}",
         f"  to keep up, each host needs {_amount(need.cores)} cores and has"
-        f" {part.cores_per_host:,}; {_number(need.hosts, 'such host')} would do; {limit}",
+        f" {part.cores_per_host:,}; {count_text(need.hosts, 'such host')} would do; {limit}",
         "  in one thread of each host, as lingo makes batches:"
         f" {duration(need.one_thread_seconds)} a step",
     ]
@@ -233,8 +241,8 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
 def _cost(plan: Plan, way: Way) -> list[str]:
     """Returns lines on the whole training and on prices."""
     steps, tokens = plan.training
-    length = [_number(steps, "step"), _number(steps * plan.workload.batch_size, "example")]
-    length += [f"{_number(steps * tokens, 'token')} with padding"] if tokens else []
+    length = [count_text(steps, "step"), count_text(steps * plan.workload.batch_size, "example")]
+    length += [f"{count_text(steps * tokens, 'token')} with padding"] if tokens else []
     hours = f"{duration(way.training_seconds)}, {_amount(way.device_hours)} device-hours"
     lines = [f"training of {', '.join(length)}: {hours}"]
     if (price := way.price) is not None:
@@ -250,16 +258,12 @@ def _amount(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _number(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def describe_hardware(hardware: Hardware) -> str:
     """Returns rates and sizes of hardware as text."""
     rates = hardware.flops_per_second.items()
     lines = {f"products of {dtype}": f"{rate:.3g} FLOPs/s" for dtype, rate in rates}
     lines["memory"] = f"{size(hardware.memory_bytes)}, {size(hardware.memory_bandwidth)}/s"
-    lines["host"] = f"{_number(hardware.cores_per_host, 'core')}"
+    lines["host"] = f"{count_text(hardware.cores_per_host, 'core')}"
     for dimension in hardware.dimensions:
         lines[f"{dimension.kind} of {dimension.size}"] = (
             f"{size(dimension.bandwidth)}/s, {duration(dimension.latency)}"

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lingo.config.count_text import count_text
 from lingo.config.params import ParamError
 
 Kind = Literal["ring", "line", "switch"]
@@ -182,7 +183,8 @@ class Grid(NamedTuple):
         kinds = {axis.kind for axis in self.axes}
         name = "torus" if kinds == {"ring"} else "mesh" if kinds == {"line"} else "network"
         shape = " x ".join(map(str, self.shape))
-        return f"{shape} {name}" + (f" without {len(self.holes)} chips" if self.holes else "")
+        lost = f" without {count_text(len(self.holes), 'chip')}" if self.holes else ""
+        return f"{shape} {name}{lost}"
 
 
 def grid(
@@ -239,10 +241,12 @@ def _chips(whole: Grid, hole: str) -> list[int]:
         )
     sizes, start = [int(n) for n in sizes.split("x")], [int(n) for n in first.split(",")]
     ends = [a + n for a, n in zip(start, sizes, strict=False)]
-    if not len(sizes) == len(start) == len(whole.shape) or 0 in sizes:
+    if not len(sizes) == len(start) == len(whole.shape):
         raise ParamError(
             f"the hole {hole!r:.80} has not one size and position for each axis: {whole}"
         )
+    if 0 in sizes:
+        raise ParamError(f"the hole {hole!r} has a size of 0: leave it out, or give 1 or more")
     if any(end > size for end, size in zip(ends, whole.shape, strict=True)):
         raise ParamError(f"the hole {hole!r} is not inside a {whole}")
     inside = tuple(slice(a, b) for a, b in zip(start, ends, strict=True))

@@ -19,6 +19,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from lingo.config.count_text import count_text
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.grid import Grid
 
@@ -88,7 +89,7 @@ def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
     if ends:
         raise ParamError(
             f"no ring of single hops leads through {grid}: the chip {grid.position(ends[0])} has"
-            f" {len(near[ends[0]])} healthy neighbours, and needs two"
+            f" {count_text(len(near[ends[0]]), 'healthy neighbour')}, and needs two"
         )
     even = [chip for chip in chips if sum(grid.position(chip)) % 2 == 0]
     is_bipartite = not any(axis.is_closed and axis.size % 2 for axis in grid.axes)

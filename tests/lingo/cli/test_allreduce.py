@@ -79,6 +79,10 @@ def test_machines_of_gpus_are_switches(capsys) -> None:
             ["--allreduce=ring", "--mesh=4x4", "--price=0", "--input_rate=1", "--measure_input"],
             "leave out --input_rate, --measure_input, --price",
         ),
+        (
+            ["--allreduce=ring", "--mesh=2x8", "--hardware=h100", "--links=mesh"],
+            "--links=mesh is of a torus, and h100 has none: leave it out",
+        ),
         (["--allreduce=ring", "--mesh=4x4", "--noverify"], "leave out --verify"),
         (["--allreduce=ring", "--mesh=4x4", f"--elements={'9' * 5000}"], "has too many digits"),
         (["--allreduce=ring", "--mesh=4x4", f"--elements={'9' * 400}"], "is not an integer in"),

@@ -14,7 +14,7 @@ from lingo.data.array_spec import Specs
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.state import Learner, initial_state
+from lingo.learner.state import Learner, initial_state, num_bytes
 from lingo.mesh.allreduce.planner import PLANNERS
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
@@ -24,9 +24,10 @@ from lingo.runtimes.simulated_torus import Planner, SimulatedTorus
 from tasks.image.task import ImageClassification
 from tests.lingo.runtimes.replicated.on_replicas import TwoTerms, two_terms
 
+ADAM = AdamW.params(learning_rate=0.01, max_grad_norm=1.0, ema_decay=0.9)
 
-def start(runtime: Params) -> Any:
-    optimizer = AdamW.params(learning_rate=0.01, max_grad_norm=1.0, ema_decay=0.9)
+
+def start(runtime: Params, optimizer: Params = ADAM) -> Any:
     learner = Learner(TwoTerms.params().build(), optimizer.build())
     return runtime.build().start(learner, initial_state(learner))
 
@@ -115,6 +116,37 @@ def test_an_error_undoes_all_steps_of_a_call_but_chips_stay_lost(monkeypatch) ->
     assert [*program._memory] == [0, 3, 4, 7]
 
 
+def test_a_run_that_starts_after_failures_names_the_chips_that_it_lacks(caplog) -> None:
+    runtime = torus(failures={"1": "1x1@0,0", "2": "1x1@1,0"})
+    learner = Learner(TwoTerms.params().build(), ADAM.build())
+    runtime.build().start(learner, initial_state(learner)._replace(step=np.int32(3)))
+    assert [one.split(";")[::2] for one in caplog.messages] == [
+        ["simulation: chip 0 (1x1@0,0) lost after step 1", " this run starts on 7 chips"],
+        ["simulation: chip 4 (1x1@1,0) lost after step 2", " this run starts on 6 chips"],
+    ]
+
+
+def test_the_advice_after_a_loss_keeps_the_later_failures() -> None:
+    failures = {"1": "1x1@0,0", "5": "1x1@0,1"}
+    program = start(torus(shard_update=True, failures=failures))
+    advice = r"'runtime.holes=\[\"1x1@0,0\"\]' --set='runtime.failures=\{\"5\": \"1x1@0,1\"\}'"
+    with pytest.raises(ProgramError, match=advice):
+        train(program, 2)
+
+
+def test_no_piece_is_lost_of_an_optimizer_without_slots() -> None:
+    optimizer = Sgd.params(learning_rate=0.1, momentum=0.0)
+    failing = start(torus(shard_update=True, failures={"1": "1x1@0,0"}), optimizer)
+    expected = train(start(Local.params(), optimizer), 2)
+    np.testing.assert_allclose(train(failing, 2), expected, rtol=1e-5)
+
+
+def test_chips_that_share_an_update_hold_the_slots_once() -> None:
+    learner = Learner(TwoTerms.params().build(), ADAM.build())
+    whole, cut = (torus(shard_update=cut).build().host_bytes(learner) for cut in (False, True))
+    assert whole - cut == 7 * num_bytes(learner)["slots"] > 0
+
+
 # ---- runs --------------------------------------------------------------------------------------
 
 
@@ -164,6 +196,7 @@ def test_pieces_of_slots_are_lost_with_their_chips_and_the_run_resumes_from_a_ch
         ({"failures": {"x": "2x2@1,1"}}, "failures has 'x' in place of the steps done before"),
         ({"failures": {"0": "2x2@1,1"}}, "failures has '0' in place of the steps done before"),
         ({"failures": {"5": "2x2@3,3"}}, "'2x2@3,3' is not inside a 4 x 4 torus"),
+        ({"links": "mesh", "failures": {"5": "2x2@3,3"}}, "'2x2@3,3' is not inside a 4 x 4 mesh"),
         ({"failures": {"5": "4x4@0,0"}}, "leave no chip"),
         (
             {"failures": {"5": "2x2@1,1", "7": "1x1@1,1"}},

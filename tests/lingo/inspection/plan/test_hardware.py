@@ -75,6 +75,7 @@ def test_a_file_that_is_not_of_hardware_is_refused(text: str, message: str, tmp_
         ("memory_bytes", "80GB", "memory_bytes='80GB' is not a number above 0"),
         ("memory_bandwidth", 0, "memory_bandwidth=0 is not a number above 0"),
         ("flops_per_second", {}, "need an entry each"),
+        ("combined_bytes", math.inf, "combined_bytes=inf is not 0 or above and finite"),
         ("dimensions", [], "need an entry each"),
         ("torus", 1.0, "torus=1.0 is not a number of its dimensions"),
         ("torus", True, "torus=True is not a number of its dimensions"),

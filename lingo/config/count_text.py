@@ -1,0 +1,12 @@
+"""Numbers of things in messages."""
+
+from __future__ import annotations
+
+
+def count_text(number: int, noun: str) -> str:
+    """Returns a number and its noun, whose plural ends in s.
+
+    >>> count_text(1, "chip"), count_text(1024, "chip")
+    ('1 chip', '1,024 chips')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
