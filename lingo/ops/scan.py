@@ -65,7 +65,12 @@ def scan(
 
 
 def unstack(xs: Any, num: Any) -> Any:
-    """Returns a structure of [num, ...] tensors as arrays, which `scan` reads slices from."""
+    """Returns a structure of [num, ...] tensors as arrays, which `scan` reads slices from.
+
+    >>> arrays = unstack(tf.constant([1, 2, 3]), 3)
+    >>> int(arrays.read(1))
+    2
+    """
 
     def array(value: tf.Tensor | tf.TensorArray) -> tf.TensorArray:
         if isinstance(value, tf.TensorArray):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lingo.layers.embedding import Embedding
+from lingo.layers.embedding_tables import EmbeddingTables
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
@@ -127,6 +128,9 @@ def residuals(
             return list(_of_attention(layer, shape, memory_length or shape[1]))
         case MoE():
             return list(_of_experts(layer, shape))
+        case EmbeddingTables():
+            shape = shape[0], len(layer.p.vocab_sizes), layer.p.dim
+            return [Residual(1, shape, ("batch", None, "embed"))]
         case Embedding() if len(shape) in (2, 3):
             return [Residual(2, (*shape[:2], layer.p.dim), (*_SEQUENCE, "embed"))]
         case Linear():
