@@ -101,8 +101,8 @@ SSD = Run("SSD, ResNet-34", "image.ssd.r34", 2048, _sharded(data=512, height=4))
 SWITCH_XXL = Run("Switch-XXL", "lm.switch.switch_xxl", 2048, _mesh(expert=128, model=4))
 SWITCH_C = Run("Switch-C", "lm.switch.switch_c", 2048, _mesh(expert=2048))
 TRANSFORMER_L = Run(
-    "GPipe's Transformer-L, 103 layers",
-    "lm.gpipe.transformer_l(num_layers=103)",
+    "GPipe's Transformer-L, 104 layers",
+    "lm.gpipe.transformer_l(num_layers=104)",
     32,
     _mesh(stage=8)._replace(micro_batches=32),
 )

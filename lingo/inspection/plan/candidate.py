@@ -81,8 +81,8 @@ def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
     """Yields the ways to run a workload on a number of devices.
 
     Mesh axes are those that the model has: `expert` with experts, `stage` with one stack of layers,
-    `sequence` with attention, `height` with images and volumes. Each
-    is tried in all sizes that divide the number of devices, and what it splits.
+    `sequence` with long examples or few, `height` with images and volumes. Each is tried in all
+    sizes that divide the number of devices, and what it splits.
     """
     remats = (False, True) if workload.stack and not workload.is_recomputed else (False,)
     for sizes in meshes(workload, num_devices):
