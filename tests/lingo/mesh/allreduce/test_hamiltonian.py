@@ -67,7 +67,7 @@ def test_boards_that_are_whole_are_always_one_ring() -> None:
     ("shape", "holes", "message"),
     [
         ((3, 3), [], "alternate between even and odd positions, and 5 chips are even, 4 odd"),
-        ((3, 4), ["1x1@0,1", "1x1@1,1"], r"the chip \(0, 0\) has 1 healthy neighbours"),
+        ((3, 4), ["1x1@0,1", "1x1@1,1"], r"the chip \(0, 0\) has 1 healthy neighbour"),
         ((1, 8), [], "needs two"),
         ((4, 6), ["2x1@0,0", "1x2@3,2"], "no ring of single hops"),
     ],
