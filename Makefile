@@ -46,7 +46,7 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
 	$(PYTEST) -n 3 --dist=worksteal -m faults --durations=30 tests/faults
 
-grid: .venv/installed  ## a pipeline of every number of stages and micro-batches
+grid: .venv/installed  ## more forms of pipelines, of plans and of images over devices
 	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
 
 lint: .venv/installed

@@ -33,6 +33,7 @@ GROUPS = {
         "tests/lingo/runtimes/mesh/test_split_images.py",
         "tests/lingo/runtimes/mesh/test_split_networks.py",
     ),
+    "plans": ("tests/lingo/runtimes/mesh/test_plan.py",),
     "meshes": ("tests/lingo/runtimes/mesh",),
     "runtimes": ("tests/lingo/runtimes",),
     "exports": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -31,9 +32,20 @@ def way(axes: str, rules: str = "1d", **fields: object) -> Candidate:
     return Candidate(topology(sizes), rules, **fields)  # pyright: ignore[reportArgumentType]
 
 
-def case(name: str, experiment: str, candidate: Candidate, total: float, exchanged: float):
+def case(
+    name: str,
+    experiment: str,
+    candidate: Candidate,
+    total: float,
+    exchanged: float,
+    *,
+    marks: Sequence[pytest.MarkDecorator] = (),
+):
     """Returns a form, with bounds of the relative differences of bytes in all, and exchanged."""
-    return pytest.param(experiment, candidate, total, exchanged, id=name)
+    return pytest.param(experiment, candidate, total, exchanged, id=name, marks=marks)
+
+
+grid_case = functools.partial(case, marks=[pytest.mark.grid])
 
 
 TEN = [
@@ -61,28 +73,28 @@ TEN = [
     case("rows-of-images", RESNET, way("data=2 height=4"), 0.1, 0.05),
 ]
 OTHERS = [
-    case(
+    grid_case(
         "stages-and-accumulation",
         LANGUAGE,
         way("stage=4 data=2", micro_batches=4, accumulation_steps=2),
         0.1,
         0.05,
     ),
-    case("weights-2d", LANGUAGE, way("data=2 model=4", "2d_attempt_2"), 0.1, 0.05),
-    case("activations-2d", LANGUAGE, way("data=2 model=4", "2d_finalized"), 0.1, 0.05),
-    case("sequence", LANGUAGE, way("data=2 sequence=4"), 0.1, 0.01),
+    grid_case("weights-2d", LANGUAGE, way("data=2 model=4", "2d_attempt_2"), 0.1, 0.05),
+    grid_case("activations-2d", LANGUAGE, way("data=2 model=4", "2d_finalized"), 0.1, 0.05),
+    grid_case("sequence", LANGUAGE, way("data=2 sequence=4"), 0.1, 0.01),
     case("sequence-and-model", LANGUAGE, way("data=2 sequence=2 model=2"), 0.1, 0.1),
-    case("experts-and-model", EXPERTS, way("expert=4 model=2"), 0.1, 0.01),
-    case("rows-of-volumes", UNET, way("data=2 height=4"), 0.1, 0.05),
-    case("stages-of-two-layers", DEEP, way("stage=4 data=2", micro_batches=8), 0.1, 0.05),
-    case(
+    grid_case("experts-and-model", EXPERTS, way("expert=4 model=2"), 0.1, 0.01),
+    grid_case("rows-of-volumes", UNET, way("data=2 height=4"), 0.1, 0.05),
+    grid_case("stages-of-two-layers", DEEP, way("stage=4 data=2", micro_batches=8), 0.1, 0.05),
+    grid_case(
         "circular-stages",
         DEEP,
         way("stage=4 data=2", micro_batches=8, repeats=2),
         0.1,
         0.05,
     ),
-    case(
+    grid_case(
         "stages-and-sharded-weights",
         DEEP,
         way("stage=4 data=2", shard_update=True, shard_weights=True, micro_batches=8),
@@ -96,7 +108,7 @@ OTHERS = [
         0.1,
         0.1,
     ),
-    case("remat-2d", LANGUAGE, way("data=2 model=4", "2d_finalized", remat=True), 0.15, 0.1),
+    grid_case("remat-2d", LANGUAGE, way("data=2 model=4", "2d_finalized", remat=True), 0.15, 0.1),
 ]
 
 
