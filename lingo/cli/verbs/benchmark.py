@@ -43,10 +43,6 @@ FAILED = 1
 
 _EXPERIMENT = re.compile(r"mlperf\.(?P<benchmark>\w+)\.(?:v0(?P<round>\d)_)?")  # in params/mlperf
 _ROUND = "7"  # 0.7, of those that name none
-_FLAGS_OF_RUNS = (
-    *("exp", "run", "set", "trust", "params_dir"),
-    *("logdir", "runs", "parallel", "mlperf"),
-)
 _MESSAGE_CHARACTERS = 200
 
 
@@ -67,8 +63,8 @@ def run(values: flags.FlagValues, word: str) -> int:
     """Prints the result; returns 0, 1 if it is not valid, or 128 + the signal that ended it."""
     del word
     if values.from_logs:
-        if others := [f"--{name}" for name in _FLAGS_OF_RUNS if values[name].present]:
-            raise UsageError(f"--from-logs reads logs and runs nothing: leave out {others[0]}")
+        why = "--from-logs reads logs and runs nothing"
+        command.refuse_other_flags(values, ("from_logs", "format"), why)
         return _show(_read(values.from_logs), as_json=values.format == "json")
     if not values.logdir:
         raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")

@@ -220,10 +220,10 @@ class Pipeline(Stack):
         """Computes one tick of all stages.
 
         Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes. The
-        values of each repeat are [J, K, ...] each, also as `arrays` of their slices in a compiled
-        program; `repeats`, int32 [K], is the one that a stage is
-        in, and `counts`, bool [K], whether it has a micro-batch. Side outputs are the summed ones,
-        and the others of each layer, [J, K, ...].
+        values of each repeat are [J, K, ...] each, and `arrays` what `unstack` makes of them if the
+        program is compiled; `repeats`, int32 [K], is the one that a stage is in, and `counts`, bool
+        [K], whether it has a micro-batch. Side outputs are the summed ones, and the others of each
+        layer, [J, K, ...].
         """
         constants = (per_example, shared, repeats, counts)
         compute, num = partial(self._compute_pattern_step, call), self._steps_per_stage
