@@ -44,10 +44,10 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 
 # worksteal, and three on two cores: these tests wait for processes, some of which sleep.
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
-	$(PYTEST) -n 3 --dist=worksteal -m faults --durations=30 tests/faults
+	$(PYTEST) -n 3 --dist=worksteal -m 'faults and not grid' --durations=30 tests/faults
 
-grid: .venv/installed  ## more forms of pipelines, of plans and of images over devices
-	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
+grid: .venv/installed  ## more forms of pipelines, plans, images over devices and faults
+	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh tests/faults
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
@@ -57,7 +57,7 @@ types: .venv/installed
 	$(BIN)/pyright
 
 docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/, builds the site
-	$(PYTEST) --dist=worksteal -m docs tests/test_docs.py tests/test_notebooks.py tests/test_site.py
+	$(PYTEST) -m docs --durations=30 tests/test_docs.py tests/test_notebooks.py tests/test_site.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write

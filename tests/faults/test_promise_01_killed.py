@@ -12,7 +12,9 @@ LONG = ("--set=max_steps=200", "--set=checkpoint.every_steps=10", "--set=evaluat
 KILLS = 4
 
 
-@pytest.mark.parametrize("instant", ["save:kill@6", "commit:kill@6", "step:kill@7"])
+@pytest.mark.parametrize(
+    "instant", [pytest.param("save:kill@6", marks=pytest.mark.grid), "commit:kill@6", "step:kill@7"]
+)
 def test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, instant):
     killed = runs.train("run", inject=instant)
     assert killed.returncode == -signal.SIGKILL
@@ -28,7 +30,9 @@ def test_so_does_one_that_is_killed_again_and_again(runs, reference):
 
 @pytest.mark.faults
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize("when", [2, 5, 8])
+@pytest.mark.parametrize(
+    "when", [pytest.param(2, marks=pytest.mark.grid), 5, pytest.param(8, marks=pytest.mark.grid)]
+)
 def test_a_kill_among_the_first_texts_of_a_run_leaves_no_trace(runs, reference, when):
     kill = ("-e", "trace=rename", "-e", f"inject=rename:signal=SIGKILL:when={when}")
     strace = ("strace", "-f", "-qq", "-o", "/dev/null", *kill)

@@ -33,7 +33,10 @@ def test_another_number_of_threads_is_a_warning(runs):
     "flags",
     [
         ("steps_per_loop=4",),
-        ("accumulation_steps=2", "Stack=Repeat(num_layers=2)", "runtime=Local(xla=True)"),
+        pytest.param(
+            ("accumulation_steps=2", "Stack=Repeat(num_layers=2)", "runtime=Local(xla=True)"),
+            marks=pytest.mark.grid,
+        ),
     ],
     ids=" ".join,
 )

@@ -8,10 +8,14 @@ import pytest
 from tools.bench.runtimes import ROWS, compare
 from tools.harness import Report
 
+SEVERAL = [row for row in ROWS if row.num_workers > 1]
+
 
 @pytest.mark.faults
-def test_several_processes_compute_the_same_and_read_what_others_wrote(tmp_path):
-    rows = (ROWS[0], *(row for row in ROWS if row.num_workers > 1))
+@pytest.mark.parametrize(
+    "row", [*(pytest.param(row, marks=pytest.mark.grid) for row in SEVERAL[:-1]), SEVERAL[-1]]
+)
+def test_several_processes_compute_the_same_and_read_what_one_wrote(tmp_path, row):
     report = Report()
-    compare(rows, tmp_path, report)
+    compare((ROWS[0], row), tmp_path, report)
     assert report.exit_code() == 0

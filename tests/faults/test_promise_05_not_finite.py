@@ -70,7 +70,12 @@ def test_for_ever_it_stops_and_says_where_to_look(runs):
             ("guard.on_non_finite=rewind", "guard.max_skipped_steps=2"),
             "report:kill@8",
         ),
-        ("batch:garble@8", ("guard.on_spike=rewind",), "commit:kill@9"),
+        pytest.param(
+            "batch:garble@8",
+            ("guard.on_spike=rewind",),
+            "commit:kill@9",
+            marks=pytest.mark.grid,
+        ),
     ],
     ids=["not finite", "spike"],
 )

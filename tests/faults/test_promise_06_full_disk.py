@@ -76,7 +76,7 @@ def test_a_disk_that_is_full_at_the_last_save(runs, reference, disk):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("part", [0.1, 0.8])
+@pytest.mark.parametrize("part", [0.1, pytest.param(0.8, marks=pytest.mark.grid)])
 def test_a_disk_that_is_full_at_any_time(runs, reference, disk, part):
     fill(disk, leave=int(part * size(reference.folder / "whole")))
     done = runs.train("run")
@@ -225,10 +225,10 @@ def test_too_many_open_files(runs, reference):
 @pytest.mark.parametrize(
     "fault",
     [
-        "write:error=EDQUOT:when=60+",
+        pytest.param("write:error=EDQUOT:when=60+", marks=pytest.mark.grid),
         "fsync:error=EIO:when=20",
         "rename:error=EIO:when=5+",
-        "mkdir:error=EACCES:when=3+",
+        pytest.param("mkdir:error=EACCES:when=3+", marks=pytest.mark.grid),
     ],
 )
 def test_a_system_call_that_fails(runs, reference, fault):
@@ -257,7 +257,7 @@ def test_an_export_to_a_full_disk_leaves_nothing(runs, reference, mounts):
     assert [*disk.iterdir()] == []
 
 
-@pytest.mark.faults
+@pytest.mark.grid
 def test_an_export_to_a_read_only_directory_leaves_nothing(runs, reference, mounts):
     shutil.copytree(reference.folder / "whole", runs.folder / "whole")
     (runs.folder / "kept").mkdir()

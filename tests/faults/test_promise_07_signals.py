@@ -43,7 +43,12 @@ def test_before_a_run_has_begun_nothing_is_left(runs, instant):
 
 
 @pytest.mark.parametrize(
-    ("instant", "step"), [("step:term@4", 5), ("save:term@6", 6), ("evaluate:term@6", 6)]
+    ("instant", "step"),
+    [
+        ("step:term@4", 5),
+        ("save:term@6", 6),
+        pytest.param("evaluate:term@6", 6, marks=pytest.mark.grid),
+    ],
 )
 def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
     assert_stops(runs, instant, [step, step + 1])
@@ -51,7 +56,9 @@ def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("last", ["save:term@12", "evaluate:term@12"])
+@pytest.mark.parametrize(
+    "last", ["save:term@12", pytest.param("evaluate:term@12", marks=pytest.mark.grid)]
+)
 def test_a_run_that_is_stopped_again_and_again_resumes_exactly(runs, reference, last):
     assert_stops(runs, "report:term@1", [1, 2])
     assert_stops(runs, "commit:term@6", [6, 7])
@@ -73,7 +80,9 @@ def assert_stops(runs, instant, steps):
     assert runs.leftovers("run") == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.grid)]
+)
 def test_twice_at_once_is_once(runs, reference, number):
     process = runs.start(*runs.training("run"), inject="step:sleep=2@5")
     runs.reach_sleep(process)
@@ -146,7 +155,10 @@ def test_at_random_moments(runs, reference):
 # ---- other verbs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [["eval"], ["eval", "--watch"], ["decode", "--prompt=a"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param(["eval"], marks=pytest.mark.grid), ["eval", "--watch"], ["decode", "--prompt=a"]],
+)
 def test_other_verbs_end_in_one_line(runs, reference, arguments):
     verb, *flags = arguments
     run = f"--run={reference.folder / 'whole'}"

@@ -116,13 +116,17 @@ def compressed_otherwise(path):
     return f"{path} is compressed by bzip2; lingo unpacks gzip"
 
 
-SLOW = [missing, truncated, a_pipe, a_directory, looped]
-SLOW += [flipped_in_gzip, truncated_gzip, compressed_otherwise]
+HARMS = [absurd, flipped]
+HARMS += [
+    pytest.param(harm, marks=pytest.mark.faults) for harm in (missing, a_pipe, truncated_gzip)
+]
+HARMS += [
+    pytest.param(harm, marks=pytest.mark.grid)
+    for harm in (truncated, a_directory, looped, flipped_in_gzip, compressed_otherwise)
+]
 
 
-@pytest.mark.parametrize(
-    "harm", [absurd, flipped, *(pytest.param(h, marks=pytest.mark.faults) for h in SLOW)]
-)
+@pytest.mark.parametrize("harm", HARMS)
 def test_a_bad_file_ends_the_run_with_its_name_and_place(runs, shards, harm):
     said = harm(shards[2])
     done = train(runs, "run", records(runs))

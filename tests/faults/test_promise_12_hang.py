@@ -27,7 +27,7 @@ def test_a_hang_in_c_code_that_holds_the_lock_of_python_ends_with_all_stacks(run
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("place", ["input", "evaluate"])
+@pytest.mark.parametrize("place", ["input", pytest.param("evaluate", marks=pytest.mark.grid)])
 def test_a_hang_anywhere_in_the_loop_ends(runs, place):
     hung = runs.train("run", "--hang_timeout=8", inject=f"{place}:sleep=600@6")
     assert hung.returncode == 9, hung.stderr

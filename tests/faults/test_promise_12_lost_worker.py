@@ -120,7 +120,7 @@ def test_two_make_the_run_of_one_and_only_the_first_speaks(several, reference):
     several.assert_same(reference)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.grid)])
 def test_a_worker_that_is_killed_ends_the_other_which_saves(several, reference, victim):
     process = several.start(*launched(several), inject="step:sleep=0.5@4-9")
     several.reach("run", 5, process)
@@ -177,7 +177,11 @@ def test_a_worker_that_goes_on_after_the_others_have_gone_ends_too(several, refe
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("target", "number"),
-    [("launch", signal.SIGTERM), ("leader", signal.SIGHUP), ("other", signal.SIGINT)],
+    [
+        ("launch", signal.SIGTERM),
+        pytest.param("leader", signal.SIGHUP, marks=pytest.mark.grid),
+        pytest.param("other", signal.SIGINT, marks=pytest.mark.grid),
+    ],
 )
 def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference, target, number):
     process = several.start(*launched(several), inject="step:sleep=0.5@4-9")
@@ -192,8 +196,16 @@ def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference
 
 
 @pytest.mark.faults
-def test_a_signal_at_any_time_is_heeded_together(several, reference):
-    for instant in ("start:term@0", "compile:term@0", "step:term@4", "save:term@6"):
+@pytest.mark.parametrize(
+    "instants",
+    [
+        ("compile:term@0", "save:term@6"),
+        pytest.param(("start:term@0", "step:term@4"), marks=pytest.mark.grid),
+    ],
+    ids=" ".join,
+)
+def test_a_signal_at_any_time_is_heeded_together(several, reference, instants):
+    for instant in instants:
         ended = several.lingo(*launched(several), inject=instant)
         assert ended.returncode == 143, f"{instant}: {ended.stderr}"
     assert_as_if_nothing_had_happened(several, reference)
@@ -234,7 +246,11 @@ def test_a_hang_of_one_worker_ends_all(several, reference):
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("mesh", "victim", "saved"),
-    [("Replicated", 0, 5), (CHUNKS, 0, 3), ("Mesh(data=2)", 1, 5)],
+    [
+        pytest.param("Replicated", 0, 5, marks=pytest.mark.grid),
+        (CHUNKS, 0, 3),
+        ("Mesh(data=2)", 1, 5),
+    ],
 )
 def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
     runs, mesh, victim, saved
@@ -261,7 +277,11 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("mesh", "number"),
-    [("Replicated", signal.SIGTERM), (CHUNKS, signal.SIGTERM), ("Mesh(data=2)", signal.SIGINT)],
+    [
+        pytest.param("Replicated", signal.SIGTERM, marks=pytest.mark.grid),
+        (CHUNKS, signal.SIGTERM),
+        pytest.param("Mesh(data=2)", signal.SIGINT, marks=pytest.mark.grid),
+    ],
 )
 def test_a_signal_to_one_worker_of_a_real_engine_stops_all_and_one_device_goes_on(
     runs, mesh, number
