@@ -6,15 +6,19 @@ import importlib.util
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from lingo.config.roots.classes import Classes
 
 ROOT = pathlib.Path(__file__).parent.parent
+BIN = pathlib.Path(sys.executable).parent
+FORK_SERVER = ROOT / "tests/fork_server.py"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
@@ -29,25 +33,66 @@ def commands(script: str) -> str:
     return "\n".join(kept)
 
 
-@pytest.mark.docs
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_command_works(document: str, tmp_path: pathlib.Path) -> None:
-    path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    known = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which this environment's `lingo` and stand-ins are found."""
+    folder = tmp_path_factory.mktemp("stand_ins")
     for module in STAND_INS.glob("*.py"):
         if importlib.util.find_spec(module.stem) is None:
-            (tmp_path / "stand_ins").mkdir(exist_ok=True)
-            shutil.copy(module, tmp_path / "stand_ins")
-            known["PYTHONPATH"] = str(tmp_path / "stand_ins")
+            shutil.copy(module, folder)
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+    paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    known = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return known | {"PATH": path, "PYTHONPATH": paths}
+
+
+@pytest.fixture(scope="session")
+def forks(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """The same, but `lingo` and `python` are forks of one process that has imported TensorFlow."""
+    folder = tmp_path_factory.mktemp("forks")
+    place = folder / "socket"
+    for name in ("lingo", "python"):
+        run = [sys.executable, "-IS", FORK_SERVER, "run", place, BIN / name]
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(map(str, run))} "$@"\n')
+        (folder / name).chmod(0o755)
+    one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # threads do not survive a fork
+    serve = [sys.executable, FORK_SERVER, "serve", place]
+    with subprocess.Popen(
+        serve, env=environment | one_thread, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        yield environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
+        server.kill()
+
+
+@pytest.mark.docs
+def test_every_command_of_the_readme_works(
+    tmp_path: pathlib.Path, environment: dict[str, str]
+) -> None:
+    """In processes, as readers start them."""
+    run_commands("README.md", tmp_path, environment)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "README.md"])
+def test_every_command_works(document: str, tmp_path: pathlib.Path, forks: dict[str, str]) -> None:
+    run_commands(document, tmp_path, forks)
+
+
+def run_commands(document: str, folder: pathlib.Path, environment: dict[str, str]) -> None:
+    """Writes the files of a document and runs its commands, in order, in a folder."""
     for language, name, content in BLOCK.findall((ROOT / document).read_text()):
         if name:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(content)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content)
         elif language == "sh":
             done = subprocess.run(
                 ["bash", "-euxc", commands(content)],
-                cwd=tmp_path,
-                env=known | {"PATH": path},
+                cwd=folder,
+                env=environment,
                 capture_output=True,
                 text=True,
             )
