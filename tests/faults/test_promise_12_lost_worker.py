@@ -249,7 +249,7 @@ def test_a_hang_of_one_worker_ends_all(several, reference):
     [
         pytest.param("Replicated", 0, 5, marks=pytest.mark.grid),
         (CHUNKS, 0, 3),
-        ("Mesh(data=2)", 1, 5),
+        pytest.param("Mesh(data=2)", 1, 5, marks=pytest.mark.grid),
     ],
 )
 def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
@@ -279,8 +279,8 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
     ("mesh", "number"),
     [
         pytest.param("Replicated", signal.SIGTERM, marks=pytest.mark.grid),
-        (CHUNKS, signal.SIGTERM),
-        pytest.param("Mesh(data=2)", signal.SIGINT, marks=pytest.mark.grid),
+        pytest.param(CHUNKS, signal.SIGTERM, marks=pytest.mark.grid),
+        ("Mesh(data=2)", signal.SIGINT),
     ],
 )
 def test_a_signal_to_one_worker_of_a_real_engine_stops_all_and_one_device_goes_on(
