@@ -44,6 +44,7 @@ from lingo.mesh.allreduce.execution import execute
 from lingo.mesh.allreduce.grid import Grid, grid
 from lingo.mesh.allreduce.plan import Plan
 from lingo.mesh.allreduce.planner import fastest_plan, make_plan
+from lingo.metrics.metric import State
 from lingo.ops.add_in_order import add_in_order
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.replicated.shares import Shares, check_statistics
@@ -215,8 +216,13 @@ class SimulatedTorusProgram:
             raise
         return tf.nest.map_structure(lambda *values: np.stack(values), *reports)
 
-    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
-        return self._one_chip().evaluate(batch, weights=weights)
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
+        return self._one_chip().evaluate(batch, weights=weights, sums=sums)
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        return self._local.read_sums(sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         return self._one_chip().predict(batch, weights=weights)
