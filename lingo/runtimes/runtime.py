@@ -55,18 +55,22 @@ class ProgramError(LingoError):
     """A device failed while it computed a program."""
 
 
+class LostState(ProgramError):
+    """Devices failed with parts of the state; the others go on once `load` gives them another."""
+
+
 @contextlib.contextmanager
 def explain_program_errors(what: str) -> Iterator[None]:
     """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
 
-    A ProgramError of another engine is raised again with that name.
+    A ProgramError is raised again, of the same kind, with that name.
     """
     try:
         yield
     except tf.errors.OpError as error:
         raise ProgramError(f"{what}: {_explain(error)}") from error
     except ProgramError as error:
-        raise ProgramError(f"{what}: {error}") from error
+        raise type(error)(f"{what}: {error}") from error
 
 
 def _explain(error: tf.errors.OpError) -> str:
