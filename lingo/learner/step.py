@@ -368,12 +368,13 @@ def evaluate_batch(
 ) -> Any:
     """Returns the metric states of a batch, side metrics of layers included; draws nothing.
 
-    Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float scalars.
+    Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float64 scalars, or has
+    other float64 entries of fixed shapes.
     """
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     states, sides = context.apply(task, weights, CheckedBatch(batch), method="metrics", call=call)
     check_metrics(task, states)
-    return {**states, **sides.metrics}
+    return tf.nest.map_structure(lambda v: tf.cast(v, tf.float64), {**states, **sides.metrics})
 
 
 @refuse_hidden_state()

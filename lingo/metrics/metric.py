@@ -9,6 +9,7 @@ depend on how examples were split into batches.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,15 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]
     """
     values, weights = tf.cast(values, tf.float64), tf.cast(weights, tf.float64)
     return mean(tf.reduce_sum(values * weights), tf.reduce_sum(weights))
+
+
+def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> Mapping[str, State]:
+    """Returns states by name added to earlier sums of them, {} at first, where their tensors are.
+
+    >>> add_states({'loss': mean(6.0, 3.0)}, {'loss': mean(1.0, 1.0)})
+    {'loss': {'sum': 7.0, 'weight': 4.0}}
+    """
+    return tf.nest.map_structure(operator.add, sums, states) if sums else states
 
 
 class Accumulator:

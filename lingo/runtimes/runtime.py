@@ -24,6 +24,7 @@ from lingo.decode.decoding import Decoding
 from lingo.layers.layer import Layer
 from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
 from lingo.mesh.rules import check_name
+from lingo.metrics.metric import State
 from lingo.processes.processes import ALONE, Processes, cluster
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
@@ -54,18 +55,22 @@ class ProgramError(LingoError):
     """A device failed while it computed a program."""
 
 
+class LostState(ProgramError):
+    """Devices failed with parts of the state; the others go on once `load` gives them another."""
+
+
 @contextlib.contextmanager
 def explain_program_errors(what: str) -> Iterator[None]:
     """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
 
-    A ProgramError of another engine is raised again with that name.
+    A ProgramError is raised again, of the same kind, with that name.
     """
     try:
         yield
     except tf.errors.OpError as error:
         raise ProgramError(f"{what}: {_explain(error)}") from error
     except ProgramError as error:
-        raise ProgramError(f"{what}: {error}") from error
+        raise type(error)(f"{what}: {error}") from error
 
 
 def _explain(error: tf.errors.OpError) -> str:
@@ -107,8 +112,21 @@ class Program(Protocol):
         """
         ...
 
-    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
-        """Returns the metric states of all examples of a [B, ...] batch, in every process."""
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
+        """Returns the metric states of all examples of a [B, ...] batch, in every process.
+
+        They are added to `sums`, which an earlier call has returned and whose memory may be reused.
+        The new sums stay on the devices: the host need not wait for them before `read_sums`, and
+        prepares the next batch meanwhile. States and sums are float64, as a host would add them up:
+        counts are exact up to 2**53, where sums in float32 would lose examples from 2**24 on. A
+        device adds a few numbers per batch, so it does not matter where it computes float64 slowly.
+        """
+        ...
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        """Returns what `evaluate` has added up as arrays of float64 on the host."""
         ...
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:

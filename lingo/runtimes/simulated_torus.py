@@ -17,14 +17,13 @@ by the denominators of the whole batch, and parts are filled up with examples of
 What is simulated is who computes what from which memory, and in which order numbers are added.
 Nothing is said of time. Every chip holds the whole state, so any healthy one has all of it. With
 `shard_update` the slots of the optimizer are cut into a piece for each chip; the update is computed
-once, from all pieces. Then a chip that fails takes its piece with it, and the run ends with an
-error, to be resumed from its last checkpoint on the chips that are left.
+once, from all pieces. Then a chip that fails takes its piece with it, and the run goes back to its
+last checkpoint, on the chips that are left.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -44,10 +43,11 @@ from lingo.mesh.allreduce.execution import execute
 from lingo.mesh.allreduce.grid import Grid, grid
 from lingo.mesh.allreduce.plan import Plan
 from lingo.mesh.allreduce.planner import fastest_plan, make_plan
+from lingo.metrics.metric import State
 from lingo.ops.add_in_order import add_in_order
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.replicated.shares import Shares, check_statistics
-from lingo.runtimes.runtime import Arrays, ProgramError, Runtime
+from lingo.runtimes.runtime import Arrays, LostState, Runtime
 
 Planner = Literal["fastest", "ring", "torus2d", "torus3d", "multiring", "row_pairs"]
 MAX_CHIPS = 256
@@ -171,7 +171,7 @@ class SimulatedTorusProgram:
         """Puts the state on every chip that has not failed by its step."""
         self._learner, self._runtime = learner, runtime
         self._local = LocalProgram(learner, state, Placement())  # evaluates
-        self._failures, self._holes = runtime.list_failures(), [*runtime.p.holes]
+        self._failures = runtime.list_failures()
         self._plan = self._make_plan(runtime.first_grid())
         while self._failures and self._failures[0].step < int(np.asarray(state.step)):
             what, plans = self._plan_without_next()
@@ -215,8 +215,13 @@ class SimulatedTorusProgram:
             raise
         return tf.nest.map_structure(lambda *values: np.stack(values), *reports)
 
-    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
-        return self._one_chip().evaluate(batch, weights=weights)
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
+        return self._one_chip().evaluate(batch, weights=weights, sums=sums)
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        return self._local.read_sums(sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         return self._one_chip().predict(batch, weights=weights)
@@ -251,10 +256,10 @@ class SimulatedTorusProgram:
     def _whole_state(self) -> TrainState:
         """Returns the state of the first healthy chip, with the slots of all.
 
-        Raises ProgramError if pieces of these are lost.
+        Raises LostState if pieces of these are lost.
         """
         if self._lost:
-            raise ProgramError(self._lost)
+            raise LostState(self._lost)
         state = self._memory[self._chips[0]]
         if not self._pieces:
             return state
@@ -299,19 +304,14 @@ class SimulatedTorusProgram:
     def _lose_chips(self) -> None:
         """Deletes the states of the chips that fail before the next step, and plans without them.
 
-        It logs what happens. Raises ProgramError if the others do not have the whole state.
+        It logs what happens. Raises LostState if the others do not have the whole state.
         """
         while self._failures and self._failures[0].step <= int(self._memory[self._chips[0]].step):
             what, plans = self._plan_without_next()
             self._memory = {chip: self._memory[chip] for chip in self._chips}
             if self._pieces:
-                self._lost = f"{what}, with their pieces of the optimizer's slots"
-                holes = json.dumps(self._holes)
-                failures = json.dumps({str(one.step): one.hole for one in self._failures})
-                raise ProgramError(
-                    f"{self._lost}: resume from the last checkpoint with"
-                    f" --set='runtime.holes={holes}' --set='runtime.failures={failures}'"
-                )
+                self._lost = f"{what}, with their pieces of the optimizer's slots; {plans}"
+                raise LostState(self._lost)
             go_on = "go on from their" if len(self._chips) > 1 else "goes on from its"
             _log.warning(
                 f"{what}; {plans}; {count_text(len(self._chips), 'chip')} {go_on} own memory, and"
@@ -321,7 +321,6 @@ class SimulatedTorusProgram:
     def _plan_without_next(self) -> tuple[str, str]:
         """Plans without the chips that fail next; returns which these are, and how plans differ."""
         failure, old = self._failures.pop(0), self._plan
-        self._holes.append(failure.hole)
         self._plan = new = self._make_plan(failure.grid)
         lost = sorted(new.grid.holes - old.grid.holes)
         what = (

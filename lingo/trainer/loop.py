@@ -3,6 +3,7 @@
 for a few steps at a time:
     program.train(batches)              # at most up to the next step at which something is due
     rewind, or end with an error        # after too many anomalous steps in a row
+    go back to the last checkpoint      # if devices fail with parts of the state
     report, save, evaluate              # where due
     leave if a signal asked to, or if evaluations end the run
 """
@@ -21,7 +22,7 @@ from lingo.config.lazy import tf
 from lingo.data.prefetch import Item, Prefetch
 from lingo.learner.state import TrainState, name_vectors
 from lingo.processes.signals import Stop
-from lingo.runtimes.runtime import ProgramError, explain_program_errors
+from lingo.runtimes.runtime import LostState, ProgramError, explain_program_errors
 from lingo.storage import injection
 from lingo.storage.rows import State
 from lingo.trainer.evaluation.periodic import PeriodicEvaluation
@@ -143,8 +144,12 @@ class Loop:
         while not evaluation.ends_run and (item := self._next(items)) is not None:
             if log is not None:
                 log.start_steps(self._step)
-            with self._profile.record(item.steps):
-                anomaly = self._advance(item)
+            try:
+                with self._profile.record(item.steps):
+                    anomaly = self._advance(item)
+            except LostState as error:
+                self._restore_latest(error, items)
+                continue
             if anomaly is not None:
                 self._rewind_or_stop(anomaly, items)
                 continue
@@ -210,6 +215,11 @@ class Loop:
     def _rewind_or_stop(self, anomaly: Anomaly, items: Prefetch) -> None:
         with self._pause():
             self._rewinder.rewind_or_stop(anomaly)
+            items.restart(self._spans(), offset=self._run.recorder.counters.offset)
+
+    def _restore_latest(self, error: LostState, items: Prefetch) -> None:
+        with self._pause():
+            self._rewinder.restore_latest(error)
             items.restart(self._spans(), offset=self._run.recorder.counters.offset)
 
     def _is_reported(self, step: int) -> bool:

@@ -1,9 +1,10 @@
-"""The rewinder goes back to a checkpoint from before an anomaly, and continues with other data.
+"""The rewinder goes back to a checkpoint, and continues from there.
 
-find a sound checkpoint from before it      # or end the run with an error
+find a sound checkpoint                     # from before an anomaly; the latest if devices are lost
 read its state                              # before anything is deleted
 delete the checkpoints and reports of later steps
-load the state; skip the batches since then
+load the state
+skip the batches since then                 # after an anomaly only: other data
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.store import share_checkpoint
 from lingo.learner.state import TrainState, load_arrays
-from lingo.runtimes.runtime import explain_program_errors
+from lingo.runtimes.runtime import LostState, explain_program_errors
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.saver import Saver, intervals, rewind_targets
 
 
 class Rewinder:
-    """Rewinds a run, as often as its guard allows."""
+    """Rewinds a run: after anomalies as often as its guard allows, and after lost devices."""
 
     def __init__(
         self, run: LiveRun, saver: Saver, restore: Callable[[Checkpoint | None], TrainState]
@@ -70,17 +71,9 @@ class Rewinder:
         earlier checkpoints, and does the same.
         """
         run, counters = self._run, self._run.recorder.counters
-        to = read_counters(target.step, target.metadata) if target else RunCounters()
-        state = load_arrays(self._restore(target))  # read before anything is deleted
+        to = self._go_back(target)
         offset = counters.offset + anomaly.step - to.step
         rewinds = counters.rewinds + 1
-        self._saver.delete_later(after=to.step)
-        run.summaries.cut(to.step)
-        run.recorder.cut(to.step)
-        if run.mlperf is not None:
-            run.mlperf.cut(to.step)
-        with explain_program_errors(f"loading step {to.step}"):
-            run.program.load(state)
         run.recorder.continue_from(
             to._replace(offset=offset, rewinds=rewinds, pending_anomaly=None)
         )
@@ -88,3 +81,34 @@ class Rewinder:
             f"step {anomaly.step}  {anomaly.reason}: back to step {to.step}, on with batch"
             f" {to.step + offset} (rewind {rewinds})"
         )
+
+    def restore_latest(self, error: LostState) -> None:
+        """Goes back to the latest sound checkpoint, or to step 0, as a new start of the run would.
+
+        Raises NoUsableCheckpoint if all are damaged.
+        """
+        run, directory = self._run, self._run.directory.checkpoints
+        self._saver.wait()
+        target = share_checkpoint(run.processes, directory, lambda: store.latest(directory))
+        if target is not None:
+            store.quarantine_all(target.later_errors, report=run.progress.message)
+        to = self._go_back(target)
+        run.recorder.continue_from(to)
+        run.progress.message(f"{error}; back to step {to.step}")
+
+    def _go_back(self, target: Checkpoint | None) -> RunCounters:
+        """Loads a checkpoint, or the first state, cuts what came later, and returns its counters.
+
+        The recorder still has the old ones.
+        """
+        run = self._run
+        to = read_counters(target.step, target.metadata) if target else RunCounters()
+        state = load_arrays(self._restore(target))  # read before anything is deleted
+        self._saver.delete_later(after=to.step)
+        run.summaries.cut(to.step)
+        run.recorder.cut(to.step)
+        if run.mlperf is not None:
+            run.mlperf.cut(to.step)
+        with explain_program_errors(f"loading step {to.step}"):
+            run.program.load(state)
+        return to

@@ -94,6 +94,10 @@ class Members(Group):
                 continue
         raise ProgramError(self._engine.abort_reason)
 
+    def start(self, compute: Callable[..., Any], *args: Any) -> Any:
+        """Returns what `wait` returns: only who waits here hears that a process is lost."""
+        return self.wait(compute, *args)
+
     def gather(self, number: int) -> list[int]:
         """Returns the number of each process, by process index; all processes have to call it."""
         jax = engine()
@@ -115,6 +119,10 @@ class One:
 
     def wait(self, compute: Callable[..., Any], *args: Any) -> Any:
         return engine().block_until_ready(compute(*args))
+
+    def start(self, compute: Callable[..., Any], *args: Any) -> Any:
+        """Returns results that may not be computed yet."""
+        return compute(*args)
 
     def gather(self, number: int) -> list[int]:
         return [number]

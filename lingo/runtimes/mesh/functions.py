@@ -23,6 +23,7 @@ from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState, WhichWeights, map_shapes
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.mesh.split import Split, whole
+from lingo.metrics.metric import add_states
 from lingo.ops import random
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout, batch_axes
@@ -42,6 +43,7 @@ class Functions:
             reports; donates the memory of the first state if `donate` is set.
         evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding,
             which weights) -> metric states.
+        add_states: (sums of metric states, metric states) -> sums; donates the first.
         predict: from the same to predictions, [number of examples without padding, ...].
     """
 
@@ -61,6 +63,7 @@ class Functions:
             static_argnums=2,
         )
         self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=(3, 4))
+        self.add_states = jax.jit(add_states, donate_argnums=0)
         self.predict = jax.jit(
             self._predictions, out_shardings=self._everywhere, static_argnums=(3, 4)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import step_graph
+from lingo.metrics.metric import State
 from lingo.ops import random
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout
@@ -51,11 +52,18 @@ class MeshProgram:
             self._state, reports = self._members.wait(self._functions.train, *arguments)
             return _read_arrays(reports)
 
-    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
         with explain_engine_errors():
             state = self._state.select(weights)
             arguments = (state.weights, state.state, *self._put(batch), weights)
-            return _read_arrays(self._members.wait(self._functions.evaluate, *arguments))
+            states = self._members.start(self._functions.evaluate, *arguments)
+            return self._functions.add_states(sums, states)
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        with explain_engine_errors():
+            return _read_arrays(sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         with explain_engine_errors():

@@ -34,6 +34,7 @@ from lingo.learner.step import (
     train_step,
 )
 from lingo.mesh.weight_rows import WeightRows, read_rows, split_rows, weight_rows
+from lingo.metrics.metric import State, add_states
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
@@ -150,10 +151,16 @@ class ReplicatedProgram:
             batch = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
             return self._train(_tensors(batch))
 
-    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
         with self._joint_computation():
             sizes = self._agree(len(batch["rows"]))
-            return self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
+            states = self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
+        return add_states(sums, states)
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        return tf.nest.map_structure(np.asarray, sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         with self._joint_computation():

@@ -23,6 +23,7 @@ from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.mesh.split import Split, whole
+from lingo.metrics.metric import State, add_states
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.runtimes.layout import Layout, batch_axes
@@ -72,8 +73,13 @@ class TpuMeshProgram:
     def train(self, batches: Arrays) -> dict[str, Any]:
         return self._train(self._feed(batches, rows_axis=1), batches["rows"].shape[1])
 
-    def evaluate(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, Any]:
-        return self._evaluate(self._feed(batch), len(batch["rows"]), weights)
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
+        return add_states(sums, self._evaluate(self._feed(batch), len(batch["rows"]), weights))
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        return tf.nest.map_structure(np.asarray, sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         results = self._predict(self._feed(batch), len(batch["rows"]), weights)

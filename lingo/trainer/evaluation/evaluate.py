@@ -18,7 +18,7 @@ from lingo.inspection.trace import trace_metrics
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
 from lingo.metrics.media import Media
-from lingo.metrics.metric import Accumulator, State
+from lingo.metrics.metric import State
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
     Answer,
@@ -62,14 +62,18 @@ def evaluate(
 def sum_metrics(
     program: Program, input: Input, *, weights: WhichWeights, between: Between
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Returns the states of all metrics, arrays of float64, added up over an input."""
-    total = Accumulator()
+    """Returns the states of all metrics, arrays of float64, added up over an input.
+
+    The devices add them up, and the host reads them once, after the last batch.
+    """
+    sums: Mapping[str, State] = {}
     for step in between(range(input.num_batches())):
         batch = input.batch(step, rows=program.example_slice(input.num_rows(step)))
         input.check_batch(batch)
         with explain_program_errors(f"evaluation, batch {step}"):
-            total.add(program.evaluate(batch, weights=weights))
-    return total.states
+            sums = program.evaluate(batch, weights=weights, sums=sums)
+    with explain_program_errors("evaluation"):
+        return program.read_sums(sums)
 
 
 def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:

@@ -114,6 +114,11 @@ class _WatchedProgram:
         is_watched = name in ("train", "evaluate", "predict", "decode")
         return functools.partial(self._call, name) if is_watched else getattr(self._program, name)
 
+    def read_sums(self, sums: Any) -> Any:
+        """Waits for all batches of an evaluation that the devices have not computed yet."""
+        with self._watchdog.extend():
+            return self._program.read_sums(sums)
+
     def _call(self, name: str, batch: Any, *decoding: Any, **options: Any) -> Any:
         shapes = tuple((key, array.shape) for key, array in sorted(batch.items()))
         call = (name, *decoding, options.get("weights"), shapes)

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lingo.checkpoints import store
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import Specs
@@ -19,7 +19,7 @@ from lingo.mesh.allreduce.planner import PLANNERS
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.runtime import LostState
 from lingo.runtimes.simulated_torus import Planner, SimulatedTorus
 from tasks.image.task import ImageClassification
 from tests.lingo.runtimes.replicated.on_replicas import TwoTerms, two_terms
@@ -126,12 +126,19 @@ def test_a_run_that_starts_after_failures_names_the_chips_that_it_lacks(caplog) 
     ]
 
 
-def test_the_advice_after_a_loss_keeps_the_later_failures() -> None:
-    failures = {"1": "1x1@0,0", "5": "1x1@0,1"}
-    program = start(torus(shard_update=True, failures=failures))
-    advice = r"'runtime.holes=\[\"1x1@0,0\"\]' --set='runtime.failures=\{\"5\": \"1x1@0,1\"\}'"
-    with pytest.raises(ProgramError, match=advice):
-        train(program, 2)
+def test_chips_that_are_left_go_on_from_a_loaded_state_after_each_loss_of_pieces() -> None:
+    program = start(torus(shard_update=True, failures={"1": "1x1@0,0", "2": "1x1@0,1"}))
+    expected, found = train(start(Local.params()), 3), [train(program, 1)]
+    for step in (1, 2):
+        saved = program.state()
+        with pytest.raises(LostState, match=f"lost after step {step}, with their pieces"):
+            program.train(batches(step))
+        with pytest.raises(LostState, match="with their pieces"):
+            program.state()
+        program.load(saved)
+        found.append(program.train(batches(step))["scalars"]["loss/total"])
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-5)
+    assert len(program._memory) == 6
 
 
 def test_no_piece_is_lost_of_an_optimizer_without_slots() -> None:
@@ -167,21 +174,28 @@ def test_a_run_with_dropout_loses_a_board_resumes_and_ends_as_on_one_device(
     assert lost.evaluations["same"] == pytest.approx(local.evaluations["same"], rel=1e-5)
 
 
-def test_pieces_of_slots_are_lost_with_their_chips_and_the_run_resumes_from_a_checkpoint(
-    experiment, text, run, losses, tmp_path
+def test_pieces_of_slots_are_lost_with_their_chips_and_the_run_goes_back_as_by_a_second_command(
+    experiment, text, run, rows, weights, losses, tmp_path, capsys
 ) -> None:
-    run(experiment(text), tmp_path / "local")
+    one, two = tmp_path / "one", tmp_path / "two"
     cut = experiment(text).set(runtime=torus(shard_update=True, failures={"3": "2x2@0,1"}))
-    message = (
-        r"chips 1, 2, 5, 6 \(2x2@0,1\) lost after step 3, with their pieces of the optimizer's"
-        r" slots: resume .* --set='runtime.holes=\[\"2x2@0,1\"\]' --set='runtime.failures=\{\}'"
-    )
-    with pytest.raises(ProgramError, match=message):
-        run(cut, tmp_path / "cut")
-    assert store.steps(tmp_path / "cut" / "checkpoints") == [2]
-    cut.runtime.set(holes=["2x2@0,1"], failures={})
-    run(cut, tmp_path / "cut")
-    assert losses(tmp_path / "cut") == pytest.approx(losses(tmp_path / "local"), rel=1e-5)
+    run(cut.copy(), one)
+    (message,) = [line for line in capsys.readouterr().out.splitlines() if "lost after" in line]
+    assert (
+        "simulation: chips 1, 2, 5, 6 (2x2@0,1) lost after step 3, with their pieces of the"
+        " optimizer's slots; all-reduce planned again around them: "
+    ) in message
+    assert message.endswith("; back to step 2")
+    run(cut.copy().set(max_steps=2, runtime=torus(shard_update=True)), two)
+    run(cut.copy().set(runtime=torus(shard_update=True, holes=["2x2@0,1"])), two)
+    assert losses(one) == pytest.approx(losses(two), rel=1e-6)
+    saved = weights(one)
+    assert saved.keys() == weights(two).keys()
+    for name, value in weights(two).items():
+        np.testing.assert_allclose(saved[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
+    assert [row["step"] for row in rows(one) if "loss/total" in row] == [1, 2, 3, 4, 5, 6]
+    events = EventAccumulator(str(one / "train")).Reload().Tensors("loss/total")
+    assert [event.step for event in events] == [1, 2, 3, 4, 5, 6]
 
 
 # ---- refusals ----------------------------------------------------------------------------------

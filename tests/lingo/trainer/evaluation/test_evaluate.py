@@ -9,6 +9,7 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, initial_state
+from lingo.metrics.metric import add_states
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.trainer.evaluation.evaluate import evaluate, loss_terms
@@ -59,11 +60,14 @@ class Recording:
     def example_slice(self, size):
         return slice(0, size)
 
-    def evaluate(self, batch, *, weights):
+    def evaluate(self, batch, *, weights, sums):
         self.asked.append(weights)
         n = len(self.asked)
-        mean = {"sum": np.float32(n * n), "weight": np.float32(n)}
-        return {"loss": mean, "accuracy": mean}
+        mean = {"sum": np.float64(n * n), "weight": np.float64(n)}
+        return add_states(sums, {"loss": mean, "accuracy": mean})
+
+    def read_sums(self, sums):
+        return sums
 
 
 def test_sums_are_divided_once_and_the_weights_asked_for_are_used(data):

@@ -60,7 +60,7 @@ class Recorder:
         self.seen.append(self.timer.seconds)
         return options
 
-    train = evaluate = decode = _note
+    train = evaluate = decode = read_sums = _note
 
 
 @pytest.fixture
@@ -132,6 +132,12 @@ def test_a_call_is_watched_unless_its_shapes_are_new(recorder, program):
     for sampling in (some, other, some):
         assert program.decode(batch(3), sampling, seed=7) == {"seed": 7}
     assert recorder.seen == [None, None, 1]
+
+
+def test_sums_of_batches_that_are_still_computed_may_take_longer(timer, recorder, program):
+    program.train(batch(3))
+    program.read_sums({})
+    assert (recorder.seen[-1], timer.seconds) == (SLOW_FACTOR, 1)
 
 
 def test_a_watched_call_beats_before_and_after(timer, recorder, program):
