@@ -46,8 +46,8 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
 	$(PYTEST) -n 3 --dist=worksteal -m faults --durations=30 tests/faults
 
-grid: .venv/installed  ## more forms of pipelines, of plans and of images over devices
-	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh
+grid: .venv/installed  ## more forms: of experiments, layers, optimizers, pipelines, plans, devices
+	$(PYTEST) -m grid tests
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .
