@@ -46,8 +46,8 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
 	$(PYTEST) -n 3 --dist=worksteal -m 'faults and not grid' --durations=30 tests/faults
 
-grid: .venv/installed  ## more forms of pipelines, plans, images over devices and faults
-	$(PYTEST) -m grid tests/lingo/layers/stacks tests/lingo/runtimes/mesh tests/faults
+grid: .venv/installed  ## more forms of layers, optimizers, pipelines, plans, faults and others
+	$(PYTEST) -m grid tests
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

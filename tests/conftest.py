@@ -69,9 +69,38 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Calls a test of a `kind_of_experiment` with the name of an experiment of each kind."""
-    if "kind_of_experiment" in metafunc.fixturenames:
-        metafunc.parametrize("kind_of_experiment", kinds_of_experiments())
+    """Calls a test of a `kind_of_experiment`, or `kind_of_transformer`, with the name of each.
+
+    CI has the smallest of each file of params, `make grid` the others.
+    """
+    for fixture, names in (
+        ("kind_of_experiment", kinds_of_experiments()),
+        ("kind_of_transformer", [*filter(has_transformers, kinds_of_experiments())]),
+    ):
+        if fixture in metafunc.fixturenames:
+            often = smallest_of_files(names)
+            marks = [[] if name in often else pytest.mark.grid for name in names]
+            cases = [pytest.param(name, marks=own) for name, own in zip(names, marks, strict=True)]
+            metafunc.parametrize(fixture, cases)
+
+
+def has_transformers(name: str) -> bool:
+    """Returns whether flags for parts of Transformers change an experiment."""
+    return "TransformerLayer" in (GOLDENS / f"{name}.txt").read_text()
+
+
+def smallest_of_files(names: list[str]) -> list[str]:
+    """Returns, of the experiments of each file of params, the name of one of the fewest weights."""
+
+    def num_weights(name: str) -> int:
+        total = re.search(r"^total +([\d,]+)", (GOLDENS / f"{name}.txt").read_text(), re.MULTILINE)
+        assert total is not None
+        return int(total[1].replace(",", ""))
+
+    found: dict[str, str] = {}
+    for name in sorted(names, key=num_weights):
+        found.setdefault(name.rpartition(".")[0], name)
+    return list(found.values())
 
 
 def kinds_of_experiments() -> list[str]:
@@ -82,11 +111,6 @@ def kinds_of_experiments() -> list[str]:
         parameters = (line.partition("  # ")[0] for line in lines if " = " in line)
         found.setdefault(frozenset(re.sub(r"\d[\d.e+-]*", "0", p) for p in parameters), name)
     return list(found.values())
-
-
-@pytest.fixture(name="kinds_of_experiments", scope="session")
-def _kinds_of_experiments() -> list[str]:
-    return kinds_of_experiments()
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,10 @@ from lingo.config.params import Params
 from lingo.mesh.rules import RECIPES
 
 PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
-ALONE_AND_TOGETHER = [(), *((pattern,) for pattern in PATTERNS), PATTERNS]
+ALL_OR_ONE = [PATTERNS, *(pytest.param((p,), marks=pytest.mark.grid) for p in PATTERNS)]
 SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
 EXPERTS, ROTARY = "FeedForward=MoE(expert=_, num_experts=8)", "Attention.positions=Rotary"
-GOLDENS = pathlib.Path(__file__).parent / "goldens"
 NAMES = sorted(experiment_index.index().entries)
-
-NUM_PARTS = 4
-"""Tests among which the experiments to trace are divided, so that processes share them evenly."""
 
 PUBLISHED = {
     "lm.lingvo_dense.dense_128b": 137_702_416_384,
@@ -31,15 +27,15 @@ def test_goldens_are_current(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["golden"]) == 0, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("patterns", ALONE_AND_TOGETHER, ids=" ".join)
-def test_every_experiment_builds(patterns, capsys):
+@pytest.mark.parametrize("patterns", ALL_OR_ONE, ids=" ".join)
+def test_every_experiment_builds_with_flags(patterns, capsys):
     assert main(["check", *(f"--set={p}" for p in patterns)]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in NAMES)
 
 
-@pytest.mark.parametrize("flags", [(EXPERTS,), (ROTARY,), (EXPERTS, ROTARY)], ids=" ".join)
-def test_experts_and_rotary_positions_are_one_flag_each_for_all_transformers(flags, capsys):
+def test_experts_and_rotary_positions_are_one_flag_each_for_all_transformers(capsys):
+    flags = (EXPERTS, ROTARY)
     assert main(["check", *(f"--set={flag}" for flag in flags)]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     for flag in flags:
@@ -48,33 +44,25 @@ def test_experts_and_rotary_positions_are_one_flag_each_for_all_transformers(fla
         assert untouched == {name for name in others if not name.startswith("image.vit.")}
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("flag", SPARSE)
 def test_each_of_these_flags_alone_traces(flag: str) -> None:
     names = ("lm.source.tiny", "seq2seq.source.signatures")
     assert main(["check", "--trace", *(f"--exp={name}" for name in names), f"--set={flag}"]) == 0
 
 
-@pytest.mark.parametrize("part", range(NUM_PARTS))
 @pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)
-def test_every_kind_of_transformer_traces(kinds_of_experiments, patterns, part):
-    names = [name for name in kinds_of_experiments if has_transformers(name)]
-    flags = [
-        *(f"--exp={name}" for name in names[part::NUM_PARTS]),
-        *(f"--set={p}" for p in patterns),
-    ]
+def test_every_kind_of_transformer_traces(kind_of_transformer, patterns):
+    flags = [f"--exp={kind_of_transformer}", *(f"--set={p}" for p in patterns)]
     assert main(["check", "--trace", *flags]) == 0
 
 
-def has_transformers(name: str) -> bool:
-    """Returns whether flags for parts of Transformers change an experiment."""
-    return "TransformerLayer" in (GOLDENS / f"{name}.txt").read_text()
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_experiment_fits_every_recipe_of_a_mesh(recipe: str) -> None:
-    mesh = f"runtime=Mesh(data=2,model=4,expert=2,sequence=2,stage=2,rules={recipe})"
-    for more in (",shard_update=True", ",shard_weights=True"):
-        assert main(["check", f"--set={mesh.removesuffix(')')}{more})"]) == 0
+@pytest.mark.parametrize("sharded", ["weights", pytest.param("update", marks=pytest.mark.grid)])
+def test_every_experiment_fits_every_recipe_of_a_mesh(recipe: str, sharded: str) -> None:
+    sizes = "data=2,model=4,expert=2,sequence=2,stage=2"
+    mesh = f"Mesh({sizes},rules={recipe},shard_{sharded}=True)"
+    assert main(["check", f"--set=runtime={mesh}"]) == 0
 
 
 def num_weights(params: Params) -> int:

@@ -15,6 +15,7 @@ import pytest
 
 FLAGS = re.DOTALL | re.MULTILINE
 ROOT = pathlib.Path(__file__).parent.parent
+pytestmark = pytest.mark.xdist_group("wheel")  # it is built and installed once
 
 MINE = """
 from lingo.config.registry import experiment

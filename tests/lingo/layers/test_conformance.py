@@ -486,7 +486,13 @@ def layer_classes() -> set[type[Layer]]:
 
 
 over_all = pytest.mark.parametrize("case", ALL.values(), ids=list(ALL))
-over_stackable = pytest.mark.parametrize("case", STACKABLE.values(), ids=list(STACKABLE))
+over_stackable = pytest.mark.parametrize(
+    "case",
+    [  # what a stack does with a layer depends little on the form of the layer's class
+        pytest.param(case, id=name, marks=pytest.mark.grid if name in FORMS else [])
+        for name, case in STACKABLE.items()
+    ],
+)
 
 
 def test_every_layer_class_has_a_case() -> None:

@@ -63,6 +63,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k in kept} for line in lines]
 
 
+@pytest.mark.usefixtures("once_compiled")
 @pytest.mark.parametrize(("factory", "size"), [(transformer, 8), (mobile_net, 32)])
 def test_a_run_that_was_stopped_and_resumed_is_the_whole_one_bit_for_bit(factory, size, tmp_path):
     whole = lingo.train(experiment(factory, size, 4), tmp_path / "whole")

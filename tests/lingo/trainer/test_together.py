@@ -20,7 +20,10 @@ from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.start import ChangedConfiguration
 
-pytestmark = pytest.mark.usefixtures("once_compiled")
+pytestmark = [
+    pytest.mark.usefixtures("once_compiled"),
+    pytest.mark.xdist_group("together"),  # they share programs
+]
 
 HERE = threading.local()  # the group of a thread, and the step at which its program dies
 PATIENCE = Patience(beat=0.05, silence=5.0, blame=1.0, leave=1.0)

@@ -13,6 +13,7 @@ from lingo.cli.main import main
 library = pytest.importorskip("tokenizers", reason="needs pip install 'lingo-tf[tokenizers]'")
 tokenizer_files = pytest.importorskip("tests.lingo.data.tokenizer_files")
 TEXT = "the cat sat on the mat, and größer things happened to all of them."
+pytestmark = pytest.mark.xdist_group("decode_hugging_face")  # each model is trained once
 EXPERIMENT = """
 from lingo.config.registry import experiment
 from lingo.data.document_source import TextFiles

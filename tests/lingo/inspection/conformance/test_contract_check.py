@@ -22,6 +22,7 @@ GRADIENT = "every weight has a gradient"
 HIDDEN = "no variable of its own, and no random numbers but from random_key"
 TWICE = "the batch of a step made twice is the same"
 RESUMED = "20 steps, saved and resumed after 10, = 20 steps"
+pytestmark = pytest.mark.xdist_group("contract")  # each experiment is checked once
 
 
 @functools.cache

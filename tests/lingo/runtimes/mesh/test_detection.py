@@ -16,6 +16,7 @@ from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.detection.task import ObjectDetection
 
+pytestmark = pytest.mark.xdist_group("detection")  # one device computes once
 B, H, W, N, STEPS = 4, 10, 8, 2, 5
 MESHES = {
     "parts of a batch": Mesh.params(data=4),

@@ -27,6 +27,7 @@ from tasks.click.click_input import ClickInput
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 
+pytestmark = pytest.mark.xdist_group("tables")  # one device computes once
 SIZES, D, B, STEPS = (501, 3, 64, 230), 4, 16, 5
 OVER_BATCH = {"vocab": ["data"]}  # tables are cut along the devices that share the batch
 DATA = ClickInput.params(vocab_sizes=SIZES, num_numbers=3, batch_size=B).build()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,8 @@ VOLUME_MESHES: dict[str, tuple[dict[str, int], Table]] = {
     "two devices with the same rows": ({"height": 4, "model": 2}, {}),
     "slices and rows": ({"model": 4, "height": 2}, {"depth": ("model",)}),
 }
+GRID = {"rows and columns", "rows of half of a batch"}  # the others split both, too
+VOLUME_GRID = {"two devices with the same rows", "rows of half of a batch"}
 
 
 def compute(layers: dict[str, Any], rules: Any, values: Any, states: Any, x: Any) -> Any:
@@ -173,13 +175,17 @@ def compare(
         )
 
 
-@pytest.mark.parametrize("case", MESHES)
+def cases(names: Iterable[str], *, grid: Collection[str]) -> list[Any]:
+    return [pytest.param(one, marks=pytest.mark.grid if one in grid else []) for one in names]
+
+
+@pytest.mark.parametrize("case", cases(MESHES, grid=GRID))
 def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, height = MESHES[case]
     compare(LAYERS, [B, height, W, C], sizes, {})
 
 
-@pytest.mark.parametrize("case", VOLUME_MESHES)
+@pytest.mark.parametrize("case", cases(VOLUME_MESHES, grid=VOLUME_GRID))
 def test_layers_of_volumes_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, more_rules = VOLUME_MESHES[case]
     compare(VOLUME_LAYERS, [2, 6, 9, W, C], sizes, more_rules)

@@ -11,26 +11,31 @@ from lingo.config.params import ParamError
 from lingo.learner.state import initial_state
 from lingo.runtimes.replicated.replicated import Replicated
 from tests.lingo.runtimes.child import ROOT, printed
-from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
+from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner, over_cases
 
 SLOTLESS = ("Frozen", "Sgd", "clipped by value and weight")
 PROGRAM = pathlib.Path(__file__).with_name("on_chunks.py")
+pytestmark = pytest.mark.xdist_group("chunks")  # the program runs once
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def found(tmp_path_factory, request):
+    """Returns what the program computes with the optimizers of this session's tests."""
+    tests = [one for one in request.session.items if getattr(one, "module", None) is request.module]
+    names = sorted({one.callspec.params["name"] for one in tests if hasattr(one, "callspec")})
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     folder = tmp_path_factory.mktemp("chunks")
-    return json.loads(printed(str(PROGRAM), cwd=folder, env=environment).splitlines()[-1])
+    out = printed(str(PROGRAM), *names, cwd=folder, env=environment)
+    return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", CASES)
+@over_cases
 def test_ten_steps_in_chunks_are_those_of_one_device(found, name):
     for chunks, one in zip(*reversed(found[name]["states"]), strict=True):
         np.testing.assert_allclose(chunks, one, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", CASES)
+@over_cases
 def test_a_replica_keeps_a_quarter_of_every_slot(found, name):
     slots = list(zip(*map(found[name].get, ("chunks", "sizes", "layers")), strict=True))
     assert bool(slots) == (name not in SLOTLESS)
@@ -38,16 +43,17 @@ def test_a_replica_keeps_a_quarter_of_every_slot(found, name):
         assert chunks == [layers * -(-size // layers // 4)] * 4
 
 
-def test_a_state_of_one_device_is_loaded_bit_by_bit(found):
-    assert all(found[name]["loaded"] for name in CASES)
+@over_cases
+def test_a_state_of_one_device_is_loaded_bit_by_bit(found, name):
+    assert found[name]["loaded"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@over_cases
 def test_steps_that_are_not_finite_change_nothing(found, name):
     assert found[name]["skips"]
 
 
-@pytest.mark.parametrize("name", CASES)
+@over_cases
 def test_the_bytes_of_this_machine_are_those_of_all_variables(found, name):
     measured, expected = found[name]["bytes"]
     assert measured == expected

@@ -36,6 +36,7 @@ from tests.lingo.runtimes.child import printed
 from tests.lingo.trainer.evaluation.paired import PAIRS, experiment, start, write_pairs
 
 STEPS = 90
+pytestmark = pytest.mark.xdist_group("answers")  # the model is trained once
 RANDOM = Sampling.params(temperature=1.0, max_tokens=6)
 
 

@@ -24,7 +24,7 @@ TASKS = {
     "segmentation": {"loss", "accuracy", "dice"},
     "language model": {"loss", "accuracy", "perplexity"},
 }
-pytestmark = pytest.mark.xdist_group("evaluation on devices")  # the programs run once
+pytestmark = pytest.mark.xdist_group("evaluation_on_devices")  # the programs run once
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_one_device_of_any_runtime(on_one):
         assert_equal(found, on_one["one batch"])
 
 
-@pytest.mark.parametrize("num_devices", [2, 8])
+@pytest.mark.parametrize("num_devices", [pytest.param(2, marks=pytest.mark.grid), 8])
 def test_several_devices(compute, on_one, num_devices):
     runtimes = compute(str(num_devices))
     assert ("parts of images" in runtimes) == (num_devices == 8)
