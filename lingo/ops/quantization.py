@@ -166,8 +166,12 @@ def round_to_multiple(x: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
     return tf.where(unit == 0, x, tf.round(tf.math.divide_no_nan(x, unit)) * unit)
 
 
-def range_scale(limits: Range, *, bits: int = 8) -> tf.Tensor:
-    """Returns the width of a level of a range, float32 of the shape of its ends."""
+def range_scale(limits: Range, *, bits: int = 8) -> Any:
+    """Returns the width of a level of a range, of the shape and type of its ends.
+
+    >>> range_scale(Range(-0.5, 1.0), bits=2)
+    0.5
+    """
     return (limits.high - limits.low) / (2**bits - 1)
 
 
