@@ -174,6 +174,14 @@ class Layer(LayerTree, Configurable, interface=True):
         change = context.current().operands.get(path.join(self.path, product))
         return list(values.values()) if change is None else change(values)
 
+    def result_unit(self, product: str) -> tf.Tensor | None:
+        """Returns that of which results of a product are whole multiples: float32 [outputs].
+
+        None where they are not: in training, and where nothing rounds the operands.
+        """
+        unit = context.current().result_units.get(path.join(self.path, product))
+        return None if unit is None else unit(getattr(self, product))
+
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Adds this call's contribution to the mean that updates a state.
 

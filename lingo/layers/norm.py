@@ -6,6 +6,7 @@ Axes: D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
@@ -18,6 +19,10 @@ class Norm(Layer, interface=True):
 
     dim: int  # width of the input
     epsilon: float = 1e-6  # added to the mean square or variance
+
+    is_affine: ClassVar[bool] = False
+    """Whether it multiplies by constants and adds constants after training; its call takes the
+    `unit` of its input, as `Layer.result_unit` returns, and adds whole ones."""
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "epsilon")

@@ -157,6 +157,24 @@ def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) 
     return _with_value(w, tf.cast(levels * scale, w.dtype))
 
 
+def round_to_multiple(x: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+    """Returns the nearest whole multiple of a unit, or x where the unit is 0; broadcasts, float32.
+
+    >>> round_to_multiple(tf.constant([0.7, 0.7, 0.7]), tf.constant([0.5, -0.5, 0.0])).numpy()
+    array([0.5, 0.5, 0.7], dtype=float32)
+    """
+    return tf.where(unit == 0, x, tf.round(tf.math.divide_no_nan(x, unit)) * unit)
+
+
+def range_scale(limits: Range, *, bits: int = 8) -> Any:
+    """Returns the width of a level of a range, of the shape and type of its ends.
+
+    >>> range_scale(Range(-0.5, 1.0), bits=2)
+    0.5
+    """
+    return (limits.high - limits.low) / (2**bits - 1)
+
+
 def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
     """Returns the least value, 0 at most, and the largest, 0 at least, over axes that stay.
 

@@ -23,7 +23,14 @@ from lingo.layers.product import Product
 from lingo.layers.quantization.domain import PassiveAsymQDomain, Progress, QDomain
 from lingo.layers.wrap.reweighted import split_dims
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.ops.quantization import Channels, NaturalRange, Range, center_range, quantize_channels
+from lingo.ops.quantization import (
+    Channels,
+    NaturalRange,
+    Range,
+    center_range,
+    quantize_channels,
+    range_scale,
+)
 
 _NATURAL = get_args(NaturalRange)
 _MINUS_ONE = Constant.params(value=-1.0).build()
@@ -92,7 +99,17 @@ class Quantized(Wrapper):
             path.join(self.path, product.path): partial(self._quantize, product, now)
             for product in self.quantized_products
         }
-        inner = call.derive(operands={**call.operands, **changes}, sides=call.sides)
+        units = {}
+        if not (call.training or call.constant_ranges):  # a converter rounds what is added itself
+            units = {
+                path.join(self.path, product.path): partial(self._result_unit, product)
+                for product in self.quantized_products
+            }
+        inner = call.derive(
+            operands={**call.operands, **changes},
+            result_units={**call.result_units, **units},
+            sides=call.sides,
+        )
         with context.enter_call(inner):
             return getattr(self.layer, method)(*args, **inputs)
 
@@ -134,8 +151,8 @@ class Quantized(Wrapper):
         return matched.pop()
 
     def _declare_range(self, product: LayerProduct, activation: str, decay: float) -> None:
-        for end, init in (("low", _MINUS_ONE), ("high", ONES)):
-            name = f"{product.path}_{activation}_{end}"
+        names = _range_names(product, activation)
+        for name, init in zip(names, (_MINUS_ONE, ONES), strict=True):
             self.state(name, [], decay=decay, init=init)
             self._state[name] = self._state[name]._replace(stack_axes=product.stack_axes)
 
@@ -171,19 +188,30 @@ class Quantized(Wrapper):
             return self.domain.natural(x, cast("NaturalRange", name), now)
         if self.domain.decay is None:
             return self.domain.activation(x, None, now)
-        names = [f"{product.path}_{name}_{end}" for end in ("low", "high")]
         if not now.training:
-            state = context.current().state
-            limits = Range(*(state[path.join(self.path, name)] for name in names))
+            limits = self._moving_range(product, name)
             if now.constant_ranges and product.product.multiplies_activations:
                 limits = center_range(limits)
             return self.domain.activation(x, limits, now)
         limits = self.domain.measure(x)
         # the sum, not the extremes: a NaN or inf may not show in the least value
         finite = tf.math.is_finite(tf.reduce_sum(tf.cast(x, tf.float32), range(1, len(x.shape))))
-        for name, values in zip(names, limits, strict=True):
-            self._add_range(name, tf.reshape(values, [-1]), finite)
+        for state, values in zip(_range_names(product, name), limits, strict=True):
+            self._add_range(state, tf.reshape(values, [-1]), finite)
         return self.domain.activation(x, limits, now)
+
+    def _moving_range(self, product: LayerProduct, activation: str) -> Range:
+        state, names = context.current().state, _range_names(product, activation)
+        return Range(*(state[path.join(self.path, name)] for name in names))
+
+    def _result_unit(self, product: LayerProduct, w: tf.Tensor) -> tf.Tensor | None:
+        """Returns the width of a level of the input times that of each channel of the weight w."""
+        channels, names = self.domain.channels(w, product.sum_axes), product.activations_to_measure
+        if channels is None or self.domain.decay is None or not names:
+            return None
+        limits = self._moving_range(product, names[0])
+        width = range_scale(limits, bits=self.domain.level_bits)
+        return tf.reshape(channels.scale * width, [-1])
 
     def _add_range(self, name: str, values: tf.Tensor, finite: tf.Tensor) -> None:
         """Adds ends of ranges, float32 [examples or 1], to a state, if examples are finite."""
@@ -193,6 +221,11 @@ class Quantized(Wrapper):
             finite = tf.repeat(tf.reduce_all(tf.reshape(finite, [-1, size]), axis=1), size)
         total = tf.reduce_sum(tf.where(finite, values, 0.0))
         self.batch_statistic(name, total, tf.reduce_sum(tf.cast(finite, tf.float32)))
+
+
+def _range_names(product: LayerProduct, activation: str) -> list[str]:
+    """Returns the names of the states that hold the ends of an activation's range."""
+    return [f"{product.path}_{activation}_{end}" for end in ("low", "high")]
 
 
 def find_products(layer: Layer) -> Iterator[LayerProduct]:

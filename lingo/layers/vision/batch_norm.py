@@ -15,6 +15,7 @@ from lingo.layers import context
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm
+from lingo.ops.quantization import round_to_multiple
 from lingo.ops.shape import size_of, sizes_of
 
 _MOST_KERNELS = 16  # groups that are normalized one by one; more are normalized together
@@ -63,6 +64,7 @@ class BatchNorm(Norm):
     statistics_over: int | None = None  # examples in a group; None: all of the call
     zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
 
+    is_affine = True
     positionwise = True
 
     def check(self) -> None:
@@ -78,8 +80,11 @@ class BatchNorm(Norm):
         self.moving_mean = self.state("moving_mean", shape, decay=decay)
         self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, unit: tf.Tensor | None = None) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
+
+        If x has whole multiples of `unit`, [C], then outside training so has what is added to it:
+        chips for 8 bits add the constants as one integer (Jacob et al. 2018, sec. 2.4).
 
         In training it raises ParamError if B is known and `statistics_over` does not divide it.
         """
@@ -89,9 +94,13 @@ class BatchNorm(Norm):
             y, moments = (self._by_kernel if _has_kernel(groups) else self._by_formula)(x, groups)
             self._update_averages(groups, moments)
         else:
-            mean = self.moving_mean
+            mean, beta = self.moving_mean, self.beta
             variance = tf.maximum(self.moving_mean_square - tf.square(mean), 0.0)
-            y = (x - mean) * (tf.math.rsqrt(variance + self.p.epsilon) * self.gamma) + self.beta
+            factor = tf.math.rsqrt(variance + self.p.epsilon) * self.gamma
+            if unit is not None:
+                offset = beta - mean * factor
+                beta += round_to_multiple(offset, unit * factor) - offset
+            y = (x - mean) * factor + beta
         return tf.cast(y, self.p.dtype)
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:

@@ -40,7 +40,10 @@ class ConvNorm(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
-        return activate(self.norm(self.conv(x)), self.p.activation)
+        y = self.conv(x)
+        unit = self.conv.result_unit("w") if self.norm.is_affine else None
+        y = self.norm(y) if unit is None else self.norm(y, unit=unit)
+        return activate(y, self.p.activation)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""

@@ -9,7 +9,12 @@ from lingo.inspection.product_count import ProductCount, count_products
 from lingo.layers import Quantized, context
 from lingo.layers.inputs import BatchRequirements
 from lingo.ops import random
-from lingo.ops.quantization import fake_quantize, fake_quantize_channels, value_range
+from lingo.ops.quantization import (
+    fake_quantize,
+    fake_quantize_channels,
+    quantize_channels,
+    value_range,
+)
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -96,6 +101,31 @@ def test_after_training_the_range_is_the_stored_one():
     expected = tf.quantization.fake_quant_with_min_max_vars(x, -0.5, 0.25)
     np.testing.assert_allclose(y, tf.tensordot(expected, w, 1), atol=1e-6)
     assert not sides.batch_statistics
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_after_training_a_norm_adds_whole_units_of_a_convolution(is_inside: bool):
+    fields = {"dim": D, "output_dim": 3, "activation": "identity"}
+    if is_inside:
+        fields["conv"] = nn.Quantized.params(layer=nn.Conv2D)
+        layer = nn.ConvNorm.params(**fields).build()
+    else:
+        layer = quantized(nn.ConvNorm.params(**fields))
+    weights, x = initial_values(layer).weights, inputs(*IMAGE)
+    weights |= {"norm/gamma": tf.constant([0.0, 0.5, -2.0]), "norm/beta": tf.constant([0.3] * 3)}
+    state = {
+        "conv/w_input_low": tf.constant(-0.5),
+        "conv/w_input_high": tf.constant(0.25),
+        "norm/moving_mean": tf.constant([0.1, 0.2, 0.4]),
+        "norm/moving_mean_square": tf.constant([1.0, 2.0, 3.0]),
+    }
+    y, _ = context.apply(layer, weights, x, call={"state": state})
+    _, unit = quantize_channels(weights["conv/w"], [0, 1, 2])
+    found = y / (unit * 0.75 / 255) / tf.math.rsqrt([0.99 + 1e-5, 1.96 + 1e-5, 2.84 + 1e-5])
+    np.testing.assert_allclose(y[..., 0], 0.3, rtol=1e-6)
+    whole = found[..., 1:] / [0.5, -2.0]
+    np.testing.assert_allclose(whole, tf.round(whole), atol=0.02)
+    assert np.abs(whole).max() > 100
 
 
 def test_a_converter_gets_the_range_of_a_sum_as_it_was_measured():
