@@ -131,10 +131,13 @@ def square_sums(
 
     Gradients are float32 [*weight.shape], or in rows, results [*weight.stack_shape].
     """
-    return {
-        where: tf.reduce_sum(gradients[where] * gradients[where], axis=weight.axes)
-        for where, weight in weights.items()
-    }
+    return {where: _square_sum(weight, gradients[where]) for where, weight in weights.items()}
+
+
+def _square_sum(weight: Weight, gradient: tf.Tensor) -> tf.Tensor:
+    if weight.num_stacked:
+        return tf.reduce_sum(gradient * gradient, axis=weight.axes)
+    return 2.0 * tf.nn.l2_loss(gradient)  # unlike the above, it stores no squares
 
 
 def _slots(learner: Learner) -> list[tuple[str, str]]:

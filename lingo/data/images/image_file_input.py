@@ -24,6 +24,7 @@ from lingo.data.images.decode import (
     BrokenImage,
     Channels,
     Header,
+    Part,
     decode_into,
     part_of,
     read_header,
@@ -34,8 +35,8 @@ from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
 from lingo.ops import random
 
-_GROUP = 32  # images that a thread reads, then decodes
-_THREADS = 2  # one reads while what the other one has read is decoded
+_GROUP = 32  # images that are read, then decoded, at a time
+_THREADS = 2  # that decode: all processors work on a group while the end of another is awaited
 
 
 class ImageFileInput(IndexedInput):
@@ -139,30 +140,34 @@ class ImageFileInput(IndexedInput):
         _ = self.index  # opened here, not by two threads
         arrays = self._empty(len(documents))
 
-        def decode_group(start: int) -> None:
-            group = slice(start, start + _GROUP)
-            part = {name: array[group] for name, array in arrays.items()}
-            self._decode_group(
-                documents[group].tolist(), random.Key(*(k[group] for k in keys)), part
-            )
+        def read_group(group: slice) -> list[Part]:
+            encoded = [self._read_encoded(document) for document in documents[group].tolist()]
+            arrays["labels"][group] = [image.label for image in encoded]
+            return self._parts(documents[group], encoded, random.Key(*(k[group] for k in keys)))
 
-        list(self._threads().map(decode_group, range(0, len(documents), _GROUP)))
+        def decode_group(group: slice, parts: list[Part]) -> None:
+            self._decode_into(arrays["images"][group], parts, documents[group])
+
+        groups = [slice(i, i + _GROUP) for i in range(0, len(documents), _GROUP)]
+        # `map` of the threads reads a group here while the threads decode those before it
+        list(self._threads().map(decode_group, groups, map(read_group, groups)))
         return arrays
 
-    def _decode_group(
-        self, documents: list[int], keys: random.Key, arrays: dict[str, np.ndarray]
-    ) -> None:
-        """Writes the images and labels of some documents into arrays."""
-        encoded = [self._read_encoded(document) for document in documents]
-        headers = [self._header(*pair) for pair in zip(documents, encoded, strict=True)]
+    def _parts(
+        self, documents: np.ndarray, encoded: list[EncodedImage], keys: random.Key
+    ) -> list[Part]:
+        """Returns what is seen of the images of documents, [B], in views of keys, words [B]."""
+        headers = [self._header(*pair) for pair in zip(documents.tolist(), encoded, strict=True)]
         windows = self.view.windows([header.upright_size for header in headers], keys)
         fields = zip(encoded, headers, windows, strict=True)
-        parts = [part_of(image.data, header, window) for image, header, window in fields]
-        arrays["labels"][:] = [image.label for image in encoded]
+        return [part_of(image.data, header, window) for image, header, window in fields]
+
+    def _decode_into(self, images: np.ndarray, parts: list[Part], documents: np.ndarray) -> None:
+        """Decodes parts of the images of documents into an array, all of them [B]."""
         try:
-            decode_into(arrays["images"], parts)
+            decode_into(images, parts)
         except BrokenImage:
-            for document, part, image in zip(documents, parts, arrays["images"], strict=True):
+            for document, part, image in zip(documents.tolist(), parts, images, strict=True):
                 try:
                     decode_into(image[None], [part])
                 except BrokenImage as error:

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from lingo.data.images.decode import BrokenImage, decode_into, part_of, read_header
+from lingo.data.images.decode import (
+    BrokenImage,
+    Header,
+    Turn,
+    decode_into,
+    part_of,
+    read_header,
+)
 from lingo.data.images.view import Window
 from lingo.ops.image.box import Box
 from tests.lingo.data.images.pictures import decode_by_pillow, encode, picture
@@ -44,6 +51,22 @@ def bilinear(image, size):
         share = (places - low).reshape([-1 if i == axis else 1 for i in range(3)])
         out = out.take(low, axis) * (1 - share) + out.take(high, axis) * share
     return out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"progressive": True},
+        {"comment": b"of a scanner"},
+        {"icc_profile": bytes(70_000)},
+        {"exif": b"Exif\0\0"},
+    ],
+)
+def test_sizes_of_jpegs_are_those_that_pillow_reads(options):
+    stream = io.BytesIO()
+    Image.fromarray(picture(20, 30)).save(stream, "JPEG", **options)
+    assert read_header(stream.getvalue()) == Header(20, 30, Turn())
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
