@@ -14,6 +14,7 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.export.lite_file import write_model
 from lingo.ops.quantization import symmetric_range
 
 _FLOAT32 = 0  # in the schema of TensorFlow Lite
@@ -50,8 +51,8 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
                     _bound_results(name, ranges[0], constants, ranges[2])
                 case "BATCH_MATMUL":
                     _center_measured(ranges[1])
-    content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
-    return content
+    content = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
+    return write_model(flatbuffer_utils.convert_bytearray_to_object(bytearray(content)))
 
 
 def _has_activation(operation: Any) -> bool:
