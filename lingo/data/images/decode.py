@@ -95,7 +95,8 @@ def read_header(data: bytes) -> Header:
 def _plain_size(data: bytes) -> tuple[int, int] | None:
     """Returns (height, width) of an ordinary JPEG, in a tenth of Pillow's time; None of others.
 
-    Others have EXIF, which precedes the frame, a rare encoding, or damage: Pillow reads them.
+    Others have EXIF, which stands before the frame by its standard, a rare encoding, or damage:
+    Pillow reads them.
     """
     at = 2
     while data[at : at + 1] == b"\xff" and at + _SEGMENT.size <= len(data):

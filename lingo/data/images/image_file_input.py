@@ -8,9 +8,10 @@ Axes: B examples of a batch, H height, W width, C channels.
 
 from __future__ import annotations
 
+import collections
 import functools
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ from lingo.data.sources.files import DataError
 from lingo.ops import random
 
 _GROUP = 32  # images that are read, then decoded, at a time
-_THREADS = 2  # that decode: all processors work on a group while the end of another is awaited
+_THREADS = 2  # that decode, all processors each: so none is idle at the end of a group
 
 
 class ImageFileInput(IndexedInput):
@@ -136,8 +137,10 @@ class ImageFileInput(IndexedInput):
         return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
-        """Returns images and labels of documents, int64 [B], in views of keys, words [B]."""
-        _ = self.index  # opened here, not by two threads
+        """Returns images and labels of documents, int64 [B], in views of keys, words [B].
+
+        One thread reads them, at most `_THREADS` groups ahead of those that decode.
+        """
         arrays = self._empty(len(documents))
 
         def read_group(group: slice) -> list[Part]:
@@ -148,9 +151,19 @@ class ImageFileInput(IndexedInput):
         def decode_group(group: slice, parts: list[Part]) -> None:
             self._decode_into(arrays["images"][group], parts, documents[group])
 
-        groups = [slice(i, i + _GROUP) for i in range(0, len(documents), _GROUP)]
-        # `map` of the threads reads a group here while the threads decode those before it
-        list(self._threads().map(decode_group, groups, map(read_group, groups)))
+        decoding: collections.deque[Future[None]] = collections.deque()
+        try:
+            for start in range(0, len(documents), _GROUP):
+                group = slice(start, start + _GROUP)
+                parts = read_group(group)  # while the threads decode those before it
+                decoding.append(self._threads().submit(decode_group, group, parts))
+                if len(decoding) > _THREADS:
+                    decoding.popleft().result()
+            while decoding:
+                decoding.popleft().result()
+        finally:
+            for group_decoding in decoding:
+                group_decoding.cancel()
         return arrays
 
     def _parts(
