@@ -8,13 +8,16 @@ import pathlib
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from lingo.config.roots.classes import Classes
+from lingo.processes.parent import prepare_die_with_parent
 
 ROOT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
@@ -26,6 +29,7 @@ DOCUMENTS.sort(key=lambda name: -(ROOT / name).read_text().count("lingo train"))
 STAND_INS = ROOT / "tests/stand_ins"  # of services that are not installed
 ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run", ".venv/bin/tensorboard")
 """Beginnings of commands that run these tests, install something, or never end."""
+MAX_SECONDS = 1200  # of the commands of a block, on a busy machine
 
 
 def commands(script: str) -> str:
@@ -47,25 +51,29 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def forks(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, str]]:
+def forks(environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """The same, but `lingo` and `python` are forks of one process that has imported TensorFlow."""
-    folder = tmp_path_factory.mktemp("forks")
-    place = folder / "socket"
-    for name in ("lingo", "python"):
-        run = [sys.executable, "-IS", FORK_SERVER, "run", place, BIN / name]
-        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(map(str, run))} "$@"\n')
-        (folder / name).chmod(0o755)
-    one_thread = {"OPENBLAS_NUM_THREADS": "1"}  # threads do not survive a fork
-    serve = [sys.executable, FORK_SERVER, "serve", place]
-    with subprocess.Popen(
-        serve, env=environment | one_thread, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
-        yield environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
-        server.kill()
+    with tempfile.TemporaryDirectory(prefix="lingo-") as folder:
+        address = pathlib.Path(folder) / "socket"  # too long a path for a socket in pytest's folder
+        for name in ("lingo", "python"):
+            run = [sys.executable, "-IS", FORK_SERVER, "run", address, BIN / name]
+            program = pathlib.Path(folder) / name
+            program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, run))} "$@"\n')
+            program.chmod(0o755)
+        server = subprocess.Popen(
+            [sys.executable, FORK_SERVER, "serve", address],
+            env=environment | {"OPENBLAS_NUM_THREADS": "1"},  # threads do not survive a fork
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=prepare_die_with_parent(signal.SIGKILL),
+        )
+        with server:
+            try:
+                assert server.stdout is not None
+                assert server.stdout.readline() == "ready\n"
+                yield environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
+            finally:
+                server.kill()
 
 
 @pytest.mark.docs
@@ -95,6 +103,7 @@ def run_commands(document: str, folder: pathlib.Path, environment: dict[str, str
                 env=environment,
                 capture_output=True,
                 text=True,
+                timeout=MAX_SECONDS,
             )
             assert done.returncode == 0, f"{content}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
             assert "lacks reports" not in done.stderr, done.stderr  # the warning about a sink
