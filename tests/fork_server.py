@@ -18,7 +18,7 @@ import socket
 import sys
 
 OWN_PROCESS = ("serve", "launch")  # verbs that are stopped by signals
-READ_AT_IMPORT = ("LINGO_", "TF_", "XLA_", "JAX_")  # beginnings of names of variables
+READ_AT_IMPORT = ("LINGO_", "JAX_", "XLA_", "TF_XLA_", "TF_ENABLE_")  # beginnings of names
 MAX_BYTES = 1 << 17  # of a command with its environment
 
 
