@@ -133,8 +133,8 @@ class Call:
     operands: Mapping[str, Callable[[Mapping[str, tf.Tensor]], list[tf.Tensor]]] = (
         dataclasses.field(default_factory=dict)
     )
-    # path of a layer's product -> returns `Layer.result_unit` for its weight
-    result_units: Mapping[str, Callable[[tf.Tensor], tf.Tensor | None]] = dataclasses.field(
+    # path of a layer's product -> returns `Layer.result_scale` for its weight
+    result_scales: Mapping[str, Callable[[tf.Tensor], tf.Tensor | None]] = dataclasses.field(
         default_factory=dict
     )
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body

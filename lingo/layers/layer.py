@@ -174,13 +174,15 @@ class Layer(LayerTree, Configurable, interface=True):
         change = context.current().operands.get(path.join(self.path, product))
         return list(values.values()) if change is None else change(values)
 
-    def result_unit(self, product: str) -> tf.Tensor | None:
-        """Returns that of which results of a product are whole multiples: float32 [outputs].
+    def result_scale(self, product: str) -> tf.Tensor | None:
+        """Returns the scale of a product's integer results, float32 [channels], or None.
 
-        None where they are not: in training, and where nothing rounds the operands.
+        Outside training a product in a `Quantized` multiplies integers: each exact result is an
+        integer times this, the scale of the input times that of the weight. None in training, and
+        for a product whose operands are not integers times such scales.
         """
-        unit = context.current().result_units.get(path.join(self.path, product))
-        return None if unit is None else unit(getattr(self, product))
+        scale = context.current().result_scales.get(path.join(self.path, product))
+        return None if scale is None else scale(getattr(self, product))
 
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Adds this call's contribution to the mean that updates a state.

@@ -20,9 +20,8 @@ class Norm(Layer, interface=True):
     dim: int  # width of the input
     epsilon: float = 1e-6  # added to the mean square or variance
 
-    is_affine: ClassVar[bool] = False
-    """Whether it multiplies by constants and adds constants after training; its call takes the
-    `unit` of its input, as `Layer.result_unit` returns, and adds whole ones."""
+    takes_scale: ClassVar[bool] = False
+    """Whether a call takes the `scale` of its input, as `Layer.result_scale` returns it."""
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "epsilon")

@@ -92,7 +92,7 @@ def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = 
     """
     exact = tf.cast(x, tf.float32)
     low, high = (tf.convert_to_tensor(v, tf.float32) for v in limits)
-    scale, least, largest = _nudge(low, high, int(narrow), 2**bits - 1)
+    scale, least, largest = _nudge(Range(low, high), bits, narrow)
     # not a custom gradient, which `tf.vectorized_map` drops
     clipped = tf.where((exact < least) & (scale > 0), _with_value(low, least), exact)
     clipped = tf.where((exact > largest) & (scale > 0), _with_value(high, largest), clipped)
@@ -166,13 +166,15 @@ def round_to_multiple(x: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
     return tf.where(unit == 0, x, tf.round(tf.math.divide_no_nan(x, unit)) * unit)
 
 
-def range_scale(limits: Range, *, bits: int = 8) -> Any:
+def range_scale(limits: Range, *, bits: int = 8, narrow: bool = False) -> Any:
     """Returns the width of a level of a range, of the shape and type of its ends.
+
+    `bits` and `narrow` are those of `fake_quantize`.
 
     >>> range_scale(Range(-0.5, 1.0), bits=2)
     0.5
     """
-    return (limits.high - limits.low) / (2**bits - 1)
+    return (limits.high - limits.low) / (2**bits - 1 - int(narrow))
 
 
 def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
@@ -197,13 +199,14 @@ def _static_range(limits: Range) -> Range | None:
     return None if any(v is None or v.ndim for v in ends) else Range(*map(float, ends))
 
 
-def _nudge(low: tf.Tensor, high: tf.Tensor, least_level: int, last_level: int) -> Any:
+def _nudge(limits: Range, bits: int, narrow: bool) -> Any:
     """Returns scale, least and largest value of levels one of which is 0, float32 like the range.
 
     In the order of TensorFlow's kernel (fake_quant_ops_functor.h), for equal bits.
     """
-    low, high = tf.stop_gradient(low), tf.stop_gradient(high)
-    scale = (high - low) / (last_level - least_level)
+    low, high = (tf.stop_gradient(end) for end in limits)
+    least_level, last_level = int(narrow), 2**bits - 1
+    scale = range_scale(Range(low, high), bits=bits, narrow=narrow)
     zero = least_level - tf.math.divide_no_nan(low, scale)
     zero = tf.clip_by_value(tf.floor(zero + 0.5), least_level, last_level)
     return scale, (least_level - zero) * scale, (last_level - zero) * scale

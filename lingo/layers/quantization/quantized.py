@@ -99,19 +99,23 @@ class Quantized(Wrapper):
             path.join(self.path, product.path): partial(self._quantize, product, now)
             for product in self.quantized_products
         }
-        units = {}
+        scales = {}
         if not (call.training or call.constant_ranges):  # a converter rounds what is added itself
-            units = {
-                path.join(self.path, product.path): partial(self._result_unit, product)
+            scales = {
+                path.join(self.path, product.path): partial(self._product_scale, product)
                 for product in self.quantized_products
+                if product.product.has_weight
             }
         inner = call.derive(
             operands={**call.operands, **changes},
-            result_units={**call.result_units, **units},
+            result_scales={**call.result_scales, **scales},
             sides=call.sides,
         )
         with context.enter_call(inner):
             return getattr(self.layer, method)(*args, **inputs)
+
+    def result_scale(self, product: str) -> tf.Tensor | None:
+        return self.call_wrapped("result_scale", product)
 
     def rounded_weights(self) -> dict[str, tf.Tensor]:
         """Returns program path -> rounded weight, [stacked axes, ...], for the current call."""
@@ -204,14 +208,16 @@ class Quantized(Wrapper):
         state, names = context.current().state, _range_names(product, activation)
         return Range(*(state[path.join(self.path, name)] for name in names))
 
-    def _result_unit(self, product: LayerProduct, w: tf.Tensor) -> tf.Tensor | None:
-        """Returns the width of a level of the input times that of each channel of the weight w."""
-        channels, names = self.domain.channels(w, product.sum_axes), product.activations_to_measure
-        if channels is None or self.domain.decay is None or not names:
+    def _product_scale(self, product: LayerProduct, w: tf.Tensor) -> tf.Tensor | None:
+        """Returns the scale of a product with the weight w, float32 [channels], if it has one."""
+        names = product.activations_to_measure
+        if self.domain.decay is None or not names:
+            return None
+        if (channels := self.domain.channels(w, product.sum_axes)) is None:
             return None
         limits = self._moving_range(product, names[0])
-        width = range_scale(limits, bits=self.domain.level_bits)
-        return tf.reshape(channels.scale * width, [-1])
+        input_scale = range_scale(limits, bits=self.domain.level_bits)
+        return tf.reshape(channels.scale * input_scale, [-1])
 
     def _add_range(self, name: str, values: tf.Tensor, finite: tf.Tensor) -> None:
         """Adds ends of ranges, float32 [examples or 1], to a state, if examples are finite."""

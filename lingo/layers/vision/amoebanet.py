@@ -30,6 +30,7 @@ from lingo.layers.vision.amoebanet_cell import (
 from lingo.layers.vision.auxiliary_head import AuxiliaryHead
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv_norm import convolve_and_normalize
 
 
 class AmoebaNetStem(Layer):
@@ -48,7 +49,7 @@ class AmoebaNetStem(Layer):
 
     def __call__(self, x: tf.Tensor) -> Pair:
         """Returns [B, H', W', C'] twice, in the layer's dtype, for images x [B, H, W, C]."""
-        y = self.norm(self.conv(x))
+        y = convolve_and_normalize(x, conv=self.conv, norm=self.norm)
         return y, y
 
     def output_shape(self, shape: Shape) -> tuple[Shape, Shape]:

@@ -15,6 +15,7 @@ from lingo.layers.norm import Norm
 from lingo.layers.vision.amoebanet_cell import Pair, Shape
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv_norm import convolve_and_normalize
 from lingo.layers.vision.pool import AveragePool
 
 
@@ -55,7 +56,7 @@ class AuxiliaryHead(Layer):
         self._check(state[0].shape)
         y = self.pool(tf.nn.relu(tf.cast(state[0], self.p.dtype)))
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            y = tf.nn.relu(norm(conv(y)))
+            y = tf.nn.relu(convolve_and_normalize(y, conv=conv, norm=norm))
         return *state, self.linear(y[:, 0, 0])
 
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:

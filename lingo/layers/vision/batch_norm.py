@@ -64,7 +64,7 @@ class BatchNorm(Norm):
     statistics_over: int | None = None  # examples in a group; None: all of the call
     zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
 
-    is_affine = True
+    takes_scale = True
     positionwise = True
 
     def check(self) -> None:
@@ -80,11 +80,12 @@ class BatchNorm(Norm):
         self.moving_mean = self.state("moving_mean", shape, decay=decay)
         self.moving_mean_square = self.state("moving_mean_square", shape, decay=decay, init=ONES)
 
-    def __call__(self, x: tf.Tensor, *, unit: tf.Tensor | None = None) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, *, scale: tf.Tensor | None = None) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
-        If x has whole multiples of `unit`, [C], then outside training so has what is added to it:
-        chips for 8 bits add the constants as one integer (Jacob et al. 2018, sec. 2.4).
+        `scale`, float32 [C], says that x are integers times it. Outside training, the constant that
+        is added to x is then rounded to an integer times it, as chips for 8 bits add one (Jacob et
+        al. 2018, sec. 2.4).
 
         In training it raises ParamError if B is known and `statistics_over` does not divide it.
         """
@@ -94,13 +95,14 @@ class BatchNorm(Norm):
             y, moments = (self._by_kernel if _has_kernel(groups) else self._by_formula)(x, groups)
             self._update_averages(groups, moments)
         else:
-            mean, beta = self.moving_mean, self.beta
+            mean = self.moving_mean
             variance = tf.maximum(self.moving_mean_square - tf.square(mean), 0.0)
             factor = tf.math.rsqrt(variance + self.p.epsilon) * self.gamma
-            if unit is not None:
-                offset = beta - mean * factor
-                beta += round_to_multiple(offset, unit * factor) - offset
-            y = (x - mean) * factor + beta
+            if scale is None:
+                y = (x - mean) * factor + self.beta
+            else:
+                offset = self.beta - mean * factor
+                y = x * factor + round_to_multiple(offset, scale * factor)
         return tf.cast(y, self.p.dtype)
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, fields
+from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
@@ -40,9 +41,7 @@ class ConvNorm(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
-        y = self.conv(x)
-        unit = self.conv.result_unit("w") if self.norm.is_affine else None
-        y = self.norm(y) if unit is None else self.norm(y, unit=unit)
+        y = convolve_and_normalize(x, conv=self.conv, norm=self.norm)
         return activate(y, self.p.activation)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -66,3 +65,14 @@ class ConvNorm(Layer):
                 f"zero_init=True, but no weight of {type(self.norm).__name__} can start at zero:"
                 " take BatchNorm or GroupNorm"
             )
+
+
+def convolve_and_normalize(x: tf.Tensor, *, conv: Layer, norm: Norm) -> tf.Tensor:
+    """Returns norm(conv(x)), [B, ..., F], for images or volumes x [B, ..., C].
+
+    Outside training, a normalization that takes a scale gets that of the convolution's results.
+    """
+    y = conv(x)
+    if norm.takes_scale and not context.current().training:
+        return norm(y, scale=conv.result_scale("w"))
+    return norm(y)

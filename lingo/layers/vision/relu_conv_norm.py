@@ -13,6 +13,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv_norm import convolve_and_normalize
 from lingo.layers.vision.depthwise_conv import SeparableConv2D
 
 NARROWING = 4  # the width of a bottleneck over the width of its middle
@@ -57,7 +58,7 @@ class ReluConvNorm(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = norm(conv(tf.nn.relu(x)))
+            x = convolve_and_normalize(tf.nn.relu(x), conv=conv, norm=norm)
         return x
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
+from lingo.layers.vision.conv_norm import convolve_and_normalize
 from lingo.layers.vision.split_image import annotate_image
 
 
@@ -33,7 +34,7 @@ class ConvNorm3D(Layer):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, D', H', W', F], in the layer's dtype, for volumes x [B, D, H, W, C]."""
-        return tf.nn.relu(self.norm(self.conv(x)))
+        return tf.nn.relu(convolve_and_normalize(x, conv=self.conv, norm=self.norm))
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for volumes of shape [B, D, H, W, C]."""

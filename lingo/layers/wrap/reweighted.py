@@ -99,6 +99,9 @@ class Reweighted(Wrapper, interface=True):
         with context.enter_call(call.derive(weights=weights, sides=call.sides)):
             return getattr(self.layer, method)(*args, **inputs)
 
+    def result_scale(self, product: str) -> tf.Tensor | None:
+        return self.call_wrapped("result_scale", product)  # of the computed weight
+
     def matrix_values(self) -> dict[str, tf.Tensor]:
         """Returns program path -> computed matrix, [stacked axes, *I, *O], for the current call."""
         weights = context.current().weights

@@ -36,8 +36,8 @@ class Wrapper(Layer, interface=True):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         return self.call_wrapped("step", x, index, inputs=inputs)
 
-    def result_unit(self, product: str) -> tf.Tensor | None:
-        return self.call_wrapped("result_unit", product)
+    def result_scale(self, product: str) -> tf.Tensor | None:
+        return self.layer.result_scale(product)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
         return self.layer.flops(shape, memory_length=memory_length)

@@ -103,14 +103,19 @@ def test_after_training_the_range_is_the_stored_one():
     assert not sides.batch_statistics
 
 
-@pytest.mark.parametrize("is_inside", [False, True])
-def test_after_training_a_norm_adds_whole_units_of_a_convolution(is_inside: bool):
+CONVOLUTIONS = {
+    "plain": nn.Conv2D,
+    "quantized": Quantized.params(layer=nn.Conv2D),
+    "quantized, rematerialized": nn.Remat.params(layer=Quantized.params(layer=nn.Conv2D)),
+    "rematerialized, quantized": Quantized.params(layer=nn.Remat.params(layer=nn.Conv2D)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_after_training_a_norm_adds_multiples_of_the_scale_of_a_convolution(name: str):
     fields = {"dim": D, "output_dim": 3, "activation": "identity"}
-    if is_inside:
-        fields["conv"] = nn.Quantized.params(layer=nn.Conv2D)
-        layer = nn.ConvNorm.params(**fields).build()
-    else:
-        layer = quantized(nn.ConvNorm.params(**fields))
+    unit = nn.ConvNorm.params(conv=CONVOLUTIONS[name], **fields)
+    layer = quantized(unit) if name == "plain" else unit.build()
     weights, x = initial_values(layer).weights, inputs(*IMAGE)
     weights |= {"norm/gamma": tf.constant([0.0, 0.5, -2.0]), "norm/beta": tf.constant([0.3] * 3)}
     state = {
@@ -120,12 +125,50 @@ def test_after_training_a_norm_adds_whole_units_of_a_convolution(is_inside: bool
         "norm/moving_mean_square": tf.constant([1.0, 2.0, 3.0]),
     }
     y, _ = context.apply(layer, weights, x, call={"state": state})
-    _, unit = quantize_channels(weights["conv/w"], [0, 1, 2])
-    found = y / (unit * 0.75 / 255) / tf.math.rsqrt([0.99 + 1e-5, 1.96 + 1e-5, 2.84 + 1e-5])
+    _, scale = quantize_channels(weights["conv/w"], [0, 1, 2])
+    found = y / (scale * 0.75 / 255) / tf.math.rsqrt([0.99 + 1e-5, 1.96 + 1e-5, 2.84 + 1e-5])
     np.testing.assert_allclose(y[..., 0], 0.3, rtol=1e-6)
     whole = found[..., 1:] / [0.5, -2.0]
     np.testing.assert_allclose(whole, tf.round(whole), atol=0.02)
     assert np.abs(whole).max() > 100
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_the_scale_of_results_is_that_of_a_computed_weight(is_inside: bool, draw):
+    conv = nn.Conv2D.params(dim=D, output_dim=3)
+    if is_inside:
+        layer = quantized(nn.WeightNorm.params(layer=conv))
+    else:
+        layer = nn.WeightNorm.params(layer=Quantized.params(layer=conv)).build()
+    weights = draw(layer)
+    fields = {"state": initial_values(layer).state}
+    found, _ = context.apply(layer, weights, "w", method="result_scale", call=fields)
+    with context.enter_call(context.Call(weights=weights)):
+        (w,) = (layer.layer if is_inside else layer).matrix_values().values()
+    _, scale = quantize_channels(w, [0, 1, 2])
+    np.testing.assert_allclose(found, tf.reshape(scale, [-1]) * 2 / 255, rtol=1e-6)
+    assert np.abs(w - weights["w"]).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("layer", "product", "domain"),
+    [
+        (nn.Conv2D.params(dim=D, output_dim=3), "w", nn.PassiveAsymQDomain.params(bits=9)),
+        (
+            nn.Conv2D.params(dim=D, output_dim=3),
+            "w",
+            nn.PassiveAsymQDomain.params(per_channel=False),
+        ),
+        (nn.Conv2D.params(dim=D, output_dim=3), "w", nn.WeightQDomain.params()),
+        (nn.ImageHead.params(dim=D, num_classes=3), "mean", nn.PassiveAsymQDomain.params()),
+    ],
+)
+def test_other_products_have_no_scale(layer, product, domain):
+    wrapped = quantized(layer, domain=domain)
+    values = initial_values(wrapped)
+    fields = {"state": values.state}
+    scale, _ = context.apply(wrapped, values.weights, product, method="result_scale", call=fields)
+    assert scale is None
 
 
 def test_a_converter_gets_the_range_of_a_sum_as_it_was_measured():

@@ -64,6 +64,20 @@ def test_else_it_equals_that_of_keras_with_the_variance_of_its_moments(draw: Cal
     assert not sides.batch_statistics
 
 
+def test_with_a_scale_it_adds_a_multiple_of_it(draw: Callable) -> None:
+    layer = batch_norm()
+    weights, state = draw(layer), {"moving_mean": np.array([3.0, -1.0, 0.5], "f")}
+    state["moving_mean_square"] = np.array([4.0, 0.2, 1.0], "f") + state["moving_mean"] ** 2
+    scale = np.array([0.01, 0.02, 0.005], "f")
+    integers = np.round(X / scale)
+    y, _ = apply(layer, weights, integers * scale, scale=scale, call={"state": state})
+    factor = np.float64(weights["gamma"]) / np.sqrt([4 + EPSILON, 0.2 + EPSILON, 1 + EPSILON])
+    offset = np.round((weights["beta"] / factor - state["moving_mean"]) / scale)
+    np.testing.assert_allclose(y, (integers + offset) * scale * factor, rtol=1e-5, atol=1e-5)
+    exact, _ = apply(layer, weights, integers * scale, call={"state": state})
+    assert 1e-4 < np.abs(y - exact).max() < np.abs(scale * factor).max()
+
+
 def test_moving_means_after_a_step_are_those_of_keras(with_weights) -> None:
     layer, weights = with_weights(batch_norm())
     mean, square = oracle(weights), oracle(weights, moving_mean_initializer="ones")
