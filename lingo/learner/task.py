@@ -81,7 +81,8 @@ class Task(Layer, interface=True):
 
         A state is what a function of `lingo.metrics` returns, such as {"sum", "weight"}, the
         scalars of a mean; or other tensors that add up over batches, if `read_metric` knows them.
-        float64 sums (`weighted_mean`) do not depend on how examples are split into batches. The
+        float64 sums (`weighted_mean`) do not depend on how examples are split into batches. States
+        of several batches are added by name and entry, which not every batch needs to have. The
         default reports each loss term.
         """
         weights = self.loss_denominators(batch)

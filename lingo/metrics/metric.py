@@ -9,7 +9,6 @@ depend on how examples were split into batches.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,10 +41,26 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]
 def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> Mapping[str, State]:
     """Returns states by name added to earlier sums of them, {} at first, where their tensors are.
 
+    A name or entry that only one of them has is kept as it is.
+
     >>> add_states({'loss': mean(6.0, 3.0)}, {'loss': mean(1.0, 1.0)})
     {'loss': {'sum': 7.0, 'weight': 4.0}}
     """
-    return tf.nest.map_structure(operator.add, sums, states) if sums else states
+    added = {name: dict(state) for name, state in sums.items()}
+    for name, state in states.items():
+        mine = added.setdefault(name, {})
+        for entry, value in state.items():
+            mine[entry] = mine[entry] + value if entry in mine else value
+    return added
+
+
+def read_states(states: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+    """Returns states whose tensors may be on devices as arrays on the host.
+
+    >>> read_states({'loss': mean(tf.constant(6.0), tf.constant(3.0))})['loss']['sum'].item()
+    6.0
+    """
+    return tf.nest.map_structure(np.asarray, states)
 
 
 class Accumulator:

@@ -30,7 +30,7 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.learner.task import Batch, first_calls
-from lingo.metrics.metric import State, add_states
+from lingo.metrics.metric import State, add_states, read_states
 from lingo.ops import random
 from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.ops.scan import scan
@@ -149,7 +149,7 @@ class LocalProgram:
         return add_states(sums, states)
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        return tf.nest.map_structure(np.asarray, sums)
+        return read_states(sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         results = self._predict({k: tf.constant(v) for k, v in batch.items()}, weights)

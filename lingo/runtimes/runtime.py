@@ -56,7 +56,11 @@ class ProgramError(LingoError):
 
 
 class LostState(ProgramError):
-    """Devices failed with parts of the state; the others go on once `load` gives them another."""
+    """Devices failed with parts of the state; the others go on once `load` gives them another.
+
+    A run goes back as often as this is raised, so a runtime must not raise it for the same devices
+    again after `load`.
+    """
 
 
 @contextlib.contextmanager
@@ -115,13 +119,14 @@ class Program(Protocol):
     def evaluate(
         self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
     ) -> Mapping[str, State]:
-        """Returns the metric states of all examples of a [B, ...] batch, in every process.
+        """Adds the metric states of a [B, ...] batch to `sums`, and returns the new sums.
 
-        They are added to `sums`, which an earlier call has returned and whose memory may be reused.
-        The new sums stay on the devices: the host need not wait for them before `read_sums`, and
-        prepares the next batch meanwhile. States and sums are float64, as a host would add them up:
-        counts are exact up to 2**53, where sums in float32 would lose examples from 2**24 on. A
-        device adds a few numbers per batch, so it does not matter where it computes float64 slowly.
+        The states are those of all examples, in every process. `sums` come from an earlier call,
+        and their memory may be reused. The new sums are read by `read_sums`, and may still be
+        computed while the host prepares the next batch: then the next call, or `read_sums`, raises
+        the error of this batch. States and sums are float64, as a host would add them up: counts
+        are exact up to 2**53, where sums in float32 would lose examples from 2**24 on. A device
+        adds a few numbers per batch, so it does not matter where it computes float64 slowly.
         """
         ...
 

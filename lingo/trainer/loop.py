@@ -191,7 +191,7 @@ class Loop:
         first = item.steps.start + recorder.counters.offset
         injection.at("step", item.steps.start)
         batches = injection.poison(range(first, first + len(item.steps)), item.batches)
-        with explain_program_errors(f"step {item.steps.start + 1}"):
+        with explain_program_errors(_name_steps(item.steps)):
             report = tf.nest.map_structure(np.asarray, self._run.program.train(batches))
         throughput.add(steps=len(item.steps), **self._work.count(first, item.batches))
         rates: dict[str, float] | None = None
@@ -246,6 +246,12 @@ class Loop:
         if advice:
             self._run.progress.message(advice)
             self._is_advised = True
+
+
+def _name_steps(steps: range) -> str:
+    """Returns "step 16", or "steps 16 to 25": those done after `steps.start` steps."""
+    first, last = steps.start + 1, steps.stop
+    return f"step {last}" if first == last else f"steps {first} to {last}"
 
 
 def spans(

@@ -9,7 +9,7 @@ skip the batches since then                 # after an anomaly only: other data
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
@@ -82,17 +82,26 @@ class Rewinder:
             f" {to.step + offset} (rewind {rewinds})"
         )
 
-    def restore_latest(self, error: LostState) -> None:
+    def restore_latest(
+        self, error: LostState, *, unreadable: Sequence[DamagedCheckpoint] = ()
+    ) -> None:
         """Goes back to the latest sound checkpoint, or to step 0, as a new start of the run would.
 
-        Raises NoUsableCheckpoint if all are damaged.
+        `unreadable` is as for `store.latest`. Raises NoUsableCheckpoint if all are damaged.
         """
         run, directory = self._run, self._run.directory.checkpoints
         self._saver.wait()
-        target = share_checkpoint(run.processes, directory, lambda: store.latest(directory))
+        target = share_checkpoint(
+            run.processes, directory, lambda: store.latest(directory, unreadable=unreadable)
+        )
         if target is not None:
             store.quarantine_all(target.later_errors, report=run.progress.message)
-        to = self._go_back(target)
+        try:
+            to = self._go_back(target)
+        except DamagedCheckpoint as damage:
+            if target is None or damage.path != target.path or run.processes.count > 1:
+                raise
+            return self.restore_latest(error, unreadable=[*unreadable, damage])
         run.recorder.continue_from(to)
         run.progress.message(f"{error}; back to step {to.step}")
 

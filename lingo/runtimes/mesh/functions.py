@@ -63,7 +63,7 @@ class Functions:
             static_argnums=2,
         )
         self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=(3, 4))
-        self.add_states = jax.jit(add_states, donate_argnums=0)
+        self.add_states = jax.jit(add_states, out_shardings=self._everywhere, donate_argnums=0)
         self.predict = jax.jit(
             self._predictions, out_shardings=self._everywhere, static_argnums=(3, 4)
         )

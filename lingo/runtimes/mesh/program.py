@@ -20,7 +20,7 @@ from lingo.runtimes.mesh.arrays import Place
 from lingo.runtimes.mesh.cluster import Members, One
 from lingo.runtimes.mesh.engine import device_mesh, engine, explain_engine_errors
 from lingo.runtimes.mesh.functions import Functions
-from lingo.runtimes.runtime import Arrays, ProgramError
+from lingo.runtimes.runtime import Arrays, ProgramError, explain_program_errors
 
 
 class MeshProgram:
@@ -55,11 +55,14 @@ class MeshProgram:
     def evaluate(
         self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
     ) -> Mapping[str, State]:
+        # One batch is computed while the host prepares the next: more would fill the devices.
+        with explain_program_errors("the batch before"), explain_engine_errors():
+            engine().block_until_ready(sums)
         with explain_engine_errors():
             state = self._state.select(weights)
             arguments = (state.weights, state.state, *self._put(batch), weights)
             states = self._members.start(self._functions.evaluate, *arguments)
-            return self._functions.add_states(sums, states)
+            return self._functions.add_states(sums, states) if sums else states
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
         with explain_engine_errors():

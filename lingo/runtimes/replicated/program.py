@@ -34,7 +34,7 @@ from lingo.learner.step import (
     train_step,
 )
 from lingo.mesh.weight_rows import WeightRows, read_rows, split_rows, weight_rows
-from lingo.metrics.metric import State, add_states
+from lingo.metrics.metric import State, add_states, read_states
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
@@ -160,7 +160,8 @@ class ReplicatedProgram:
         return add_states(sums, states)
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        return tf.nest.map_structure(np.asarray, sums)
+        with self._joint_computation():
+            return read_states(sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         with self._joint_computation():

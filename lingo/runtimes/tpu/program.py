@@ -23,7 +23,7 @@ from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, TrainState, WhichWeights
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
 from lingo.mesh.split import Split, whole
-from lingo.metrics.metric import State, add_states
+from lingo.metrics.metric import State, add_states, read_states
 from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.runtimes.layout import Layout, batch_axes
@@ -79,7 +79,7 @@ class TpuMeshProgram:
         return add_states(sums, self._evaluate(self._feed(batch), len(batch["rows"]), weights))
 
     def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        return tf.nest.map_structure(np.asarray, sums)
+        return read_states(sums)
 
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         results = self._predict(self._feed(batch), len(batch["rows"]), weights)

@@ -115,7 +115,7 @@ class _WatchedProgram:
         return functools.partial(self._call, name) if is_watched else getattr(self._program, name)
 
     def read_sums(self, sums: Any) -> Any:
-        """Waits for all batches of an evaluation that the devices have not computed yet."""
+        """Waits for batches that are not computed yet: TensorFlow queues several on a GPU."""
         with self._watchdog.extend():
             return self._program.read_sums(sums)
 

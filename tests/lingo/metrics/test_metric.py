@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.metrics.metric import Accumulator, mean, means, perplexity, weighted_mean
+from lingo.metrics.metric import (
+    Accumulator,
+    add_states,
+    mean,
+    means,
+    perplexity,
+    weighted_mean,
+)
 
 
 def test_uneven_batches_give_the_mean_over_examples_not_over_batches():
@@ -45,6 +52,12 @@ def test_states_of_any_entries_and_shapes_add():
     for _ in range(2):
         total.add({"confusion": {"counts": np.eye(2, dtype=np.int32)}})
     np.testing.assert_array_equal(total.states["confusion"]["counts"], 2 * np.eye(2))
+
+
+def test_states_add_by_name_and_entry_though_batches_have_different_ones():
+    sums = add_states({"a": {"x": 1.0}}, {"a": {"x": 2.0, "y": 3.0}, "b": {"z": 4.0}})
+    assert add_states(sums, {"b": {"z": 5.0}}) == {"a": {"x": 3.0, "y": 3.0}, "b": {"z": 9.0}}
+    assert add_states({}, sums) == sums
 
 
 def test_only_a_single_mean_has_a_mean():

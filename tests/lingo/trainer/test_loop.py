@@ -79,6 +79,15 @@ def test_an_error_of_the_program_names_the_step_and_loses_none(small, run, direc
     assert store.steps(directory / "checkpoints") == [2, 3]
 
 
+def test_an_error_names_all_steps_of_a_call(small, run, directory, monkeypatch):
+    def failing(self, batches):
+        raise ProgramError("one of them failed")
+
+    monkeypatch.setattr(LocalProgram, "train", failing)
+    with pytest.raises(ProgramError, match=r"^steps 1 to 2: one of them failed$"):
+        run(small().set(steps_per_loop=2), directory)
+
+
 def test_reports_are_those_of_their_steps(small, run, losses, tmp_path):
     plain = small(max_steps=21).set(eval_inputs={})
     plain.checkpoint.every_steps = plain.evaluate.every_steps = 100

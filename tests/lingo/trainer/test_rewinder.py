@@ -11,7 +11,9 @@ from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.config.errors import NumericFailure
 from lingo.contract import Guard
-from lingo.trainer import rewinder
+from lingo.runtimes.local import LocalProgram
+from lingo.runtimes.runtime import LostState
+from lingo.trainer import rewinder, start
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.request import Request
@@ -131,6 +133,28 @@ def test_it_deletes_nothing_before_it_has_read_its_target(run, inject, tmp_path,
             run("run", guard={}, every_steps=6)
     assert store.steps(tmp_path / "run/checkpoints") == [6, 9]
     assert (tmp_path / "run/STATUS").read_text() == "failed at step 9\n"
+
+
+def test_after_lost_devices_it_goes_back_to_the_latest_checkpoint_that_can_be_read(
+    run, tmp_path, monkeypatch, capsys
+):
+    train_on, restore, lost = LocalProgram.train, start.restore_state, [LostState("2 chips fail")]
+
+    def losing(self, batches):
+        if lost and self.state().step == 7:
+            raise lost.pop()
+        return train_on(self, batches)
+
+    def restored(learner, found):
+        if found.step == 6:
+            raise DamagedCheckpoint(found.path, "tensors", "no tensors can be read from its bytes")
+        return restore(learner, found)
+
+    monkeypatch.setattr(LocalProgram, "train", losing)
+    monkeypatch.setattr(start, "restore_state", restored)
+    assert batches(run("run", guard={})) == [*range(12)]
+    assert store.quarantined_names(tmp_path / "run/checkpoints") == ["step_00000006.corrupt-1"]
+    assert "step 8: 2 chips fail; back to step 3\n" in capsys.readouterr().out
 
 
 def test_so_many_times_are_enough(run, inject, tmp_path):

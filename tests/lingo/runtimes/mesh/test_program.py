@@ -77,6 +77,26 @@ def test_it_predicts_what_one_device_does(experiment, text, num_examples):
         np.testing.assert_allclose(mesh[name], local[name], rtol=1e-5)
 
 
+def test_an_evaluation_starts_a_batch_only_when_the_one_before_is_computed(experiment, text):
+    built = on(experiment(text), Mesh.params(data=8))
+    mesh, were_ready, sums = program(built), [], {}
+    evaluate = mesh._functions.evaluate
+
+    def spin(value):
+        return jax.lax.fori_loop(0, 10**6, lambda _, x: x + value / 1e6, 0 * value)
+
+    spin_all = jax.jit(lambda states: jax.tree.map(spin, states))
+
+    def evaluate_slowly(*arguments):
+        were_ready.append(all(array.is_ready() for array in jax.tree.leaves(sums)))
+        return spin_all(evaluate(*arguments))
+
+    mesh._functions.evaluate = evaluate_slowly
+    for _ in range(4):
+        sums = mesh.evaluate(built.train_input.batch(0), sums=sums)
+    assert were_ready == [True] * 4
+
+
 def test_a_state_gives_its_memory_to_the_next(experiment, text):
     built = on(experiment(text), Mesh.params(data=8))
     several = program(built)
