@@ -51,7 +51,7 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
                     _bound_results(name, ranges[0], constants, ranges[2])
                 case "BATCH_MATMUL":
                     _center_measured(ranges[1])
-    content = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
+    content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
     return write_model(flatbuffer_utils.convert_bytearray_to_object(bytearray(content)))
 
 
