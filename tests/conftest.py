@@ -69,7 +69,7 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 
 
 POD = "image.resnet.supercomputer"
-"""An experiment whose devices each update a part of a weight."""
+"""An experiment for pods: LARS, and normalization over groups of devices."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -25,9 +25,7 @@ def test_every_kind_of_experiment_traces_on_a_mesh(kind_of_experiment, monkeypat
     params = registry.get(kind_of_experiment).params
     for stack in params.all(Stack):
         stack.num_layers = len(stack.layer) if isinstance(stack.layer, list) else 1
-    sizes = {"data": 2, "expert": 2, "sequence": 2, "model": 2}
-    sharded = params.runtime.cls is Mesh and params.runtime.shard_update
-    params.runtime = Mesh.params(**sizes, rules=recipe, shard_update=sharded)
+    params.runtime = Mesh.params(data=2, expert=2, sequence=2, model=2, rules=recipe)
     built = params.build()
     learner, layout = built.learner, built.runtime.layout(built.learner)
     state = map_shapes(learner, lambda shape: tf.TensorSpec(shape, tf.float32))
