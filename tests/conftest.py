@@ -69,7 +69,7 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 
 
 POD = "image.resnet.supercomputer"
-"""An experiment for pods: LARS, and normalization over groups of devices."""
+"""An experiment for pods, with LARS."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
