@@ -47,7 +47,7 @@ faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real pr
 	$(PYTEST) -n 3 --dist=worksteal -m 'faults and not grid' --durations=30 tests/faults
 
 grid: .venv/installed  ## more forms of layers, optimizers, pipelines, plans, faults and others
-	$(PYTEST) -m grid tests
+	$(BIN)/python -m tools.suite grid
 
 lint: .venv/installed
 	$(BIN)/ruff format --check .

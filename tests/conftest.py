@@ -68,18 +68,22 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 """Experiments whose trace takes minutes and gigabytes: `digits_b`, `digits` have their layers."""
 
 
+POD = "image.resnet.supercomputer"
+"""An experiment for pods, with LARS."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Calls a test of a `kind_of_experiment`, or `kind_of_transformer`, with the name of each.
 
-    CI has the smallest of each file of params, `make grid` the others.
+    CI has the smallest of each file of params, and POD, `make grid` the others.
     """
     for fixture, names in (
         ("kind_of_experiment", kinds_of_experiments()),
         ("kind_of_transformer", [*filter(has_transformers, kinds_of_experiments())]),
     ):
         if fixture in metafunc.fixturenames:
-            often = smallest_of_files(names)
-            marks = [[] if name in often else pytest.mark.grid for name in names]
+            in_ci = {*smallest_of_files(names), POD}
+            marks = [[] if name in in_ci else pytest.mark.grid for name in names]
             cases = [pytest.param(name, marks=own) for name, own in zip(names, marks, strict=True)]
             metafunc.parametrize(fixture, cases)
 

@@ -2,6 +2,7 @@
 
     python -m tools.suite quick            every test but the slow ones: what `make test` runs
     python -m tools.suite slow             the slow ones: what `make test-all` adds
+    python -m tools.suite grid             more forms of these and of tests/faults: `make grid`
     python -m tools.suite mark             writes tests/slow.txt from the times of the last runs
 
 TensorFlow and JAX keep every function that a process has compiled, so a tier runs one pytest for
@@ -54,6 +55,7 @@ Runtimes and exports import JAX, whose threads forbid what tests in `rest` do: f
 TIERS = {
     "quick": "not slow and not docs and not faults and not grid",
     "slow": "slow and not docs and not faults and not grid",
+    "grid": "grid",
 }
 """pytest's expression for the tests of a tier."""
 
@@ -124,7 +126,7 @@ def read_times(tier: str) -> list[Time]:
 
 def mark() -> int:
     """Writes tests/slow.txt: the tests over SLOW_SECONDS, but one of each module stays quick."""
-    tiers = [read_times(tier) for tier in TIERS]
+    tiers = [read_times(tier) for tier in ("quick", "slow")]
     if not all(tiers):  # the slow tests of a tier without times would be lost
         print("no times: run `python -m tools.suite quick` and `slow` first", file=sys.stderr)
         return 1

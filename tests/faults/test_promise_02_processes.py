@@ -13,9 +13,11 @@ SEVERAL = [row for row in ROWS if row.num_workers > 1]
 
 @pytest.mark.faults
 @pytest.mark.parametrize(
-    "row", [*(pytest.param(row, marks=pytest.mark.grid) for row in SEVERAL[:-1]), SEVERAL[-1]]
+    "rows",
+    [(ROWS[0], *SEVERAL), pytest.param(ROWS, marks=pytest.mark.grid)],
+    ids=["several processes", "every runtime"],
 )
-def test_several_processes_compute_the_same_and_read_what_one_wrote(tmp_path, row):
+def test_each_computes_what_one_process_does_and_reads_what_all_wrote(tmp_path, rows):
     report = Report()
-    compare((ROWS[0], row), tmp_path, report)
+    compare(rows, tmp_path, report)
     assert report.exit_code() == 0

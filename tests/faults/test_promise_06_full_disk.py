@@ -228,7 +228,7 @@ def test_too_many_open_files(runs, reference):
         pytest.param("write:error=EDQUOT:when=60+", marks=pytest.mark.grid),
         "fsync:error=EIO:when=20",
         "rename:error=EIO:when=5+",
-        pytest.param("mkdir:error=EACCES:when=3+", marks=pytest.mark.grid),
+        "mkdir:error=EACCES:when=3+",
     ],
 )
 def test_a_system_call_that_fails(runs, reference, fault):
@@ -257,7 +257,7 @@ def test_an_export_to_a_full_disk_leaves_nothing(runs, reference, mounts):
     assert [*disk.iterdir()] == []
 
 
-@pytest.mark.grid
+@pytest.mark.faults
 def test_an_export_to_a_read_only_directory_leaves_nothing(runs, reference, mounts):
     shutil.copytree(reference.folder / "whole", runs.folder / "whole")
     (runs.folder / "kept").mkdir()

@@ -116,13 +116,13 @@ def compressed_otherwise(path):
     return f"{path} is compressed by bzip2; lingo unpacks gzip"
 
 
-HARMS = [absurd, flipped]
-HARMS += [
-    pytest.param(harm, marks=pytest.mark.faults) for harm in (missing, a_pipe, truncated_gzip)
-]
-HARMS += [
-    pytest.param(harm, marks=pytest.mark.grid)
-    for harm in (truncated, a_directory, looped, flipped_in_gzip, compressed_otherwise)
+QUICK = (absurd, flipped)
+IN_FAULTS = (missing, a_pipe, truncated_gzip)
+IN_GRID = (truncated, a_directory, looped, flipped_in_gzip, compressed_otherwise)
+HARMS = [
+    *QUICK,
+    *(pytest.param(harm, marks=pytest.mark.faults) for harm in IN_FAULTS),
+    *(pytest.param(harm, marks=pytest.mark.grid) for harm in IN_GRID),
 ]
 
 

@@ -33,9 +33,9 @@ from tasks.seq2seq.task import SequenceToSequence
 MODELS = pathlib.Path(__file__).parent / "huggingface"
 DECODERS = ("gemma2", "gpt2", "llama2", "llama31", "mixtral", "qwen2", "qwen3")
 ENCODER_DECODERS = ("switch", "t5", "t5_tied")
-SEARCHED_OFTEN = ("gpt2", "mixtral", "t5")  # greedy texts are compared of all
+BEAMS_IN_CI = ("gpt2", "mixtral", "t5")  # greedy texts are compared of all
 BEAMS = [
-    pytest.param(name, marks=[] if name in SEARCHED_OFTEN else pytest.mark.grid)
+    pytest.param(name, marks=[] if name in BEAMS_IN_CI else pytest.mark.grid)
     for name in (*DECODERS, *ENCODER_DECODERS)
 ]
 WEIGHTS = "model.safetensors"

@@ -132,14 +132,14 @@ def plain(make: Callable[..., Params], **fields: Any) -> Found:
 
 # more and fewer micro-batches than stages, one and several layers in a stage, without and with
 # remat; the other pairs take minutes to trace, and `test_repeat.py` has them of smaller layers
-OFTEN = {(2, 8, False), (8, 1, False), (4, 2, True), (8, 4, True)}
-GRID = [
-    pytest.param(*one, marks=[] if one in OFTEN else pytest.mark.grid)
+IN_CI = {(2, 8, False), (8, 1, False), (4, 2, True), (8, 4, True)}
+SIZES = [
+    pytest.param(*one, marks=[] if one in IN_CI else pytest.mark.grid)
     for one in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (False, True))
 ]
 
 
-@pytest.mark.parametrize(("num_stages", "num", "remat"), GRID)
+@pytest.mark.parametrize(("num_stages", "num", "remat"), SIZES)
 def test_losses_and_gradients_are_those_of_the_stack(num_stages, num, remat):
     fields = {"num_stages": num_stages, "num_micro_batches": num, "remat": remat}
     assert_same(step(model(Pipeline, **fields), rows(B)), plain(model))

@@ -175,7 +175,7 @@ def batches(case: Case) -> dict[str, np.ndarray]:
     }
 
 
-OFTEN = {
+IN_CI = {
     ("resnet, 64 rows", "half of a batch"),
     ("resnet, 75 rows", "rows alone"),
     ("ssd, 304 rows", "rows alone"),
@@ -189,7 +189,7 @@ OFTEN = {
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
-        pytest.param(*one, marks=[] if one in OFTEN else pytest.mark.grid)
+        pytest.param(*one, marks=[] if one in IN_CI else pytest.mark.grid)
         for one in itertools.product(CASES, MESHES)
     ],
 )

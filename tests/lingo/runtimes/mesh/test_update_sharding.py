@@ -62,20 +62,6 @@ CASES = {
         learning_rate=0.1, max_grad_value=0.2, max_weight_grad_norm=0.1, max_grad_norm=0.15
     ),
 }
-OFTEN = {
-    "Adafactor",
-    "AdamW",
-    "ByPath",
-    "Lamb",
-    "Sgd",
-    "clipped over all, averaged",
-    "clipped by value and weight",
-}
-"""Each kind of update: the others compute on single elements as AdamW, or with norms as Lamb."""
-
-over_cases = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in OFTEN else pytest.mark.grid) for name in CASES]
-)
 MESHES = {
     "update": Mesh.params(data=4, model=2, shard_update=True),
     "weights": Mesh.params(data=2, model=2, shard_weights=True),
@@ -169,7 +155,7 @@ def on_one_device(name: str) -> TrainState:
     return trained(Local.params().build().start(one, initial_state(one)))
 
 
-@over_cases
+@pytest.mark.parametrize("name", CASES)
 def test_the_update_in_parts_is_that_of_one_device(name):
     assert_updated_as_on_one_device(name, "update")
 
@@ -238,7 +224,7 @@ def test_layers_read_weights_that_are_gathered_in_bfloat16_and_updates_add_to_fl
     tf.nest.map_structure(np.testing.assert_array_equal, program.state(), on_one_device("Sgd"))
 
 
-@pytest.mark.parametrize("name", ["Lamb", pytest.param("Lars", marks=pytest.mark.grid)])
+@pytest.mark.parametrize("name", ["Lamb", "Lars"])
 def test_each_layer_of_a_stack_or_pipeline_has_a_ratio_of_its_own(name):
     layers = {"layer": Rows.params(), "num_layers": 4}
     stages = Pipeline.params(**layers, num_stages=2, num_micro_batches=2)

@@ -1,7 +1,7 @@
-"""Trains with every optimizer on four replicas that update chunks; `test_chunks.py` runs it.
+"""Trains with optimizers on four replicas that update chunks; `test_chunks.py` runs it.
 
-It prints what was computed as JSON. A process of its own, because TensorFlow chooses its devices
-once a process.
+Its arguments are names of cases. It prints what was computed as JSON. A process of its own, because
+TensorFlow chooses its devices once a process.
 """
 
 from __future__ import annotations
@@ -75,11 +75,8 @@ def in_bfloat16() -> dict[str, Any]:
 def main() -> None:
     split_processor(NUM_REPLICAS)
     found: dict[str, Any] = {}
-    only = sys.argv[1:]
-    for name, optimizer in CASES.items():
-        if only and name not in only:
-            continue
-        one = learner(optimizer)
+    for name in sys.argv[1:]:
+        one = learner(CASES[name])
         local = Local.params().build().start(one, initial_state(one))
         runtime = Replicated.params(shard_update=True).build()
         replicas = runtime.start(one, initial_state(one))

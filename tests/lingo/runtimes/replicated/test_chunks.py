@@ -11,8 +11,22 @@ from lingo.config.params import ParamError
 from lingo.learner.state import initial_state
 from lingo.runtimes.replicated.replicated import Replicated
 from tests.lingo.runtimes.child import ROOT, printed
-from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner, over_cases
+from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
 
+IN_CI = {
+    "Adafactor",
+    "AdamW",
+    "ByPath",
+    "Lamb",
+    "Sgd",
+    "clipped over all, averaged",
+    "clipped by value and weight",
+}
+"""Each kind of update: the others compute on single elements as AdamW, or with norms as Lamb."""
+
+over_cases = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in IN_CI else pytest.mark.grid) for name in CASES]
+)
 SLOTLESS = ("Frozen", "Sgd", "clipped by value and weight")
 PROGRAM = pathlib.Path(__file__).with_name("on_chunks.py")
 pytestmark = pytest.mark.xdist_group("chunks")  # the program runs once
