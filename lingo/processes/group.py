@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Self, TypeVar
 
 from lingo.config.errors import LingoError
-from lingo.processes.processes import LEADER, Cluster
+from lingo.processes.processes import LEADER, Cluster, LostWorker
 from lingo.processes.pulse import KeyValues, Patience, Pulse
 from lingo.processes.signals import Stop
 
@@ -131,7 +131,9 @@ class Group:
         self._call(lambda: self._service.put(key, value))
 
     def _delete(self, key: str) -> None:
-        self._call(lambda: self._service.delete(key))
+        """Deletes what all have read; who has ended since is told at the next question."""
+        with contextlib.suppress(LostWorker, Stop):
+            self._call(lambda: self._service.delete(key))
 
     def _call(self, ask: Callable[[], _T]) -> _T | None:
         """Asks the service in a thread of its own, which a lost leader may block for ever."""
