@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -77,11 +78,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     CI has the smallest of each file of params, and POD, `make grid` the others.
     """
-    for fixture, names in (
-        ("kind_of_experiment", kinds_of_experiments()),
-        ("kind_of_transformer", [*filter(has_transformers, kinds_of_experiments())]),
+    for fixture, is_meant in (
+        ("kind_of_experiment", lambda name: True),
+        ("kind_of_transformer", has_transformers),
     ):
         if fixture in metafunc.fixturenames:
+            names = [*filter(is_meant, kinds_of_experiments())]
             in_ci = {*smallest_of_files(names), POD}
             marks = [[] if name in in_ci else pytest.mark.grid for name in names]
             cases = [pytest.param(name, marks=own) for name, own in zip(names, marks, strict=True)]
@@ -107,6 +109,7 @@ def smallest_of_files(names: list[str]) -> list[str]:
     return list(found.values())
 
 
+@functools.cache
 def kinds_of_experiments() -> list[str]:
     """Returns names of experiments: all others but LARGE differ from one of these in numbers."""
     found: dict[frozenset[str], str] = {}
