@@ -43,6 +43,9 @@ BATCHES = (64, 256, 1024, 4096)
 FACTORS = (1 / 4, 1.0, 4.0)
 """The learning rates that are tried, over that of the experiment: the same budget for each."""
 
+SMALL_RATE = Trial("image.resnet.glyphs(optimizer='momentum', batch_size=4096, learning_rate=0.4)")
+"""Of the text: a quarter of the least rate that momentum had in the largest batch."""
+
 
 def vit(name: str, *, augment: bool) -> Trial:
     """Returns the trial of a ViT, with or without RandAugment and MixUp."""
@@ -96,6 +99,7 @@ def trials(results: Results) -> Iterator[Trial]:
             yield from trials_of_rates(optimizer, batch)
             if trial := best(results, optimizer, batch):
                 yield from over_seeds(trial)
+    yield from over_seeds(SMALL_RATE)
 
 
 # ---- page ----------------------------------------------------------------------------------------
