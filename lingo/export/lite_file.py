@@ -1,7 +1,7 @@
 """Writes a model of TensorFlow Lite in which equal vectors are stored once.
 
 A weight of 8 bits has a scale for each output, and a zero point of 64 bits for each, which is 0: in
-a small network these are a tenth of what the converter writes.
+a small network these are a twelfth of what the converter writes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-FILE_IDENTIFIER = b"TFL3"
-ALIGNMENT = 16  # bytes; LiteRT reads the constants of a file where they are
+_IDENTIFIER = b"TFL3"
+_ALIGNMENT = 16  # bytes; LiteRT reads the constants of a file where they are
 
 
 class _SharingBuilder(flatbuffers.Builder):
@@ -30,11 +30,11 @@ class _SharingBuilder(flatbuffers.Builder):
 
     def StartVector(self, elemSize: int, numElems: int, alignment: int) -> int:
         """Starts a vector; bytes are aligned, since those of a constant may be of any type."""
-        return super().StartVector(elemSize, numElems, ALIGNMENT if elemSize == 1 else alignment)
+        return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
 
 def write_model(model: Any) -> bytes:
     """Returns the content of a file with a model, a `ModelT` of TensorFlow Lite's schema."""
     builder = _SharingBuilder()
-    builder.Finish(model.Pack(builder), file_identifier=FILE_IDENTIFIER)
+    builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
     return bytes(builder.Output())

@@ -38,7 +38,7 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]
     return mean(tf.reduce_sum(values * weights), tf.reduce_sum(weights))
 
 
-def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> Mapping[str, State]:
+def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> dict[str, dict[str, Any]]:
     """Returns states by name added to earlier sums of them, {} at first, where their tensors are.
 
     A name or entry that only one of them has is kept as it is.
@@ -73,10 +73,11 @@ class Accumulator:
 
     def add(self, states: Mapping[str, State]) -> None:
         """Adds states by name, of one step or several; entries are arrays of any shape."""
-        for name, state in states.items():
-            mine = self.states.setdefault(name, {})
-            for entry, value in state.items():
-                mine[entry] = mine.get(entry, 0.0) + np.asarray(value, np.float64)
+        exact = {
+            name: {entry: np.asarray(value, np.float64) for entry, value in state.items()}
+            for name, state in states.items()
+        }
+        self.states = add_states(self.states, exact)
 
     def results(self) -> dict[str, float]:
         """Returns the mean of every state; see `means`."""

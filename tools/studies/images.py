@@ -44,7 +44,7 @@ FACTORS = (1 / 4, 1.0, 4.0)
 """The learning rates that are tried, over that of the experiment: the same budget for each."""
 
 SMALL_RATE = Trial("image.resnet.glyphs(optimizer='momentum', batch_size=4096, learning_rate=0.4)")
-"""Of the text: a quarter of the least rate that momentum had in the largest batch."""
+"""A quarter of the least rate of momentum in the largest batch; the page has its result."""
 
 
 def vit(name: str, *, augment: bool) -> Trial:
