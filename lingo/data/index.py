@@ -102,21 +102,41 @@ class Index(NamedTuple):
             return file.read(start + begin, start + end)
         text = self.recent.get(document)
         if text is None:
-            data = file.read(start, start + int(self.extent[document]))
-            where = self.where(document)
-            try:
-                text = self.source.document(file, data, where)
-            except CorruptRecord as error:
-                index_cache.forget(self.cache)
-                raise DataError(f"{error} It was not when its index was made.") from None
-            if len(text) != (size := int(self.size[document])):
-                index_cache.forget(self.cache)
-                raise DataError(
-                    f"{where}: its text has {len(text)} bytes, and had {size} when the index was"
-                    " made: what reads it has changed. Start again to index it anew."
-                )
+            text = self._decode(document, file.read)
             self.recent.put(document, text)
         return text[begin:end]
+
+    def texts(self, documents: np.ndarray) -> list[bytes]:
+        """Returns the texts of whole documents, int64 [B], which the cache does not keep.
+
+        Each file is opened once, and read in its order; raises DataError as `read`.
+        """
+        texts = dict[int, bytes]()
+        in_order = np.lexsort((self.start[documents], self.file_id[documents]))
+        ordered = documents[in_order].tolist()
+        for file_id, group in itertools.groupby(ordered, self.file_id.__getitem__):
+            with self.files[file_id].open() as read:
+                texts.update((document, self._decode(document, read)) for document in group)
+        return [texts[document] for document in documents.tolist()]
+
+    def _decode(self, document: int, read: Read) -> bytes:
+        """Returns the text of a whole document, by what reads its file."""
+        file, start = self.files[self.file_id[document]], int(self.start[document])
+        where = self.where(document)
+        try:
+            text = self.source.document(
+                file, read(start, start + int(self.extent[document])), where
+            )
+        except CorruptRecord as error:
+            index_cache.forget(self.cache)
+            raise DataError(f"{error} It was not when its index was made.") from None
+        if len(text) != (size := int(self.size[document])):
+            index_cache.forget(self.cache)
+            raise DataError(
+                f"{where}: its text has {len(text)} bytes, and had {size} when the index was"
+                " made: what reads it has changed. Start again to index it anew."
+            )
+        return text
 
     def where(self, document: int) -> str:
         """Returns where a document is, for errors: its file and, in it, its number and place."""

@@ -48,6 +48,11 @@ class Input(Configurable, interface=True):
         """Whether `specs` is known only once the data is open: building an experiment must wait."""
         return False
 
+    @property
+    def num_threads(self) -> int:
+        """How many threads may make batches at a time."""
+        return 1
+
     def offers(self) -> dict[str, Any]:
         """Returns what is known of the data before reading it: values for fields of the task."""
         return {}

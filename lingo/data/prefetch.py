@@ -1,4 +1,4 @@
-"""Prefetching of batches in a background thread.
+"""Prefetching of batches in background threads.
 
 Axes: B examples.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from lingo.data.input import Input
 
 DEPTH = 2
-"""How many items are ready or being made, besides the one in use."""
+"""How many items are ready or being made by one thread, besides the one in use."""
 
 
 class Item(NamedTuple):
@@ -27,20 +27,21 @@ class Item(NamedTuple):
 
 
 class Prefetch:
-    """Iterates over the batches of an input, which one thread prefetches.
+    """Iterates over the batches of an input, which threads prefetch, as many as it allows.
 
         with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
             for steps, batches in items: ...
 
-    An error in the thread is raised where the batch would have been returned. The end of the `with`
-    block does not wait for the thread, which may read from a disk that does not answer.
+    An error in a thread is raised where the batch would have been returned. The end of the `with`
+    block does not wait for the threads, which may read from a disk that does not answer.
 
     Args:
         spans: ranges of steps; the batches of a range are stacked into one item, or into several
             if their shapes differ.
         offset: number of batches to skip: step s gets batch s + offset.
         rows: maps the number of examples in a batch to the slice to read; None reads all.
-        depth: number of items that are ready or being made, besides the one in use.
+        depth: number of items that are ready or being made, besides the one in use; by default
+            `DEPTH`, and one more for each further thread.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class Prefetch:
         spans: Iterable[range],
         offset: int = 0,
         rows: Callable[[int], slice] | None = None,
-        depth: int = DEPTH,
+        depth: int | None = None,
     ) -> None:
-        if depth < 1:
+        if depth is not None and depth < 1:
             raise ValueError(f"{depth=} is not positive")
-        self._input, self._rows, self._depth = input, rows, depth
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="input")
+        self._input, self._rows = input, rows
+        self._depth = depth or DEPTH + input.num_threads - 1
+        self._threads = ThreadPoolExecutor(input.num_threads, thread_name_prefix="input")
         self._pending: collections.deque[Future[Item]] = collections.deque()
         self.restart(spans, offset=offset)
 
@@ -88,15 +90,15 @@ class Prefetch:
             self._submit()
 
     def close(self) -> None:
-        """Ends the thread after its current item, without waiting; there are no more items."""
+        """Ends each thread after its current item, without waiting; there are no more items."""
         self._pending.clear()
         self._spans = iter(())
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self) -> None:
         steps = next(self._spans, None)
         if steps is not None:
-            self._pending.append(self._thread.submit(self._make, steps, self._offset))
+            self._pending.append(self._threads.submit(self._make, steps, self._offset))
 
     def _make(self, steps: range, offset: int) -> Item:
         batches = [self._batch(step + offset) for step in steps]

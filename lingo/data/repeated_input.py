@@ -44,6 +44,10 @@ class RepeatedInput(Input):
     def declares_late(self) -> bool:
         return self.input.declares_late
 
+    @property
+    def num_threads(self) -> int:
+        return self.input.num_threads
+
     def offers(self) -> dict[str, Any]:
         return self.input.offers()
 

@@ -39,7 +39,7 @@ from tools.harness import Bound, Report, Turns, at_least, at_most, measure
 
 NUM_IMAGES, QUALITY = 2000, 90
 SIZE, BATCH_SIZE = 224, 64
-BATCHES, ROUNDS = 20, 8  # batches of a turn
+BATCHES, ROUNDS = 60, 8  # batches of a turn: those made ahead, outside of it, are few
 NUM_RECTANGLES, PHOTOGRAPH = 4000, (350, 364)  # height and width: the mean of those written
 MIN_AREA = 0.17  # of the pipeline: TensorFlow draws heights evenly, lingo areas, from 0.08 on
 STEP_SIZE, STEP_BATCH_SIZE, STEP_ROUNDS = 64, 16, 8
@@ -81,7 +81,7 @@ def image_input(file: Path) -> Params:
 
 
 def lingo_batches(turns: Turns, *, file: Path) -> None:
-    """A turn is some batches, made ahead of time in lingo's thread, as training does."""
+    """A turn is some batches, made ahead of time in lingo's threads, as training does."""
     input = image_input(file).build()
     input.prepare()
     with Prefetch(input, spans=(range(i, i + 1) for i in itertools.count())) as items:

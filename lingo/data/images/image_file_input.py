@@ -8,10 +8,8 @@ Axes: B examples of a batch, H height, W width, C channels.
 
 from __future__ import annotations
 
-import collections
 import functools
 import hashlib
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -35,9 +33,6 @@ from lingo.data.images.view import CentralView, View
 from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
 from lingo.ops import random
-
-_GROUP = 32  # images that are read, then decoded, at a time
-_THREADS = 2  # that decode, all processors each: so none is idle at the end of a group
 
 
 class ImageFileInput(IndexedInput):
@@ -68,8 +63,12 @@ class ImageFileInput(IndexedInput):
                 f"cache=True keeps images as they are seen, but {type(self.view).__name__} shows"
                 " another part in each epoch: it is for evaluation, with CentralView"
             )
-        self._threads = functools.cache(lambda: ThreadPoolExecutor(_THREADS, "images"))
         self._cache = functools.cache(lambda: (np.zeros(self.num_examples(), bool), self._empty()))
+
+    @property
+    def num_threads(self) -> int:
+        """One reads files while processors decode what others have read."""
+        return 3
 
     def offers(self) -> dict[str, Any]:
         """Returns the number of classes, and the shape of images that `augment` does not resize."""
@@ -137,33 +136,11 @@ class ImageFileInput(IndexedInput):
         return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
-        """Returns images and labels of documents, int64 [B], in views of keys, words [B].
-
-        One thread reads them, at most `_THREADS` groups ahead of those that decode.
-        """
+        """Returns images and labels of documents, int64 [B], in views of keys, words [B]."""
         arrays = self._empty(len(documents))
-
-        def read_group(group: slice) -> list[Part]:
-            encoded = [self._read_encoded(document) for document in documents[group].tolist()]
-            arrays["labels"][group] = [image.label for image in encoded]
-            return self._parts(documents[group], encoded, random.Key(*(k[group] for k in keys)))
-
-        def decode_group(group: slice, parts: list[Part]) -> None:
-            self._decode_into(arrays["images"][group], parts, documents[group])
-
-        decoding: collections.deque[Future[None]] = collections.deque()
-        try:
-            for start in range(0, len(documents), _GROUP):
-                group = slice(start, start + _GROUP)
-                parts = read_group(group)  # while the threads decode those before it
-                decoding.append(self._threads().submit(decode_group, group, parts))
-                if len(decoding) > _THREADS:
-                    decoding.popleft().result()
-            while decoding:
-                decoding.popleft().result()
-        finally:
-            for group_decoding in decoding:
-                group_decoding.cancel()
+        encoded = [from_document(text) for text in self.index.texts(documents)]
+        arrays["labels"][:] = [image.label for image in encoded]
+        self._decode_into(arrays["images"], self._parts(documents, encoded, keys), documents)
         return arrays
 
     def _parts(
@@ -186,10 +163,6 @@ class ImageFileInput(IndexedInput):
                 except BrokenImage as error:
                     raise self._error(document, error) from None
             raise
-
-    def _read_encoded(self, document: int) -> EncodedImage:
-        index = self.index
-        return from_document(index.read(document, 0, int(index.size[document])))
 
     def _header(self, document: int, image: EncodedImage) -> Header:
         try:

@@ -67,6 +67,10 @@ class MixedInput(Input):
     def declares_late(self) -> bool:
         return self.input.declares_late
 
+    @property
+    def num_threads(self) -> int:
+        return self.input.num_threads
+
     def offers(self) -> dict[str, Any]:
         return self.input.offers() | {"num_classes": self._num_classes}
 

@@ -94,7 +94,7 @@ def _records(
 
 def _record(index: Index, names: list[str], size: int | None, document: int) -> bytes:
     """Returns the record of a document."""
-    label, data = from_document(index.read(document, 0, int(index.size[document])))
+    label, data = from_document(index.texts(np.array([document]))[0])
     try:
         data, form = _shrink(data, size)
     except BrokenImage as error:

@@ -172,6 +172,18 @@ def test_a_decoded_document_is_decoded_once_while_there_is_room(data, monkeypatc
     assert len(calls) == 3
 
 
+def test_whole_documents_are_read_at_once_each_file_opened_once(data, monkeypatch):
+    (data / "d").write_text("five\nsix\n")
+    index, opens = opened(data, Sentences), []
+    open = File.open
+    monkeypatch.setattr(File, "open", lambda file: opens.append(file.name) or open(file))
+    documents = np.array([4, 0, 2, 1, 4])
+    wanted = [index.read(d, 0, int(index.size[d])) for d in documents.tolist()]
+    opens.clear()
+    assert index.texts(documents) == wanted
+    assert opens == ["a", "c", "d"]
+
+
 def test_texts_of_longest_ago_make_room():
     recent = Recent(max_bytes=6)
     for document, text in ((0, b"aa"), (1, b"bb"), (2, b"cc")):
@@ -202,6 +214,8 @@ def test_a_text_of_another_size_than_was_indexed_is_an_error_and_is_indexed_anew
     monkeypatch.setattr(Cut, "LENGTH", 2)
     with pytest.raises(DataError, match=r"document 1, byte 0: its text has 2 bytes, and had 3"):
         index.read(0, 0, 3)
+    with pytest.raises(DataError, match=r"document 1, byte 0: its text has 2 bytes, and had 3"):
+        index.texts(np.array([0]))
     assert opened(data, Cut).read(0, 0, 2) == b"on"
     assert len(measured) == 2
 

@@ -86,6 +86,27 @@ def test_an_item_ends_where_shapes_change():
     ]
 
 
+class Meeting(Counting):
+    """Makes two batches at a time: each waits for another one."""
+
+    num_threads = 2
+
+    def setup(self) -> None:
+        super().setup()
+        self.barrier = threading.Barrier(2, timeout=60)
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        self.barrier.wait()
+        return super().batch(step, rows=rows)
+
+
+def test_an_input_that_allows_it_makes_batches_in_several_threads_in_order():
+    input = Meeting.params(batch_size=1).build()
+    with Prefetch(input, spans=one_by_one(6)) as items:
+        assert [batches["x"].item() for _, batches in items] == [0, 1, 2, 3, 4, 5]
+    assert not left_threads()
+
+
 def test_no_more_than_depth_items_are_made_ahead():
     input = counting()
     with Prefetch(input, spans=one_by_one(100), depth=3) as items:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.view import CentralView, RandomView
 from lingo.data.mixture import Mixture
+from lingo.data.prefetch import Prefetch
 from lingo.data.sources.files import DataError
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
@@ -131,6 +134,24 @@ def test_cached_images_are_those_that_are_decoded_and_are_read_once(tmp_path):
 def test_augment_gets_the_part_that_is_seen(root):
     plain, inverted = (pets(root, augment=augment).batch(2) for augment in (None, invert))
     np.testing.assert_array_equal(inverted["images"], 255 - plain["images"])
+
+
+def test_threads_make_the_same_batches_and_augment_one_example_at_a_time(root):
+    inside = threading.Lock()
+
+    def note(example, key):
+        del key
+        assert inside.acquire(blocking=False), "two threads augment at a time"
+        time.sleep(0.01)  # long enough for another thread to come here, if it could
+        inside.release()
+        return example
+
+    data, plain = pets(root, augment=note), pets(root)
+    assert data.num_threads > 1
+    with Prefetch(data, spans=[range(i, i + 1) for i in range(5)]) as items:
+        for step, (_, batches) in enumerate(items):
+            for name, array in plain.batch(step).items():
+                np.testing.assert_array_equal(batches[name][0], array)
 
 
 def test_a_single_pass_ends_with_black_images_of_no_weight(root):
