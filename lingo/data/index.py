@@ -114,7 +114,7 @@ class Index(NamedTuple):
         texts = dict[int, bytes]()
         in_order = np.lexsort((self.start[documents], self.file_id[documents]))
         ordered = documents[in_order].tolist()
-        for file_id, group in itertools.groupby(ordered, self.file_id.__getitem__):
+        for file_id, group in itertools.groupby(ordered, lambda d: int(self.file_id[d])):
             with self.files[file_id].open() as read:
                 texts.update((document, self._decode(document, read)) for document in group)
         return [texts[document] for document in documents.tolist()]
