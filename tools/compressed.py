@@ -39,8 +39,7 @@ def evaluation_text(input: TextInput) -> bytes:
 
 def documents(input: TextInput) -> list[bytes]:
     """Returns all texts that evaluation draws from."""
-    sizes = input.index.size
-    return [input.index.read(number, 0, int(size)) for number, size in enumerate(sizes)]
+    return input.index.texts(np.arange(len(input.index.size)))
 
 
 def main(forms: list[str]) -> int:

@@ -38,7 +38,7 @@ class ExampleInput(Input, interface=True):
     example, `key` a random key of `lingo.ops.random` that depends on the seed and on the number of
     the example, which counts on through the epochs; `augment_arguments` are its further arguments.
     It returns {name: array}, always of the same names, shapes and dtypes. So a resumed run augments
-    as one that was not interrupted. It is never called by two threads at a time.
+    as one that was not interrupted. `augment` is never called by two threads at a time.
     """
 
     augment: Function | None = None  # changes an example in training: of (example, key)

@@ -59,9 +59,14 @@ class Recent:
                 self._texts.move_to_end(document)
             return self._texts.get(document)
 
-    def put(self, document: int, text: bytes) -> None:
-        """Adds the text of a document, and drops the least recently used ones beyond the limit."""
+    def put(self, document: int, text: bytes, *, displaces: bool = True) -> None:
+        """Adds the text of a document, and drops the least recently used ones beyond the limit.
+
+        One that `displaces` no others is added only if there is room.
+        """
         with self._lock:
+            if not displaces and self._num_bytes + len(text) > self._max_bytes:
+                return
             self._num_bytes += len(text) - len(self._texts.get(document, b""))
             self._texts[document] = text
             while self._num_bytes > self._max_bytes:
@@ -102,31 +107,33 @@ class Index(NamedTuple):
             return file.read(start + begin, start + end)
         text = self.recent.get(document)
         if text is None:
-            text = self._decode(document, file.read)
+            text = self._decode(document, file.read(start, start + int(self.extent[document])))
             self.recent.put(document, text)
         return text[begin:end]
 
     def texts(self, documents: np.ndarray) -> list[bytes]:
-        """Returns the texts of whole documents, int64 [B], which the cache does not keep.
+        """Returns the texts of whole documents, int64 [B]; raises DataError as `read`.
 
-        Each file is opened once, and read in its order; raises DataError as `read`.
+        Each file is opened once, and read in its order. Once the cache is full, it keeps those it
+        has: where all documents are read in turn, the latest is not needed again soon.
         """
-        texts = dict[int, bytes]()
-        in_order = np.lexsort((self.start[documents], self.file_id[documents]))
-        ordered = documents[in_order].tolist()
-        for file_id, group in itertools.groupby(ordered, lambda d: int(self.file_id[d])):
+        texts = {document: self.recent.get(document) for document in documents.tolist()}
+        missing = np.array([document for document, text in texts.items() if text is None], int)
+        in_order = missing[np.lexsort((self.start[missing], self.file_id[missing]))]
+        for file_id, group in itertools.groupby(in_order.tolist(), lambda d: int(self.file_id[d])):
+            spans = [(d, int(self.start[d]), int(self.extent[d])) for d in group]
             with self.files[file_id].open() as read:
-                texts.update((document, self._decode(document, read)) for document in group)
-        return [texts[document] for document in documents.tolist()]
+                data = [(d, read(start, start + extent)) for d, start, extent in spans]
+            for document, content in data:
+                texts[document] = text = self._decode(document, content)
+                self.recent.put(document, text, displaces=False)
+        return [text for document in documents.tolist() if (text := texts[document]) is not None]
 
-    def _decode(self, document: int, read: Read) -> bytes:
-        """Returns the text of a whole document, by what reads its file."""
-        file, start = self.files[self.file_id[document]], int(self.start[document])
-        where = self.where(document)
+    def _decode(self, document: int, data: bytes) -> bytes:
+        """Returns the text of a whole document, of which `data` is the span."""
+        file, where = self.files[self.file_id[document]], self.where(document)
         try:
-            text = self.source.document(
-                file, read(start, start + int(self.extent[document])), where
-            )
+            text = self.source.document(file, data, where)
         except CorruptRecord as error:
             index_cache.forget(self.cache)
             raise DataError(f"{error} It was not when its index was made.") from None

@@ -35,6 +35,10 @@ class Input(Configurable, interface=True):
     )
     """What to do about examples that differ when they are made again, for errors."""
     has_text_pairs: ClassVar[bool] = False  # whether it has `text_pairs`
+    thread_safe: ClassVar[bool] = False
+    """Whether several threads may call `batch` of a class at a time. Its subclasses, which may keep
+    something between calls, do not inherit it.
+    """
 
     def check(self) -> None:
         ranges.check_positive(self.p, "batch_size")
@@ -48,14 +52,13 @@ class Input(Configurable, interface=True):
         """Whether `specs` is known only once the data is open: building an experiment must wait."""
         return False
 
-    @property
-    def num_threads(self) -> int:
-        """How many threads may make batches at a time."""
-        return 1
-
     def offers(self) -> dict[str, Any]:
         """Returns what is known of the data before reading it: values for fields of the task."""
         return {}
+
+    def allows_threads(self) -> bool:
+        """Returns whether threads may make batches at a time, by `thread_safe` of its own class."""
+        return vars(type(self)).get("thread_safe", False)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data now; raises DataError if it is missing or cannot be read."""

@@ -82,6 +82,8 @@ class Mixture(Input):
     temperature: float = 1.0  # of shares by size: above 1, more equal than the sizes
     max_examples: int | None = None  # shares by size count no more items of an input
 
+    thread_safe = True
+
     def check(self) -> None:
         super().check()
         p = self.p
@@ -126,6 +128,9 @@ class Mixture(Input):
 
     def offers(self) -> dict[str, Any]:
         return self._parts[0].offers()
+
+    def allows_threads(self) -> bool:
+        return super().allows_threads() and all(part.allows_threads() for part in self._parts)
 
     def prepare(self, *, progress: Progress | None = None) -> None:
         for part in self._parts:

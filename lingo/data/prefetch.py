@@ -16,7 +16,10 @@ import numpy as np
 from lingo.data.input import Input
 
 DEPTH = 2
-"""How many items are ready or being made by one thread, besides the one in use."""
+"""How many items are ready or being made, besides the one in use."""
+
+THREADS = 3
+"""How many threads make batches of an input that allows it: some wait for files, others compute."""
 
 
 class Item(NamedTuple):
@@ -26,8 +29,20 @@ class Item(NamedTuple):
     batches: dict[str, np.ndarray]  # {name: [number of steps, B, ...]}
 
 
+class _Pending(NamedTuple):
+    """An item that is being made."""
+
+    steps: range
+    batches: list[Future[dict[str, np.ndarray]]]
+    item: Future[Item]
+
+    def cancel(self) -> None:
+        for future in (self.item, *self.batches):
+            future.cancel()
+
+
 class Prefetch:
-    """Iterates over the batches of an input, which threads prefetch, as many as it allows.
+    """Iterates over the batches of an input, which threads prefetch: several if it allows them.
 
         with Prefetch(input, spans=[range(0, 10), range(10, 15)]) as items:
             for steps, batches in items: ...
@@ -40,8 +55,8 @@ class Prefetch:
             if their shapes differ.
         offset: number of batches to skip: step s gets batch s + offset.
         rows: maps the number of examples in a batch to the slice to read; None reads all.
-        depth: number of items that are ready or being made, besides the one in use; by default
-            `DEPTH`, and one more for each further thread.
+        depth: number of items that are ready or being made, besides the one in use; of several
+            threads also more, so that none is idle.
     """
 
     def __init__(
@@ -51,14 +66,16 @@ class Prefetch:
         spans: Iterable[range],
         offset: int = 0,
         rows: Callable[[int], slice] | None = None,
-        depth: int | None = None,
+        depth: int = DEPTH,
     ) -> None:
-        if depth is not None and depth < 1:
+        if depth < 1:
             raise ValueError(f"{depth=} is not positive")
-        self._input, self._rows = input, rows
-        self._depth = depth or DEPTH + input.num_threads - 1
-        self._threads = ThreadPoolExecutor(input.num_threads, thread_name_prefix="input")
-        self._pending: collections.deque[Future[Item]] = collections.deque()
+        self._input, self._rows, self._depth = input, rows, depth
+        num_threads = THREADS if input.allows_threads() else 1
+        self._least_batches = num_threads + 1 if num_threads > 1 else 0  # ready or being made
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="input")
+        self._stacker = ThreadPoolExecutor(1, thread_name_prefix="input-stack")
+        self._pending: collections.deque[_Pending] = collections.deque()
         self.restart(spans, offset=offset)
 
     def __enter__(self) -> Self:
@@ -73,38 +90,40 @@ class Prefetch:
     def __next__(self) -> Item:
         if not self._pending:
             raise StopIteration
-        item = self._pending.popleft().result()
-        self._submit()
+        item = self._pending.popleft().item.result()
+        self._fill()
         return item
 
     def restart(self, spans: Iterable[range], *, offset: int) -> None:
         """Continues with other steps and another offset; drops the prefetched items."""
-        for item in self._pending:
-            item.cancel()
+        for pending in self._pending:
+            pending.cancel()
         self._pending.clear()
         self._offset = offset
         self._spans = (
             part for span in spans for part in _same_shape_spans(span, self._input, offset)
         )
-        for _ in range(self._depth):
-            self._submit()
+        self._fill()
 
     def close(self) -> None:
         """Ends each thread after its current item, without waiting; there are no more items."""
         self._pending.clear()
         self._spans = iter(())
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._threads, self._stacker):
+            executor.shutdown(wait=False, cancel_futures=True)
 
-    def _submit(self) -> None:
-        steps = next(self._spans, None)
-        if steps is not None:
-            self._pending.append(self._threads.submit(self._make, steps, self._offset))
+    def _fill(self) -> None:
+        """Starts items until there are enough, or no further spans."""
+        while len(self._pending) < self._depth or self._num_batches() < self._least_batches:
+            steps = next(self._spans, None)
+            if steps is None:
+                return
+            batches = [self._threads.submit(self._batch, step + self._offset) for step in steps]
+            item = self._stacker.submit(_stack, steps, batches)
+            self._pending.append(_Pending(steps, batches, item))
 
-    def _make(self, steps: range, offset: int) -> Item:
-        batches = [self._batch(step + offset) for step in steps]
-        if len(batches) == 1:  # not copied
-            return Item(steps, {name: array[None] for name, array in batches[0].items()})
-        return Item(steps, {name: np.stack([b[name] for b in batches]) for name in batches[0]})
+    def _num_batches(self) -> int:
+        return sum(len(pending.steps) for pending in self._pending)
 
     def _batch(self, number: int) -> dict[str, np.ndarray]:
         if self._rows is None:
@@ -113,6 +132,14 @@ class Prefetch:
             batch = self._input.batch(number, rows=self._rows(self._input.num_rows(number)))
         self._input.check_batch(batch)
         return batch
+
+
+def _stack(steps: range, batches: Iterable[Future[dict[str, np.ndarray]]]) -> Item:
+    """Returns the item of batches that are being made."""
+    made = [batch.result() for batch in batches]
+    if len(made) == 1:  # not copied
+        return Item(steps, {name: array[None] for name, array in made[0].items()})
+    return Item(steps, {name: np.stack([batch[name] for batch in made]) for name in made[0]})
 
 
 def _same_shape_spans(span: range, input: Input, offset: int) -> Iterator[range]:

@@ -24,6 +24,8 @@ class RepeatedInput(Input):
     batches: int = 1  # how many
     batch_size: int | None = None  # that of the input, and of no other size
 
+    thread_safe = True
+
     def check(self) -> None:
         ranges.check_positive(self.p, "batches")
         if self.p.batch_size is not None or self.p.max_batches is not None:
@@ -44,9 +46,8 @@ class RepeatedInput(Input):
     def declares_late(self) -> bool:
         return self.input.declares_late
 
-    @property
-    def num_threads(self) -> int:
-        return self.input.num_threads
+    def allows_threads(self) -> bool:
+        return super().allows_threads() and self.input.allows_threads()
 
     def offers(self) -> dict[str, Any]:
         return self.input.offers()

@@ -87,6 +87,10 @@ class TensorInput(Input):
             offers["image_shape"] = arrays["images"][0]
         return offers
 
+    def allows_threads(self) -> bool:
+        """Returns whether the input does: `map` keeps no state, and is traced once."""
+        return type(self).examples is TensorInput.examples and self.input.allows_threads()
+
     def prepare(self, *, progress: Progress | None = None) -> None:
         """Opens the data and traces `map`.
 

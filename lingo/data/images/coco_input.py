@@ -50,6 +50,8 @@ class CocoInput(IndexedInput):
     flip_rate: float = 0.0  # probability that an image is mirrored
     skips_empty: bool = False  # whether images without a box are left out
 
+    thread_safe = True
+
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "num_classes", "size", "max_boxes")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
 from lingo.ops import random
 
+_GROUP = 256  # images that a thread has in memory, encoded, at a time
+
 
 class ImageFileInput(IndexedInput):
     """JPEG and PNG images, decoded when they are needed, each once per epoch in a new order.
@@ -51,6 +54,8 @@ class ImageFileInput(IndexedInput):
     view: View = CentralView  # the part of an image that is seen; RandomView for training
     cache: Operational[bool] = False  # keep decoded images in memory, if each epoch shows the same
 
+    thread_safe = True
+
     def check(self) -> None:
         super().check()
         ranges.check_positive(self.p, "size")
@@ -63,12 +68,8 @@ class ImageFileInput(IndexedInput):
                 f"cache=True keeps images as they are seen, but {type(self.view).__name__} shows"
                 " another part in each epoch: it is for evaluation, with CentralView"
             )
+        self._reading = threading.Lock()  # source and view may be a user's own
         self._cache = functools.cache(lambda: (np.zeros(self.num_examples(), bool), self._empty()))
-
-    @property
-    def num_threads(self) -> int:
-        """One reads files while processors decode what others have read."""
-        return 3
 
     def offers(self) -> dict[str, Any]:
         """Returns the number of classes, and the shape of images that `augment` does not resize."""
@@ -93,7 +94,8 @@ class ImageFileInput(IndexedInput):
         documents = self._order().indices(numbers)
         if not self.p.cache:
             return self._decode(documents, self._keys(numbers))
-        is_cached, cached = self._cache()
+        with self._reading:
+            is_cached, cached = self._cache()
         if (is_new := ~is_cached[documents]).any():
             new = np.unique(documents[is_new])
             for name, array in self._decode(new, self._keys(new)).items():
@@ -136,11 +138,19 @@ class ImageFileInput(IndexedInput):
         return {"images": np.empty(shape, np.uint8), "labels": np.empty(num, np.int32)}
 
     def _decode(self, documents: np.ndarray, keys: random.Key) -> dict[str, np.ndarray]:
-        """Returns images and labels of documents, int64 [B], in views of keys, words [B]."""
+        """Returns images and labels of documents, int64 [B], in views of keys, words [B].
+
+        One thread reads at a time, while others decode.
+        """
         arrays = self._empty(len(documents))
-        encoded = [from_document(text) for text in self.index.texts(documents)]
-        arrays["labels"][:] = [image.label for image in encoded]
-        self._decode_into(arrays["images"], self._parts(documents, encoded, keys), documents)
+        for start in range(0, len(documents), _GROUP):
+            group = slice(start, start + _GROUP)
+            some, own_keys = documents[group], random.Key(*(words[group] for words in keys))
+            with self._reading:
+                encoded = [from_document(text) for text in self.index.texts(some)]
+                parts = self._parts(some, encoded, own_keys)
+            arrays["labels"][group] = [image.label for image in encoded]
+            self._decode_into(arrays["images"][group], parts, some)
         return arrays
 
     def _parts(

@@ -43,6 +43,8 @@ class MixedInput(Input):
     cutmix_rate: float = 0.0  # probability that CutMix does
     cutmix_alpha: float = 1.0  # areas are drawn likewise; 1: all are equally likely
 
+    thread_safe = True
+
     def check(self) -> None:
         super().check()
         p = self.p
@@ -67,9 +69,8 @@ class MixedInput(Input):
     def declares_late(self) -> bool:
         return self.input.declares_late
 
-    @property
-    def num_threads(self) -> int:
-        return self.input.num_threads
+    def allows_threads(self) -> bool:
+        return super().allows_threads() and self.input.allows_threads()
 
     def offers(self) -> dict[str, Any]:
         return self.input.offers() | {"num_classes": self._num_classes}

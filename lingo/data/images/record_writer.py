@@ -89,12 +89,13 @@ def _records(
     """Yields the records of documents, in their order."""
     make = functools.partial(_record, index, names, size)
     for start in range(0, len(documents), _AT_A_TIME):
-        yield from threads.map(make, documents[start : start + _AT_A_TIME].tolist())
+        some = documents[start : start + _AT_A_TIME]
+        yield from threads.map(make, some.tolist(), index.texts(some))
 
 
-def _record(index: Index, names: list[str], size: int | None, document: int) -> bytes:
-    """Returns the record of a document."""
-    label, data = from_document(index.texts(np.array([document]))[0])
+def _record(index: Index, names: list[str], size: int | None, document: int, text: bytes) -> bytes:
+    """Returns the record of a document, which `to_document` made."""
+    label, data = from_document(text)
     try:
         data, form = _shrink(data, size)
     except BrokenImage as error:

@@ -225,8 +225,7 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
         f"  a core makes {_amount(rate.examples_per_second)} examples/s, {rate.source}",
         f"  to keep up, each host needs {_amount(need.cores)} cores and has"
         f" {part.cores_per_host:,}; {count_text(need.hosts, 'such host')} would do; {limit}",
-        "  in one thread of each host, as lingo makes batches:"
-        f" {duration(need.one_thread_seconds)} a step",
+        f"  in one thread of each host: {duration(need.one_thread_seconds)} a step",
     ]
     if need.simulated_steps:
         noun = "hosts" if part.hosts > 1 else "batches"

@@ -14,6 +14,7 @@ import numpy as np
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.contract import Experiment
 from lingo.data.input import Input
+from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
@@ -64,14 +65,16 @@ def sum_metrics(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Returns the states of all metrics, arrays of float64, added up over an input.
 
-    The devices add them up, and the host reads them once, after the last batch.
+    Threads make batches ahead. The devices add up, and the host reads once, after the last batch.
     """
     sums: Mapping[str, State] = {}
-    for step in between(range(input.num_batches())):
-        batch = input.batch(step, rows=program.example_slice(input.num_rows(step)))
-        input.check_batch(batch)
-        with explain_program_errors(f"evaluation, batch {step}"):
-            sums = program.evaluate(batch, weights=weights, sums=sums)
+    steps = range(input.num_batches())
+    spans = (range(step, step + 1) for step in steps)
+    with Prefetch(input, spans=spans, rows=program.example_slice) as items:
+        for step, (_, batches) in zip(between(steps), items, strict=True):
+            batch = {name: values[0] for name, values in batches.items()}
+            with explain_program_errors(f"evaluation, batch {step}"):
+                sums = program.evaluate(batch, weights=weights, sums=sums)
     with explain_program_errors("evaluation"):
         return program.read_sums(sums)
 

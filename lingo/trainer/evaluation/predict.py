@@ -37,8 +37,8 @@ def predict_input(
 ) -> Iterator[Predictions]:
     """Yields the predictions for each batch of an input, in its order, and their `example_id`.
 
-    `example_id`, int64 [B], is the index of each example in the input. Batches are made ahead, in a
-    thread. All processes call this together, and get all predictions.
+    `example_id`, int64 [B], is the index of each example in the input. Batches are made ahead, in
+    threads. All processes call this together, and get all predictions.
 
     Raises ParamError if the input repeats without end, DataError if it fails, and ProgramError if
     the program does.
