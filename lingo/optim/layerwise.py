@@ -4,8 +4,9 @@
     LAMB    step = rate * ratio * (Adam's step + decay * weight), ratio of norms of weight and step
 
 The ratio is that of one weight: where a program stacks equal layers in one tensor, each layer has
-its own. Weights of fewer than two axes, biases and the scales of norms, neither decay nor have a
-ratio, as in the papers' experiments.
+its own. Weights of fewer than two axes, most biases and the scales of norms, neither decay nor have
+a ratio, as in the papers' experiments. Biases of an attention's heads have two axes: `no_decay` and
+`no_ratio` name them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns
 class LayerwiseOptimizer(Optimizer, interface=True):
     """An optimizer that scales a weight's step by a ratio of norms; subclasses define `move`.
 
-    Weight decay is not decoupled: it is a part of the step, and is scaled with it.
+    Weight decay is not decoupled: it is a part of the step, and is scaled with it. So `move` has to
+    add `decay(weight) * value` to the step, and to multiply it by `ratio`: nothing else does.
     """
 
     min_ratio_rank: int = 2  # weights with fewer axes, such as scales and biases, have ratio 1

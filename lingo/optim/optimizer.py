@@ -115,7 +115,7 @@ class Optimizer(Configurable, interface=True):
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
     weight_decay: float = 0.0  # part of a weight taken off per step, times the learning rate
-    min_decay_rank: int = 2  # weights with fewer axes, such as scales and biases, do not decay
+    min_decay_rank: int = 2  # those of fewer axes do not decay: scales, most biases
     no_decay: tuple[str, ...] = ()  # regular expressions: weights of these whole names do not decay
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm

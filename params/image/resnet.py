@@ -4,7 +4,8 @@ resnet18 ... resnet152      momentum, in batches of 256 and more (Goyal et al. 2
 supercomputer, multipod     LARS, in batches of 32,768 and 65,536: MLPerf training 0.6 and 0.7
 lamb                        LAMB, in batches of 32,768 (You et al. 2020)
 
-The last three are for as many devices as their argument `data` says.
+The last three are for as many devices as their argument `data` says. The last gamma of each block
+starts at zero.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ def multipod(data: int = 8192, folder: str | None = None):
     """ResNet-50 in batches of 65,536, as Google's entry to MLPerf training 0.7 (Kumar et al. 2021).
 
     As `supercomputer`, with a rate of 24.699, 31 epochs of warm-up (606 steps), an unscaled
-    momentum of 0.951807, 1,738 steps in all, and statistics of batch norms over 64 images, those of
-    8 of 8,192 cores. There, 4,096 chips took 28.9 seconds. The data is that of `imagenet.py`.
+    momentum of 0.951807, an epsilon of 0, 1,738 steps in all, and statistics of batch norms over 64
+    images, those of 8 of 8,192 cores. There, 4,096 chips took 28.9 seconds. The data is that of
+    `imagenet.py`.
 
     lingo show --exp=image.resnet.multipod --plot_schedule
     """
@@ -152,7 +154,7 @@ def multipod(data: int = 8192, folder: str | None = None):
     )
     return _on_pod(
         batch_size=65_536,
-        optimizer=optimizer.set(momentum=0.951807),
+        optimizer=optimizer.set(momentum=0.951807, epsilon=0.0),
         num_steps=1738,
         statistics_over=64,
         data=data,
@@ -198,7 +200,7 @@ def _on_pod(
 ):
     """Returns ResNet-50 in bfloat16 on a mesh: a device has its part of batch and update."""
     cfg = imagenet_experiment(
-        resnet(num_layers=50, num_classes=NUM_CLASSES),
+        resnet(num_layers=50, num_classes=NUM_CLASSES, zero_init=True),
         batch_size=batch_size,
         folder=folder,
         optimizer=optimizer,

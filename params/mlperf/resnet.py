@@ -56,9 +56,7 @@ def v07_multipod(data: int = 8192, folder: str | None = None):
     lingo train --exp='mlperf.resnet.v07_multipod(folder="imagenet")' --logdir=runs/v07_multipod \\
         --mlperf=resnet@0.7.0
     """
-    cfg = multipod(data=data, folder=folder)
-    cfg.optimizer.epsilon = 0.0
-    return _to_target(cfg)
+    return _to_target(multipod(data=data, folder=folder))
 
 
 def _to_target(cfg: Any) -> Any:

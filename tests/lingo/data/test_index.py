@@ -174,14 +174,18 @@ def test_a_decoded_document_is_decoded_once_while_there_is_room(data, monkeypatc
 
 def test_whole_documents_are_read_at_once_each_file_opened_once(data, monkeypatch):
     (data / "d").write_text("five\nsix\n")
-    index, opens = opened(data, Sentences), []
+    index, other, opens = opened(data, Sentences), opened(data, Sentences), []
+    documents = np.array([4, 0, 2, 1, 4])
+    wanted = [other.read(d, 0, int(other.size[d])) for d in documents.tolist()]
     open = File.open
     monkeypatch.setattr(File, "open", lambda file: opens.append(file.name) or open(file))
-    documents = np.array([4, 0, 2, 1, 4])
-    wanted = [index.read(d, 0, int(index.size[d])) for d in documents.tolist()]
-    opens.clear()
     assert index.texts(documents) == wanted
     assert opens == ["a", "c", "d"]
+    assert index.texts(documents) == wanted
+    assert opens == ["a", "c", "d"], "documents for which there is room are kept"
+    full = index._replace(recent=Recent(max_bytes=1))
+    assert full.texts(documents) == full.texts(documents) == wanted
+    assert len(opens) == 9
 
 
 def test_texts_of_longest_ago_make_room():

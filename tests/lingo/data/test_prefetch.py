@@ -89,7 +89,7 @@ def test_an_item_ends_where_shapes_change():
 class Meeting(Counting):
     """Makes two batches at a time: each waits for another one."""
 
-    num_threads = 2
+    thread_safe = True
 
     def setup(self) -> None:
         super().setup()
@@ -100,11 +100,44 @@ class Meeting(Counting):
         return super().batch(step, rows=rows)
 
 
-def test_an_input_that_allows_it_makes_batches_in_several_threads_in_order():
+@pytest.mark.parametrize("spans", [list(one_by_one(6)), [range(4), range(4, 6)]])
+def test_an_input_that_allows_it_makes_batches_in_several_threads_in_order(spans):
     input = Meeting.params(batch_size=1).build()
-    with Prefetch(input, spans=one_by_one(6)) as items:
-        assert [batches["x"].item() for _, batches in items] == [0, 1, 2, 3, 4, 5]
+    with Prefetch(input, spans=spans) as items:
+        got = [x for _, batches in items for x in batches["x"].ravel().tolist()]
+    assert got == [0, 1, 2, 3, 4, 5]
     assert not left_threads()
+
+
+class Sooner(Meeting):
+    """Fails at step 1 while step 0 waits."""
+
+    thread_safe = True
+
+    def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
+        if step == 1:
+            raise DataError("step 1 is damaged")
+        if step == 0:
+            self.barrier.wait()
+        return Counting.batch(self, step, rows=rows)
+
+
+def test_an_error_does_not_overtake_batches_before_it():
+    input = Sooner.params(batch_size=1).build()
+    with Prefetch(input, spans=one_by_one(9)) as items:
+        threading.Thread(target=input.barrier.wait).start()
+        assert next(items).steps == range(1)
+        with pytest.raises(DataError, match="step 1 is damaged"):
+            next(items)
+
+
+class Inherited(Meeting):
+    """A class of one's own that changes another one."""
+
+
+def test_subclasses_do_not_inherit_that_threads_are_allowed():
+    assert Meeting.params(batch_size=1).build().allows_threads()
+    assert not Inherited.params(batch_size=1).build().allows_threads()
 
 
 def test_no_more_than_depth_items_are_made_ahead():

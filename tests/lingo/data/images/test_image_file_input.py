@@ -16,9 +16,11 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
+from lingo.data.images.mixed_input import MixedInput
 from lingo.data.images.view import CentralView, RandomView
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Prefetch
+from lingo.data.repeated_input import RepeatedInput
 from lingo.data.sources.files import DataError
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
@@ -136,22 +138,64 @@ def test_augment_gets_the_part_that_is_seen(root):
     np.testing.assert_array_equal(inverted["images"], 255 - plain["images"])
 
 
-def test_threads_make_the_same_batches_and_augment_one_example_at_a_time(root):
-    inside = threading.Lock()
+@pytest.mark.parametrize("fields", [{}, {"repeat": False}, {"cache": True, "view": CentralView}])
+def test_threads_make_the_same_batches(root, fields):
+    data, plain = pets(root, **fields), pets(root, **fields)
+    assert data.allows_threads()
+    num = 3 if "repeat" in fields else 7
+    spans = [range(2), *(range(i, i + 1) for i in range(2, num))]
+    with Prefetch(data, spans=spans, rows=lambda size: slice(1, size)) as items:
+        for steps, batches in items:
+            for i, step in enumerate(steps):
+                for name, array in plain.batch(step, rows=slice(1, 4)).items():
+                    np.testing.assert_array_equal(batches[name][i], array)
+
+
+class Alone:
+    """Fails if two threads are inside at a time."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __enter__(self):
+        assert self.lock.acquire(blocking=False), "two threads are here at a time"
+        time.sleep(0.01)  # long enough for another thread to come here, if it could
+
+    def __exit__(self, *exception):
+        self.lock.release()
+
+
+def test_views_and_augmentation_are_called_by_one_thread_at_a_time(root, monkeypatch):
+    viewing, augmenting, windows = Alone(), Alone(), RandomView.windows
+
+    def note_view(*arguments):
+        with viewing:
+            return windows(*arguments)
 
     def note(example, key):
         del key
-        assert inside.acquire(blocking=False), "two threads augment at a time"
-        time.sleep(0.01)  # long enough for another thread to come here, if it could
-        inside.release()
-        return example
+        with augmenting:
+            return example
 
-    data, plain = pets(root, augment=note), pets(root)
-    assert data.num_threads > 1
-    with Prefetch(data, spans=[range(i, i + 1) for i in range(5)]) as items:
-        for step, (_, batches) in enumerate(items):
-            for name, array in plain.batch(step).items():
-                np.testing.assert_array_equal(batches[name][0], array)
+    monkeypatch.setattr(RandomView, "windows", note_view)
+    with Prefetch(pets(root, augment=note), spans=[range(i, i + 1) for i in range(7)]) as items:
+        assert len(list(items)) == 7
+
+
+def test_mixtures_and_mixed_images_allow_the_threads_of_what_they_mix(root):
+    part = ImageFileInput.params(source=pets(root).p.source, size=8)
+    inputs = [
+        Mixture.params(batch_size=4, inputs={"a": part, "b": part.copy()}),
+        MixedInput.params(input=part, batch_size=4),
+        RepeatedInput.params(input=pets(root).p),
+    ]
+    assert all(input.build().allows_threads() for input in inputs)
+    own = Own.params(source=pets(root).p.source, size=8)
+    assert not Mixture.params(batch_size=4, inputs={"a": part, "b": own}).build().allows_threads()
+
+
+class Own(ImageFileInput):
+    """A class of one's own."""
 
 
 def test_a_single_pass_ends_with_black_images_of_no_weight(root):
