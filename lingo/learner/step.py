@@ -38,7 +38,7 @@ from lingo.learner.task import (
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import Update, Weight, select
+from lingo.optim.optimizer import Optimizer, Update, Weight, select
 
 IS_CAUSAL = "is_causal"
 """The first part of the names of what `decode_batch` finds out about layers."""
@@ -310,15 +310,15 @@ def _apply_gradients(
     place: Placement,
 ) -> tuple[dict[str, Any], Slots]:
     """Returns all weights, from those before in parts, and their slots, after the update."""
-    optimizer, ema_decay = learner.optimizer, learner.optimizer.p.ema_decay
+    optimizer, ema_rate = learner.optimizer, _ema_rate(learner.optimizer, state.step)
     slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
     for where, weight in weights.items():
         old = {k: v for k, v in slots[where].items() if k != EMA}
         update = Update(weight, before[where], gradients[where], old, state.step, rates)
         new = optimizer.update(update)
         after[where], kept = new.value, dict(new.slots)
-        if ema_decay is not None:
-            kept[EMA] = _average(slots[where][EMA], new.value, ema_decay)
+        if ema_rate is not None:
+            kept[EMA] = _average(slots[where][EMA], new.value, ema_rate)
         if (columns := weight.row_columns) is not None:  # 0 / 0 in its padding, if epsilon is 0
             after[where] = columns.without_padding(new.value)
             kept = {
@@ -338,7 +338,7 @@ def _average_statistics(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Returns weights, slots and moving statistics after the update, from the first two."""
     weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
-    moving, ema_decay = {}, learner.optimizer.p.ema_decay
+    moving, ema_rate = {}, _ema_rate(learner.optimizer, state.step)
     for where, spec in learner.task.states().items():
         old = state.state[where]
         if where in batch_statistics and spec.decay is not None:
@@ -347,15 +347,25 @@ def _average_statistics(
             mean = tf.math.divide_no_nan(total, weight)
             old = tf.where(weight > 0, spec.decay * old + (1.0 - spec.decay) * mean, old)
         moving[where] = old
-    if ema_decay is not None:
+    if ema_rate is not None:
         values = place.shard_for_update(moving)
         for where, value in values.items():
-            slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_decay)}
+            slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_rate)}
     return weights, slots, moving
 
 
-def _average(average: tf.Tensor, value: tf.Tensor, decay: float) -> tf.Tensor:
-    return average + (1.0 - decay) * (value - average)
+def _ema_rate(optimizer: Optimizer, step: tf.Tensor) -> float | tf.Tensor | None:
+    """Returns 1 - decay of the averages at a step, as a float32 scalar if there is a warm-up."""
+    if optimizer.p.ema_decay is None:
+        return None
+    rate = 1.0 - optimizer.p.ema_decay
+    if optimizer.p.ema_warmup:  # 9 / (10 + n) is 1 - (1 + n) / (10 + n)
+        rate = tf.maximum(rate, 9.0 / (10.0 + tf.cast(step, tf.float32)))
+    return rate
+
+
+def _average(average: tf.Tensor, value: tf.Tensor, rate: float | tf.Tensor) -> tf.Tensor:
+    return average + rate * (value - average)
 
 
 @refuse_hidden_state()

@@ -15,13 +15,19 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, fields
 from lingo.optim.optimizer import Optimizer, Slot, Update, UpdatedWeight, Weight, select
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 from lingo.optim.schedule import Schedule
 
 _INHERITED_FIELDS = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
-_GLOBAL_FIELDS = ("max_grad_norm", "max_weight_grad_norm", "max_grad_value", "ema_decay")
+_GLOBAL_FIELDS = (
+    "max_grad_norm",
+    "max_weight_grad_norm",
+    "max_grad_value",
+    "ema_decay",
+    "ema_warmup",
+)
 
 
 class Frozen(Optimizer):
@@ -67,7 +73,7 @@ class ByPath(Optimizer):
             if issubclass(group.cls, ByPath):
                 raise ParamError(f"groups[{pattern!r}] is a ByPath: list its groups here instead")
             for name in _GLOBAL_FIELDS:
-                if getattr(group, name) is not None:
+                if getattr(group, name) != fields(Optimizer)[name].default:
                     raise ParamError(
                         f"groups[{pattern!r}].{name} is for all weights: set it on ByPath"
                     )

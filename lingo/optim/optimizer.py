@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.config.params import Configurable
+from lingo.config.params import Configurable, ParamError
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
@@ -121,6 +121,7 @@ class Optimizer(Configurable, interface=True):
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, of averages of weights and statistics; None: none
+    ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
 
     takes_rows: ClassVar[bool] = False
     """Whether a class updates weights in rows rightly (`Weight.row_columns`). Its subclasses, which
@@ -132,6 +133,8 @@ class Optimizer(Configurable, interface=True):
         ranges.check_not_negative(self.p, "learning_rate", "weight_decay", "min_decay_rank")
         ranges.check_positive(self.p, "max_grad_value", "max_weight_grad_norm", "max_grad_norm")
         ranges.check_fraction(self.p, "ema_decay")
+        if self.p.ema_warmup and self.p.ema_decay is None:
+            raise ParamError("ema_warmup=True needs ema_decay, which is None")
         check_patterns(self.p.no_decay)
 
     def setup(self) -> None:

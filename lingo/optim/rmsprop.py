@@ -10,25 +10,29 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 class RmsProp(Optimizer):
     """RMSProp (Tieleman & Hinton 2012, lecture 6.5), also centered form (Graves 2013, eq. 38-45).
 
-    `epsilon` is under the root, and momentum sums rate * gradient / root, as in TensorFlow and
-    Keras. A variance that rounding makes negative counts as 0; Keras takes its root.
+    `epsilon` is under the root, and momentum sums rate * gradient / root, as in TensorFlow 2 and
+    Keras, where the mean square starts at 0. In TensorFlow 1 it starts at 1, so that first updates
+    are smaller: recipes published for it need `initial_mean_square=1.0`. A variance that rounding
+    makes negative counts as 0; Keras takes its root.
     """
 
     rho: float = 0.9  # decay of the mean of squared gradients
     momentum: float = 0.0  # decay of the sum of past updates; 0: none is kept
     epsilon: float = 1e-7  # added to the mean square, under the root
     centered: bool = False  # divide by the deviation from the mean gradient, not by the mean square
+    initial_mean_square: float = 0.0  # what the mean of squared gradients starts at
 
     takes_rows = True
 
     def check(self) -> None:
         super().check()
         ranges.check_fraction(self.p, "rho", "momentum")
-        ranges.check_not_negative(self.p, "epsilon")
+        ranges.check_not_negative(self.p, "epsilon", "initial_mean_square")
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
-        names = ["v", *["m"] * self.p.centered, *["momentum"] * (self.p.momentum > 0)]
-        return dict.fromkeys(names, Slot(weight.shape, 0.0, weight.names))
+        v = Slot(weight.shape, self.p.initial_mean_square, weight.names)
+        others = [*["m"] * self.p.centered, *["momentum"] * (self.p.momentum > 0)]
+        return {"v": v, **dict.fromkeys(others, v._replace(fill=0.0))}
 
     def move(self, update: Update) -> Move:
         p, grad, slots = self.p, update.gradient, update.slots

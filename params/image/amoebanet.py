@@ -85,6 +85,7 @@ def amoebanet_b(
         learning_rate=0.015 * batch_size / 32,
         momentum=0.9,
         epsilon=1.0,
+        initial_mean_square=1.0,
         weight_decay=4e-5,
         max_grad_norm=10.0,
         ema_decay=0.9999,

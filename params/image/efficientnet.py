@@ -1,10 +1,14 @@
 """EfficientNet on ImageNet, B0 to B7 (Tan and Le 2019), and a small one on letters.
 
-Recipes are those of Wongpanich et al. (2020) and github.com/tensorflow/tpu. With RMSProp: a rate of
-0.016 for each 256 images, 5 epochs of warm-up, then x 0.97 every 2.4 epochs; with LARS, for batches
+Recipes follow Wongpanich et al. (2020) and github.com/tensorflow/tpu. With RMSProp: a rate of 0.016
+for each 256 images, 5 epochs of warm-up, then x 0.97 every 2.4 epochs, counted from the end of the
+warm-up (there from step 0: rates are 0.97 ^ 2 or 0.97 ^ 3 of those here); with LARS, for batches
 of 16,384 and more: 50 epochs of warm-up and a square fall, at a rate of the order used there, not
-tuned. Weight decay of RMSProp is decoupled here; there it is a part of the loss. Networks are
-evaluated with the moving average of their weights. The data is that of `imagenet.py`.
+tuned. Networks are evaluated with the moving average of their weights. The data is that of
+`imagenet.py`.
+
+Of the published recipe, AutoAugment is left out. Weight decay of RMSProp is decoupled here, and
+1e-5 shrinks weights much less than there, where it is a part of the loss.
 
 Weights do not depend on the devices: `--set='runtime=Mesh(data=1024)'` trains on a pod.
 """
@@ -24,6 +28,7 @@ from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_ste
 Recipe = Literal["rmsprop", "lars"]
 
 EPOCHS = 350
+CROP_PADDING = 32  # pixels at the borders of an image that evaluations do not see
 
 
 @experiment
@@ -108,11 +113,12 @@ def _efficientnet(name: str, batch_size: int, optimizer: Recipe, folder: str | N
         batch_size=batch_size,
         folder=folder,
         size=scaling.image_size,
+        eval_side=scaling.image_size / (scaling.image_size + CROP_PADDING),
         optimizer=_rmsprop(batch_size) if optimizer == "rmsprop" else _lars(batch_size),
         max_steps=imagenet_steps(EPOCHS, batch_size=batch_size),
         label_smoothing=0.1,
     )
-    cfg.optimizer.set(weight_decay=1e-5, ema_decay=0.9999)
+    cfg.optimizer.set(weight_decay=1e-5, ema_decay=0.9999, ema_warmup=True)
     cfg.evaluate.weights = "ema"
     cfg.all(BatchNorm).set(statistics_over=64)
     return cfg
@@ -128,6 +134,7 @@ def _rmsprop(batch_size: int):
         rho=0.9,
         momentum=0.9,
         epsilon=1e-3,
+        initial_mean_square=1.0,
         schedule=Warmup.params(num_steps=warmup_steps, then=fall),
     )
 

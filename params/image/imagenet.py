@@ -14,6 +14,7 @@ from typing import Any
 
 from lingo.contract import Experiment
 from lingo.data import (
+    CentralView,
     Digits,
     ImageFileInput,
     ImageInput,
@@ -41,8 +42,12 @@ def imagenet_experiment(
     optimizer: Any,
     max_steps: int,
     label_smoothing: float = 0.0,
+    eval_side: float = 0.875,
 ) -> Any:
-    """Returns an experiment that trains layers on images of size x size pixels."""
+    """Returns an experiment that trains layers on images of size x size pixels.
+
+    Evaluations see the square in the middle of an image, of `eval_side` of its shorter side.
+    """
     return Experiment.params(
         task=ImageClassification.params(
             model=Chain.params(layers=layers),
@@ -51,13 +56,15 @@ def imagenet_experiment(
             std=STD,
             label_smoothing=label_smoothing,
         ),
-        **imagenet_inputs(folder, batch_size=batch_size, size=size),
+        **imagenet_inputs(folder, batch_size=batch_size, size=size, eval_side=eval_side),
         optimizer=optimizer,
         max_steps=max_steps,
     )
 
 
-def imagenet_inputs(folder: str | None, *, batch_size: int, size: int) -> dict[str, Any]:
+def imagenet_inputs(
+    folder: str | None, *, batch_size: int, size: int, eval_side: float = 0.875
+) -> dict[str, Any]:
     """Returns the inputs of an experiment, {"train_input": ..., "eval_inputs": ...}."""
     if folder is None:
         shape = (size, size, 3)
@@ -67,7 +74,8 @@ def imagenet_inputs(folder: str | None, *, batch_size: int, size: int) -> dict[s
         source = ImageRecords.params(pattern=f"{folder}/train-*", num_classes=NUM_CLASSES)
         train = ImageFileInput.params(source=source, view=RandomView, size=size)
         source = source.copy().set(pattern=f"{folder}/validation-*")
-        heldout = ImageFileInput.params(source=source, size=size)
+        view = CentralView.params(side=eval_side)
+        heldout = ImageFileInput.params(source=source, view=view, size=size)
     heldout.set(batch_size=min(batch_size, LARGEST_EVAL_BATCH), repeat=False)
     return {
         "train_input": train.set(batch_size=batch_size),

@@ -132,3 +132,9 @@ def test_efficientnet_evaluates_the_average_of_its_weights() -> None:
     experiment = efficientnet.b0().build()
     assert experiment.p.evaluate.weights == "ema"
     assert experiment.optimizer.p.ema_decay == 0.9999
+    assert experiment.optimizer.p.ema_warmup
+
+
+def test_efficientnet_evaluates_all_but_32_pixels_of_an_image() -> None:
+    params = efficientnet.b1(folder="/none")
+    assert params.eval_inputs["heldout"].view.side == pytest.approx(240 / 272)

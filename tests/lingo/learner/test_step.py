@@ -10,6 +10,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params, interface
+from lingo.layers import BatchNorm, Chain
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.sequence.attention import Attention
@@ -308,6 +309,21 @@ def test_the_moving_average_follows_the_weights():
     for k, old in state.weights.items():
         mean = 0.75 * old + 0.25 * after.weights[k]
         np.testing.assert_allclose(after.slots[k]["ema"], mean, rtol=1e-6, atol=1e-7)
+
+
+def test_the_decay_of_the_moving_average_warms_up():
+    task, batch = image_classification()
+    task.model = Chain.params(layers=[BatchNorm.params(dim=C), Mean])
+    one = learner(task, optimizer=Sgd.params(learning_rate=1.0, ema_decay=0.25, ema_warmup=True))
+    state = tensors(initial_state(one))
+    assert state.state
+    means = {k: np.array(slots["ema"]) for k, slots in state.slots.items()}
+    for n in range(4):  # (1 + n) / (10 + n) is above 0.25 from n = 2 on
+        state, _ = train_step(one, state, with_rows(batch))
+        decay = min(0.25, (1 + n) / (10 + n))
+        for k, value in {**state.weights, **state.state}.items():
+            means[k] = decay * means[k] + (1 - decay) * value
+            np.testing.assert_allclose(state.slots[k]["ema"], means[k], rtol=1e-5, atol=1e-6)
 
 
 class Counted(ConstantRate):

@@ -120,6 +120,7 @@ def test_slots_of_one_tensor_must_agree():
         ({"groups": {"(": Sgd}}, "is not a regular expression"),
         ({"groups": {".*": Sgd.params(max_grad_norm=1.0)}}, "max_grad_norm is for all weights"),
         ({"groups": {".*": Sgd.params(ema_decay=0.9)}}, "ema_decay is for all weights"),
+        ({"groups": {".*": Sgd.params(ema_warmup=True)}}, "ema_warmup is for all weights"),
         ({"groups": {".*": ByPath.params(groups={".*": Sgd})}}, "is a ByPath"),
         ({"groups": {".*": Sgd}, "no_decay": ["a"]}, "set it on a group"),
         ({"groups": {".*": Sgd}, "learning_rate": None}, "Sgd needs learning_rate"),

@@ -206,6 +206,7 @@ def test_a_rate_of_0_changes_no_weight(params, run, start, gradients):
         ("max_grad_value", 0.0, "is not positive; None is its default"),
         ("ema_decay", 1.0, r"is not in \[0, 1\)"),
         ("ema_decay", -0.1, r"is not in \[0, 1\)"),
+        ("ema_warmup", True, "needs ema_decay, which is None"),
         ("no_decay", ["("], "is not a regular expression"),
     ],
 )
@@ -224,7 +225,7 @@ def test_values_out_of_range_are_refused(params, field, value, wrong):
         (Lamb, {"beta1": 1.0, "beta2": -0.5, "epsilon": -1.0, "min_norm": -1.0, "max_norm": 0.0}),
         (Lars, {"momentum": 1.0, "trust_coefficient": 0.0, "epsilon": -1.0, "min_ratio_rank": -1}),
         (Lion, {"beta1": 1.0, "beta2": 1.0}),
-        (RmsProp, {"rho": 1.0, "momentum": -0.5, "epsilon": -1.0}),
+        (RmsProp, {"rho": 1.0, "momentum": -0.5, "epsilon": -1.0, "initial_mean_square": -1.0}),
         (Sgd, {"momentum": 1.0}),
     ],
 )

@@ -134,6 +134,7 @@ def experiment(num_devices: int, first: type[Layer] = Lookup, **fields: Any) -> 
             max_grad_norm=0.5,
             max_weight_grad_norm=0.4,
             ema_decay=0.5,
+            ema_warmup=True,
         ),
         runtime=Local.params(stage_devices=num_devices),
     )

@@ -57,7 +57,9 @@ CASES = {
     "Momentum": Momentum.params(learning_rate=0.1, nesterov=True),
     "RmsProp": RmsProp.params(learning_rate=0.1, centered=True, momentum=0.5),
     "Sgd": Sgd.params(learning_rate=0.1),
-    "clipped over all, averaged": Adam.params(learning_rate=0.1, max_grad_norm=0.1, ema_decay=0.5),
+    "clipped over all, averaged": Adam.params(
+        learning_rate=0.1, max_grad_norm=0.1, ema_decay=0.5, ema_warmup=True
+    ),
     "clipped by value and weight": Sgd.params(
         learning_rate=0.1, max_grad_value=0.2, max_weight_grad_norm=0.1, max_grad_norm=0.15
     ),

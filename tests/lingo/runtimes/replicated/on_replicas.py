@@ -109,7 +109,7 @@ def pipeline() -> Params:
 
 
 def learner(task: Params, **kwargs: Any) -> Learner:
-    optimizer = AdamW.params(learning_rate=0.1, max_grad_norm=0.5, ema_decay=0.5)
+    optimizer = AdamW.params(learning_rate=0.1, max_grad_norm=0.5, ema_decay=0.5, ema_warmup=True)
     return Learner(task.build(), optimizer.build(), seed=1, **kwargs)
 
 
