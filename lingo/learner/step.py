@@ -38,7 +38,7 @@ from lingo.learner.task import (
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
 from lingo.ops.scan import accumulate
-from lingo.optim.optimizer import Optimizer, Update, Weight, select
+from lingo.optim.optimizer import Update, Weight, select
 
 IS_CAUSAL = "is_causal"
 """The first part of the names of what `decode_batch` finds out about layers."""
@@ -310,7 +310,7 @@ def _apply_gradients(
     place: Placement,
 ) -> tuple[dict[str, Any], Slots]:
     """Returns all weights, from those before in parts, and their slots, after the update."""
-    optimizer, ema_rate = learner.optimizer, _ema_rate(learner.optimizer, state.step)
+    optimizer, ema_rate = learner.optimizer, learner.optimizer.ema_rate(state.step)
     slots, after, slots_after = place.slots_for_update(state.slots), {}, {}
     for where, weight in weights.items():
         old = {k: v for k, v in slots[where].items() if k != EMA}
@@ -338,7 +338,7 @@ def _average_statistics(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Returns weights, slots and moving statistics after the update, from the first two."""
     weights, slots = moved[0], {where: dict(own) for where, own in moved[1].items()}
-    moving, ema_rate = {}, _ema_rate(learner.optimizer, state.step)
+    moving, ema_rate = {}, learner.optimizer.ema_rate(state.step)
     for where, spec in learner.task.states().items():
         old = state.state[where]
         if where in batch_statistics and spec.decay is not None:
@@ -352,16 +352,6 @@ def _average_statistics(
         for where, value in values.items():
             slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_rate)}
     return weights, slots, moving
-
-
-def _ema_rate(optimizer: Optimizer, step: tf.Tensor) -> float | tf.Tensor | None:
-    """Returns 1 - decay of the averages at a step, as a float32 scalar if there is a warm-up."""
-    if optimizer.p.ema_decay is None:
-        return None
-    rate = 1.0 - optimizer.p.ema_decay
-    if optimizer.p.ema_warmup:  # 9 / (10 + n) is 1 - (1 + n) / (10 + n)
-        rate = tf.maximum(rate, 9.0 / (10.0 + tf.cast(step, tf.float32)))
-    return rate
 
 
 def _average(average: tf.Tensor, value: tf.Tensor, rate: float | tf.Tensor) -> tf.Tensor:

@@ -148,6 +148,18 @@ class Optimizer(Configurable, interface=True):
         """
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
+    def ema_rate(self, step: Any) -> Any:
+        """Returns 1 - decay of the averages at a step, a float or float32 scalar; None if there are none.
+
+        `step` is an integer scalar, the number of steps done before.
+        """
+        if self.p.ema_decay is None:
+            return None
+        rate = 1.0 - self.p.ema_decay
+        if self.p.ema_warmup:  # 9 / (10 + n) is 1 - (1 + n) / (10 + n)
+            rate = tf.maximum(rate, 9.0 / (10.0 + tf.cast(step, tf.float32)))
+        return rate
+
     def updates_rows(self) -> bool:
         """Returns whether weights in rows are updated rightly, by `takes_rows` of its own class."""
         return vars(type(self)).get("takes_rows", False)
