@@ -40,11 +40,8 @@ STEPS_ON_DIGITS = (20, 60, 180)
 
 OPTIMIZERS = tuple(RATES)
 BATCHES = (64, 256, 1024, 4096)
-FACTORS = (1 / 4, 1.0, 4.0)
+FACTORS = (1 / 16, 1 / 4, 1.0, 4.0, 16.0)
 """The learning rates that are tried, over that of the experiment: the same budget for each."""
-
-SMALL_RATE = Trial("image.resnet.glyphs(optimizer='momentum', batch_size=4096, learning_rate=0.4)")
-"""A quarter of the least rate of momentum in the largest batch; the page has its result."""
 
 
 def vit(name: str, *, augment: bool) -> Trial:
@@ -99,7 +96,6 @@ def trials(results: Results) -> Iterator[Trial]:
             yield from trials_of_rates(optimizer, batch)
             if trial := best(results, optimizer, batch):
                 yield from over_seeds(trial)
-    yield from over_seeds(SMALL_RATE)
 
 
 # ---- page ----------------------------------------------------------------------------------------
