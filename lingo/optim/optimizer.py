@@ -149,7 +149,7 @@ class Optimizer(Configurable, interface=True):
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
     def ema_rate(self, step: Any) -> Any:
-        """Returns 1 - decay of the averages at a step, a float or float32 scalar; None without them.
+        """Returns 1 - decay of averages at a step, a float or float32 scalar; None if it has none.
 
         `step` is an integer scalar, the number of steps done before.
         """
