@@ -17,6 +17,8 @@ __all__ = ["keras", "quiet", "tf"]
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # or TensorFlow takes all memory of every GPU at once
+    # On processors without AVX-512 it is off, where it makes convolutions about twice as fast.
+    "TF_ENABLE_ONEDNN_OPTS": "1",
 }
 """Environment variables that are set for TensorFlow, unless the user has set them."""
 

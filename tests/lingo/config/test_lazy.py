@@ -95,16 +95,20 @@ assert keras.src.optimizers and jax.jit
     run(code, tmp_path)
 
 
-@pytest.mark.parametrize("given", [None, "false"])
-def test_gpus_give_memory_as_it_is_needed_unless_the_user_says_otherwise(tmp_path, given):
-    code = """
+@pytest.mark.parametrize(
+    ("name", "default", "other"),
+    [("TF_FORCE_GPU_ALLOW_GROWTH", "true", "false"), ("TF_ENABLE_ONEDNN_OPTS", "1", "0")],
+)
+def test_tensorflow_has_defaults_unless_the_user_says_otherwise(tmp_path, name, default, other):
+    code = f"""
 import os
 from lingo.config.lazy import _LazyModule
 assert _LazyModule("first").answer == 42
-print(os.environ["TF_FORCE_GPU_ALLOW_GROWTH"])
+print(os.environ["{name}"])
 """
-    before = (
-        "" if given is None else f"import os; os.environ['TF_FORCE_GPU_ALLOW_GROWTH']={given!r}"
-    )
-    already = f"{before}\nimport first  # by the user\n"
-    assert run(already + code, tmp_path, first="answer = 42").stdout == f"{given or 'true'}\n"
+    for before, found in (
+        (f"import os; os.environ.pop({name!r}, None)", default),
+        (f"import os; os.environ[{name!r}] = {other!r}", other),
+    ):
+        already = f"{before}\nimport first  # by the user\n"
+        assert run(already + code, tmp_path, first="answer = 42").stdout == f"{found}\n"

@@ -258,7 +258,7 @@ CASES: dict[type[Layer], Case] = {
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     Mlp: Case(Mlp.params(dim=T, output_dims=(5, 4), activate_last=False), {"x": floats(B, T)}),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
-    nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE),
+    nn.NormalCell: Case(smooth(nn.NormalCell.params(**CELL)), SAME_SIZE, num_terms=B * 6 * 5 * D),
     nn.NormalCellB: Case(smooth(nn.NormalCellB.params(**CELL, drop_path_rate=0.2)), SAME_SIZE),
     ObjectDetection: Case(
         ObjectDetection.params(model=DETECTOR, num_classes=3, image_shape=(6, 5, 1)),
@@ -576,4 +576,6 @@ def test_bfloat16_computes_what_float32_does_but_for_its_rounding(case: Case) ->
     for x, y in zip(evaluate(case, "float32"), evaluate(case, "bfloat16"), strict=True):
         largest = np.abs(x).max()
         assert largest > 0
-        np.testing.assert_allclose(y, x, rtol=0, atol=DEPTH * BFLOAT16_ROUNDING * largest)
+        # A processor without instructions for bfloat16 rounds sums, and then what they are for.
+        rounding = 2 * DEPTH * BFLOAT16_ROUNDING
+        np.testing.assert_allclose(y, x, rtol=0, atol=rounding * largest)
