@@ -17,6 +17,7 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.ops.losses import token_losses
 from tasks.lm.model import LanguageModel
 from tasks.tokens import score_in_chunks as in_logits
+from tests.processor import HAS_AVX512
 
 TOKENS = np.random.default_rng(0).integers(0, 11, [2, 6]).astype(np.int32)
 
@@ -167,4 +168,4 @@ def test_chunks_of_a_bfloat16_model_round_gradients_no_more_than_the_whole(kind,
     name = "head/w" if "head/w" in weights else "embedding/table"
     expected = scored(exact, weights, None)[1][name]
     errors = [np.linalg.norm(g[name] - expected) for g in (gradients, whole)]
-    assert errors[0] < 1.5 * errors[1]  # 1.25 on a processor that rounds all sums to bfloat16
+    assert errors[0] < (1.2 if HAS_AVX512 else 1.5) * errors[1]
