@@ -18,6 +18,7 @@ import pytest
 
 from lingo.config.roots.classes import Classes
 from lingo.processes.parent import prepare_die_with_parent
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 ROOT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
@@ -71,7 +72,8 @@ def forks(environment: dict[str, str]) -> Iterator[dict[str, str]]:
             try:
                 assert server.stdout is not None
                 assert server.stdout.readline() == "ready\n"
-                yield environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
+                path = {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
+                yield environment | path | QUICK_TO_COMPILE
             finally:
                 server.kill()
 

@@ -17,6 +17,7 @@ from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.repeat import layer_index
+from lingo.ops.scan import is_for_shapes, repeat_result
 from lingo.ops.shape import expand_like
 
 
@@ -68,7 +69,11 @@ def vmap_layer(
             return value
         return tf.where(expand_like(counts, value), value, tf.zeros_like(value))
 
-    y, additive, per_layer = tf.vectorized_map(call_copy, slices, fallback_to_while_loop=False)
+    if is_for_shapes():
+        copy = call_copy(tf.nest.map_structure(lambda v: v[0], slices))
+        y, additive, per_layer = repeat_result(copy, num)
+    else:
+        y, additive, per_layer = tf.vectorized_map(call_copy, slices, fallback_to_while_loop=False)
     additive, per_layer = tf.nest.map_structure(mask, (additive, per_layer))
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))
     call.sides.add(per_layer)

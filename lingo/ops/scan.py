@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.ops.scope import gradient_scope
+from lingo.ops.shape import sizes_of
 
 
 def scan(
@@ -17,6 +19,7 @@ def scan(
     num: Any,
     *,
     is_reversed: bool = False,
+    outputs: Any = None,
 ) -> tuple[Any, Any]:
     """Calls a body on each slice of the inputs in turn and passes a carry along, as `jax.lax.scan`.
 
@@ -25,12 +28,14 @@ def scan(
 
     Args:
         body: (int32 scalar index, carry, slice of xs) -> (carry, y); structures of tensors of
-            fixed shapes. It is traced twice, or once if it is a `tf.function`; but XLA cannot
-            differentiate a loop around a `tf.function`.
+            fixed shapes. It is traced twice, and once more for each loop around this one; or once
+            if it is a `tf.function` or `outputs` are known. But XLA cannot differentiate a loop
+            around a `tf.function`.
         carry: structure of tensors of any shape, before the first iteration.
         xs: structure of [num, ...] tensors, any type, or of what `unstack` makes of them.
         num: number of iterations, an int or an int32 scalar tensor.
         is_reversed: whether the first iteration has the last index, num - 1.
+        outputs: structure like y of values with its `shape` and `dtype`; None: a trace tells.
 
     Returns:
         The carry after the last iteration, and the y of all indices, [num, ...] tensors.
@@ -40,13 +45,20 @@ def scan(
     (6, array([0, 1, 3], dtype=int32))
     """
     if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
-        loop = partial(scan, body, num=num, is_reversed=is_reversed)
+
+        def loop(carry: Any, xs: Any) -> tuple[Any, Any]:
+            return scan(body, carry, xs, num, is_reversed=is_reversed, outputs=outputs)
+
         return tf.function(loop, autograph=False)(carry, xs)
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
+    if is_for_shapes():
+        carry, y = body(tf.constant(0), carry, tf.nest.map_structure(_first_slice, xs))
+        return tf.nest.map_structure(tf.convert_to_tensor, carry), repeat_result(y, num)
     arrays = unstack(xs, num)
-    first = tf.nest.map_structure(lambda a: tf.TensorSpec(a.element_shape, a.dtype), arrays)
-    _, specs = output_specs(body, tf.constant(0), carry, first)
-    ys = tf.nest.map_structure(lambda s: _array(s.dtype, num, s.shape), specs)
+    if outputs is None:
+        first = tf.nest.map_structure(_slice_spec, arrays)
+        _, outputs = output_specs(body, tf.constant(0), carry, first)
+    ys = tf.nest.map_structure(lambda s: _array(s.dtype, num, s.shape), outputs)
 
     def iterate(i: tf.Tensor, carry: Any, ys: Any) -> tuple[Any, Any, Any]:
         at = num - 1 - i if is_reversed else i
@@ -185,14 +197,24 @@ def _scan_backward(
 
     zeros = [tf.zeros_like(v) for v in _floats(constants)]
     start, dys = (gradients[:num_carry], zeros), gradients[num_carry:]
+    slices = tf.nest.map_structure(_slice_spec, xs)
     (dcarry, dconstants), dxs = scan(
-        differentiate, start, (carries, xs, dys), num, is_reversed=True
+        differentiate, start, (carries, xs, dys), num, is_reversed=True, outputs=_floats(slices)
     )
     return iter([*dcarry, *dxs, *dconstants])
 
 
 def _floats(values: Any) -> list[tf.Tensor]:
     return [value for value in tf.nest.flatten(values) if value.dtype.is_floating]
+
+
+def _slice_spec(x: tf.Tensor | tf.TensorArray) -> tf.TensorSpec:
+    shape = x.element_shape if isinstance(x, tf.TensorArray) else x.shape[1:]
+    return tf.TensorSpec(shape, x.dtype)
+
+
+def _first_slice(x: tf.Tensor | tf.TensorArray) -> tf.Tensor:
+    return x.read(0) if isinstance(x, tf.TensorArray) else x[0]
 
 
 def _array(dtype: tf.DType, num: Any, shape: tf.TensorShape) -> tf.TensorArray:
@@ -230,5 +252,43 @@ def output_specs(function: Any, *args: Any) -> Any:
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):
-        function = tf.function(function, autograph=False)
+        function = tf.function(partial(_call_for_shapes, function), autograph=False)
     return function.get_concrete_function(*specs).structured_outputs
+
+
+def is_for_shapes() -> bool:
+    """Returns whether the operations that are made now only tell shapes, and are never computed.
+
+    Loops and vectorized calls then call their body as it is, once: a body would else be traced
+    twice as often for each loop around it. It is False inside a `tf.function`, which keeps its
+    trace.
+
+    >>> found = [is_for_shapes()]
+    >>> _ = output_specs(lambda x: found.append(is_for_shapes()), tf.constant(0.0))
+    >>> found
+    [False, True]
+    """
+    graph = _graph_for_shapes.get()
+    return graph is not None and graph is tf.compat.v1.get_default_graph()
+
+
+def repeat_result(y: Any, num: Any) -> Any:
+    """Returns tensors, in any structure, as if each of `num` calls had given them: [num, ...].
+
+    >>> repeat_result(tf.constant([1, 2]), 3).numpy().tolist()
+    [[1, 2], [1, 2], [1, 2]]
+    """
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, y)
+    return tf.nest.map_structure(lambda v: tf.broadcast_to(v, [num, *sizes_of(v)]), tensors)
+
+
+_graph_for_shapes: ContextVar[Any] = ContextVar("graph_for_shapes", default=None)
+"""The graph whose operations only tell shapes, if there is one."""
+
+
+def _call_for_shapes(function: Callable[..., Any], *args: Any) -> Any:
+    token = _graph_for_shapes.set(tf.compat.v1.get_default_graph())
+    try:
+        return function(*args)
+    finally:
+        _graph_for_shapes.reset(token)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from tensorflow.lite.tools import flatbuffer_utils
 
+from lingo.config.lazy import tf
 from lingo.export.lite_file import write_model
 
 pytestmark = [

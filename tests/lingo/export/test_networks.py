@@ -6,9 +6,9 @@ import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import lingo
+from lingo.config.lazy import tf
 
 NETWORKS = {
     "image.lenet.digits_int8": ("max_steps=150", "PassiveAsymQDomain.range_decay=0.95"),

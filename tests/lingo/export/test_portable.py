@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export import check
 from lingo.export.check import Case, ExportError
@@ -21,6 +21,7 @@ from lingo.learner.task import Task
 from lingo.storage.files import StorageError
 from lingo.trainer.trained import Trained
 from tests.lingo.export.models import small
+from tests.processor import HAS_AVX512
 
 Train = Callable[[str], Trained]
 Save = Callable[[str], pathlib.Path]
@@ -200,8 +201,13 @@ def test_an_export_that_cannot_be_used_without_lingo_leaves_nothing(
     assert [*tmp_path.iterdir()] == [broken]
 
 
-def test_layers_of_16_bits_have_a_bound_of_their_own(saved: Save) -> None:
-    manifest = read(saved("bfloat16"))
+def test_layers_of_16_bits_have_a_bound_of_their_own(
+    trained: Train, tmp_path: pathlib.Path
+) -> None:
+    # this model is hardly trained: rounding alone chooses between its likeliest tokens
+    signatures = None if HAS_AVX512 else ["score"]
+    trained("bfloat16").export(tmp_path / "out", format="savedmodel", signatures=signatures)
+    manifest = read(tmp_path / "out")
     assert manifest["check"]["bound"] == {"floats": 0.05, "others": 0.05}
     assert manifest["check"]["differences"]["score"]["floats"] < 0.05
 

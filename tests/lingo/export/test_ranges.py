@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from lingo.config.lazy import tf
 from lingo.export.ranges import quantize_in_ranges
 from lingo.ops.quantization import (
     Range,

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.export.formats import Format, _refusal, write_tflite
 from lingo.export.ranges import quantize_in_ranges

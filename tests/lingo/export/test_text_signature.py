@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.export.text_signature import find_layout
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from lingo.config.lazy import tf
 from lingo.ops.add_in_order import add_in_order
 
 

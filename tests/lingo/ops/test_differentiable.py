@@ -1,8 +1,8 @@
 """Which tensors the gradient of others does not reach."""
 
 import pytest
-import tensorflow as tf
 
+from lingo.config.lazy import tf
 from lingo.layers.wrap.remat import recompute
 from lingo.ops.differentiable import find_disconnected
 

@@ -271,3 +271,59 @@ def test_turns_do_not_overlap() -> None:
     graph = tf.function(squares, autograph=False).get_concrete_function(tf.ones([4])).graph
     (loop,) = [op for op in graph.get_operations() if "While" in op.type]
     assert loop.get_attr("parallel_iterations") == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_body_is_traced_once_more_for_each_loop_around_it(depth: int) -> None:
+    num_traces = 0
+
+    def loop(depth: int, carry: Any, x: Any) -> Any:
+        nonlocal num_traces
+        num_traces += depth == 0
+        if depth == 0:
+            return x * carry, {"sum": x + carry}
+        return scan(lambda _, c, x: loop(depth - 1, c, x), carry, x, x.shape[0])
+
+    @tf.function(autograph=False)
+    def gradient(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            carry, outputs = loop(depth, tf.constant(1.0), x)
+        assert outputs["sum"].shape == x.shape
+        return tape.gradient(carry, x)
+
+    x = tf.constant(np.random.default_rng(1).uniform(1, 2, size=[2] * depth), tf.float32)
+    product = tf.reduce_prod(x)
+    np.testing.assert_allclose(gradient(x), product / x, rtol=1e-6)
+    assert num_traces == depth + 1
+
+
+def test_the_gradient_of_a_recomputed_scan_traces_its_body_once() -> None:
+    num_traces = 0
+
+    def body(i: Any, carry: Any, x: Any, w: Any) -> Any:
+        nonlocal num_traces
+        num_traces += 1
+        return w * carry + x, (carry, i)
+
+    @tf.function(autograph=False)
+    def gradient(w: Any, xs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch((w, xs))
+            last, _ = scan_recomputed(body, tf.constant(0.0), xs, w, 2)
+        before = num_traces
+        found = tape.gradient(last, (w, xs))
+        assert num_traces == before + 1
+        return found
+
+    dw, dx = gradient(tf.constant(3.0), tf.constant([1.0, 2.0]))
+    np.testing.assert_allclose([dw, *dx], [1.0, 3.0, 1.0])
+
+
+def test_a_function_of_tensorflow_keeps_the_trace_of_its_loop() -> None:
+    kept = tf.function(
+        lambda c, x: scan(lambda _, c, x: (c + x, c), c, x, x.shape[0])[0], autograph=False
+    )
+    x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+    last, _ = scan(lambda _, c, x: (kept(c, x), c), tf.constant(0.0), x, 2)
+    assert float(last) == 10.0

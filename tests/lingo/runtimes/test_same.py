@@ -14,7 +14,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
-from tests.lingo.runtimes.child import ROOT, printed
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
@@ -41,6 +41,7 @@ class Trained(NamedTuple):
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("everywhere")
     env = {"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
+    env |= QUICK_TO_COMPILE
     out = printed(str(PROGRAM), str(folder), cwd=folder, env=env)
     saved = {name: store.find(folder / name, None, of=folder) for name in RUNTIMES}
     tensors = {name: checkpoint.read(checkpoint.tensors) for name, checkpoint in saved.items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
+from lingo.config.lazy import tf
 from lingo.serving.model import ServedModel, ServedSignature
 
 

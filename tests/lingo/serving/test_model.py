@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.serving.batcher import Batcher, BatchLimits, _Request, compute_batch
 from lingo.serving.model import ServedModel, load_export, load_run

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import tensorflow as tf
 
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.processes.signals import Signals, Stop
 from lingo.serving import server as server_module

@@ -64,7 +64,9 @@ def rows(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("once_compiled")
-@pytest.mark.parametrize(("factory", "size"), [(transformer, 8), (mobile_net, 32)])
+@pytest.mark.parametrize(
+    ("factory", "size"), [(transformer, 8), pytest.param(mobile_net, 32, marks=pytest.mark.grid)]
+)
 def test_a_run_that_was_stopped_and_resumed_is_the_whole_one_bit_for_bit(factory, size, tmp_path):
     whole = lingo.train(experiment(factory, size, 4), tmp_path / "whole")
     lingo.train(experiment(factory, size, 2), tmp_path / "parts")

@@ -18,6 +18,7 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
 from lingo.trainer.summaries import picture
 from tasks.lm.task import LanguageModeling
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAM = pathlib.Path(__file__).with_name("loaded.py")
@@ -35,7 +36,12 @@ def runs(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(folder)],
         cwd=folder,
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")},
+        env={
+            "PATH": "",
+            "PYTHONPATH": str(ROOT),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            **QUICK_TO_COMPILE,
+        },
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

@@ -98,17 +98,8 @@ VOLUME_MESHES: dict[str, tuple[dict[str, int], Table]] = {
     "two devices with the same rows": ({"height": 4, "model": 2}, {}),
     "slices and rows": ({"model": 4, "height": 2}, {"depth": ("model",)}),
 }
-IN_CI = {
-    "rows and columns of half of a batch",  # the two that are left out, in one
-    "more devices than rows",
-    "two devices with the same rows",
-}
-VOLUMES_IN_CI = {
-    "rows of half of a batch",
-    "rows and columns",
-    "more devices than rows",
-    "slices and rows",
-}
+IN_CI = {"rows and columns of half of a batch", "more devices than rows"}
+VOLUMES_IN_CI = {"rows and columns", "slices and rows"}
 
 
 def compute(layers: dict[str, Any], rules: Any, values: Any, states: Any, x: Any) -> Any:

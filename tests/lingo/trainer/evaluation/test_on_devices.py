@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lingo.cli.workers import free_addresses
-from tests.lingo.runtimes.child import ROOT, printed
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 
 Metrics = dict[str, dict[str, float]]
 
@@ -33,6 +33,7 @@ def compute(tmp_path_factory):
 
     def run(argument: str, **environment: str) -> dict:
         environment |= {"PATH": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+        environment |= QUICK_TO_COMPILE
         lines = printed(str(PROGRAM), argument, cwd=folder, env=environment).splitlines()
         return json.loads(lines[-1])  # Gloo prints some before
 
