@@ -53,7 +53,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def forks(environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The same, but `lingo` and `python` are forks of one process that has imported TensorFlow."""
+    """The same, but `lingo` and `python` are forks of one process that has imported TensorFlow.
+
+    Tests of the command line and of faults start processes, as readers do.
+    """
     with tempfile.TemporaryDirectory(prefix="lingo-") as folder:
         address = pathlib.Path(folder) / "socket"  # too long a path for a socket in pytest's folder
         for name in ("lingo", "python"):
@@ -63,7 +66,8 @@ def forks(environment: dict[str, str]) -> Iterator[dict[str, str]]:
             program.chmod(0o755)
         server = subprocess.Popen(
             [sys.executable, FORK_SERVER, "serve", address],
-            env=environment | {"OPENBLAS_NUM_THREADS": "1"},  # threads do not survive a fork
+            # threads do not survive a fork
+            env=environment | {"OPENBLAS_NUM_THREADS": "1"} | QUICK_TO_COMPILE,
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=prepare_die_with_parent(signal.SIGKILL),
@@ -72,37 +76,23 @@ def forks(environment: dict[str, str]) -> Iterator[dict[str, str]]:
             try:
                 assert server.stdout is not None
                 assert server.stdout.readline() == "ready\n"
-                path = {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
-                yield environment | path | QUICK_TO_COMPILE
+                yield environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
             finally:
                 server.kill()
 
 
 @pytest.mark.docs
-def test_every_command_of_the_readme_works(
-    tmp_path: pathlib.Path, environment: dict[str, str]
-) -> None:
-    """In processes, as readers start them."""
-    run_commands("README.md", tmp_path, environment)
-
-
-@pytest.mark.docs
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name != "README.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_works(document: str, tmp_path: pathlib.Path, forks: dict[str, str]) -> None:
-    run_commands(document, tmp_path, forks)
-
-
-def run_commands(document: str, folder: pathlib.Path, environment: dict[str, str]) -> None:
-    """Writes the files of a document and runs its commands, in order, in a folder."""
     for language, name, content in BLOCK.findall((ROOT / document).read_text()):
         if name:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(content)
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
         elif language == "sh":
             done = subprocess.run(
                 ["bash", "-euxc", commands(content)],
-                cwd=folder,
-                env=environment,
+                cwd=tmp_path,
+                env=forks,
                 capture_output=True,
                 text=True,
                 timeout=MAX_SECONDS,

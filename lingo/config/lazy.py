@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import importlib.util
 import os
@@ -12,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["keras", "quiet", "tf"]
+__all__ = ["UNNEEDED_MODULES", "keras", "quiet", "tf"]
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -24,7 +25,7 @@ _DEFAULTS = {
 
 # TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
-_HIDDEN_MODULES = {"tensorflow": ("keras.src.optimizers", "jax")}
+UNNEEDED_MODULES = {"tensorflow": ("keras.src.optimizers", "jax")}
 
 
 class _LazyModule(ModuleType):
@@ -75,7 +76,8 @@ class _Finder:
             load = spec.loader.exec_module
 
             def load_quietly(module: ModuleType) -> None:
-                with _capture_stderr(), _hide_modules(_HIDDEN_MODULES.get(name, ())):
+                hidden = UNNEEDED_MODULES.get(name, ())
+                with _capture_stderr(), _hide_modules(hidden), _pause_garbage_collection():
                     load(module)
 
             vars(spec.loader)["exec_module"] = load_quietly
@@ -93,6 +95,18 @@ def _hide_modules(names: Sequence[str]) -> Generator[None]:
     finally:
         for name in hidden:
             sys.modules.pop(name, None)
+
+
+@contextlib.contextmanager
+def _pause_garbage_collection() -> Generator[None]:
+    """Collects no garbage inside: an import makes many objects and little of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

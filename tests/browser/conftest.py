@@ -19,7 +19,7 @@ import urllib.request
 import pytest
 
 START_SECONDS = 120  # for a server to come up: TensorBoard imports TensorFlow
-SHOWN_SECONDS = 60  # for something to appear
+SHOWN_SECONDS = 180  # for something to appear, on a busy machine
 ARTIFACTS = pathlib.Path(__file__).parents[2] / "artifacts"  # kept by CI
 CHROMIUM = ("chromium", "google-chrome")
 LOCAL = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -72,7 +72,7 @@ def until(found, what):
     raise AssertionError(f"{what}: not seen in {SHOWN_SECONDS} seconds")
 
 
-def ask(url, data=None, *, method=None, seconds=60):
+def ask(url, data=None, *, method=None, seconds=SHOWN_SECONDS):
     """Returns the bytes that a server answers; `data` is posted to it as JSON."""
     body = None if data is None else json.dumps(data).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)

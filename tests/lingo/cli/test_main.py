@@ -45,7 +45,7 @@ def python(*arguments: str, cwd: pathlib.Path | None = None) -> subprocess.Compl
         text=True,
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
-        timeout=120,
+        timeout=600,
     )
 
 

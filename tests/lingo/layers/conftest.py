@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
 from lingo.config.lazy import tf
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE
+
+for name, value in QUICK_TO_COMPILE.items():
+    os.environ.setdefault(name, value)
 
 
 @pytest.fixture(scope="session", autouse=True)

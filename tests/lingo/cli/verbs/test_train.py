@@ -368,6 +368,6 @@ def test_a_signal_in_training_saves_and_ends_the_program_with_its_code(number, e
     while not (tmp_path / "run" / "metrics.jsonl").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (128 + number, "")
     assert len(steps(tmp_path / "run")) == 1
