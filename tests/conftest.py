@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leaves what is imported out of garbage collections, which would look at it again and again."""
+    """Leaves what is imported out of garbage collections, which would look at it every time."""
     gc.freeze()
 
 

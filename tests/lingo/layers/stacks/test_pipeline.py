@@ -194,7 +194,9 @@ def test_the_graph_grows_with_neither_micro_batches_nor_layers() -> None:
     assert num_nodes(4, 2) == num_nodes(16, 8)
 
 
-@pytest.mark.parametrize(("rows_of_a_group", "remat"), [(None, False), (2, True)])
+@pytest.mark.parametrize(
+    ("rows_of_a_group", "remat"), [pytest.param(None, False, marks=pytest.mark.grid), (2, True)]
+)
 def test_experts_see_the_groups_that_they_do_in_the_stack(rows_of_a_group, remat):
     group_size = rows_of_a_group and rows_of_a_group * T
     fields = {"num_stages": 2, "num_micro_batches": 4, "remat": remat}
