@@ -10,8 +10,11 @@ import pytest
 
 from lingo.cli.main import main
 
-LIMITED = ("bash", "-c", 'ulimit -v 1000000 -t 5; exec "$@"', "limited")
-"""Runs a command in less than a gigabyte and five seconds, or kills it."""
+LIMITED = ("bash", "-c", 'ulimit -v 1000000 -t 20; exec "$@"', "limited")
+"""Runs a command in less than a gigabyte and twenty seconds, or kills it.
+
+On a slow processor the longest takes five. Without bounds, what the files ask for would take hours.
+"""
 
 EVIL = """
 import pathlib
