@@ -214,7 +214,9 @@ def _slice_spec(x: tf.Tensor | tf.TensorArray) -> tf.TensorSpec:
 
 
 def _first_slice(x: tf.Tensor | tf.TensorArray) -> tf.Tensor:
-    return x.read(0) if isinstance(x, tf.TensorArray) else x[0]
+    if isinstance(x, tf.TensorArray):
+        return x.read(0)
+    return tf.zeros(x.shape[1:], x.dtype) if x.shape[0] == 0 else x[0]
 
 
 def _array(dtype: tf.DType, num: Any, shape: tf.TensorShape) -> tf.TensorArray:

@@ -491,6 +491,17 @@ def layer_classes() -> set[type[Layer]]:
 
 
 over_all = pytest.mark.parametrize("case", ALL.values(), ids=list(ALL))
+LONG_TO_COMPILE = ("EncoderDecoder,", "LanguageModel,", "MoE,", "TransformerLayer,")
+"""Beginnings of names of forms that take long, and have tests of their own."""
+over_classes = pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            case, id=name, marks=pytest.mark.grid if name.startswith(LONG_TO_COMPILE) else []
+        )
+        for name, case in ALL.items()
+    ],
+)
 over_stackable = pytest.mark.parametrize(
     "case",
     [  # what a stack does with a layer depends little on the form of the layer's class
@@ -504,7 +515,7 @@ def test_every_layer_class_has_a_case() -> None:
     assert layer_classes() == set(CASES)
 
 
-@over_all
+@over_classes
 def test_eager_graph_and_xla_agree_and_every_weight_has_a_gradient(case: Case) -> None:
     layer = case.params.build()
     graph = run(layer, case)

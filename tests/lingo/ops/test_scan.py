@@ -327,3 +327,13 @@ def test_a_function_of_tensorflow_keeps_the_trace_of_its_loop() -> None:
     x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
     last, _ = scan(lambda _, c, x: (kept(c, x), c), tf.constant(0.0), x, 2)
     assert float(last) == 10.0
+
+
+def test_a_loop_inside_another_may_have_no_iterations() -> None:
+    def body(i: Any, carry: Any, x: Any) -> Any:
+        return scan(lambda _, c, x: (c + x, c), carry, x, 0)
+
+    x = tf.zeros([2, 0, 3])
+    last, outputs = scan(body, tf.ones(3), x, 2)
+    np.testing.assert_array_equal(last, np.ones(3))
+    assert outputs.shape == [2, 0, 3]
