@@ -25,6 +25,7 @@ SLOW = ROOT / "tests" / "slow.txt"
 TIMES = ROOT / "artifacts" / "suite"
 
 SLOW_SECONDS = 1.5  # a test that takes longer is slow
+MAX_SECONDS = 5.0  # a quick test takes no longer: what several tests share would be made twice
 NUM_SLOWEST = 40
 KILOBYTES_PER_GB = 1024**2
 
@@ -125,7 +126,10 @@ def read_times(tier: str) -> list[Time]:
 
 
 def mark() -> int:
-    """Writes tests/slow.txt: the tests over SLOW_SECONDS, but one of each module stays quick."""
+    """Writes tests/slow.txt: the tests over SLOW_SECONDS.
+
+    One of each module stays quick, if it takes no longer than MAX_SECONDS.
+    """
     tiers = [read_times(tier) for tier in ("quick", "slow")]
     if not all(tiers):  # the slow tests of a tier without times would be lost
         print("no times: run `python -m tools.suite quick` and `slow` first", file=sys.stderr)
@@ -138,13 +142,13 @@ def mark() -> int:
 
 
 def slow_tests(times: list[Time]) -> list[str]:
-    """Returns the ids of slow tests, sorted: of a module without a quick test, all but one."""
+    """Returns the ids of slow tests, as `mark` says, sorted."""
     slow = {time.test for time in times if time.seconds > SLOW_SECONDS}
     modules: dict[str, list[Time]] = {}
     for time_ in times:
         modules.setdefault(time_.test.partition("::")[0], []).append(time_)
     for tests in modules.values():
-        if all(time.test in slow for time in tests):
+        if all(time.test in slow for time in tests) and min(tests).seconds <= MAX_SECONDS:
             slow.discard(min(tests).test)
     return sorted(slow)
 

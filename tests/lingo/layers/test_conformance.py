@@ -491,14 +491,17 @@ def layer_classes() -> set[type[Layer]]:
 
 
 over_all = pytest.mark.parametrize("case", ALL.values(), ids=list(ALL))
-LONG_TO_COMPILE = ("EncoderDecoder,", "LanguageModel,", "MoE,", "TransformerLayer,")
-"""Beginnings of names of forms that take long, and have tests of their own."""
+IN_GRID = {
+    *("EncoderDecoder", "ImageClassification", "LanguageModel", "LanguageModeling"),
+    *("ObjectDetection", "SequenceToSequence"),
+    *("NormalCellB", "ReductionCell", "ReductionCellB"),
+    *(name for name in FORMS if name.startswith(("Encoder", "Language", "MoE", "Transformer"))),
+}
+"""Networks whose layers CI compiles one by one, and forms of layers with tests of their own."""
 over_classes = pytest.mark.parametrize(
     "case",
     [
-        pytest.param(
-            case, id=name, marks=pytest.mark.grid if name.startswith(LONG_TO_COMPILE) else []
-        )
+        pytest.param(case, id=name, marks=pytest.mark.grid if name in IN_GRID else [])
         for name, case in ALL.items()
     ],
 )
