@@ -135,6 +135,13 @@ CASES = [
     *((experts, mesh) for mesh in ("expert", "split experts", "whole batch of experts")),
     (grouped_experts, "data and expert"),
 ]
+IN_GRID = {
+    (reweighted, "model"),
+    (odd, "2d"),
+    (experts, "split experts"),
+    (experts, "whole batch of experts"),
+}
+"""What other cases, or tests of what is gathered, have in part."""
 
 
 def batch(rows: int = B) -> dict[str, np.ndarray]:
@@ -186,7 +193,15 @@ def stepped(program: Program) -> Step:
 
 
 @pytest.mark.parametrize(
-    ("made", "mesh"), CASES, ids=[f"{made.__name__}-{mesh}" for made, mesh in CASES]
+    ("made", "mesh"),
+    [
+        pytest.param(
+            *case,
+            id=f"{case[0].__name__}-{case[1]}",
+            marks=pytest.mark.grid if case in IN_GRID else [],
+        )
+        for case in CASES
+    ],
 )
 def test_a_step_is_that_of_one_device(made, mesh):
     one, many = step_on_one_device(made), stepped(started(made, MESHES[mesh]))

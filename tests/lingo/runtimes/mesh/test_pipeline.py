@@ -42,7 +42,10 @@ PIPELINES: dict[str, dict[str, Any]] = {
 }
 ALONG = {"vocab": ["stage"]}
 SHARED = Mesh.params(stage=4, data=2, weight_rules=ALONG, activation_rules=ALONG)
-over_pipelines = pytest.mark.parametrize("name", PIPELINES)
+over_pipelines = pytest.mark.parametrize(
+    "name",
+    ["plain", "circular", pytest.param("two stages a device", marks=pytest.mark.grid)],
+)
 
 
 def learner(stack: type[Stack] = Stack, **fields: Any) -> Learner:

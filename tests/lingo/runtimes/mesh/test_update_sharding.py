@@ -236,7 +236,7 @@ def test_layers_read_weights_that_are_gathered_in_bfloat16_and_updates_add_to_fl
     tf.nest.map_structure(np.testing.assert_array_equal, program.state(), on_one_device("Sgd"))
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Lars"])
+@pytest.mark.parametrize("name", ["Lamb", pytest.param("Lars", marks=pytest.mark.grid)])
 def test_each_layer_of_a_stack_or_pipeline_has_a_ratio_of_its_own(name):
     layers = {"layer": Rows.params(), "num_layers": 4}
     stages = Pipeline.params(**layers, num_stages=2, num_micro_batches=2)
