@@ -17,7 +17,7 @@ from lingo.mesh.rules import RECIPES
 PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
 SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
 EXPERTS, ROTARY = "FeedForward=MoE(expert=_, num_experts=8)", "Attention.positions=Rotary"
-UPDATE_IN_CI = "2d_finalized"
+RECIPES_IN_CI = (("weights", "1d"), ("weights", "2d_finalized"), ("update", "2d_finalized"))
 NAMES = sorted(experiment_index.index().entries)
 
 PUBLISHED = {
@@ -58,7 +58,9 @@ def test_each_of_these_flags_alone_traces(flag: str) -> None:
     assert main(["check", "--trace", *(f"--exp={name}" for name in names), f"--set={flag}"]) == 0
 
 
-@pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)
+@pytest.mark.parametrize(
+    "patterns", [PATTERNS, pytest.param(SPARSE, marks=pytest.mark.grid)], ids=" ".join
+)
 def test_every_kind_of_transformer_traces(kind_of_transformer, patterns):
     flags = [f"--exp={kind_of_transformer}", *(f"--set={p}" for p in patterns)]
     assert main(["check", "--trace", *flags]) == 0
@@ -67,13 +69,11 @@ def test_every_kind_of_transformer_traces(kind_of_transformer, patterns):
 @pytest.mark.parametrize(
     ("sharded", "recipe"),
     [
-        *(("weights", recipe) for recipe in RECIPES),
-        ("update", UPDATE_IN_CI),
-        *(
-            pytest.param("update", recipe, marks=pytest.mark.grid)
-            for recipe in RECIPES
-            if recipe != UPDATE_IN_CI
-        ),
+        pytest.param(
+            sharded, recipe, marks=[] if (sharded, recipe) in RECIPES_IN_CI else pytest.mark.grid
+        )
+        for sharded in ("weights", "update")
+        for recipe in RECIPES
     ],
 )
 def test_every_experiment_fits_every_recipe_of_a_mesh(sharded: str, recipe: str) -> None:

@@ -41,7 +41,11 @@ pytestmark = [
     ("name", "signatures"),
     [
         ("tiny", ["predict", "score", "decode", "score_text", "decode_text"]),
-        ("tiny_moe", ["predict", "score", "decode", "score_text", "decode_text"]),
+        pytest.param(
+            "tiny_moe",
+            ["predict", "score", "decode", "score_text", "decode_text"],
+            marks=pytest.mark.grid,
+        ),
         ("pairs", ["predict", "score", "decode", "decode_text"]),
         ("convolution", ["predict"]),
         ("resnet", ["predict"]),
