@@ -10,8 +10,9 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[3]
 TIMEOUT = 900.0  # seconds: far beyond what any machine needs, it only ends a deadlock
 QUICK_TO_COMPILE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-"""Environment of programs that run for a few steps: XLA partitions and schedules them as ever, but
-LLVM does not optimize them, which would take a quarter of the time of tests of meshes."""
+"""Environment of programs that run for a few steps: XLA partitions and schedules them as ever, and
+LLVM does not optimize them. Tests of meshes would spend a quarter of their time on that.
+"""
 
 
 def printed(*arguments: str, **options: Any) -> str:
