@@ -8,21 +8,19 @@ import pathlib
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 from lingo.config.roots.classes import Classes
-from lingo.processes.parent import prepare_die_with_parent
+from tests import fork_server
+from tests.fork_server import serving
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 ROOT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
-FORK_SERVER = ROOT / "tests/fork_server.py"
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
@@ -52,33 +50,21 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def forks(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+def forks(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """The same, but `lingo` and `python` are forks of one process that has imported TensorFlow.
 
     Tests of the command line and of faults start processes, as readers do.
     """
-    with tempfile.TemporaryDirectory(prefix="lingo-") as folder:
-        address = pathlib.Path(folder) / "socket"  # too long a path for a socket in pytest's folder
+    programs = tmp_path_factory.mktemp("programs")
+    with serving(environment | QUICK_TO_COMPILE) as address:
         for name in ("lingo", "python"):
-            run = [sys.executable, "-IS", FORK_SERVER, "run", address, BIN / name]
-            program = pathlib.Path(folder) / name
+            run = [sys.executable, "-IS", fork_server.__file__, "run", address, BIN / name]
+            program = programs / name
             program.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, run))} "$@"\n')
             program.chmod(0o755)
-        server = subprocess.Popen(
-            [sys.executable, FORK_SERVER, "serve", address],
-            # threads do not survive a fork
-            env=environment | {"OPENBLAS_NUM_THREADS": "1"} | QUICK_TO_COMPILE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=prepare_die_with_parent(signal.SIGKILL),
-        )
-        with server:
-            try:
-                assert server.stdout is not None
-                assert server.stdout.readline() == "ready\n"
-                yield environment | {"PATH": f"{folder}{os.pathsep}{environment['PATH']}"}
-            finally:
-                server.kill()
+        yield environment | {"PATH": f"{programs}{os.pathsep}{environment['PATH']}"}
 
 
 @pytest.mark.docs

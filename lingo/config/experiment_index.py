@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from typing import NamedTuple
 from lingo.config.errors import ParamError, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
+
+MAX_FILES = 1024
+"""How many files' experiments are remembered: `lingo check` asks for each of them again."""
 
 
 class Entry(NamedTuple):
@@ -65,8 +69,7 @@ def index(roots: Roots | None = None) -> ExperimentIndex:
     for directory in (roots or roots_.find()).params:
         for file, parts in roots_.files(directory):
             try:
-                marked = b"experiment" in roots_.source(file)  # parsing is slow; most need none
-                found = read_entries(file, parts) if marked else []
+                found = read_entries(file, parts)
             except ParamError as error:
                 unreadable.append(str(error))
                 continue
@@ -81,7 +84,7 @@ def index(roots: Roots | None = None) -> ExperimentIndex:
 def read_entries(file: Path, parts: Sequence[str]) -> list[Entry]:
     """Returns the experiments of a file, not imported; raises ParamError if it is not readable."""
     try:
-        return _read_marked(file, parts)
+        return [*_read_marked(roots_.source(file), file, tuple(parts))]
     except RecursionError:  # `ast.unparse` raises it before the parser does
         raise ParamError(f"{file} is not a file of experiments: it is nested too deep") from None
 
@@ -92,9 +95,13 @@ def function_line(file: Path, name: str) -> str:
     return next((f"{file}:{f.lineno}" for f in functions if f.name == name), "")
 
 
-def _read_marked(file: Path, parts: Sequence[str]) -> list[Entry]:
+@functools.lru_cache(maxsize=MAX_FILES)
+def _read_marked(content: bytes, file: Path, parts: tuple[str, ...]) -> tuple[Entry, ...]:
+    """Returns the experiments of a file's content; parsing is slow, so it is done once."""
+    if b"experiment" not in content:
+        return ()
     found: dict[str, Entry] = {}
-    for node in roots_.parse(file).body:
+    for node in roots_.parse_source(content, file).body:
         if not (isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))):
             continue
         if twin := found.get(node.name):
@@ -109,7 +116,7 @@ def _read_marked(file: Path, parts: Sequence[str]) -> list[Entry]:
             _signature(node.args),
             node.name,
         )
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _is_mark(decorator: ast.expr) -> bool:

@@ -16,6 +16,7 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint
+from tests.fork_server import OWN_PROCESS, Fork, must_import, serving
 
 TIMEOUT = 300.0  # seconds; a fault that is not answered fails, it does not hang
 
@@ -66,8 +67,9 @@ def pytest_collection_modifyitems(config, items):
 class Runs:
     """A folder with texts, an experiment on them, and runs of it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, address):
         self.folder = folder
+        self.address = address  # of a server of forks
         texts = folder / "texts"
         texts.mkdir()
         draw = np.random.RandomState(0)
@@ -76,15 +78,22 @@ class Runs:
         (folder / "small.py").write_text(EXPERIMENT.replace("{data}", f"{texts}/*.txt"))
         self.experiment = f"{folder}/small.py:small"
 
-    def start(self, *arguments, inject="", prefix=(), **environment):
-        """Starts `lingo` in the folder, run by a command such as strace, with LINGO_INJECT."""
+    def start(self, *arguments, inject="", prefix=(), own_imports=False, **environment):
+        """Starts `lingo` in the folder, run by a command such as strace, with LINGO_INJECT.
+
+        The process is a fork of one that has imported TensorFlow unless it has `own_imports`, a
+        prefix, or starts others itself.
+        """
         left_out = ("LINGO_", "PYTHONDONTWRITEBYTECODE")  # else each process compiles all of lingo
         known = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         cache = {"XDG_CACHE_HOME": str(self.folder / "cache"), "LINGO_INJECT": inject}
+        variables = known | cache | environment
+        if not (own_imports or prefix or arguments[0] in OWN_PROCESS or must_import(variables)):
+            return Fork(self.address, ("lingo", *arguments), str(self.folder), variables)
         return subprocess.Popen(
             [*prefix, sys.executable, "-m", "lingo.cli.main", *arguments],
             cwd=self.folder,
-            env=known | cache | environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -248,16 +257,23 @@ def until(condition, process):
         time.sleep(0.01)
 
 
+@pytest.fixture(scope="session")
+def address():
+    """Where forks of a process are to be had that has imported TensorFlow."""
+    with serving(os.environ) as address:
+        yield address
+
+
 @pytest.fixture
-def runs(tmp_path):
+def runs(tmp_path, address):
     """A folder with an experiment and no run."""
-    return Runs(tmp_path)
+    return Runs(tmp_path, address)
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory):
+def reference(tmp_path_factory, address):
     """The same, with an uninterrupted run `whole`; tests only read it."""
-    found = Runs(tmp_path_factory.mktemp("reference"))
+    found = Runs(tmp_path_factory.mktemp("reference"), address)
     done = found.train("whole", "--audit")
     assert done.returncode == 0, done.stderr
     return found

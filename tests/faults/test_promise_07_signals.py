@@ -29,7 +29,7 @@ def assert_nothing_is_left(runs, done, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("delay", [0.0, 0.3, 1.5])
 def test_during_start_up_and_imports_it_ends_at_once_and_leaves_nothing(runs, number, delay):
-    process = runs.start(*runs.training("run"))
+    process = runs.start(*runs.training("run"), own_imports=True)
     while not heeds(process, number) or not heeds(process, signal.SIGHUP):
         assert process.poll() is None
     time.sleep(delay)

@@ -50,10 +50,13 @@ class Classes:
         self.modules = list(modules)
         self.roots = roots or roots_.find()
         self._trust = trust
+        self._fewer: Classes | None = None  # of which this is a copy: it has read the places
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:
         """Every class with bases at the top of a file of the roots, by name; read on first use."""
+        if self._fewer is not None:
+            return self._fewer.places
         found: defaultdict[str, list[Place]] = defaultdict(list)
         for package, directories in {**self.roots.packages, "params": self.roots.params}.items():
             for directory in directories:
@@ -63,9 +66,9 @@ class Classes:
         return dict(found)
 
     def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
-        """Returns a copy with more modules."""
-        more = copy.copy(self)  # with the places, if they have been read
-        more.modules = [*dict.fromkeys([*self.modules, *modules])]
+        """Returns a copy with more modules; the places are read once for both."""
+        more = copy.copy(self)
+        more.modules, more._fewer = [*dict.fromkeys([*self.modules, *modules])], self
         return more
 
     def find(

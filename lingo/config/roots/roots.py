@@ -140,7 +140,11 @@ def source(file: Path) -> bytes:
 
 def parse(file: Path) -> ast.Module:
     """Parses a Python file without running it; raises ParamError if it is not Python."""
-    content = source(file)
+    return parse_source(source(file), file)
+
+
+def parse_source(content: bytes, file: Path) -> ast.Module:
+    """Parses the content of a file; raises ParamError if it is not Python."""
     try:
         with AST_LOCK:
             return ast.parse(content, str(file))
