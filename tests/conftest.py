@@ -75,6 +75,10 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 """Experiments whose trace takes minutes and gigabytes: `digits_b`, `digits` have their layers."""
 
 
+SLOW_TO_TRACE = {"lm.st_moe.stability", "mt.gshard.dense_96l"}
+"""Those of many layers: `make grid` traces them."""
+
+
 POD = "image.resnet.supercomputer"
 """An experiment for pods, with LARS."""
 
@@ -82,7 +86,7 @@ POD = "image.resnet.supercomputer"
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Calls a test of a `kind_of_experiment`, or `kind_of_transformer`, with the name of each.
 
-    CI has the smallest of each file of params, and POD, `make grid` the others.
+    CI has the smallest of each file of params but SLOW_TO_TRACE, and POD; `make grid` the others.
     """
     for fixture, is_meant in (
         ("kind_of_experiment", lambda name: True),
@@ -90,7 +94,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ):
         if fixture in metafunc.fixturenames:
             names = [*filter(is_meant, kinds_of_experiments())]
-            in_ci = {*smallest_of_files(names), POD}
+            in_ci = {*smallest_of_files(names), POD} - SLOW_TO_TRACE
             marks = [[] if name in in_ci else pytest.mark.grid for name in names]
             cases = [pytest.param(name, marks=own) for name, own in zip(names, marks, strict=True)]
             metafunc.parametrize(fixture, cases)

@@ -228,7 +228,8 @@ model.loss(model.experiment.train_input.batch(0))
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    starts = [line.split()[0] for line in done.stdout.splitlines()]
+    lines = done.stdout.splitlines()
+    starts = [line.split()[0] for line in lines if "indexing" not in line]  # if it takes long
     assert starts == ["experiment:", "data:", "devices:", "tensorboard", *["step"] * 3, "done"]
 
 

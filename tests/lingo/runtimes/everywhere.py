@@ -1,6 +1,6 @@
 """Trains one small experiment on every runtime, one after the other; `test_same.py` runs it.
 
-    python everywhere.py FOLDER
+    python everywhere.py FOLDER RUNTIMES
 
 It leaves FOLDER/<runtime>/step_00000020, each runtime's checkpoint, and prints what each has
 computed as JSON: losses, metrics, texts, and the digests of every checkpoint after it was loaded.
@@ -167,12 +167,13 @@ def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> di
     }
 
 
-def main(folder: pathlib.Path) -> None:
-    """Trains on all, then gives each the checkpoints of all, that of one device last."""
+def main(folder: pathlib.Path, names: Sequence[str]) -> None:
+    """Trains on each runtime, then gives each the checkpoints of all, that of one device last."""
     split_processor(3)
     jax.config.update("jax_num_cpu_devices", 8)
     where, found, programs = write_texts(folder), {}, {}
-    for name, (mesh, loops) in RUNTIMES.items():
+    for name in names:
+        mesh, loops = RUNTIMES[name]
         built = experiment(where, mesh).build()
         program = built.runtime.start(built.learner, initial_state(built.learner))
         programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
@@ -184,17 +185,17 @@ def main(folder: pathlib.Path) -> None:
             "metrics": evaluate(built.task, program, built.eval_inputs["same"], weights="ema"),
             "texts": texts(built, program),
         }
-    for name in NORMALIZING:
+    for name in [name for name in names if name in NORMALIZING]:
         mesh, _ = RUNTIMES[name]
         found[name]["normalized"] = {
             case: normalized(mesh, *given) for case, given in NORMALIZED.items()
         }
     axes = {".*/dense/kernel": [None, "mlp"], ".*/dense/bias": ["mlp"]}
-    for name in WITH_KERAS:
+    for name in [name for name in names if name in WITH_KERAS]:
         models = (Keras.params(factory=keras_model, axes=axes), Keras.params(factory=with_batches))
         found[name]["keras"] = [classified(RUNTIMES[name][0], model, 8) for model in models]
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    main(pathlib.Path(sys.argv[1]), sys.argv[2:])

@@ -1,6 +1,6 @@
-"""Trains a small quantized model on every runtime; `test_quantized.py` runs it.
+"""Trains a small quantized model on some runtimes; `test_quantized.py` runs it.
 
-    python quantized.py
+    python quantized.py RUNTIMES
 
 It prints the losses, ranges and count of steps of each as JSON. A process of its own, because
 TensorFlow and JAX choose their devices once a process.
@@ -9,6 +9,7 @@ TensorFlow and JAX choose their devices once a process.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import jax
@@ -74,4 +75,4 @@ def train(runtime: Params, stack: Params, parts: int) -> dict[str, Any]:
 if __name__ == "__main__":
     split_processor(2)
     jax.config.update("jax_num_cpu_devices", 8)
-    print(json.dumps({name: train(*settings) for name, settings in RUNTIMES.items()}))
+    print(json.dumps({name: train(*RUNTIMES[name]) for name in sys.argv[1:]}))

@@ -7,16 +7,24 @@ import json
 import pathlib
 
 import numpy as np
+import pytest
 
 from tests.lingo.runtimes.child import printed
 
 PROGRAM = pathlib.Path(__file__).with_name("quantized.py")
 
 
-def test_losses_ranges_and_steps_are_those_of_one_device():
-    found = json.loads(printed(str(PROGRAM)).splitlines()[-1])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("accumulation", "replicated", "stages"),
+        pytest.param(("data8", "pipeline"), marks=pytest.mark.grid),
+    ],
+    ids=" ".join,
+)
+def test_losses_ranges_and_steps_are_those_of_one_device(names):
+    found = json.loads(printed(str(PROGRAM), "local", *names).splitlines()[-1])
     one = found.pop("local")
-    assert found.keys() == {"accumulation", "replicated", "data8", "pipeline", "stages"}
     steps = [value for name, value in one["states"].items() if name.endswith("/steps")]
     assert steps == [[2.0, 2.0]]
     for name, many in found.items():

@@ -14,20 +14,23 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
-from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed, runs_grid
 
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
 
-MANY = [
-    "replicated",
-    "replicated_update",
-    "data8",
-    "data2_model4",
-    "sharded_weights",
-    "sharded_update",
-]
-RUNTIMES = ["local", *MANY]
+IN_CI = ["local", "replicated", "data2_model4", "sharded_weights"]
+RUNTIMES = [*IN_CI, "replicated_update", "data8", "sharded_update"]
+MANY = RUNTIMES[1:]
+
+
+def cases(*names: str) -> Any:
+    """Returns the parameter of some runtimes; `make grid` has those that CI has not."""
+    marks = [] if {*names} <= {*IN_CI} else [pytest.mark.grid]
+    return pytest.param(*names, marks=marks)
+
+
+over_many = pytest.mark.parametrize("name", list(map(cases, MANY)))
 
 
 class Trained(NamedTuple):
@@ -38,17 +41,18 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(request, tmp_path_factory):
+    names = RUNTIMES if runs_grid(request) else IN_CI
     folder = tmp_path_factory.mktemp("everywhere")
     env = {"PATH": "", "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
     env |= QUICK_TO_COMPILE
-    out = printed(str(PROGRAM), str(folder), cwd=folder, env=env)
-    saved = {name: store.find(folder / name, None, of=folder) for name in RUNTIMES}
+    out = printed(str(PROGRAM), str(folder), *names, cwd=folder, env=env)
+    saved = {name: store.find(folder / name, None, of=folder) for name in names}
     tensors = {name: checkpoint.read(checkpoint.tensors) for name, checkpoint in saved.items()}
     return Trained(json.loads(out.splitlines()[-1]), tensors)
 
 
-@pytest.mark.parametrize("name", MANY)
+@over_many
 def test_losses_are_those_of_one_device_however_many_steps_a_call_does(trained, name):
     losses = trained.found["local"]["losses"]
     assert len(losses) == 20
@@ -56,7 +60,7 @@ def test_losses_are_those_of_one_device_however_many_steps_a_call_does(trained, 
     np.testing.assert_allclose(trained.found[name]["losses"], losses, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", MANY)
+@over_many
 def test_so_are_weights_slots_and_averages(trained, name):
     one, many = trained.tensors["local"], trained.tensors[name]
     assert many.keys() == one.keys()
@@ -64,25 +68,27 @@ def test_so_are_weights_slots_and_averages(trained, name):
         np.testing.assert_allclose(many[tensor], value, rtol=1e-4, atol=1e-5, err_msg=tensor)
 
 
-@pytest.mark.parametrize(("writer", "reader"), list(itertools.product(RUNTIMES, repeat=2)))
+@pytest.mark.parametrize(
+    ("writer", "reader"), list(itertools.starmap(cases, itertools.product(RUNTIMES, repeat=2)))
+)
 def test_a_checkpoint_crosses_bit_by_bit(trained, writer, reader):
     written = {name: digest(value) for name, value in trained.tensors[writer].items()}
     assert trained.found[reader]["loaded"][writer] == written
 
 
-@pytest.mark.parametrize("name", MANY)
+@over_many
 def test_evaluations_are_equal_though_a_batch_of_6_divides_by_no_mesh(trained, name):
     expected = trained.found["local"]["metrics"]
     assert {"loss", "accuracy", "bits_per_byte"} <= expected.keys()
     assert trained.found[name]["metrics"] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", MANY)
+@over_many
 def test_the_likeliest_texts_are_equal(trained, name):
     assert trained.found[name]["texts"] == trained.found["local"]["texts"]
 
 
-@pytest.mark.parametrize("name", ["replicated", "data8"])
+@pytest.mark.parametrize("name", list(map(cases, ["replicated", "data8"])))
 @pytest.mark.parametrize("case", ["groups", "uneven"])
 def test_batches_are_normalized_as_on_one_device_or_not_at_all(trained, name, case):
     expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lingo.mesh.topology import topology
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.mesh.mesh import Mesh
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 pytestmark = pytest.mark.xdist_group("show_program")  # the script runs once
 
@@ -47,7 +48,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root = str(pathlib.Path(__file__).parents[4])
     subprocess.run(
         [sys.executable, "-c", SCRIPT],
-        env=os.environ | {"PYTHONPATH": root},
+        env=os.environ | {"PYTHONPATH": root} | QUICK_TO_COMPILE,
         check=True,
         cwd=directory,
         capture_output=True,

@@ -18,7 +18,7 @@ KINDS = {
     "images": ["image.lenet.digits"],
     "cells of images": ["image.amoebanet.digits", "exp.num_filters=4"],
 }
-IN_CI = {"language model", "images"}  # the others take more than a minute each
+IN_CI = {"images"}  # the others take more than a minute each
 
 
 @pytest.mark.parametrize(

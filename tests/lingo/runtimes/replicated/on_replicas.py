@@ -1,7 +1,9 @@
 """Trains small learners on replicas and on one device; `test_replicated.py` runs it.
 
-    python on_replicas.py                   three virtual devices against one
-    TF_CONFIG=... python on_replicas.py     one of several workers
+    python on_replicas.py RUNTIMES                   three virtual devices against one
+    TF_CONFIG=... python on_replicas.py RUNTIMES     one of several workers
+
+RUNTIMES are those of language models, which take longest: `replicated`, `chunks`.
 
 It prints what was computed as JSON. A process of its own, because TensorFlow chooses its devices
 once a process.
@@ -11,7 +13,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,7 +212,7 @@ def collectives(program: Any) -> int:
     return max(counts)
 
 
-def on_virtual_devices() -> dict[str, Any]:
+def on_virtual_devices(with_texts: Sequence[str]) -> dict[str, Any]:
     """Three replicas against one device."""
     split_processor(3)
     found: dict[str, Any] = {}
@@ -230,7 +233,7 @@ def on_virtual_devices() -> dict[str, Any]:
     text = learner(language_model())
     staged = learner(pipeline(), accumulation_steps=2)
     programs = {}
-    for name in ("local", "replicated", "chunks"):
+    for name in ("local", *with_texts):
         program = started(meshes[name], text, texts)
         found[f"decoded/{name}"] = continued(program)
         found[f"predicted/{name}"] = [predicted(program, num) for num in (8, 2)]
@@ -251,7 +254,7 @@ def one() -> Learner:
     return learner(TwoTerms.params())
 
 
-def on_workers() -> dict[str, Any]:
+def on_workers(with_texts: Sequence[str]) -> dict[str, Any]:
     """What this worker knows of two that share 7 rows; the second has none of a single prompt."""
     mesh = Replicated.params().build()
     with mesh.join() as processes:
@@ -263,7 +266,8 @@ def on_workers() -> dict[str, Any]:
             "shared": processes.share("word", "hello" if processes.is_leader else None),
             "distances": distances(Replicated.params(), 8),
         }
-        for name, runtime in (("replicated", Replicated.params()), ("chunks", CHUNKS)):
+        for name in with_texts:
+            runtime = CHUNKS if name == "chunks" else Replicated.params()
             text = started(runtime, learner(language_model()), texts)
             found[f"decoded/{name}"] = continued(text)
             found[f"predicted/{name}"] = [predicted(text, num) for num in (7, 1)]
@@ -272,4 +276,5 @@ def on_workers() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(on_workers() if "TF_CONFIG" in os.environ else on_virtual_devices()))
+    compute = on_workers if "TF_CONFIG" in os.environ else on_virtual_devices
+    print(json.dumps(compute(sys.argv[1:])))

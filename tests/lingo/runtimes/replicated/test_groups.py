@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.lingo.runtimes.child import ROOT, printed
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 from tests.lingo.runtimes.replicated.on_groups import (
     EMA_DECAY,
     LAYOUTS,
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.xdist_group("groups")  # the program runs once
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    environment |= QUICK_TO_COMPILE
     folder = tmp_path_factory.mktemp("devices")
     return json.loads(printed(str(PROGRAM), cwd=folder, env=environment).splitlines()[-1])
 

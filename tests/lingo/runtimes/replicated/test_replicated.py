@@ -19,30 +19,43 @@ from lingo.config.params import ParamError
 from lingo.learner.state import num_bytes
 from lingo.runtimes.replicated import replicated
 from lingo.runtimes.replicated.replicated import Replicated
-from tests.lingo.runtimes.child import ROOT, printed
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed, runs_grid
 from tests.lingo.runtimes.replicated.test_groups import assert_descended
 
 PROGRAM = pathlib.Path(__file__).with_name("on_replicas.py")
 pytestmark = pytest.mark.xdist_group("replicated")  # the programs run once
 
 
-def computed(folder: pathlib.Path, **environment: str) -> dict[str, Any]:
+over_text_runtimes = pytest.mark.parametrize(
+    "name", ["replicated", pytest.param("chunks", marks=pytest.mark.grid)]
+)
+
+
+def computed(folder: pathlib.Path, runtimes: list[str], **environment: str) -> dict[str, Any]:
     environment |= {"PATH": "", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    return json.loads(printed(str(PROGRAM), cwd=folder, env=environment).splitlines()[-1])
+    environment |= QUICK_TO_COMPILE
+    out = printed(str(PROGRAM), *runtimes, cwd=folder, env=environment)
+    return json.loads(out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    return computed(tmp_path_factory.mktemp("devices"))
+def text_runtimes(request):
+    """The runtimes of language models in this session's tests."""
+    return ["replicated", *(["chunks"] if runs_grid(request) else [])]
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory):
+def found(tmp_path_factory, text_runtimes):
+    return computed(tmp_path_factory.mktemp("devices"), text_runtimes)
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory, text_runtimes):
     cluster, folder = {"worker": free_addresses(2)}, tmp_path_factory.mktemp("workers")
 
     def start(index: int) -> dict[str, Any]:
         config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        return computed(folder, TF_CONFIG=json.dumps(config))
+        return computed(folder, text_runtimes, TF_CONFIG=json.dumps(config))
 
     with ThreadPoolExecutor() as threads:
         return list(threads.map(start, range(2)))
@@ -78,7 +91,7 @@ def test_all_replicas_skip_a_step_that_is_not_finite_on_one(found, name):
     assert [step >= 0 for step in report["first_non_finite"]] == [False] * 4 + [True, False]
 
 
-@pytest.mark.parametrize("name", ["replicated", "chunks"])
+@over_text_runtimes
 def test_replicas_fill_up_their_rows_to_equal_micro_batches(found, name):
     """Of 8 rows three replicas have 3, which they cut into two parts of four micro-batches.
 
@@ -90,7 +103,7 @@ def test_replicas_fill_up_their_rows_to_equal_micro_batches(found, name):
     assert_close(many["state"], one["state"], tol=1e-4)  # Adam divides by what is nearly zero
 
 
-@pytest.mark.parametrize("name", ["replicated", "chunks"])
+@over_text_runtimes
 def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(found, name):
     many, one = found[f"decoded/{name}"], found["decoded/local"]
     for num in ("4", "1"):
@@ -98,7 +111,7 @@ def test_texts_are_those_of_one_device_also_of_fewer_prompts_than_replicas(found
         assert_close(until_the_end(many[num]), until_the_end(one[num]), tol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["replicated", "chunks"])
+@over_text_runtimes
 def test_predictions_are_those_of_one_device_also_of_fewer_examples_than_replicas(found, name):
     for many, one in zip(found[f"predicted/{name}"], found["predicted/local"], strict=True):
         assert many.keys() == one.keys() == {"tokens", "log_probs", "target_log_probs", "weights"}
@@ -150,7 +163,7 @@ def test_a_process_that_has_chunks_does_not_return_the_state_alone(workers):
     ] * 2
 
 
-@pytest.mark.parametrize("name", ["replicated", "chunks"])
+@over_text_runtimes
 def test_each_feeds_its_rows_and_has_all_texts(workers, name):
     assert [one["rows"] for one in workers] == [[0, 4], [4, 7]]
     decoded = [one[f"decoded/{name}"] for one in workers]
@@ -159,7 +172,7 @@ def test_each_feeds_its_rows_and_has_all_texts(workers, name):
     assert np.shape(decoded[0]["1"]["tokens"])[:2] == (1, 2)
 
 
-@pytest.mark.parametrize("name", ["replicated", "chunks"])
+@over_text_runtimes
 def test_each_has_all_predictions(workers, name):
     predicted = [one[f"predicted/{name}"] for one in workers]
     assert predicted[0] == predicted[1] == workers[0]["predicted/replicated"]
