@@ -5,9 +5,10 @@ Of runtimes in one process, `tests/lingo/runtimes/test_same.py` claims the same.
 
 import pytest
 
-from tools.bench.runtimes import ROWS, compare
+from tools.bench.runtimes import ROWS, SETTINGS, compare
 from tools.harness import Report
 
+SMALL = (*SETTINGS, "exp.model_dim=32", "exp.num_layers=2", "TextInput.length=32")
 SEVERAL = [row for row in ROWS if row.num_workers > 1]
 
 
@@ -19,5 +20,5 @@ SEVERAL = [row for row in ROWS if row.num_workers > 1]
 )
 def test_each_computes_what_one_process_does_and_reads_what_all_wrote(tmp_path, rows):
     report = Report()
-    compare(rows, tmp_path, report)
+    compare(rows, tmp_path, report, SMALL)
     assert report.exit_code() == 0

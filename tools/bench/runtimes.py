@@ -80,17 +80,22 @@ def run(report: Report) -> None:
         compare(ROWS, Path(folder), report)
 
 
-def compare(rows: tuple[Row, ...], folder: Path, report: Report) -> None:
-    """Trains the experiment on each runtime, reads each checkpoint on each, and compares."""
+def compare(
+    rows: tuple[Row, ...], folder: Path, report: Report, settings: tuple[str, ...] = SETTINGS
+) -> None:
+    """Trains the experiment on each runtime, reads each checkpoint on each, and compares.
+
+    `settings` are overrides of the experiment.
+    """
     for row in rows:
-        _train(row, folder)
+        _train(row, folder, settings)
     expected = _read_metric(rows[0], folder, "loss/total")
     report.table("runtime, processes, devices of each", "ms per step")
     for row in rows:
         losses = _read_metric(row, folder, "loss/total")
         times = _read_metric(row, folder, "perf/step_time_ms")[UNTIMED:]
         difference = 1e6 * np.abs(losses / expected - 1.0).max()
-        num_equal = _num_equal(row, [folder / other.folder for other in rows])
+        num_equal = _num_equal(row, [folder / other.folder for other in rows], settings)
         report.line(
             f"{row.folder}: losses, 1e-6",
             float(difference),
@@ -103,10 +108,10 @@ def compare(rows: tuple[Row, ...], folder: Path, report: Report) -> None:
 # ---- training ------------------------------------------------------------------------------------
 
 
-def _train(row: Row, folder: Path) -> None:
+def _train(row: Row, folder: Path, settings: tuple[str, ...]) -> None:
     """Trains by the command that a user would type."""
-    settings = [f"--set={text}" for text in (*SETTINGS, f"runtime={row.mesh}")]
-    command = ["train", f"--exp={EXPERIMENT}", f"--logdir={folder / row.folder}", *settings]
+    flags = [f"--set={text}" for text in (*settings, f"runtime={row.mesh}")]
+    command = ["train", f"--exp={EXPERIMENT}", f"--logdir={folder / row.folder}", *flags]
     if row.num_devices > 1:
         command.append(f"--devices={row.num_devices}")
     if row.num_workers > 1:
@@ -124,9 +129,9 @@ def _read_metric(row: Row, folder: Path, tag: str) -> np.ndarray:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def _num_equal(row: Row, runs: list[Path]) -> int:
+def _num_equal(row: Row, runs: list[Path], settings: tuple[str, ...]) -> int:
     """Returns how many checkpoints reach the devices of a runtime bit by bit."""
-    request = json.dumps([row, [str(run) for run in runs]])
+    request = json.dumps([row, [str(run) for run in runs], settings])
     addresses = free_addresses(row.num_workers)
     processes = [
         subprocess.Popen(
@@ -169,9 +174,9 @@ def _config(addresses: list[str], index: int) -> dict[str, str]:
 
 def read() -> None:
     """Prints of each checkpoint how many elements this process holds, and how many as written."""
-    row, runs = json.loads(sys.argv[-1])
+    row, runs, settings = json.loads(sys.argv[-1])
     row = Row(*row)
-    experiment = lingo.get(EXPERIMENT, *SETTINGS, f"runtime={row.mesh}").build()
+    experiment = lingo.get(EXPERIMENT, *settings, f"runtime={row.mesh}").build()
     if row.num_devices > 1:
         experiment.runtime.make_devices(row.num_devices)
     with experiment.runtime.join():
