@@ -280,3 +280,18 @@ def test_what_an_experiment_prints_is_no_result(write, places, capsys):
     write("talks", ONE.replace("    return", '    print("hello")\n    return') + "\nprint('hi')\n")
     registry.get("talks.small", (), places)
     assert capsys.readouterr() == ("", "hi\nhello\n")
+
+
+def test_a_file_of_experiments_is_parsed_again_only_if_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    text = "from lingo.config.registry import experiment\n\n@experiment\ndef {}():\n    pass\n"
+    places = roots.find([tmp_path])
+    parsed: list[Path] = []
+    parse = roots.parse_source
+    monkeypatch.setattr(roots, "parse_source", lambda *a: parsed.append(a[1]) or parse(*a))
+    for name, num_parsed in (("first", 1), ("first", 1), ("second", 2)):
+        file.write_text(text.format(name))
+        assert f"mine.{name}" in experiment_index.index(places).entries
+        assert parsed.count(file) == num_parsed

@@ -98,6 +98,7 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
         lingo.train(params, tmp_path / "run")
 
 
+@pytest.mark.grid
 def test_a_transformer_learns_digits(tmp_path: Path) -> None:
     outcome = lingo.train(experiment(transformer, 8, 60), tmp_path / "run")
     first = rows(tmp_path / "run")[0]["loss/total"]

@@ -128,6 +128,22 @@ def test_classes_of_further_modules_are_found(toys: Any) -> None:
     assert label(toys.Norm) == "conftest.py:Norm"
 
 
+def test_files_are_read_once_for_classes_and_for_those_with_more_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ours.py").write_text(SOURCE)
+    read: list[Path] = []
+    monkeypatch.setattr(roots, "source", lambda file: read.append(file) or file.read_bytes())
+    classes = Classes(roots.find([tmp_path]))
+    more = classes.with_modules([sys.modules[__name__]])
+    assert "Ours" in more.places
+    assert read
+    assert len(read) == len({*read})
+    again = len(read)
+    assert more.places is classes.places is classes.with_modules([]).places
+    assert len(read) == again
+
+
 def test_no_two_classes_of_lingo_and_tasks_have_one_name_and_kind() -> None:
     """Texts name them without their module, and a field takes one kind."""
     places = roots.find()

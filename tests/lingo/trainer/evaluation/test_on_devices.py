@@ -66,7 +66,7 @@ def test_several_devices(compute, on_one, num_devices):
         assert_equal(found, on_one["one batch"])
 
 
-@pytest.mark.parametrize("runtime", ["replicated", "mesh"])
+@pytest.mark.parametrize("runtime", ["mesh", pytest.param("replicated", marks=pytest.mark.grid)])
 def test_two_processes(compute, on_one, runtime):
     cluster = {"worker": free_addresses(2)}
 
