@@ -75,7 +75,7 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 """Experiments whose trace takes minutes and gigabytes: `digits_b`, `digits` have their layers."""
 
 
-SLOW_TO_TRACE = {"lm.st_moe.stability", "mt.gshard.dense_96l"}
+SLOW_TO_TRACE = {"image.amoebanet.digits_b", "lm.st_moe.stability", "mt.gshard.dense_96l"}
 """Those of many layers: `make grid` traces them."""
 
 

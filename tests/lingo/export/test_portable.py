@@ -46,9 +46,11 @@ pytestmark = [
             ["predict", "score", "decode", "score_text", "decode_text"],
             marks=pytest.mark.grid,
         ),
-        ("pairs", ["predict", "score", "decode", "decode_text"]),
+        pytest.param(
+            "pairs", ["predict", "score", "decode", "decode_text"], marks=pytest.mark.grid
+        ),
         ("convolution", ["predict"]),
-        ("resnet", ["predict"]),
+        pytest.param("resnet", ["predict"], marks=pytest.mark.grid),
         ("vit", ["predict"]),
     ],
 )

@@ -79,7 +79,9 @@ def on_one_device(network: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize(
+    "mesh", ["parts of images", pytest.param("parts of a batch", marks=pytest.mark.grid)]
+)
 def test_weights_after_some_steps_are_those_of_one_device(mesh: str, network: str) -> None:
     expected, found = on_one_device(network), train(network, MESHES[mesh])
     assert found.keys() == expected.keys()

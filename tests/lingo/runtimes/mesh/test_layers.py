@@ -138,6 +138,8 @@ CASES = [
 IN_GRID = {
     (reweighted, "model"),
     (odd, "2d"),
+    (odd, "update"),
+    (experts, "expert"),
     (experts, "split experts"),
     (experts, "whole batch of experts"),
 }
@@ -225,7 +227,14 @@ def assert_same_metrics(found: dict[str, Any], expected: dict[str, Any]) -> None
             np.testing.assert_allclose(found[name][part], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("made", MODELS, ids=lambda made: made.__name__)
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(made, marks=[] if made in (experts, recurrent) else pytest.mark.grid)
+        for made in MODELS
+    ],
+    ids=lambda made: made.__name__,
+)
 def test_metrics_and_texts_are_those_of_one_device(made):
     mesh = MESHES["data and expert" if made is experts else "update"]
     one, many = started(made, Local.params()), started(made, mesh)
