@@ -22,6 +22,7 @@ from lingo.config import experiment_index
 from lingo.config.lazy import tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from tests.grid import cases
 
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
 SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools.suite mark`
@@ -95,9 +96,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             names = [*filter(is_meant, kinds_of_experiments())]
             in_ci = {*smallest_of_files(names), POD} - SLOW_TO_TRACE
-            marks = [[] if name in in_ci else pytest.mark.grid for name in names]
-            cases = [pytest.param(name, marks=own) for name, own in zip(names, marks, strict=True)]
-            metafunc.parametrize(fixture, cases)
+            metafunc.parametrize(fixture, cases(names, in_ci=in_ci))
 
 
 def has_transformers(name: str) -> bool:

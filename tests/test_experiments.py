@@ -5,6 +5,7 @@ CI traces the smallest Transformer of each file of params, `make grid` the other
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
 import pytest
@@ -13,6 +14,7 @@ from lingo.cli.main import main
 from lingo.config import experiment_index, registry
 from lingo.config.params import Params
 from lingo.mesh.rules import RECIPES
+from tests.grid import cases
 
 PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
 SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
@@ -68,13 +70,7 @@ def test_every_kind_of_transformer_traces(kind_of_transformer, patterns):
 
 @pytest.mark.parametrize(
     ("sharded", "recipe"),
-    [
-        pytest.param(
-            sharded, recipe, marks=[] if (sharded, recipe) in RECIPES_IN_CI else pytest.mark.grid
-        )
-        for sharded in ("weights", "update")
-        for recipe in RECIPES
-    ],
+    cases(itertools.product(("weights", "update"), RECIPES), in_ci=RECIPES_IN_CI),
 )
 def test_every_experiment_fits_every_recipe_of_a_mesh(sharded: str, recipe: str) -> None:
     sizes = "data=2,model=4,expert=2,sequence=2,stage=2"

@@ -42,6 +42,7 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
+from tests.grid import cases
 from tests.lingo.layers.keras_models import feed_forward
 from tests.processor import HAS_AVX512
 
@@ -498,20 +499,9 @@ IN_GRID = {
     *(name for name in FORMS if name.startswith(("Encoder", "Language", "MoE", "Transformer"))),
 }
 """Networks whose layers CI compiles one by one, and forms of layers with tests of their own."""
-over_classes = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, id=name, marks=pytest.mark.grid if name in IN_GRID else [])
-        for name, case in ALL.items()
-    ],
-)
-over_stackable = pytest.mark.parametrize(
-    "case",
-    [  # what a stack does with a layer depends little on the form of the layer's class
-        pytest.param(case, id=name, marks=pytest.mark.grid if name in FORMS else [])
-        for name, case in STACKABLE.items()
-    ],
-)
+over_classes = pytest.mark.parametrize("case", cases(ALL, in_grid=IN_GRID))
+# what a stack does with a layer depends little on the form of the layer's class
+over_stackable = pytest.mark.parametrize("case", cases(STACKABLE, in_grid=FORMS))
 
 
 def test_every_layer_class_has_a_case() -> None:

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parents[3]
 TIMEOUT = 900.0  # seconds: far beyond what any machine needs, it only ends a deadlock
 QUICK_TO_COMPILE = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -23,8 +21,3 @@ def printed(*arguments: str, **options: Any) -> str:
     done = subprocess.run([sys.executable, *arguments], check=False, **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
-
-
-def runs_grid(request: pytest.FixtureRequest) -> bool:
-    """Returns whether this session has tests of `make grid`, for which programs do more."""
-    return any(True for item in request.session.items for _ in item.iter_markers("grid"))

@@ -14,7 +14,8 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
-from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed, runs_grid
+from tests.grid import cases, runs_grid
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 
 PROGRAM = pathlib.Path(__file__).with_name("everywhere.py")
 pytestmark = pytest.mark.xdist_group("same")  # the programs run once
@@ -22,15 +23,8 @@ pytestmark = pytest.mark.xdist_group("same")  # the programs run once
 IN_CI = ["local", "replicated", "data2_model4", "sharded_weights"]
 RUNTIMES = [*IN_CI, "replicated_update", "data8", "sharded_update"]
 MANY = RUNTIMES[1:]
-
-
-def cases(*names: str) -> Any:
-    """Returns the parameter of some runtimes; `make grid` has those that CI has not."""
-    marks = [] if {*names} <= {*IN_CI} else [pytest.mark.grid]
-    return pytest.param(*names, marks=marks)
-
-
-over_many = pytest.mark.parametrize("name", list(map(cases, MANY)))
+PAIRS_IN_CI = {*itertools.product(IN_CI, repeat=2)}
+over_many = pytest.mark.parametrize("name", cases(MANY, in_ci=IN_CI))
 
 
 class Trained(NamedTuple):
@@ -69,7 +63,7 @@ def test_so_are_weights_slots_and_averages(trained, name):
 
 
 @pytest.mark.parametrize(
-    ("writer", "reader"), list(itertools.starmap(cases, itertools.product(RUNTIMES, repeat=2)))
+    ("writer", "reader"), cases(itertools.product(RUNTIMES, repeat=2), in_ci=PAIRS_IN_CI)
 )
 def test_a_checkpoint_crosses_bit_by_bit(trained, writer, reader):
     written = {name: digest(value) for name, value in trained.tensors[writer].items()}
@@ -88,7 +82,7 @@ def test_the_likeliest_texts_are_equal(trained, name):
     assert trained.found[name]["texts"] == trained.found["local"]["texts"]
 
 
-@pytest.mark.parametrize("name", list(map(cases, ["replicated", "data8"])))
+@pytest.mark.parametrize("name", cases(["replicated", "data8"], in_ci=IN_CI))
 @pytest.mark.parametrize("case", ["groups", "uneven"])
 def test_batches_are_normalized_as_on_one_device_or_not_at_all(trained, name, case):
     expected, found = (trained.found[n]["normalized"][case] for n in ("local", name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lingo
+from tests.grid import cases
 
 TEXT = ["exp.model_dim=16", "TextInput.length=16", "InstalledSource.package=keras"]
 PAIRS = ["exp.model_dim=16", "PairInput.source_length=24", "PairInput.target_length=24"]
@@ -21,9 +22,7 @@ KINDS = {
 IN_CI = {"images"}  # the others take more than a minute each
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[] if kind in IN_CI else pytest.mark.grid) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", cases(list(KINDS), in_ci=IN_CI))
 def test_an_experiment_of_each_kind_keeps_the_contract(kind):
     name, *overrides = KINDS[kind]
     (result,) = lingo.check(*overrides, names=[name], contract=True)

@@ -33,6 +33,7 @@ from lingo.runtimes.local import Local
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence
+from tests.grid import cases
 from tests.lingo.layers.stacks.compare import assert_same
 
 B, T, V = 8, 4, 11
@@ -133,10 +134,7 @@ def plain(make: Callable[..., Params], **fields: Any) -> Found:
 # more and fewer micro-batches than stages, one and several layers in a stage, without and with
 # remat; the other pairs take minutes to trace, and `test_repeat.py` has them of smaller layers
 IN_CI = {(2, 8, False), (8, 4, True)}
-SIZES = [
-    pytest.param(*one, marks=[] if one in IN_CI else pytest.mark.grid)
-    for one in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (False, True))
-]
+SIZES = cases(itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (False, True)), in_ci=IN_CI)
 
 
 @pytest.mark.parametrize(("num_stages", "num", "remat"), SIZES)

@@ -20,6 +20,7 @@ from lingo.layers.tree import ParamSpec
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random
+from tests.grid import cases
 from tests.lingo.layers.stacks.compare import assert_same
 
 B, T, D = 4, 3, 2
@@ -107,13 +108,7 @@ IN_GRID = (
     "circular, one stage",
     "pipeline of stack",
 )
-over_structures = pytest.mark.parametrize(
-    ("plain", "other"),
-    [
-        pytest.param(*both, id=name, marks=pytest.mark.grid if name in IN_GRID else [])
-        for name, both in STRUCTURES.items()
-    ],
-)
+over_structures = pytest.mark.parametrize(("plain", "other"), cases(STRUCTURES, in_grid=IN_GRID))
 
 
 def values(specs: dict[str, ParamSpec], seed: int) -> dict[str, Any]:

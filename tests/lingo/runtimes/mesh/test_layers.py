@@ -37,6 +37,7 @@ from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.runtime import Program
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
+from tests.grid import cases
 
 Model = Callable[[], Params]
 
@@ -196,14 +197,8 @@ def stepped(program: Program) -> Step:
 
 @pytest.mark.parametrize(
     ("made", "mesh"),
-    [
-        pytest.param(
-            *case,
-            id=f"{case[0].__name__}-{case[1]}",
-            marks=pytest.mark.grid if case in IN_GRID else [],
-        )
-        for case in CASES
-    ],
+    cases(CASES, in_grid=IN_GRID),
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_step_is_that_of_one_device(made, mesh):
     one, many = step_on_one_device(made), stepped(started(made, MESHES[mesh]))
@@ -229,10 +224,7 @@ def assert_same_metrics(found: dict[str, Any], expected: dict[str, Any]) -> None
 
 @pytest.mark.parametrize(
     "made",
-    [
-        pytest.param(made, marks=[] if made in (experts, recurrent) else pytest.mark.grid)
-        for made in MODELS
-    ],
+    cases(MODELS, in_ci=(experts, recurrent)),
     ids=lambda made: made.__name__,
 )
 def test_metrics_and_texts_are_those_of_one_device(made):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from lingo.runtimes.mesh.annotation import AxisRules
 from lingo.runtimes.mesh.engine import device_mesh, engine
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.image.task import ImageClassification
+from tests.grid import cases
 
 B, W, C = 4, 5, 2
 
@@ -175,17 +176,13 @@ def compare(
         )
 
 
-def cases(names: Iterable[str], *, in_ci: Collection[str]) -> list[Any]:
-    return [pytest.param(one, marks=[] if one in in_ci else pytest.mark.grid) for one in names]
-
-
-@pytest.mark.parametrize("case", cases(MESHES, in_ci=IN_CI))
+@pytest.mark.parametrize("case", cases(list(MESHES), in_ci=IN_CI))
 def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, height = MESHES[case]
     compare(LAYERS, [B, height, W, C], sizes, {})
 
 
-@pytest.mark.parametrize("case", cases(VOLUME_MESHES, in_ci=VOLUMES_IN_CI))
+@pytest.mark.parametrize("case", cases(list(VOLUME_MESHES), in_ci=VOLUMES_IN_CI))
 def test_layers_of_volumes_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, more_rules = VOLUME_MESHES[case]
     compare(VOLUME_LAYERS, [2, 6, 9, W, C], sizes, more_rules)

@@ -30,6 +30,7 @@ from lingo.runtimes.mesh.mesh import Mesh
 from tasks.detection.task import ObjectDetection
 from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
+from tests.grid import cases
 
 B, K, STEPS = 2, 3, 5
 MESHES = {"half of a batch": {"data": 2, "height": 4}, "rows alone": {"height": 8}}
@@ -181,10 +182,7 @@ IN_CI = {("resnet, 75 rows", "rows alone"), ("unet, 10 rows", "rows alone")}
 
 @pytest.mark.parametrize(
     ("name", "mesh"),
-    [
-        pytest.param(*one, marks=[] if one in IN_CI else pytest.mark.grid)
-        for one in itertools.product(CASES, MESHES)
-    ],
+    cases(itertools.product(CASES, MESHES), in_ci=IN_CI),
 )
 def test_five_steps_and_gradients_of_images_are_those_of_one_device(name: str, mesh: str) -> None:
     one, many = train(name), train(name, **MESHES[mesh])

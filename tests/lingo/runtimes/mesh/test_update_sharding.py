@@ -33,6 +33,7 @@ from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.runtime import Program
+from tests.grid import cases
 
 NUM_STEPS = 10
 
@@ -165,9 +166,7 @@ def on_one_device(name: str) -> TrainState:
     return trained(Local.params().build().start(one, initial_state(one)))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in IN_CI else pytest.mark.grid) for name in CASES]
-)
+@pytest.mark.parametrize("name", cases(list(CASES), in_ci=IN_CI))
 def test_the_update_in_parts_is_that_of_one_device(name):
     assert_updated_as_on_one_device(name, "update")
 

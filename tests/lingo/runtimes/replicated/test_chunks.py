@@ -10,6 +10,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.learner.state import initial_state
 from lingo.runtimes.replicated.replicated import Replicated
+from tests.grid import cases
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
 
@@ -21,9 +22,7 @@ IN_CI = {
 }
 """Each kind of update: the others compute on single elements as AdamW, or with norms as Lamb."""
 
-over_cases = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in IN_CI else pytest.mark.grid) for name in CASES]
-)
+over_cases = pytest.mark.parametrize("name", cases(list(CASES), in_ci=IN_CI))
 SLOTLESS = ("Frozen", "Sgd", "clipped by value and weight")
 PROGRAM = pathlib.Path(__file__).with_name("on_chunks.py")
 pytestmark = pytest.mark.xdist_group("chunks")  # the program runs once

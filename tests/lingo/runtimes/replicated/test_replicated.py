@@ -19,7 +19,8 @@ from lingo.config.params import ParamError
 from lingo.learner.state import num_bytes
 from lingo.runtimes.replicated import replicated
 from lingo.runtimes.replicated.replicated import Replicated
-from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed, runs_grid
+from tests.grid import runs_grid
+from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 from tests.lingo.runtimes.replicated.test_groups import assert_descended
 
 PROGRAM = pathlib.Path(__file__).with_name("on_replicas.py")
