@@ -9,6 +9,7 @@ environment TensorFlow or lingo reads when they are imported needs a process of 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -32,6 +33,7 @@ MAX_BYTES = 1 << 17  # of a command with its environment
 def serve(address: str) -> None:
     """Forks a process for each connection, and tells it the process's number and its exit code."""
     import_modules()
+    gc.freeze()  # else a collection in a fork would write to, and so copy, all that is imported
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, (
         f"a fork would have one of {len(threads)} threads, and wait for others"
