@@ -46,7 +46,7 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
 	$(PYTEST) -n 3 --dist=worksteal -m 'faults and not grid' --durations=30 tests/faults
 
-grid: .venv/installed  ## more forms of layers, optimizers, pipelines, plans, faults and others
+grid: .venv/installed  ## more forms of layers, optimizers, pipelines, faults, and pages that take long
 	$(BIN)/python -m tools.suite grid
 
 lint: .venv/installed
@@ -57,7 +57,7 @@ types: .venv/installed
 	$(BIN)/pyright
 
 docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/, builds the site
-	$(PYTEST) -m docs --durations=30 tests/test_docs.py tests/test_notebooks.py tests/test_site.py
+	$(PYTEST) -m 'docs and not grid' --durations=30 tests/test_docs.py tests/test_notebooks.py tests/test_site.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write

@@ -17,6 +17,7 @@ import pytest
 from lingo.config.roots.classes import Classes
 from tests import fork_server
 from tests.fork_server import serving
+from tests.grid import cases
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -25,6 +26,10 @@ BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
 DOCUMENTS.sort(key=lambda name: -(ROOT / name).read_text().count("lingo train"))  # longest first
+LONG_PAGES = {
+    f"docs/{page}.md" for page in ("data", "export", "images", "keras", "pods", "quantization")
+}
+"""For `make grid`: they take two to four minutes each, and what they show has tests of its own."""
 STAND_INS = ROOT / "tests/stand_ins"  # of services that are not installed
 ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run", ".venv/bin/tensorboard")
 """Beginnings of commands that run these tests, install something, or never end."""
@@ -68,7 +73,7 @@ def forks(
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", cases(DOCUMENTS, in_grid=LONG_PAGES))
 def test_every_command_works(document: str, tmp_path: pathlib.Path, forks: dict[str, str]) -> None:
     for language, name, content in BLOCK.findall((ROOT / document).read_text()):
         if name:

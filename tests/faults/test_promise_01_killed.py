@@ -8,12 +8,14 @@ import time
 
 import pytest
 
+from tests.grid import cases
+
 LONG = ("--set=max_steps=200", "--set=checkpoint.every_steps=10", "--set=evaluate.every_steps=50")
 KILLS = 4
 
 
 @pytest.mark.parametrize(
-    "instant", [pytest.param("save:kill@6", marks=pytest.mark.grid), "commit:kill@6", "step:kill@7"]
+    "instant", cases(["save:kill@6", "commit:kill@6", "step:kill@7"], in_ci=["commit:kill@6"])
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, instant):
     killed = runs.train("run", inject=instant)

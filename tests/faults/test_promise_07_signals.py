@@ -46,7 +46,7 @@ def test_before_a_run_has_begun_nothing_is_left(runs, instant):
     ("instant", "step"),
     [
         ("step:term@4", 5),
-        ("save:term@6", 6),
+        pytest.param("save:term@6", 6, marks=pytest.mark.grid),
         pytest.param("evaluate:term@6", 6, marks=pytest.mark.grid),
     ],
 )

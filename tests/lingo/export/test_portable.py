@@ -51,7 +51,7 @@ pytestmark = [
         ),
         ("convolution", ["predict"]),
         pytest.param("resnet", ["predict"], marks=pytest.mark.grid),
-        ("vit", ["predict"]),
+        pytest.param("vit", ["predict"], marks=pytest.mark.grid),
     ],
 )
 def test_a_saved_model_computes_what_its_run_computes(
