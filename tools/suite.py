@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,30 +139,35 @@ def read_times(tier: str) -> list[Time]:
 
 
 def mark() -> int:
-    """Writes tests/slow.txt: the tests over SLOW_SECONDS.
+    """Writes tests/slow.txt: the tests over SLOW_SECONDS, and those that it lists.
 
-    One of each module stays quick, if it takes no longer than MAX_SECONDS.
+    Those are faster only after another that made what they share. One of the others of each module
+    stays quick, if it takes no longer than MAX_SECONDS.
     """
     tiers = [read_times(tier) for tier in ("quick", "slow")]
     if not all(tiers):  # the slow tests of a tier without times would be lost
         print("no times: run `python -m tools.suite quick` and `slow` first", file=sys.stderr)
         return 1
     times = [time for tier in tiers for time in tier]
-    slow = slow_tests(times)
+    slow = slow_tests(times, SLOW.read_text().splitlines())
     SLOW.write_text("".join(f"{test}\n" for test in slow))
     print(f"{len(slow)} of {len(times)} tests are slow")
     return 0
 
 
-def slow_tests(times: list[Time]) -> list[str]:
-    """Returns the ids of slow tests, as `mark` says, sorted."""
+def slow_tests(times: list[Time], listed: Collection[str]) -> list[str]:
+    """Returns the ids of slow tests, as `mark` says, sorted; `listed` are those before."""
     slow = {time.test for time in times if time.seconds > SLOW_SECONDS}
+    slow |= {time.test for time in times} & {*listed}
     modules: dict[str, list[Time]] = {}
     for time_ in times:
         modules.setdefault(time_.test.partition("::")[0], []).append(time_)
     for tests in modules.values():
-        if all(time.test in slow for time in tests) and min(tests).seconds <= MAX_SECONDS:
-            slow.discard(min(tests).test)
+        others = [time for time in tests if time.test not in listed]
+        if others and all(time.test in slow for time in tests):
+            quickest = min(others)
+            if quickest.seconds <= MAX_SECONDS:
+                slow.discard(quickest.test)
     return sorted(slow)
 
 
