@@ -60,7 +60,7 @@ def forks(
 ) -> Iterator[dict[str, str]]:
     """The same, but `lingo` and `python` are forks of one process that has imported TensorFlow.
 
-    Tests of the command line and of faults start processes, as readers do.
+    Tests of the command line start processes, as readers do.
     """
     programs = tmp_path_factory.mktemp("programs")
     with serving(environment | QUICK_TO_COMPILE) as address:

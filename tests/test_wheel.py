@@ -113,6 +113,8 @@ def test_the_first_experiment_of_the_readme_trains_in_an_empty_directory(install
     (tmp_path / "first.py").write_text(code)
     python(["first.py"], installed, tmp_path)
     assert (tmp_path / "runs/first/STATUS").read_text() == "done at step 20\n"
+    lingo(["train", "--exp=first.py:first", "--logdir=other"], installed, tmp_path)
+    assert (tmp_path / "other/STATUS").read_text() == "done at step 20\n"
 
 
 @pytest.fixture

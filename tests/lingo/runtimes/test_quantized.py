@@ -25,6 +25,7 @@ PROGRAM = pathlib.Path(__file__).with_name("quantized.py")
 def test_losses_ranges_and_steps_are_those_of_one_device(names):
     found = json.loads(printed(str(PROGRAM), "local", *names).splitlines()[-1])
     one = found.pop("local")
+    assert found.keys() == {*names}
     steps = [value for name, value in one["states"].items() if name.endswith("/steps")]
     assert steps == [[2.0, 2.0]]
     for name, many in found.items():

@@ -14,13 +14,8 @@ from tests.grid import cases
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
 
-IN_CI = {
-    "Adafactor",
-    "AdamW",
-    "Lamb",
-    "clipped over all, averaged",
-}
-"""Each kind of update: the others compute on single elements as AdamW, or with norms as Lamb."""
+IN_CI = {"Adafactor", "AdamW", "Lamb", "clipped over all, averaged"}
+"""Sums over rows, single elements, norms of layers, a norm over all; `make grid` has the others."""
 
 over_cases = pytest.mark.parametrize("name", cases(list(CASES), in_ci=IN_CI))
 SLOTLESS = ("Frozen", "Sgd", "clipped by value and weight")
