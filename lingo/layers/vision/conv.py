@@ -14,7 +14,13 @@ from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.vision.split_image import Windows, convolve
-from lingo.layers.vision.window import Padding, check_kernel, count_windows, skip_positions
+from lingo.layers.vision.window import (
+    Padding,
+    check_kernel,
+    count_windows,
+    is_product,
+    multiply_positions,
+)
 
 
 class Conv2D(Layer):
@@ -58,8 +64,10 @@ class Conv2D(Layer):
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
 
         def compute(x: tf.Tensor, padding: Any) -> tf.Tensor:
-            x, stride = skip_positions(x, p.kernel, p.stride)
-            y = tf.nn.conv2d(x, w, stride, padding, dilations=p.dilation)
+            if is_product(p.kernel):
+                y = multiply_positions(x, w, p.stride)
+            else:
+                y = tf.nn.conv2d(x, w, p.stride, padding, dilations=p.dilation)
             return y + self.b if p.use_bias else y
 
         windows = Windows(p.kernel, p.stride, p.padding, p.dilation)

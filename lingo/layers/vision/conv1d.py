@@ -13,7 +13,13 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.vision.window import Padding, check_kernel, count_windows, skip_positions
+from lingo.layers.vision.window import (
+    Padding,
+    check_kernel,
+    count_windows,
+    is_product,
+    multiply_positions,
+)
 
 
 class Conv1D(Layer):
@@ -55,8 +61,10 @@ class Conv1D(Layer):
         p = self.p
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
         x = annotate(x, "batch", None, p.axes[0] or "channels")  # XLA cuts some of them wrongly
-        x, stride = skip_positions(x, [p.kernel], p.stride)
-        y = tf.nn.conv1d(x, w, stride, p.padding, dilations=p.dilation)
+        if is_product([p.kernel]):
+            y = multiply_positions(x, w, p.stride)
+        else:
+            y = tf.nn.conv1d(x, w, p.stride, p.padding, dilations=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "length", p.axes[1] or "channels")
 

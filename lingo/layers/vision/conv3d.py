@@ -17,7 +17,13 @@ from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.vision.split_image import Windows, annotate_image, convolve, window_slices
-from lingo.layers.vision.window import Padding, check_kernel, count_windows
+from lingo.layers.vision.window import (
+    Padding,
+    check_kernel,
+    count_windows,
+    is_product,
+    multiply_positions,
+)
 from lingo.ops.shape import sizes_of
 
 
@@ -59,7 +65,10 @@ class Conv3D(Layer):
         strides, dilations = ([1, n, n, n, 1] for n in (p.stride, p.dilation))
 
         def compute(x: tf.Tensor, padding: Any) -> tf.Tensor:
-            y = tf.nn.conv3d(x, w, strides, padding, dilations=dilations)
+            if is_product(p.kernel):
+                y = multiply_positions(x, w, p.stride)
+            else:
+                y = tf.nn.conv3d(x, w, strides, padding, dilations=dilations)
             return y + self.b if p.use_bias else y
 
         windows = Windows(p.kernel, p.stride, p.padding, p.dilation)

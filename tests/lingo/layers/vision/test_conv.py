@@ -63,6 +63,26 @@ def test_strides_of_single_positions_have_the_right_gradient_of_any_channels(cha
     np.testing.assert_allclose(tape.gradient(loss, w)[0, 0], expected, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("kernel", "operation"), [((1, 1), "MatMul"), ((1, 2), "Conv2D")])
+def test_a_kernel_of_one_position_is_a_product_of_matrices(kernel, operation, draw):
+    layer = conv(kernel=kernel, stride=2)
+    weights = {name: tf.constant(value) for name, value in draw(layer).items()}
+    function = tf.function(lambda x: apply(layer, weights, x)[0], autograph=False)
+    graph = function.get_concrete_function(tf.TensorSpec([None, 7, None, 3])).graph
+    products = {op.type for op in graph.get_operations()} & {"MatMul", "Conv2D"}
+    assert products == {operation}
+    np.testing.assert_allclose(function(X), apply(layer, weights, X)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_what_xla_compiles_convolves_to_the_same(stride, draw):
+    layer = conv(kernel=(1, 1), stride=stride)
+    weights, call = draw(layer), {"compiled": True}
+    compute = tf.function(lambda x: apply(layer, weights, x, call=call)[0], jit_compile=True)
+    expected = apply(layer, weights, X)[0]
+    np.testing.assert_allclose(compute(tf.constant(X)), expected, rtol=1e-5, atol=1e-5)
+
+
 @OVER_PADDING
 @OVER_WINDOWS
 def test_output_shape_and_flops_are_those_of_the_call(kernel, stride, padding, draw, traced_flops):

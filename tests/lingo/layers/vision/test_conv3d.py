@@ -34,11 +34,12 @@ def windows(x, kernel, stride, before):
     return found
 
 
-def test_a_convolution_sums_over_windows():
-    kernel, w, b = (3, 2, 1), draw(3, 2, 1, 2, 4), draw(4)
+# 5 rows need 2 of padding for windows of 3, 4 rows need none for those of 2
+@pytest.mark.parametrize(("kernel", "before"), [((3, 2, 1), (1, 0, 0)), ((1, 1, 1), (0, 0, 0))])
+def test_a_convolution_sums_over_windows(kernel, before):
+    w, b = draw(*kernel, 2, 4), draw(4)
     params = Conv3D.params(dim=2, output_dim=4, kernel=kernel, stride=2, use_bias=True)
     y = call(params.build(), w=w, b=b)
-    before = (1, 0, 0)  # 5 rows need 2 of padding, 4 rows need none
     for place, window in windows(VOLUME, kernel, 2, before).items():
         expected = np.einsum("bijkc,ijkcf->bf", window, w) + b
         np.testing.assert_allclose(y[:, *place], expected, rtol=1e-4, atol=1e-5)
