@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from lingo.config import experiment_index
-from lingo.config.lazy import tf
+from lingo.config.lazy import set_defaults, tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from tests.grid import cases
@@ -29,7 +29,11 @@ SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hides the user's own configuration, and restores the signals that `nohup` ignores."""
+    """Hides the user's own configuration, and restores the signals that `nohup` ignores.
+
+    TensorFlow is as lingo sets it, also where a test imports it, or Keras, first.
+    """
+    set_defaults()
     folder = tempfile.TemporaryDirectory(prefix="lingo-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["XDG_CONFIG_HOME"] = folder.name  # also of fixtures that several tests share

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["UNNEEDED_MODULES", "keras", "quiet", "tf"]
+__all__ = ["UNNEEDED_MODULES", "keras", "quiet", "set_defaults", "tf"]
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -21,7 +21,7 @@ _DEFAULTS = {
     # On processors without AVX-512 it is off, where it makes convolutions about twice as fast.
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
-"""Environment variables that are set for TensorFlow, unless the user has set them."""
+"""Environment variables that `set_defaults` sets."""
 
 # TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
@@ -32,7 +32,7 @@ class _LazyModule(ModuleType):
     """A module that is imported when one of its attributes is first read."""
 
     def __getattr__(self, name: str) -> Any:
-        _set_defaults()  # GPUs read them when they start, which may be after the import
+        set_defaults()  # GPUs read them when they start, which may be after the import
         with quiet(self.__name__):
             module = importlib.import_module(self.__name__)
         self.__dict__.update(vars(module))
@@ -112,7 +112,7 @@ def _pause_garbage_collection() -> Generator[None]:
 @contextlib.contextmanager
 def _capture_stderr() -> Generator[None]:
     """Captures what is written to stderr, and adds it to an error as a note."""
-    _set_defaults()
+    set_defaults()
     if sys.stderr is None:  # closed, as by `2>&-`: there is nothing to capture
         yield
         return
@@ -131,7 +131,8 @@ def _capture_stderr() -> Generator[None]:
         os.close(held)
 
 
-def _set_defaults() -> None:
+def set_defaults() -> None:
+    """Sets the environment variables that TensorFlow reads at its import, unless they are set."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
 
