@@ -9,7 +9,7 @@ from lingo.optim import Cosine, Momentum, Warmup, scale_linearly
 from params.image import resnet
 from params.image.glyphs import IMAGE_SHAPE
 from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS
-from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_steps
+from params.image.imagenet import NUM_CLASSES, imagenet_experiment, imagenet_steps, steps_after
 
 
 @experiment
@@ -25,7 +25,7 @@ def bot50(epochs: int = 90, batch_size: int = 4096, stride: int = 2, folder: str
     """
     warmup_steps = imagenet_steps(5, batch_size=batch_size)
     num_steps = imagenet_steps(epochs, batch_size=batch_size)
-    fall = Cosine.params(num_steps=num_steps - warmup_steps)
+    fall = Cosine.params(num_steps=steps_after(warmup_steps, num_steps=num_steps))
     cfg = imagenet_experiment(
         botnet(num_layers=50, num_classes=NUM_CLASSES, stride=stride),
         batch_size=batch_size,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.data import (
     CentralView,
@@ -86,6 +87,16 @@ def imagenet_inputs(
 def imagenet_steps(epochs: float, *, batch_size: int, num_images: int = TRAIN_IMAGES) -> int:
     """Returns the number of whole steps in some epochs of ImageNet."""
     return epochs_to_steps(epochs, num_examples=num_images, batch_size=batch_size)
+
+
+def steps_after(warmup_steps: int, *, num_steps: int) -> int:
+    """Returns how many of the steps follow a warm-up; raises ParamError if none does."""
+    if num_steps <= warmup_steps:
+        raise ParamError(
+            f"training ends after {num_steps:,} steps, and its warm-up takes {warmup_steps:,}:"
+            " take more epochs or a smaller batch_size"
+        )
+    return num_steps - warmup_steps
 
 
 def change_and_mix(data: Any, *, size: int, num_classes: int, magnitude: float = 10.0) -> Any:

@@ -13,7 +13,13 @@ from lingo.layers.vision.vit import SIZES, vit
 from lingo.optim import AdamW, Cosine, Warmup
 from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps
 from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS
-from params.image.imagenet import NUM_CLASSES, change_and_mix, imagenet_experiment, imagenet_steps
+from params.image.imagenet import (
+    NUM_CLASSES,
+    change_and_mix,
+    imagenet_experiment,
+    imagenet_steps,
+    steps_after,
+)
 
 Positions = Literal["sinusoid", "learned"]
 Head = Literal["hidden", "linear"]
@@ -135,7 +141,7 @@ def _vit(
 
 def adam(num_steps: int, *, warmup_steps: int, positions: Positions):
     """Returns Adam as the paper sets it, for a number of steps. Only matrices decay."""
-    fall = Cosine.params(num_steps=num_steps - warmup_steps)
+    fall = Cosine.params(num_steps=steps_after(warmup_steps, num_steps=num_steps))
     return AdamW.params(
         learning_rate=1e-3,
         weight_decay=0.1,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import lingo
+from lingo.config.params import ParamError
 from lingo.config.text import resolve
 from lingo.data import ImageRecords, MixedInput
 from lingo.data.sources.files import DataError
@@ -66,6 +67,12 @@ def rates(name: str, steps: list[int]) -> np.ndarray:
 )
 def test_learning_rates_are_those_of_the_recipe(name: str, steps, expected) -> None:
     np.testing.assert_allclose(rates(name, steps), expected, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["vit.s16(epochs=5)", "botnet.bot50(epochs=5)"])
+def test_too_few_epochs_for_the_warm_up_are_refused(name: str) -> None:
+    with pytest.raises(ParamError, match=r"its warm-up takes [\d,]+: take more epochs"):
+        lingo.get(f"image.{name}")
 
 
 @pytest.mark.parametrize(
