@@ -31,7 +31,8 @@ SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools
 def pytest_configure(config: pytest.Config) -> None:
     """Hides the user's own configuration, and restores the signals that `nohup` ignores.
 
-    TensorFlow is as lingo sets it, also where a test imports it, or Keras, first.
+    Sets lingo's environment variables of TensorFlow now, as some tests import TensorFlow or Keras
+    before lingo does.
     """
     set_defaults()
     folder = tempfile.TemporaryDirectory(prefix="lingo-tests-")

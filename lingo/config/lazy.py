@@ -21,7 +21,7 @@ _DEFAULTS = {
     # On processors without AVX-512 it is off, where it makes convolutions about twice as fast.
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
-"""Environment variables that `set_defaults` sets."""
+"""Environment variables of TensorFlow, for those that the user has not set."""
 
 # TensorFlow imports these if it can, which takes half of its import's time, and works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
@@ -132,7 +132,7 @@ def _capture_stderr() -> Generator[None]:
 
 
 def set_defaults() -> None:
-    """Sets the environment variables that TensorFlow reads at its import, unless they are set."""
+    """Sets `_DEFAULTS`, where the user has set nothing, before TensorFlow starts."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
 

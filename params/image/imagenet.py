@@ -90,11 +90,11 @@ def imagenet_steps(epochs: float, *, batch_size: int, num_images: int = TRAIN_IM
 
 
 def steps_after(warmup_steps: int, *, num_steps: int) -> int:
-    """Returns how many of the steps follow a warm-up; raises ParamError if none does."""
+    """Returns the number of steps after a warm-up; raises ParamError if there are none."""
     if num_steps <= warmup_steps:
         raise ParamError(
             f"training ends after {num_steps:,} steps, and its warm-up takes {warmup_steps:,}:"
-            " take more epochs or a smaller batch_size"
+            " train for longer"
         )
     return num_steps - warmup_steps
 

@@ -9,6 +9,7 @@ from lingo.layers.vision.image_head import ImageHead
 from lingo.optim import Cosine, Momentum, Warmup
 from params.image import resnet
 from params.image.glyphs import IMAGE_SHAPE, MEAN, STD
+from params.image.imagenet import steps_after
 
 WARMUP_STEPS = 5
 
@@ -31,7 +32,7 @@ def digits(num_steps: int = 60):
         source=Digits.params(split="train"), batch_size=64, enlarged_to=IMAGE_SHAPE
     )
     heldout = data.copy().set(source=Digits.params(split="heldout"), repeat=False)
-    fall = Cosine.params(num_steps=num_steps - WARMUP_STEPS)
+    fall = Cosine.params(num_steps=steps_after(WARMUP_STEPS, num_steps=num_steps))
     return cfg.set(
         train_input=data,
         eval_inputs={"heldout": heldout},

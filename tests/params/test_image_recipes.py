@@ -69,9 +69,11 @@ def test_learning_rates_are_those_of_the_recipe(name: str, steps, expected) -> N
     np.testing.assert_allclose(rates(name, steps), expected, rtol=1e-4, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["vit.s16(epochs=5)", "botnet.bot50(epochs=5)"])
-def test_too_few_epochs_for_the_warm_up_are_refused(name: str) -> None:
-    with pytest.raises(ParamError, match=r"its warm-up takes [\d,]+: take more epochs"):
+@pytest.mark.parametrize(
+    "name", ["vit.s16(epochs=5)", "botnet.bot50(epochs=5)", "transfer.digits(num_steps=5)"]
+)
+def test_training_that_is_shorter_than_its_warm_up_is_refused(name: str) -> None:
+    with pytest.raises(ParamError, match=r"its warm-up takes [\d,]+: train for longer"):
         lingo.get(f"image.{name}")
 
 

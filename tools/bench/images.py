@@ -3,8 +3,8 @@
 The input reads JPEGs in TFRecord files, cuts random rectangles out, mirrors half of them and
 resizes them. A `tf.data` pipeline does the same with TensorFlow's own functions; it cannot resume
 at a step without what came before it. The rectangles of both have as many pixels on average. The
-step is that of images of 64 pixels, without an input. Both rivals convolve by TensorFlow's own
-operation, also with kernels of one position.
+step is that of images of 64 pixels, without an input. Both rivals compute convolutions of 1x1 by
+TensorFlow's operation, where lingo multiplies matrices: that is part of the ratio.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from lingo.layers.product import Product
 from lingo.layers.vision.split_image import Windows, convolve
 from lingo.layers.vision.window import (
     Padding,
+    check_channels,
     check_kernel,
     count_windows,
     is_product,
@@ -61,6 +62,7 @@ class Conv2D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         p = self.p
+        check_channels(x, p.dim)
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
 
         def compute(x: tf.Tensor, padding: Any) -> tf.Tensor:

@@ -15,6 +15,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.vision.window import (
     Padding,
+    check_channels,
     check_kernel,
     count_windows,
     is_product,
@@ -59,6 +60,7 @@ class Conv1D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, T', F], in the layer's dtype, for sequences x [B, T, C]."""
         p = self.p
+        check_channels(x, p.dim)
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
         x = annotate(x, "batch", None, p.axes[0] or "channels")  # XLA cuts some of them wrongly
         if is_product([p.kernel]):

@@ -19,6 +19,7 @@ from lingo.layers.product import Product
 from lingo.layers.vision.split_image import Windows, annotate_image, convolve, window_slices
 from lingo.layers.vision.window import (
     Padding,
+    check_channels,
     check_kernel,
     count_windows,
     is_product,
@@ -61,6 +62,7 @@ class Conv3D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, D', H', W', F], in the layer's dtype, for volumes x [B, D, H, W, C]."""
         p = self.p
+        check_channels(x, p.dim)
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
         strides, dilations = ([1, n, n, n, 1] for n in (p.stride, p.dilation))
 

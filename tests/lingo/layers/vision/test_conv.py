@@ -51,7 +51,7 @@ def test_a_dilated_one_equals_that_of_keras(padding, draw):
 
 @pytest.mark.parametrize("channels", [4, 15, 16])
 def test_strides_of_single_positions_have_the_right_gradient_of_any_channels(channels):
-    """With less than 16, oneDNN's own writes to memory that is not its own, and ends processes."""
+    """With fewer than 16, oneDNN's gradient of the kernel writes to memory that is not its own."""
     x = np.random.default_rng(0).normal(size=[4, 64, 64, channels]).astype("f")
     layer = Conv2D.params(dim=channels, output_dim=8, kernel=(1, 1), stride=2).build()
     w = tf.constant(np.random.default_rng(1).normal(size=[1, 1, channels, 8]), tf.float32)
@@ -61,6 +61,16 @@ def test_strides_of_single_positions_have_the_right_gradient_of_any_channels(cha
     rows = x[:, ::2, ::2].reshape(-1, channels)
     expected = rows.T @ np.cos(rows @ w.numpy()[0, 0])
     np.testing.assert_allclose(tape.gradient(loss, w)[0, 0], expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_other_channels_than_dim_are_refused(kernel, draw):
+    """TensorFlow would take six channels as two groups of three."""
+    layer = conv(kernel=kernel)
+    with pytest.raises(
+        ParamError, match=r"dim=3, but the input has 6 channels, as \(2, 7, 10, 6\)"
+    ):
+        apply(layer, draw(layer), np.concatenate([X, X], axis=-1))
 
 
 @pytest.mark.parametrize(("kernel", "operation"), [((1, 1), "MatMul"), ((1, 2), "Conv2D")])
@@ -79,6 +89,8 @@ def test_what_xla_compiles_convolves_to_the_same(stride, draw):
     layer = conv(kernel=(1, 1), stride=stride)
     weights, call = draw(layer), {"compiled": True}
     compute = tf.function(lambda x: apply(layer, weights, x, call=call)[0], jit_compile=True)
+    graph = compute.get_concrete_function(tf.constant(X)).graph
+    assert "Conv2D" in {op.type for op in graph.get_operations()}
     expected = apply(layer, weights, X)[0]
     np.testing.assert_allclose(compute(tf.constant(X)), expected, rtol=1e-5, atol=1e-5)
 

@@ -17,7 +17,8 @@ OVER_LENGTHS = pytest.mark.parametrize("length", [9, 10])
 @OVER_LENGTHS
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize(
-    ("kernel", "stride", "dilation"), [(3, 1, 1), (3, 2, 1), (2, 1, 1), (4, 2, 1), (3, 1, 3)]
+    ("kernel", "stride", "dilation"),
+    [(3, 1, 1), (3, 2, 1), (2, 1, 1), (4, 2, 1), (3, 1, 3), (1, 1, 1), (1, 2, 1)],
 )
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_equals_that_of_keras(kernel, stride, dilation, padding, use_bias, length, draw):
@@ -64,7 +65,7 @@ def test_a_sequence_shorter_than_the_dilated_window_is_refused() -> None:
 
 
 def test_strides_of_single_positions_have_the_right_gradient():
-    """With less than 16 channels, oneDNN's own writes to memory that is not its own."""
+    """With fewer than 16 channels, oneDNN's gradient writes to memory that is not its own."""
     x = np.random.default_rng(0).normal(size=[8, 4096, 4]).astype("f")
     layer = Conv1D.params(dim=4, output_dim=8, kernel=1, stride=2).build()
     w = tf.constant(np.random.default_rng(1).normal(size=[1, 4, 8]), tf.float32)

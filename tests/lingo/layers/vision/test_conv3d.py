@@ -34,7 +34,7 @@ def windows(x, kernel, stride, before):
     return found
 
 
-# 5 rows need 2 of padding for windows of 3, 4 rows need none for those of 2
+# a depth of 5 needs 2 zeros for windows of 3, one of them before; the others need none
 @pytest.mark.parametrize(("kernel", "before"), [((3, 2, 1), (1, 0, 0)), ((1, 1, 1), (0, 0, 0))])
 def test_a_convolution_sums_over_windows(kernel, before):
     w, b = draw(*kernel, 2, 4), draw(4)
