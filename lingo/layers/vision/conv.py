@@ -13,15 +13,9 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.vision.convolution import apply_kernel
 from lingo.layers.vision.split_image import Windows, convolve
-from lingo.layers.vision.window import (
-    Padding,
-    check_channels,
-    check_kernel,
-    count_windows,
-    is_product,
-    multiply_positions,
-)
+from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
 
 class Conv2D(Layer):
@@ -62,14 +56,10 @@ class Conv2D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         p = self.p
-        check_channels(x, p.dim)
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
 
         def compute(x: tf.Tensor, padding: Any) -> tf.Tensor:
-            if is_product(p.kernel):
-                y = multiply_positions(x, w, p.stride)
-            else:
-                y = tf.nn.conv2d(x, w, p.stride, padding, dilations=p.dilation)
+            y = apply_kernel(x, w, stride=p.stride, padding=padding, dilation=p.dilation)
             return y + self.b if p.use_bias else y
 
         windows = Windows(p.kernel, p.stride, p.padding, p.dilation)

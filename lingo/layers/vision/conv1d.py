@@ -13,14 +13,8 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.vision.window import (
-    Padding,
-    check_channels,
-    check_kernel,
-    count_windows,
-    is_product,
-    multiply_positions,
-)
+from lingo.layers.vision.convolution import apply_kernel
+from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
 
 class Conv1D(Layer):
@@ -60,13 +54,9 @@ class Conv1D(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, T', F], in the layer's dtype, for sequences x [B, T, C]."""
         p = self.p
-        check_channels(x, p.dim)
         x, w = self.operands("w", input=tf.cast(x, p.dtype))
         x = annotate(x, "batch", None, p.axes[0] or "channels")  # XLA cuts some of them wrongly
-        if is_product([p.kernel]):
-            y = multiply_positions(x, w, p.stride)
-        else:
-            y = tf.nn.conv1d(x, w, p.stride, p.padding, dilations=p.dilation)
+        y = apply_kernel(x, w, stride=p.stride, padding=p.padding, dilation=p.dilation)
         y = y + self.b if p.use_bias else y
         return annotate(y, "batch", "length", p.axes[1] or "channels")
 
