@@ -6,23 +6,32 @@ BENCHES ?= config startup data tokens lm predict serve faults mesh runtimes moe 
 TPU_PACKAGES := tensorflow-tpu==2.20.0 libtpu==0.0.21 'tensorboard>=2.20,<2.22' \
     'fiddle>=0.3,<0.4' 'absl-py>=2.1' 'numpy>=2.0' 'rich>=13' 'google-crc32c>=1.5' \
     'pillow>=10.1'
-PYTEST := $(BIN)/python -m pytest -n 2 --dist=loadgroup
 
-.PHONY: train test test-all quick slow test-tf220 tpu-env faults grid lint types docs-check bench \
-    golden house docs clean
+.PHONY: train test ci part test-all quick faults docs-check test-tf220 tpu-env lint types bench \
+    golden house docs release clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
 	$(BIN)/lingo train --exp=lm.source.tiny --logdir=$(LOGDIR)
 
 test: lint types quick  ## lint, types and the quick tests: ten minutes on two cores
 
-test-all: test slow faults docs-check  ## all tests: what CI runs
+ci: .venv/installed  ## these, the promises, tests of what changed, and a part of the others
+	$(BIN)/python -m tools.suite ci
+
+part: .venv/installed  ## `make part PART=3`: a part of the slow tests
+	$(BIN)/python -m tools.suite part $(PART)
+
+test-all: .venv/installed  ## lint, types and every test, with a line in docs/results/suite.jsonl
+	$(BIN)/python -m tools.suite all
 
 quick: .venv/installed  ## the tests that are not in tests/slow.txt
 	$(BIN)/python -m tools.suite quick
 
-slow: .venv/installed  ## the tests that are
-	$(BIN)/python -m tools.suite slow
+faults: .venv/installed  ## kills, full disks, flipped bytes: slow tests with real processes
+	$(BIN)/python -m tools.suite slow tests/faults
+
+docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/, builds the site
+	$(BIN)/python -m tools.suite slow tests/test_docs.py tests/test_notebooks.py tests/test_site.py
 
 test-tf220: .venv-2.20/installed  ## the quick tests with TensorFlow 2.20, in an environment of its own
 	.venv-2.20/bin/python -m tools.suite quick
@@ -42,22 +51,12 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 	.venv-tpu/bin/python -m pytest tests/lingo/runtimes/tpu \
 	    -k 'not annotated_in_its_hlo and not evaluation_and_decoding'
 
-# worksteal, and three on two cores: these tests wait for processes, some of which sleep.
-faults: .venv/installed  ## kills, full disks, flipped bytes: tests with real processes
-	$(PYTEST) -n 3 --dist=worksteal -m 'faults and not grid' --durations=30 tests/faults
-
-grid: .venv/installed  ## more forms of layers, optimizers, pipelines, faults, and pages that take long
-	$(BIN)/python -m tools.suite grid
-
 lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
 types: .venv/installed
 	$(BIN)/pyright
-
-docs-check: .venv/installed  ## runs the commands of README.md, CONTRIBUTING.md and docs/, builds the site
-	$(PYTEST) -m 'docs and not grid' --durations=30 tests/test_docs.py tests/test_notebooks.py tests/test_site.py
 
 golden: .venv/installed  ## writes the resolved text and weight table of every experiment
 	$(BIN)/lingo golden --write
@@ -72,6 +71,9 @@ bench: .venv/installed  ## ratios against other implementations, measured in one
 	missed=; for name in $(BENCHES); do \
 	    $(BIN)/python -m tools.bench $$name || missed="$$missed $$name"; \
 	done; test -z "$$missed" || { echo "missed:$$missed"; exit 1; }
+
+release: .venv/installed  ## builds wheel and sdist in dist/, checks them, installs and tries each alone
+	$(BIN)/python -m tools.release
 
 .venv/installed: pyproject.toml hatch_build.py
 	$(PYTHON) -m venv .venv

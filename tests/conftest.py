@@ -22,10 +22,9 @@ from lingo.config import experiment_index
 from lingo.config.lazy import set_defaults, tf
 from lingo.layers import context
 from lingo.layers.layer import Layer
-from tests.grid import cases
+from tools.suite import selection, slow_list
 
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
-SLOW = pathlib.Path(__file__).parent / "slow.txt"  # written by `python -m tools.suite mark`
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,11 +52,14 @@ def _is_of_one_test(record: logging.LogRecord) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that `tests/slow.txt` lists."""
-    slow = set(SLOW.read_text().splitlines())
+    """Marks the tests that tests/slow.txt and tests/promises.md list."""
+    slow, promised = slow_list.read(), selection.promised_tests()
     for item in items:
-        if re.sub(r"@\w+$", "", item.nodeid) in slow:  # pytest-xdist appends the group
+        test = re.sub(r"@\w+$", "", item.nodeid)  # pytest-xdist appends the group
+        if test in slow:
             item.add_marker(pytest.mark.slow)
+        if selection.is_promised(test, promised):
+            item.add_marker(pytest.mark.core)
 
 
 def pytest_collection_finish() -> None:
@@ -81,46 +83,20 @@ LARGE = {"image.amoebanet.amoebanet_b", "image.amoebanet.amoebanet_d"}
 """Experiments whose trace takes minutes and gigabytes: `digits_b`, `digits` have their layers."""
 
 
-SLOW_TO_TRACE = {"image.amoebanet.digits_b", "lm.st_moe.stability", "mt.gshard.dense_96l"}
-"""Those of many layers: `make grid` traces them."""
-
-
-POD = "image.resnet.supercomputer"
-"""An experiment for pods, with LARS."""
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Calls a test of a `kind_of_experiment`, or `kind_of_transformer`, with the name of each.
-
-    CI has the smallest of each file of params but SLOW_TO_TRACE, and POD; `make grid` the others.
-    """
+    """Calls a test of a `kind_of_experiment`, or `kind_of_transformer`, with the name of each."""
     for fixture, is_meant in (
         ("kind_of_experiment", lambda name: True),
         ("kind_of_transformer", has_transformers),
     ):
         if fixture in metafunc.fixturenames:
             names = [*filter(is_meant, kinds_of_experiments())]
-            in_ci = {*smallest_of_files(names), POD} - SLOW_TO_TRACE
-            metafunc.parametrize(fixture, cases(names, in_ci=in_ci))
+            metafunc.parametrize(fixture, names)
 
 
 def has_transformers(name: str) -> bool:
     """Returns whether flags for parts of Transformers change an experiment."""
     return "TransformerLayer" in (GOLDENS / f"{name}.txt").read_text()
-
-
-def smallest_of_files(names: list[str]) -> list[str]:
-    """Returns, of the experiments of each file of params, the name of one of the fewest weights."""
-
-    def num_weights(name: str) -> int:
-        total = re.search(r"^total +([\d,]+)", (GOLDENS / f"{name}.txt").read_text(), re.MULTILINE)
-        assert total is not None
-        return int(total[1].replace(",", ""))
-
-    found: dict[str, str] = {}
-    for name in sorted(names, key=num_weights):
-        found.setdefault(name.rpartition(".")[0], name)
-    return list(found.values())
 
 
 @functools.cache

@@ -17,7 +17,6 @@ import pytest
 from lingo.config.roots.classes import Classes
 from tests import fork_server
 from tests.fork_server import serving
-from tests.grid import cases
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -25,11 +24,10 @@ BIN = pathlib.Path(sys.executable).parent
 BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PAGES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", *PAGES]
-DOCUMENTS.sort(key=lambda name: -(ROOT / name).read_text().count("lingo train"))  # longest first
-LONG_PAGES = {
-    f"docs/{page}.md" for page in ("data", "export", "images", "keras", "pods", "quantization")
-}
-"""For `make grid`: they take two to four minutes each, and what they show has tests of its own."""
+TEXTS = {name: (ROOT / name).read_text() for name in DOCUMENTS}
+NEXT = "\n## Resume"  # the first section of README.md after what a new reader runs
+TEXTS["README.md"], _, TEXTS["README.md, later sections"] = TEXTS["README.md"].partition(NEXT)
+LONGEST_FIRST = sorted(TEXTS, key=lambda name: -TEXTS[name].count("lingo train"))
 STAND_INS = ROOT / "tests/stand_ins"  # of services that are not installed
 ELSEWHERE = ("make ", ". .venv", "pip install", ".ci/run", ".venv/bin/tensorboard")
 """Beginnings of commands that run these tests, install something, or never end."""
@@ -72,10 +70,9 @@ def forks(
         yield environment | {"PATH": f"{programs}{os.pathsep}{environment['PATH']}"}
 
 
-@pytest.mark.docs
-@pytest.mark.parametrize("document", cases(DOCUMENTS, in_grid=LONG_PAGES))
-def test_every_command_works(document: str, tmp_path: pathlib.Path, forks: dict[str, str]) -> None:
-    for language, name, content in BLOCK.findall((ROOT / document).read_text()):
+@pytest.mark.parametrize("text", LONGEST_FIRST)
+def test_every_command_works(text: str, tmp_path: pathlib.Path, forks: dict[str, str]) -> None:
+    for language, name, content in BLOCK.findall(TEXTS[text]):
         if name:
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(content)

@@ -1,11 +1,7 @@
-"""Every registered experiment builds, takes overrides and has a current golden text.
-
-CI traces the smallest Transformer of each file of params, `make grid` the other kinds.
-"""
+"""Every registered experiment builds, takes overrides and has a current golden text."""
 
 from __future__ import annotations
 
-import itertools
 import pathlib
 
 import pytest
@@ -14,12 +10,10 @@ from lingo.cli.main import main
 from lingo.config import experiment_index, registry
 from lingo.config.params import Params
 from lingo.mesh.rules import RECIPES
-from tests.grid import cases
 
 PATTERNS = ("FeedForward.dropout_rate=0.1", "TransformerLayer=Remat(layer=_)", "Stack=Repeat")
 SPARSE = ("FeedForward=MoE(expert=_, num_experts=2)", "Attention.positions=Rotary")
 EXPERTS, ROTARY = "FeedForward=MoE(expert=_, num_experts=8)", "Attention.positions=Rotary"
-RECIPES_IN_CI = (("weights", "1d"), ("update", "2d_finalized"))
 NAMES = sorted(experiment_index.index().entries)
 
 PUBLISHED = {
@@ -34,7 +28,7 @@ def test_goldens_are_current(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "patterns",
-    [PATTERNS, *(pytest.param((one,), marks=pytest.mark.grid) for one in PATTERNS)],
+    [PATTERNS, *((pattern,) for pattern in PATTERNS)],
     ids=" ".join,
 )
 def test_every_experiment_builds_with_flags(patterns, capsys):
@@ -53,25 +47,20 @@ def test_experts_and_rotary_positions_are_one_flag_each_for_all_transformers(cap
         assert untouched == {name for name in others if not name.startswith("image.vit.")}
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize("flag", SPARSE)
 def test_each_of_these_flags_alone_traces(flag: str) -> None:
     names = ("lm.source.tiny", "seq2seq.source.signatures")
     assert main(["check", "--trace", *(f"--exp={name}" for name in names), f"--set={flag}"]) == 0
 
 
-@pytest.mark.parametrize(
-    "patterns", [PATTERNS, pytest.param(SPARSE, marks=pytest.mark.grid)], ids=" ".join
-)
+@pytest.mark.parametrize("patterns", [PATTERNS, SPARSE], ids=" ".join)
 def test_every_kind_of_transformer_traces(kind_of_transformer, patterns):
     flags = [f"--exp={kind_of_transformer}", *(f"--set={p}" for p in patterns)]
     assert main(["check", "--trace", *flags]) == 0
 
 
-@pytest.mark.parametrize(
-    ("sharded", "recipe"),
-    cases(itertools.product(("weights", "update"), RECIPES), in_ci=RECIPES_IN_CI),
-)
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("sharded", ["weights", "update"])
 def test_every_experiment_fits_every_recipe_of_a_mesh(sharded: str, recipe: str) -> None:
     sizes = "data=2,model=4,expert=2,sequence=2,stage=2"
     mesh = f"Mesh({sizes},rules={recipe},shard_{sharded}=True)"

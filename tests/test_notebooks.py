@@ -15,8 +15,6 @@ ROOT = pathlib.Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "docs/notebooks"
 LINGO = pathlib.Path(sys.executable).parent / "lingo"
 
-pytestmark = pytest.mark.docs
-
 
 @pytest.fixture
 def home(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:

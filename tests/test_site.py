@@ -17,7 +17,7 @@ from lingo.layers.layer import Layer
 ROOT = pathlib.Path(__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
 
-pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.xdist_group("site")
 
 
 class Page(html.parser.HTMLParser):

@@ -6,7 +6,7 @@ import pytest
 
 from lingo.cli.main import main
 
-pytestmark = [pytest.mark.xdist_group("tensorboard"), pytest.mark.grid]
+pytestmark = pytest.mark.xdist_group("tensorboard")
 
 MICRO = """
 from lingo.config.registry import experiment

@@ -106,7 +106,6 @@ def fresh(tmp_path):
     return fresh
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("call", CALLS)
 def test_a_save_killed_at_any_system_call_loses_nothing(saver, fresh, call):
     killed, exit_code = 0, -signal.SIGKILL

@@ -8,33 +8,25 @@ import time
 
 import pytest
 
-from tests.grid import cases
-
 LONG = ("--set=max_steps=200", "--set=checkpoint.every_steps=10", "--set=evaluate.every_steps=50")
 KILLS = 4
 
 
-@pytest.mark.parametrize(
-    "instant", cases(["save:kill@6", "commit:kill@6", "step:kill@7"], in_ci=["commit:kill@6"])
-)
+@pytest.mark.parametrize("instant", ["save:kill@6", "commit:kill@6", "step:kill@7"])
 def test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, instant):
     killed = runs.train("run", inject=instant)
     assert killed.returncode == -signal.SIGKILL
     runs.assert_resumes(reference)
 
 
-@pytest.mark.faults
 def test_so_does_one_that_is_killed_again_and_again(runs, reference):
     for instant in ("start:kill@0", "compile:kill@0", "report:kill@1", "evaluate:kill@6"):
         assert runs.train("run", inject=instant).returncode == -signal.SIGKILL, instant
     test_a_killed_run_goes_on_as_if_nothing_had_been(runs, reference, "report:kill@12")
 
 
-@pytest.mark.faults
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
-@pytest.mark.parametrize(
-    "when", [pytest.param(2, marks=pytest.mark.grid), 5, pytest.param(8, marks=pytest.mark.grid)]
-)
+@pytest.mark.parametrize("when", [2, 5, 8])
 def test_a_kill_among_the_first_texts_of_a_run_leaves_no_trace(runs, reference, when):
     kill = ("-e", "trace=rename", "-e", f"inject=rename:signal=SIGKILL:when={when}")
     strace = ("strace", "-f", "-qq", "-o", "/dev/null", *kill)
@@ -49,7 +41,6 @@ def numbered(folder):
     return [name for name in os.listdir(folder) if name.split(".")[-2:-1] == ["1"]]
 
 
-@pytest.mark.faults
 def test_kills_at_random_leave_no_trace(runs):
     """Three after some steps, one while the process starts; each as the seed will have it."""
     whole = runs.train("whole", *LONG)
@@ -70,7 +61,6 @@ def test_kills_at_random_leave_no_trace(runs):
     assert numbered(runs.folder / "run") == []
 
 
-@pytest.mark.faults
 def test_a_killed_export_leaves_no_folder_and_the_next_clears_up(runs, reference):
     place = runs.folder / "exports"
     place.mkdir()

@@ -28,15 +28,11 @@ def test_another_number_of_threads_is_a_warning(runs):
     assert "last bits of results may change: numerics.onednn: 1 -> 0" in resumed.stdout
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     "flags",
     [
         ("steps_per_loop=4",),
-        pytest.param(
-            ("accumulation_steps=2", "Stack=Repeat(num_layers=2)", "runtime=Local(xla=True)"),
-            marks=pytest.mark.grid,
-        ),
+        ("accumulation_steps=2", "Stack=Repeat(num_layers=2)", "runtime=Local(xla=True)"),
     ],
     ids=" ".join,
 )

@@ -12,10 +12,9 @@ SMALL = (*SETTINGS, "exp.model_dim=32", "exp.num_layers=2", "TextInput.length=32
 SEVERAL = [row for row in ROWS if row.num_workers > 1]
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     "rows",
-    [(ROWS[0], *SEVERAL), pytest.param(ROWS, marks=pytest.mark.grid)],
+    [(ROWS[0], *SEVERAL), ROWS],
     ids=["several processes", "every runtime"],
 )
 def test_each_computes_what_one_process_does_and_reads_what_all_wrote(tmp_path, rows):

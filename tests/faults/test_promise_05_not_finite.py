@@ -61,7 +61,6 @@ def test_for_ever_it_stops_and_says_where_to_look(runs):
     assert runs.status("run") == "done at step 12"
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     ("fault", "policy", "instant"),
     [
@@ -70,12 +69,7 @@ def test_for_ever_it_stops_and_says_where_to_look(runs):
             ("guard.on_non_finite=rewind", "guard.max_skipped_steps=2"),
             "report:kill@8",
         ),
-        pytest.param(
-            "batch:garble@8",
-            ("guard.on_spike=rewind",),
-            "commit:kill@9",
-            marks=pytest.mark.grid,
-        ),
+        ("batch:garble@8", ("guard.on_spike=rewind",), "commit:kill@9"),
     ],
     ids=["not finite", "spike"],
 )

@@ -75,8 +75,7 @@ def test_a_disk_that_is_full_at_the_last_save(runs, reference, disk):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize("part", [0.1, pytest.param(0.8, marks=pytest.mark.grid)])
+@pytest.mark.parametrize("part", [0.1, 0.8])
 def test_a_disk_that_is_full_at_any_time(runs, reference, disk, part):
     fill(disk, leave=int(part * size(reference.folder / "whole")))
     done = runs.train("run")
@@ -89,7 +88,6 @@ def test_a_disk_that_is_full_at_any_time(runs, reference, disk, part):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
 def test_a_disk_that_something_else_fills_between_saves(runs, reference, disk):
     process = started(runs)
     fill(disk)
@@ -101,7 +99,6 @@ def test_a_disk_that_something_else_fills_between_saves(runs, reference, disk):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
 def test_a_disk_without_room_for_another_file(runs, reference, mounts):
     disk = runs.folder / "run"
     mounts.tmpfs(disk, "size=20m,nr_inodes=20")
@@ -112,7 +109,6 @@ def test_a_disk_without_room_for_another_file(runs, reference, mounts):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
 def test_output_that_goes_to_the_full_disk_as_well(runs, reference, disk):
     fill(disk, leave=size(reference.folder / "whole") - 100_000)
     command = f'exec "$@" > {disk}/log.txt 2>&1'
@@ -145,7 +141,6 @@ def test_a_directory_that_is_read_only_at_the_start(runs, mounts):
     assert os.listdir(runs.folder / "run") == []
 
 
-@pytest.mark.faults
 def test_a_disk_that_becomes_read_only(runs, reference, mounts):
     process = started(runs)
     mounts.read_only(runs.folder / "run")
@@ -155,7 +150,6 @@ def test_a_disk_that_becomes_read_only(runs, reference, mounts):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
 def test_events_that_cannot_be_written_are_a_warning(runs, reference, mounts):
     process = started(runs)
     mounts.read_only(runs.folder / "run" / "train")
@@ -167,7 +161,6 @@ def test_events_that_cannot_be_written_are_a_warning(runs, reference, mounts):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
 def test_reports_wait_until_they_can_be_written(runs, reference, mounts):
     metrics = runs.folder / "run" / "metrics.jsonl"
     process = started(runs, f"{SLEEP} step:sleep=8@10")
@@ -181,7 +174,6 @@ def test_reports_wait_until_they_can_be_written(runs, reference, mounts):
     assert_goes_on(runs, reference)
 
 
-@pytest.mark.faults
 def test_a_run_whose_last_reports_are_lost_is_evaluated_again(runs, reference, mounts):
     metrics = runs.folder / "run" / "metrics.jsonl"
     process = started(runs)
@@ -197,7 +189,6 @@ def test_a_run_whose_last_reports_are_lost_is_evaluated_again(runs, reference, m
 # ---- other errors of the system ------------------------------------------------------------------
 
 
-@pytest.mark.faults
 def test_a_run_directory_that_is_moved_is_not_written_to_any_more(runs):
     process = started(runs)
     (runs.folder / "run").rename(runs.folder / "elsewhere")
@@ -208,7 +199,6 @@ def test_a_run_directory_that_is_moved_is_not_written_to_any_more(runs):
     assert runs.checkpoints("elsewhere") == [3]
 
 
-@pytest.mark.faults
 def test_too_many_open_files(runs, reference):
     process = started(runs)
     runs.reach_sleep(process)
@@ -220,12 +210,11 @@ def test_too_many_open_files(runs, reference):
     assert_goes_on(runs, reference, losses=False)
 
 
-@pytest.mark.faults
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param("write:error=EDQUOT:when=60+", marks=pytest.mark.grid),
+        "write:error=EDQUOT:when=60+",
         "fsync:error=EIO:when=20",
         "rename:error=EIO:when=5+",
         "mkdir:error=EACCES:when=3+",
@@ -246,7 +235,6 @@ def test_a_system_call_that_fails(runs, reference, fault):
 # ---- exports -------------------------------------------------------------------------------------
 
 
-@pytest.mark.faults
 def test_an_export_to_a_full_disk_leaves_nothing(runs, reference, mounts):
     shutil.copytree(reference.folder / "whole", runs.folder / "whole")
     disk = runs.folder / "disk"
@@ -257,7 +245,6 @@ def test_an_export_to_a_full_disk_leaves_nothing(runs, reference, mounts):
     assert [*disk.iterdir()] == []
 
 
-@pytest.mark.faults
 def test_an_export_to_a_read_only_directory_leaves_nothing(runs, reference, mounts):
     shutil.copytree(reference.folder / "whole", runs.folder / "whole")
     (runs.folder / "kept").mkdir()

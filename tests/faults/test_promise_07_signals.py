@@ -46,8 +46,8 @@ def test_before_a_run_has_begun_nothing_is_left(runs, instant):
     ("instant", "step"),
     [
         ("step:term@4", 5),
-        pytest.param("save:term@6", 6, marks=pytest.mark.grid),
-        pytest.param("evaluate:term@6", 6, marks=pytest.mark.grid),
+        ("save:term@6", 6),
+        ("evaluate:term@6", 6),
     ],
 )
 def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
@@ -55,10 +55,7 @@ def test_the_step_in_hand_is_finished_and_saved(runs, reference, instant, step):
     runs.assert_resumes(reference)
 
 
-@pytest.mark.faults
-@pytest.mark.parametrize(
-    "last", ["save:term@12", pytest.param("evaluate:term@12", marks=pytest.mark.grid)]
-)
+@pytest.mark.parametrize("last", ["save:term@12", "evaluate:term@12"])
 def test_a_run_that_is_stopped_again_and_again_resumes_exactly(runs, reference, last):
     assert_stops(runs, "report:term@1", [1, 2])
     assert_stops(runs, "commit:term@6", [6, 7])
@@ -80,9 +77,7 @@ def assert_stops(runs, instant, steps):
     assert runs.leftovers("run") == []
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.grid)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_twice_at_once_is_once(runs, reference, number):
     process = runs.start(*runs.training("run"), inject="step:sleep=2@5")
     runs.reach_sleep(process)
@@ -108,7 +103,6 @@ def test_a_second_interrupt_ends_a_step_that_takes_too_long(runs, reference):
     runs.assert_resumes(reference)
 
 
-@pytest.mark.faults
 def test_while_a_run_resumes_it_is_stopped_where_it_was(runs, reference):
     killed = runs.train("run", inject="step:kill@8")
     assert (killed.returncode, runs.status("run")) == (-signal.SIGKILL, "running at step 6")
@@ -122,7 +116,6 @@ def test_while_a_run_resumes_it_is_stopped_where_it_was(runs, reference):
     runs.assert_resumes(reference)
 
 
-@pytest.mark.faults
 def test_under_nohup_a_hangup_is_ignored(runs):
     process = runs.start(*runs.training("run"), inject="step:sleep=2@5", prefix=("nohup",))
     runs.reach("run", 5, process)
@@ -131,7 +124,6 @@ def test_under_nohup_a_hangup_is_ignored(runs):
     assert runs.status("run") == "done at step 12"
 
 
-@pytest.mark.faults
 def test_at_random_moments(runs, reference):
     draw = random.Random(7)
     start = time.monotonic()
@@ -157,7 +149,7 @@ def test_at_random_moments(runs, reference):
 
 @pytest.mark.parametrize(
     "arguments",
-    [pytest.param(["eval"], marks=pytest.mark.grid), ["eval", "--watch"], ["decode", "--prompt=a"]],
+    [["eval"], ["eval", "--watch"], ["decode", "--prompt=a"]],
 )
 def test_other_verbs_end_in_one_line(runs, reference, arguments):
     verb, *flags = arguments
@@ -170,7 +162,6 @@ def test_other_verbs_end_in_one_line(runs, reference, arguments):
         assert (done.returncode, done.stderr) == (130, f"lingo: stopped by SIGINT; {NOTHING}\n")
 
 
-@pytest.mark.faults
 def test_an_export_that_is_stopped_leaves_nothing(runs, reference):
     place = runs.folder / "exports"
     place.mkdir()

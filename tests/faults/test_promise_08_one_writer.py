@@ -2,8 +2,6 @@
 
 import socket
 
-import pytest
-
 
 def test_a_second_writer_is_told_who_the_first_is_and_takes_over_when_it_is_killed(runs, reference):
     first = runs.start(*runs.training("run"), inject="step:sleep=600@5")
@@ -18,7 +16,6 @@ def test_a_second_writer_is_told_who_the_first_is_and_takes_over_when_it_is_kill
     runs.assert_resumes(reference)
 
 
-@pytest.mark.faults
 def test_readers_need_no_lock(runs):
     first = runs.start(*runs.training("run"), inject="step:sleep=600@5")
     runs.reach_sleep(first)

@@ -116,13 +116,10 @@ def compressed_otherwise(path):
     return f"{path} is compressed by bzip2; lingo unpacks gzip"
 
 
-QUICK = (absurd, flipped)
-IN_FAULTS = (missing, a_pipe, truncated_gzip)
-IN_GRID = (truncated, a_directory, looped, flipped_in_gzip, compressed_otherwise)
 HARMS = [
-    *QUICK,
-    *(pytest.param(harm, marks=pytest.mark.faults) for harm in IN_FAULTS),
-    *(pytest.param(harm, marks=pytest.mark.grid) for harm in IN_GRID),
+    *(absurd, flipped, truncated),
+    *(missing, a_pipe, a_directory, looped),
+    *(flipped_in_gzip, truncated_gzip, compressed_otherwise),
 ]
 
 
@@ -135,7 +132,6 @@ def test_a_bad_file_ends_the_run_with_its_name_and_place(runs, shards, harm):
     assert runs.checkpoints("run") == []
 
 
-@pytest.mark.faults
 def test_bad_data_is_not_waited_for(runs, shards):
     start = time.monotonic()
     assert train(runs, "whole", records(runs), "--set=max_steps=1").returncode == 0
@@ -179,7 +175,6 @@ class Noise(TextInput):
 """
 
 
-@pytest.mark.faults
 def test_an_input_that_is_no_function_of_seed_and_step_is_refused(runs):
     """`tests/lingo/data/test_tensor_input.py` has those whose operations keep state."""
     text = (runs.folder / "small.py").read_text()

@@ -120,7 +120,7 @@ def test_two_make_the_run_of_one_and_only_the_first_speaks(several, reference):
     several.assert_same(reference)
 
 
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.grid)])
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_worker_that_is_killed_ends_the_other_which_saves(several, reference, victim):
     process = several.start(*launched(several), inject="step:sleep=0.5@4-9")
     several.reach("run", 5, process)
@@ -140,7 +140,6 @@ def test_a_worker_that_is_killed_ends_the_other_which_saves(several, reference, 
     assert_as_if_nothing_had_happened(several, reference)
 
 
-@pytest.mark.faults
 def test_a_worker_that_is_stopped_ends_the_other_and_is_killed(several, reference):
     process = several.start(*launched(several), inject="step:sleep=0.5@4-9")
     several.reach("run", 5, process)
@@ -154,7 +153,6 @@ def test_a_worker_that_is_stopped_ends_the_other_and_is_killed(several, referenc
     assert_as_if_nothing_had_happened(several, reference)
 
 
-@pytest.mark.faults
 def test_a_worker_that_goes_on_after_the_others_have_gone_ends_too(several, reference):
     """As under a scheduler that does not kill it."""
     names = ["127.0.0.1:1", "127.0.0.1:2"]  # nothing listens there: files serve them
@@ -174,13 +172,12 @@ def test_a_worker_that_goes_on_after_the_others_have_gone_ends_too(several, refe
     assert_as_if_nothing_had_happened(several, reference)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     ("target", "number"),
     [
         ("launch", signal.SIGTERM),
-        pytest.param("leader", signal.SIGHUP, marks=pytest.mark.grid),
-        pytest.param("other", signal.SIGINT, marks=pytest.mark.grid),
+        ("leader", signal.SIGHUP),
+        ("other", signal.SIGINT),
     ],
 )
 def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference, target, number):
@@ -195,12 +192,11 @@ def test_a_signal_to_one_or_to_all_stops_all_at_the_same_step(several, reference
     assert_as_if_nothing_had_happened(several, reference)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     "instants",
     [
         ("save:term@6",),
-        pytest.param(("start:term@0", "compile:term@0", "step:term@4"), marks=pytest.mark.grid),
+        ("start:term@0", "compile:term@0", "step:term@4"),
     ],
     ids=" ".join,
 )
@@ -211,7 +207,6 @@ def test_a_signal_at_any_time_is_heeded_together(several, reference, instants):
     assert_as_if_nothing_had_happened(several, reference)
 
 
-@pytest.mark.faults
 def test_a_worker_that_fails_by_itself_ends_the_others_with_its_code(several, reference):
     (several.folder / "run").mkdir()
     with open(several.folder / "run/.lock", "w") as lock:
@@ -235,7 +230,6 @@ def test_workers_do_not_outlive_the_launcher(several):
         time.sleep(0.05)
 
 
-@pytest.mark.faults
 def test_a_hang_of_one_worker_ends_all(several, reference):
     flags = ("--hang_timeout=8",)
     ended = several.lingo(*launched(several, *flags), inject="step:hang=600@7")
@@ -243,13 +237,12 @@ def test_a_hang_of_one_worker_ends_all(several, reference):
     assert_as_if_nothing_had_happened(several, reference)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     ("mesh", "victim", "saved"),
     [
-        pytest.param("Replicated", 0, 5, marks=pytest.mark.grid),
+        ("Replicated", 0, 5),
         (CHUNKS, 0, 3),
-        pytest.param("Mesh(data=2)", 1, 5, marks=pytest.mark.grid),
+        ("Mesh(data=2)", 1, 5),
     ],
 )
 def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
@@ -274,12 +267,11 @@ def test_a_worker_of_a_real_engine_that_is_killed_ends_the_other_which_saves(
     runs.assert_same(runs)
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize(
     ("mesh", "number"),
     [
-        pytest.param("Replicated", signal.SIGTERM, marks=pytest.mark.grid),
-        pytest.param(CHUNKS, signal.SIGTERM, marks=pytest.mark.grid),
+        ("Replicated", signal.SIGTERM),
+        (CHUNKS, signal.SIGTERM),
         ("Mesh(data=2)", signal.SIGINT),
     ],
 )

@@ -6,12 +6,9 @@ import pathlib
 import subprocess
 import sys
 
-import pytest
-
 from lingo.export.manifest import verify_export
 
 
-@pytest.mark.grid  # two minutes
 def test_a_mesh_and_replicas_export_what_they_compute(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "tests.lingo.export.on_devices", str(tmp_path)]
     root = pathlib.Path(__file__).parents[3]

@@ -41,17 +41,11 @@ pytestmark = [
     ("name", "signatures"),
     [
         ("tiny", ["predict", "score", "decode", "score_text", "decode_text"]),
-        pytest.param(
-            "tiny_moe",
-            ["predict", "score", "decode", "score_text", "decode_text"],
-            marks=pytest.mark.grid,
-        ),
-        pytest.param(
-            "pairs", ["predict", "score", "decode", "decode_text"], marks=pytest.mark.grid
-        ),
+        ("tiny_moe", ["predict", "score", "decode", "score_text", "decode_text"]),
+        ("pairs", ["predict", "score", "decode", "decode_text"]),
         ("convolution", ["predict"]),
-        pytest.param("resnet", ["predict"], marks=pytest.mark.grid),
-        pytest.param("vit", ["predict"], marks=pytest.mark.grid),
+        ("resnet", ["predict"]),
+        ("vit", ["predict"]),
     ],
 )
 def test_a_saved_model_computes_what_its_run_computes(

@@ -30,10 +30,7 @@ BEAM = Beam.params(max_tokens=6, num_beams=3, num_samples=2, length_penalty=0.6)
     [
         ("tiny", "stablehlo", DRAW, {"tokens": [16, 12], "lengths": [16], "seeds": [16]}),
         ("tiny_moe", "tflite", BEAM, {"tokens": [16, 12], "lengths": [16]}),
-        pytest.param(
-            *("pairs", "tflite", GREEDY, {"tokens": [16, 12], "lengths": [16]}),
-            marks=pytest.mark.grid,
-        ),
+        ("pairs", "tflite", GREEDY, {"tokens": [16, 12], "lengths": [16]}),
         ("prefix", "stablehlo", GREEDY, {"tokens": [16, 12]}),  # a prefix is read as a whole
     ],
 )

@@ -137,7 +137,7 @@ def test_an_unknown_state_is_refused():
         read_state("mine", {"counts": np.ones(3)})
 
 
-@pytest.mark.parametrize("num_devices", [pytest.param(4, marks=pytest.mark.grid), 8])
+@pytest.mark.parametrize("num_devices", [4, 8])
 def test_every_metric_is_the_same_on_one_and_on_several_devices(num_devices):
     script = pathlib.Path(__file__).with_name("on_devices.py")
     found = json.loads(printed(str(script), str(num_devices)))

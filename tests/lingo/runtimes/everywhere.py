@@ -3,7 +3,8 @@
     python everywhere.py FOLDER RUNTIMES
 
 It leaves FOLDER/<runtime>/step_00000020, each runtime's checkpoint, and prints what each has
-computed as JSON: losses, metrics, texts, and the digests of every checkpoint after it was loaded.
+computed as JSON: losses, metrics, texts, the digests of every checkpoint after it was loaded, and
+the losses of five steps more: without a break, and after the checkpoint of one device was loaded.
 A process of its own, because TensorFlow and JAX choose their devices once a process.
 """
 
@@ -99,15 +100,22 @@ def write_texts(folder: pathlib.Path) -> pathlib.Path:
     return texts
 
 
-def losses(experiment: Experiment, program: Program, loops: Sequence[int]) -> list[float]:
-    """Trains so many steps at a time; returns the loss of each."""
-    found, step = [], 0
+def losses(
+    experiment: Experiment, program: Program, loops: Sequence[int], step: int = 0
+) -> list[float]:
+    """Trains so many steps at a time, from a step on; returns the loss of each."""
+    found = []
     for num in loops:
         batches = [experiment.train_input.batch(i) for i in range(step, step + num)]
         report = program.train({k: np.stack([b[k] for b in batches]) for k in batches[0]})
         found += np.asarray(report["scalars"]["loss/total"]).tolist()
         step += num
     return found
+
+
+def five_steps(loops: Sequence[int]) -> list[int]:
+    """Returns numbers of steps a call, as the first of some: five steps in all."""
+    return [loops[0]] * (5 // loops[0])
 
 
 def texts(experiment: Experiment, program: Program) -> list[str]:
@@ -179,11 +187,13 @@ def main(folder: pathlib.Path, names: Sequence[str]) -> None:
         programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
         tensors = named_tensors(built.learner, program.state())
         store.save(folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
+        found[name]["continued"] = losses(built, program, five_steps(loops), NUM_STEPS)
     for name, (built, program) in programs.items():
         found[name] |= {
             "loaded": {other: loaded(built, program, folder / other) for other in reversed(found)},
             "metrics": evaluate(built.task, program, built.eval_inputs["same"], weights="ema"),
             "texts": texts(built, program),
+            "resumed": losses(built, program, five_steps(RUNTIMES[name][1]), NUM_STEPS),
         }
     for name in [name for name in names if name in NORMALIZING]:
         mesh, _ = RUNTIMES[name]

@@ -18,7 +18,7 @@ PROGRAM = pathlib.Path(__file__).with_name("quantized.py")
     "names",
     [
         ("accumulation", "replicated", "stages"),
-        pytest.param(("data8", "pipeline"), marks=pytest.mark.grid),
+        ("data8", "pipeline"),
     ],
     ids=" ".join,
 )

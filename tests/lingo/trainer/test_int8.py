@@ -74,7 +74,6 @@ def test_what_is_no_kind_of_weights_is_refused(small: Callable, directory: Any) 
         Trained(small(), RunDirectory(directory), quantize="int8")  # type: ignore
 
 
-@pytest.mark.grid
 def test_what_it_exports_has_its_wrappers_applied_once(
     small: Callable, run: Callable, directory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,9 +64,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("once_compiled")
-@pytest.mark.parametrize(
-    ("factory", "size"), [(transformer, 8), pytest.param(mobile_net, 32, marks=pytest.mark.grid)]
-)
+@pytest.mark.parametrize(("factory", "size"), [(transformer, 8), (mobile_net, 32)])
 def test_a_run_that_was_stopped_and_resumed_is_the_whole_one_bit_for_bit(factory, size, tmp_path):
     whole = lingo.train(experiment(factory, size, 4), tmp_path / "whole")
     lingo.train(experiment(factory, size, 2), tmp_path / "parts")
@@ -98,7 +96,6 @@ def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
         lingo.train(params, tmp_path / "run")
 
 
-@pytest.mark.grid
 def test_a_transformer_learns_digits(tmp_path: Path) -> None:
     outcome = lingo.train(experiment(transformer, 8, 60), tmp_path / "run")
     first = rows(tmp_path / "run")[0]["loss/total"]

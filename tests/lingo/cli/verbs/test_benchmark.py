@@ -197,7 +197,6 @@ def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, message) -> No
     assert list(pathlib.Path().iterdir()) == []
 
 
-@pytest.mark.grid  # two minutes
 def test_five_runs_of_the_small_form_pass_the_checker_of_both_rounds(lingo, tmp_path) -> None:
     """Real runs; each round has lines of its own form, so one more run is logged as of 0.6."""
     arguments = ("--exp=mlperf.resnet.digits", f"--logdir={tmp_path / 'runs'}", "--runs=5")

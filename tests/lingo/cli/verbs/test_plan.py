@@ -226,7 +226,6 @@ def test_a_trillion_weights_are_planned_without_tensorflow() -> None:
     assert sum(first["bytes"].values()) <= 16 * 2**30
 
 
-@pytest.mark.grid  # two minutes
 def test_the_page_shows_what_is_predicted() -> None:
     page = PAGE.read_text()
     assert page == fill_tables(page, tables())

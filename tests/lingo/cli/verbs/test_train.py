@@ -355,9 +355,7 @@ def test_a_watchdog_is_given_to_the_run_in_a_process_that_is_supervised(exp, tmp
     assert seen == [run, {"timeout_seconds": 60}, "watchdog"]
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.grid)]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_training_saves_and_ends_the_program_with_its_code(number, exp, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lingo.cli.main", "train", f"--exp={exp}", "--logdir=run"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import lingo
-from tests.grid import cases
 
 TEXT = ["exp.model_dim=16", "TextInput.length=16", "InstalledSource.package=keras"]
 PAIRS = ["exp.model_dim=16", "PairInput.source_length=24", "PairInput.target_length=24"]
@@ -19,10 +18,9 @@ KINDS = {
     "images": ["image.lenet.digits"],
     "cells of images": ["image.amoebanet.digits", "exp.num_filters=4"],
 }
-IN_CI = {"images"}  # the others take more than a minute each
 
 
-@pytest.mark.parametrize("kind", cases(list(KINDS), in_ci=IN_CI))
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_experiment_of_each_kind_keeps_the_contract(kind):
     name, *overrides = KINDS[kind]
     (result,) = lingo.check(*overrides, names=[name], contract=True)

@@ -63,7 +63,6 @@ def plan_own(experiment: str) -> Ranking:
     return rank_own(build(()), Estimator(found, hardware, build), hardware)
 
 
-@pytest.mark.grid
 def test_every_registered_experiment_is_planned() -> None:
     for experiment in experiment_index.index().entries:
         assert plan_own(experiment).best[0].step_seconds > 0

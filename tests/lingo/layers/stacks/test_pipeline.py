@@ -33,7 +33,6 @@ from lingo.runtimes.local import Local
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 from tasks.seq2seq.task import SequenceToSequence
-from tests.grid import cases
 from tests.lingo.layers.stacks.compare import assert_same
 
 B, T, V = 8, 4, 11
@@ -131,10 +130,7 @@ def plain(make: Callable[..., Params], **fields: Any) -> Found:
     return step(make(**fields), rows(B))
 
 
-# more and fewer micro-batches than stages, one and several layers in a stage, without and with
-# remat; the other pairs take minutes to trace, and `test_repeat.py` has them of smaller layers
-IN_CI = {(2, 8, False), (8, 4, True)}
-SIZES = cases(itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (False, True)), in_ci=IN_CI)
+SIZES = [*itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (False, True))]
 
 
 @pytest.mark.parametrize(("num_stages", "num", "remat"), SIZES)
@@ -148,9 +144,7 @@ def test_rows_may_be_of_any_length() -> None:
     assert_same(step(params, rows(B), any_length=True), plain(model))
 
 
-@pytest.mark.parametrize(
-    ("num", "remat"), [pytest.param(2, False, marks=pytest.mark.grid), (8, True)]
-)
+@pytest.mark.parametrize(("num", "remat"), [(2, False), (8, True)])
 def test_so_are_those_of_two_repeats(num: int, remat: bool) -> None:
     fields = {"num_micro_batches": num, "circular_repeats": 2, "remat": remat}
     assert_same(step(model(Pipeline, num_stages=2, **fields), rows(B)), plain(model))
@@ -192,9 +186,7 @@ def test_the_graph_grows_with_neither_micro_batches_nor_layers() -> None:
     assert num_nodes(4, 2) == num_nodes(16, 8)
 
 
-@pytest.mark.parametrize(
-    ("rows_of_a_group", "remat"), [pytest.param(None, False, marks=pytest.mark.grid), (2, True)]
-)
+@pytest.mark.parametrize(("rows_of_a_group", "remat"), [(None, False), (2, True)])
 def test_experts_see_the_groups_that_they_do_in_the_stack(rows_of_a_group, remat):
     group_size = rows_of_a_group and rows_of_a_group * T
     fields = {"num_stages": 2, "num_micro_batches": 4, "remat": remat}

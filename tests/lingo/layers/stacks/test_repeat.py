@@ -20,7 +20,6 @@ from lingo.layers.tree import ParamSpec
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random
-from tests.grid import cases
 from tests.lingo.layers.stacks.compare import assert_same
 
 B, T, D = 4, 3, 2
@@ -101,14 +100,9 @@ STRUCTURES = {
         pipeline([RUNNING, LINEAR], num_stages=2, num_micro_batches=2, remat=True),
     ),
 }
-IN_GRID = (
-    "one stage",
-    "pipeline",
-    "pipeline, one micro-batch",
-    "circular, one stage",
-    "pipeline of stack",
+over_structures = pytest.mark.parametrize(
+    ("plain", "other"), STRUCTURES.values(), ids=list(STRUCTURES)
 )
-over_structures = pytest.mark.parametrize(("plain", "other"), cases(STRUCTURES, in_grid=IN_GRID))
 
 
 def values(specs: dict[str, ParamSpec], seed: int) -> dict[str, Any]:
@@ -160,7 +154,7 @@ def test_side_outputs_and_gradients_are_those_of_separate_layers(plain, other):
 
 @pytest.mark.parametrize(
     "name",
-    ["repeat of remat", "pattern", "pipeline", pytest.param("circular", marks=pytest.mark.grid)],
+    ["repeat of remat", "pattern", "pipeline", "circular"],
 )
 def test_so_are_those_of_a_batch_in_two_parts(name: str) -> None:
     plain, other = STRUCTURES[name]

@@ -89,7 +89,7 @@ def test_weights_in_parts_are_gathered_layer_by_layer(experiment, text):
     assert not any(c.array.shape == (2, D, 4 * D) for c in gathers)  # never all of them
 
 
-@pytest.mark.parametrize("remat", [pytest.param(False, marks=pytest.mark.grid), True])
+@pytest.mark.parametrize("remat", [False, True])
 def test_unrolled_layers_gather_weights_once_and_keep_them_for_the_backward_pass(
     experiment, text, remat
 ):

@@ -1,6 +1,5 @@
 """The layers of experiments name axes that the recipes have rules for.
 
-CI has the smallest of each file of params, and one for pods, `make grid` the other kinds.
 `test_layers.py` and `test_moe.py` compute gradients and evaluations on a mesh.
 """
 

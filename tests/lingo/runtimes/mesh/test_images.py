@@ -14,7 +14,6 @@ from lingo.optim import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.image.task import ImageClassification
-from tests.grid import cases
 
 B, H, W, STEPS = 6, 8, 5, 2
 MESHES = {
@@ -80,7 +79,7 @@ def on_one_device(network: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("mesh", cases(list(MESHES), in_ci=["parts of images"]))
+@pytest.mark.parametrize("mesh", MESHES)
 def test_weights_after_some_steps_are_those_of_one_device(mesh: str, network: str) -> None:
     expected, found = on_one_device(network), train(network, MESHES[mesh])
     assert found.keys() == expected.keys()

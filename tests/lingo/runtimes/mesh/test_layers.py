@@ -37,7 +37,6 @@ from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.runtime import Program
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tests.grid import cases
 
 Model = Callable[[], Params]
 
@@ -136,15 +135,6 @@ CASES = [
     *((experts, mesh) for mesh in ("expert", "split experts", "whole batch of experts")),
     (grouped_experts, "data and expert"),
 ]
-IN_GRID = {
-    (reweighted, "model"),
-    (odd, "2d"),
-    (odd, "update"),
-    (experts, "expert"),
-    (experts, "split experts"),
-    (experts, "whole batch of experts"),
-}
-"""What other cases, or tests of what is gathered, have in part."""
 
 
 def batch(rows: int = B) -> dict[str, np.ndarray]:
@@ -197,7 +187,7 @@ def stepped(program: Program) -> Step:
 
 @pytest.mark.parametrize(
     ("made", "mesh"),
-    cases(CASES, in_grid=IN_GRID),
+    CASES,
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 def test_a_step_is_that_of_one_device(made, mesh):
@@ -224,7 +214,7 @@ def assert_same_metrics(found: dict[str, Any], expected: dict[str, Any]) -> None
 
 @pytest.mark.parametrize(
     "made",
-    cases(MODELS, in_ci=(experts, recurrent)),
+    MODELS,
     ids=lambda made: made.__name__,
 )
 def test_metrics_and_texts_are_those_of_one_device(made):

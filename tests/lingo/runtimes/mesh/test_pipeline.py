@@ -44,7 +44,7 @@ ALONG = {"vocab": ["stage"]}
 SHARED = Mesh.params(stage=4, data=2, weight_rules=ALONG, activation_rules=ALONG)
 over_pipelines = pytest.mark.parametrize(
     "name",
-    ["plain", "circular", pytest.param("two stages a device", marks=pytest.mark.grid)],
+    ["plain", "circular", "two stages a device"],
 )
 
 
@@ -126,7 +126,6 @@ def test_three_steps_are_those_of_layers_on_one_device(name):
     assert_trained_as_on_one_device(trained(name))
 
 
-@pytest.mark.grid
 @pytest.mark.parametrize(
     ("num_stages", "num", "remat"), [*itertools.product((4, 8), (1, 2, 4, 8), (False, True))]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import subprocess
 import sys
@@ -38,22 +37,17 @@ def case(
     candidate: Candidate,
     total: float,
     exchanged: float,
-    *,
-    marks: Sequence[pytest.MarkDecorator] = (),
 ):
     """Returns a form, with bounds of the relative differences of bytes in all, and exchanged."""
-    return pytest.param(experiment, candidate, total, exchanged, id=name, marks=marks)
-
-
-grid_case = functools.partial(case, marks=[pytest.mark.grid])
+    return pytest.param(experiment, candidate, total, exchanged, id=name)
 
 
 TEN = [
     case("data", LANGUAGE, way("data=8"), 0.1, 0.01),
-    grid_case("model", LANGUAGE, way("data=2 model=4"), 0.1, 0.01),
+    case("model", LANGUAGE, way("data=2 model=4"), 0.1, 0.01),
     case("experts", EXPERTS, way("data=2 expert=4"), 0.1, 0.01),
     case("stages", LANGUAGE, way("stage=4 data=2", micro_batches=8), 0.1, 0.05),
-    grid_case("sharded-update", LANGUAGE, way("data=8", shard_update=True), 0.1, 0.01),
+    case("sharded-update", LANGUAGE, way("data=8", shard_update=True), 0.1, 0.01),
     case(
         "sharded-weights",
         LANGUAGE,
@@ -61,8 +55,8 @@ TEN = [
         0.1,
         0.01,
     ),
-    grid_case("remat", LANGUAGE, way("data=8", remat=True), 0.1, 0.01),
-    grid_case(
+    case("remat", LANGUAGE, way("data=8", remat=True), 0.1, 0.01),
+    case(
         "accumulation",
         LANGUAGE,
         way("data=4", shard_update=True, shard_weights=True, accumulation_steps=4),
@@ -70,31 +64,31 @@ TEN = [
         0.01,
     ),
     case("images", RESNET, way("data=8"), 0.1, 0.1),
-    grid_case("rows-of-images", RESNET, way("data=2 height=4"), 0.1, 0.05),
+    case("rows-of-images", RESNET, way("data=2 height=4"), 0.1, 0.05),
 ]
 OTHERS = [
-    grid_case(
+    case(
         "stages-and-accumulation",
         LANGUAGE,
         way("stage=4 data=2", micro_batches=4, accumulation_steps=2),
         0.1,
         0.05,
     ),
-    grid_case("weights-2d", LANGUAGE, way("data=2 model=4", "2d_attempt_2"), 0.1, 0.05),
-    grid_case("activations-2d", LANGUAGE, way("data=2 model=4", "2d_finalized"), 0.1, 0.05),
-    grid_case("sequence", LANGUAGE, way("data=2 sequence=4"), 0.1, 0.01),
-    grid_case("sequence-and-model", LANGUAGE, way("data=2 sequence=2 model=2"), 0.1, 0.1),
-    grid_case("experts-and-model", EXPERTS, way("expert=4 model=2"), 0.1, 0.01),
-    grid_case("rows-of-volumes", UNET, way("data=2 height=4"), 0.1, 0.05),
-    grid_case("stages-of-two-layers", DEEP, way("stage=4 data=2", micro_batches=8), 0.1, 0.05),
-    grid_case(
+    case("weights-2d", LANGUAGE, way("data=2 model=4", "2d_attempt_2"), 0.1, 0.05),
+    case("activations-2d", LANGUAGE, way("data=2 model=4", "2d_finalized"), 0.1, 0.05),
+    case("sequence", LANGUAGE, way("data=2 sequence=4"), 0.1, 0.01),
+    case("sequence-and-model", LANGUAGE, way("data=2 sequence=2 model=2"), 0.1, 0.1),
+    case("experts-and-model", EXPERTS, way("expert=4 model=2"), 0.1, 0.01),
+    case("rows-of-volumes", UNET, way("data=2 height=4"), 0.1, 0.05),
+    case("stages-of-two-layers", DEEP, way("stage=4 data=2", micro_batches=8), 0.1, 0.05),
+    case(
         "circular-stages",
         DEEP,
         way("stage=4 data=2", micro_batches=8, repeats=2),
         0.1,
         0.05,
     ),
-    grid_case(
+    case(
         "stages-and-sharded-weights",
         DEEP,
         way("stage=4 data=2", shard_update=True, shard_weights=True, micro_batches=8),
@@ -108,7 +102,7 @@ OTHERS = [
         0.1,
         0.1,
     ),
-    grid_case("remat-2d", LANGUAGE, way("data=2 model=4", "2d_finalized", remat=True), 0.15, 0.1),
+    case("remat-2d", LANGUAGE, way("data=2 model=4", "2d_finalized", remat=True), 0.15, 0.1),
 ]
 
 
@@ -126,7 +120,7 @@ def cell(more: Sequence[str]) -> ResolvedExperiment:
     return resolved
 
 
-@pytest.mark.parametrize("form", [means, pytest.param(cell, marks=pytest.mark.grid)])
+@pytest.mark.parametrize("form", [means, cell])
 def test_bytes_of_small_networks_of_images_are_close_to_the_compiled_program(
     form: Callable[[Sequence[str]], ResolvedExperiment],
 ) -> None:
@@ -199,7 +193,6 @@ def test_a_program_combines_the_sums_of_a_layer_in_a_loop_as_planned() -> None:
     assert sums.exchange.collectives == number == 4 + 1
 
 
-@pytest.mark.grid
 def test_a_trillion_weights_are_compiled_for_2048_devices() -> None:
     flags = "--exp=lm.lingvo_dense.dense_1t --devices=2048 --hardware=tpu_v3 --top=1 --verify"
     code = (

@@ -25,7 +25,6 @@ from lingo.runtimes.mesh.annotation import AxisRules
 from lingo.runtimes.mesh.engine import device_mesh, engine
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.image.task import ImageClassification
-from tests.grid import cases
 
 B, W, C = 4, 5, 2
 
@@ -99,8 +98,6 @@ VOLUME_MESHES: dict[str, tuple[dict[str, int], Table]] = {
     "two devices with the same rows": ({"height": 4, "model": 2}, {}),
     "slices and rows": ({"model": 4, "height": 2}, {"depth": ("model",)}),
 }
-IN_CI = {"rows and columns of half of a batch", "more devices than rows"}
-VOLUMES_IN_CI = {"rows and columns", "slices and rows"}
 
 
 def compute(layers: dict[str, Any], rules: Any, values: Any, states: Any, x: Any) -> Any:
@@ -176,13 +173,13 @@ def compare(
         )
 
 
-@pytest.mark.parametrize("case", cases(list(MESHES), in_ci=IN_CI))
+@pytest.mark.parametrize("case", MESHES)
 def test_layers_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, height = MESHES[case]
     compare(LAYERS, [B, height, W, C], sizes, {})
 
 
-@pytest.mark.parametrize("case", cases(list(VOLUME_MESHES), in_ci=VOLUMES_IN_CI))
+@pytest.mark.parametrize("case", VOLUME_MESHES)
 def test_layers_of_volumes_and_their_gradients_are_those_of_one_device(case: str) -> None:
     sizes, more_rules = VOLUME_MESHES[case]
     compare(VOLUME_LAYERS, [2, 6, 9, W, C], sizes, more_rules)

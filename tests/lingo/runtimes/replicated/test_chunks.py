@@ -10,14 +10,10 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.learner.state import initial_state
 from lingo.runtimes.replicated.replicated import Replicated
-from tests.grid import cases
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 from tests.lingo.runtimes.mesh.test_update_sharding import CASES, descended, learner
 
-IN_CI = {"Adafactor", "AdamW", "Lamb", "clipped over all, averaged"}
-"""Sums over rows, single elements, norms of layers, a norm over all; `make grid` has the others."""
-
-over_cases = pytest.mark.parametrize("name", cases(list(CASES), in_ci=IN_CI))
+over_cases = pytest.mark.parametrize("name", CASES)
 SLOTLESS = ("Frozen", "Sgd", "clipped by value and weight")
 PROGRAM = pathlib.Path(__file__).with_name("on_chunks.py")
 pytestmark = pytest.mark.xdist_group("chunks")  # the program runs once

@@ -19,7 +19,6 @@ from lingo.config.params import ParamError
 from lingo.learner.state import num_bytes
 from lingo.runtimes.replicated import replicated
 from lingo.runtimes.replicated.replicated import Replicated
-from tests.grid import runs_grid
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
 from tests.lingo.runtimes.replicated.test_groups import assert_descended
 
@@ -27,9 +26,9 @@ PROGRAM = pathlib.Path(__file__).with_name("on_replicas.py")
 pytestmark = pytest.mark.xdist_group("replicated")  # the programs run once
 
 
-over_text_runtimes = pytest.mark.parametrize(
-    "name", ["replicated", pytest.param("chunks", marks=pytest.mark.grid)]
-)
+TEXT_RUNTIMES = ["replicated", "chunks"]
+"""The runtimes that train language models."""
+over_text_runtimes = pytest.mark.parametrize("name", TEXT_RUNTIMES)
 
 
 def computed(folder: pathlib.Path, runtimes: list[str], **environment: str) -> dict[str, Any]:
@@ -40,23 +39,17 @@ def computed(folder: pathlib.Path, runtimes: list[str], **environment: str) -> d
 
 
 @pytest.fixture(scope="module")
-def text_runtimes(request):
-    """The runtimes of language models in this session's tests."""
-    return ["replicated", *(["chunks"] if runs_grid(request) else [])]
+def found(tmp_path_factory):
+    return computed(tmp_path_factory.mktemp("devices"), TEXT_RUNTIMES)
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory, text_runtimes):
-    return computed(tmp_path_factory.mktemp("devices"), text_runtimes)
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory, text_runtimes):
+def workers(tmp_path_factory):
     cluster, folder = {"worker": free_addresses(2)}, tmp_path_factory.mktemp("workers")
 
     def start(index: int) -> dict[str, Any]:
         config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        return computed(folder, text_runtimes, TF_CONFIG=json.dumps(config))
+        return computed(folder, TEXT_RUNTIMES, TF_CONFIG=json.dumps(config))
 
     with ThreadPoolExecutor() as threads:
         return list(threads.map(start, range(2)))

@@ -159,7 +159,6 @@ def test_a_decoder_alone_answers_pairs_too(file):
     assert [one.text for one in found] == [first.text for (first, *_) in texts]
 
 
-@pytest.mark.grid
 def test_on_one_device_on_replicas_and_on_a_mesh_the_answers_are_equal(file):
     found = json.loads(printed("-m", "tests.lingo.trainer.evaluation.paired", str(file)))
     for kind in ("sampling", "beam"):

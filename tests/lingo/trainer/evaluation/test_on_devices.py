@@ -58,7 +58,7 @@ def test_one_device_of_any_runtime(on_one):
         assert_equal(found, on_one["one batch"])
 
 
-@pytest.mark.parametrize("num_devices", [pytest.param(2, marks=pytest.mark.grid), 8])
+@pytest.mark.parametrize("num_devices", [2, 8])
 def test_several_devices(compute, on_one, num_devices):
     runtimes = compute(str(num_devices))
     assert ("parts of images" in runtimes) == (num_devices == 8)
@@ -66,7 +66,7 @@ def test_several_devices(compute, on_one, num_devices):
         assert_equal(found, on_one["one batch"])
 
 
-@pytest.mark.parametrize("runtime", ["mesh", pytest.param("replicated", marks=pytest.mark.grid)])
+@pytest.mark.parametrize("runtime", ["mesh", "replicated"])
 def test_two_processes(compute, on_one, runtime):
     cluster = {"worker": free_addresses(2)}
 

@@ -1,0 +1,158 @@
+"""Selects tests: those of the promises, of a part of the rest, of the files that changed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.source_tree import ROOT, SOURCE, SourceTree
+from tools.suite import slow_list
+from tools.suite.runs import GROUPS, group_of
+
+NUM_PARTS = 8
+PART = ROOT / ".ci" / "part"
+PROMISES = ROOT / "tests" / "promises.md"
+FILE_SECONDS = 0.1  # to collect a file
+CHANGED_SECONDS = 240.0  # of slow tests of changed files, as tests/slow.txt has them
+
+DOCUMENTS = "tests/test_docs.py::test_every_command_works"
+
+
+def test_files() -> list[str]:
+    """Returns the paths of all files of tests, by group and path."""
+    paths = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
+    order = [*GROUPS]
+    return sorted(paths, key=lambda path: (order.index(group_of(path)), path))
+
+
+# ---- promises ------------------------------------------------------------------------------------
+
+
+def promised_tests() -> list[str]:
+    """Returns the ids of the tests that tests/promises.md names; without parameters, all forms."""
+    return sorted({*re.findall(r"`(tests/[^`]+::[^`]+)`", PROMISES.read_text())})
+
+
+def is_promised(test: str, promised: Sequence[str]) -> bool:
+    """Returns whether a test is among those that the promises name."""
+    return test in promised or test.partition("[")[0] in promised
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def current_part() -> int:
+    """Returns the number of the part that the next landing runs."""
+    return int(PART.read_text())
+
+
+def part_files(part: int) -> list[str]:
+    """Returns the files of a part, 0 to NUM_PARTS - 1."""
+    return divide(file_seconds(slow_list.read()), NUM_PARTS)[part]
+
+
+def file_seconds(slow: Mapping[str, float]) -> dict[str, float]:
+    """Returns the seconds of the slow tests of each file of tests, and a little for each file."""
+    seconds = dict.fromkeys(test_files(), FILE_SECONDS)
+    for test, value in slow.items():
+        file = test.partition("::")[0]
+        if file in seconds:
+            seconds[file] += value
+    return seconds
+
+
+def divide(seconds: Mapping[str, float], num: int) -> list[list[str]]:
+    """Divides files, in order, into parts that take about as long as each other.
+
+    A file is in the part in which the middle of its time lies.
+    """
+    parts: list[list[str]] = [[] for _ in range(num)]
+    total, before = sum(seconds.values()), 0.0
+    for file, value in seconds.items():
+        parts[int((before + value / 2) / total * num)].append(file)
+        before += value
+    return parts
+
+
+# ---- changes -------------------------------------------------------------------------------------
+
+
+class Changed(NamedTuple):
+    """Slow tests of the files that changed."""
+
+    tests: dict[str, str]  # file or test id -> the changed file
+    left_out: dict[str, str]  # likewise, for which there was no time
+
+
+def changed_tests(files: Sequence[str]) -> Changed:
+    """Returns slow tests for changed files: first their own, then those that import them.
+
+    Last come those of the folder that mirrors theirs. Within each of these the order is that of the
+    files. The first ones that together take at most CHANGED_SECONDS are chosen.
+    """
+    slow, tree = slow_list.read(), SourceTree(folders=(*SOURCE, "tests"))
+    near: dict[str, str] = {}
+    for mirrors in zip(*(_mirrors(file, tree, slow) for file in files), strict=True):
+        for file, tests in zip(files, mirrors, strict=True):
+            for test in tests:
+                near.setdefault(test, file)
+    chosen, left_out, total = {}, {}, 0.0
+    for test, file in near.items():
+        seconds = sum(value for name, value in slow.items() if name.startswith(test))
+        if seconds == 0.0:
+            continue
+        if total == 0.0 or total + seconds <= CHANGED_SECONDS:
+            chosen[test] = file
+            total += seconds
+        else:
+            left_out[test] = file
+    return Changed(chosen, left_out)
+
+
+def _mirrors(
+    file: str, tree: SourceTree, slow: Iterable[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Returns a file's own tests, those that import it, and those of the folder beside them."""
+    path = Path(file)
+    if path.suffix == ".md":
+        return [test for test in slow if test.startswith(f"{DOCUMENTS}[{file}")], [], []
+    if path.suffix == ".ipynb":
+        return ["tests/test_notebooks.py"], [], []
+    if path.suffix != ".py":
+        return [], [], []
+    folder = path.parent if path.parts[0] == "tests" else Path("tests", path.parent)
+    if path.name.startswith("test_"):
+        return [file], [], []
+    tests = [*_tests_in(folder)] if folder != Path("tests") else []
+    own = [test for test in tests if Path(test).name == f"test_{path.name}"]
+    if path.parts[0] == "tests":  # a program that tests start, perhaps
+        own = [test for test in tests if path.name in (ROOT / test).read_text()]
+    importers = {one.file.path for one in tree.imports if one.target and one.target.path == file}
+    return own, sorted(name for name in importers if Path(name).name.startswith("test_")), tests
+
+
+def _tests_in(folder: Path) -> Iterator[str]:
+    return (
+        f"{folder.as_posix()}/{path.name}" for path in sorted((ROOT / folder).glob("test_*.py"))
+    )
+
+
+def changed_files() -> list[str]:
+    """Returns the files that changed since the landing before the last one, the newest first.
+
+    Each landing raises the number in .ci/part in its last commit. A landing that failed is mended
+    without raising it again, so two are looked back.
+    """
+    landings = _git("log", "-2", "--format=%H", "--", PART.relative_to(ROOT).as_posix())
+    here = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
+    since = _git("log", "--format=", "--name-only", f"{landings[-1]}..HEAD") if landings else []
+    return [file for file in dict.fromkeys(here + since) if (ROOT / file).exists()]
+
+
+def _git(*arguments: str) -> list[str]:
+    command = ["git", "-c", "core.quotepath=off", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
