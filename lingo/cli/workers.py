@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TextIO
 
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.processes import VARIABLE, Cluster, LostWorker
@@ -220,7 +220,7 @@ def _log(folder: Path | None, index: int) -> Iterator[IO[bytes] | None]:
 
 
 def _reader(
-    index: int, stream: IO[bytes], shown: IO[str], log: IO[bytes] | None
+    index: int, stream: IO[bytes], shown: TextIO, log: IO[bytes] | None
 ) -> threading.Thread:
     """Starts a thread that shows and logs the lines of a worker, its index before each."""
 

@@ -47,7 +47,7 @@ class Layout(NamedTuple):
         ids = characters.with_flat_values(tf.cast(values, tf.int32) + _FIRST_BYTE)
         size = tf.shape(texts)[0]
         parts = (tf.repeat(tf.constant(part)[None], size, axis=0) for part in self)
-        before, after = (tf.RaggedTensor.from_tensor(part) for part in parts)
+        before, after = (tf.RaggedTensor.from_tensor(part) for part in parts)  # pyright: ignore[reportAttributeAccessIssue]
         whole = tf.concat([before, ids, after], axis=1)
         return whole.to_tensor(), tf.cast(whole.row_lengths(), tf.int32)
 

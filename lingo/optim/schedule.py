@@ -360,7 +360,7 @@ class ProductSchedule(Schedule):
             raise ParamError("schedules is empty: give at least one")
 
     def setup(self) -> None:
-        self.schedules = [schedule.build() for schedule in self.p.schedules]
+        self.schedules = tuple(schedule.build() for schedule in self.p.schedules)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         factors = [schedule.factor(step, xp) for schedule in self.schedules]

@@ -240,8 +240,9 @@ class Libraries(Snippets):
         if len(self.p.packages) < 2:
             raise ParamError(f"packages={list(self.p.packages)}: there is nothing to tell apart")
 
-    def setup(self) -> None:
-        self.labels = list(self.p.packages)
+    @property
+    def labels(self) -> list[str]:
+        return list(self.p.packages)
 
     def quota(self, file: File) -> int:
         files = self._num_files

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sentencepiece
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
@@ -27,7 +28,7 @@ from lingo.data.document_source import InstalledSource
 from lingo.data.index import open_index
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Item, Prefetch
-from lingo.data.sentence_piece import SentencePiece, package
+from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
@@ -97,7 +98,7 @@ def as_bytes(texts: Any) -> Any:
 
 def as_pieces(texts: Any, model: str) -> Any:
     """Returns the ids of a data set of texts, in the pieces of a SentencePiece model."""
-    processor = package().SentencePieceProcessor(model_file=model)
+    processor = sentencepiece.SentencePieceProcessor(model_file=model)
 
     def encode(text: bytes) -> np.ndarray:
         return np.array(processor.encode(text), np.int32)

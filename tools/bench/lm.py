@@ -127,7 +127,7 @@ def lingo_loop(turns: Turns, *, size: Size) -> None:
             turns.begin()
         return report
 
-    LocalProgram.train = train_in_turns
+    LocalProgram.train = train_in_turns  # pyright: ignore[reportAttributeAccessIssue]
     with (
         tempfile.TemporaryDirectory() as directory,
         open(os.devnull, "w") as nowhere,

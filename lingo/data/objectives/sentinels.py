@@ -31,7 +31,10 @@ class SentinelTokenizer(Tokenizer):
 
     def setup(self) -> None:
         self.tokenizer = self.p.tokenizer.build()
-        self.vocab_size = self.tokenizer.vocab_size + self.p.num_sentinels
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size + self.p.num_sentinels
 
     @property
     def sentinels(self) -> np.ndarray:
@@ -89,9 +92,9 @@ class OwnSentinelTokenizer(SentinelTokenizer):
     is written has it, as `HuggingFaceTokenizer` reads texts.
     """
 
-    def setup(self) -> None:
-        super().setup()
-        self.vocab_size = self.tokenizer.vocab_size
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
 
     @functools.cached_property
     def sentinels(self) -> np.ndarray:

@@ -66,7 +66,10 @@ class PairTokenizer(Tokenizer):
 
     def setup(self) -> None:
         self.tokenizer = self.p.tokenizer.build()
-        self.vocab_size = self.tokenizer.vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.tokenizer.vocab_size
 
     def describe(self) -> str:
         return f"pairs of {self.tokenizer.describe()}"

@@ -37,7 +37,6 @@ class AttentionNorm(Layer):
     def setup(self) -> None:
         p = self.p
         self.attention = p.attention.build(dim=p.dim, output_dim=p.output_dim, image=p.image)
-        self.pool = None
         if p.stride > 1:
             self.pool = p.pool.build(window=(p.stride, p.stride), stride=p.stride)
         self.norm = p.norm.build(dim=p.output_dim)
@@ -45,12 +44,12 @@ class AttentionNorm(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
         y = self.attention(x)
-        return tf.nn.relu(self.norm(self.pool(y) if self.pool else y))
+        return tf.nn.relu(self.norm(self.pool(y) if self.p.stride > 1 else y))
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""
         shape = self.attention.output_shape(shape)
-        return self.pool.output_shape(shape) if self.pool else shape
+        return self.pool.output_shape(shape) if self.p.stride > 1 else shape
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.attention.flops(shape)

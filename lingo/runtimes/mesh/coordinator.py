@@ -23,7 +23,7 @@ _ESTABLISHED = "01"  # state of an open connection in /proc/net/tcp
 
 def main(address: str, count: int) -> None:
     """Serves at host:port until the leader has ended and the others have saved and disconnected."""
-    from jaxlib import _jax
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the leader handles these

@@ -76,7 +76,8 @@ def _configure_service(num_workers: int) -> None:
     """Configures TensorFlow's coordination service, which runs in the leader."""
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 
-    job = coordination_config_pb2.CoordinatedJob(name=_JOB, num_tasks=num_workers)
+    config: Any = coordination_config_pb2  # its names are made when it is imported
+    job = config.CoordinatedJob(name=_JOB, num_tasks=num_workers)
     _context().configure_coordination_service(
         "standalone",
         service_leader=f"/job:{_JOB}/replica:0/task:0",

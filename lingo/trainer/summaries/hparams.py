@@ -22,14 +22,18 @@ from lingo.config.text import Line
 from lingo.metrics.sink import ParameterValue
 from lingo.storage.rows import State
 
+_api: Any = api_pb2  # the names of these modules are made when they are imported
+_records: Any = plugin_data_pb2
+_summaries: Any = summary_v2.summary_pb2
+
 HEADLINES = ("optimizer.learning_rate", "train_input.batch_size", "max_steps", "seed")
 
 _STATUS: dict[State, Any] = {
-    "running": api_pb2.STATUS_RUNNING,
-    "done": api_pb2.STATUS_SUCCESS,
-    "done (early)": api_pb2.STATUS_SUCCESS,
-    "failed": api_pb2.STATUS_FAILURE,
-    "stopped": api_pb2.STATUS_UNKNOWN,  # TensorBoard knows no better word
+    "running": _api.STATUS_RUNNING,
+    "done": _api.STATUS_SUCCESS,
+    "done (early)": _api.STATUS_SUCCESS,
+    "failed": _api.STATUS_FAILURE,
+    "stopped": _api.STATUS_UNKNOWN,  # TensorBoard knows no better word
 }
 
 
@@ -81,11 +85,9 @@ def start_summary(values: Mapping[str, ParameterValue]) -> bytes:
 
 def end_summary(state: State) -> bytes:
     """Returns the serialized summary that records how the run of a row ended."""
-    info = plugin_data_pb2.SessionEndInfo(status=_STATUS[state], end_time_secs=time.time())
-    content = metadata.create_summary_metadata(
-        plugin_data_pb2.HParamsPluginData(session_end_info=info)
-    )
-    summary = summary_v2.summary_pb2.Summary()
+    info = _records.SessionEndInfo(status=_STATUS[state], end_time_secs=time.time())
+    content = metadata.create_summary_metadata(_records.HParamsPluginData(session_end_info=info))
+    summary = _summaries.Summary()
     summary.value.add(
         tag=metadata.SESSION_END_INFO_TAG, metadata=content, tensor=metadata.NULL_TENSOR
     )

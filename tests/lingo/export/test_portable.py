@@ -205,7 +205,7 @@ def test_layers_of_16_bits_have_a_bound_of_their_own(
     trained: Train, tmp_path: pathlib.Path
 ) -> None:
     # this model is hardly trained: rounding alone chooses between its likeliest tokens
-    signatures = None if HAS_AVX512 else ["score"]
+    signatures = () if HAS_AVX512 else ["score"]
     trained("bfloat16").export(tmp_path / "out", format="savedmodel", signatures=signatures)
     manifest = read(tmp_path / "out")
     assert manifest["check"]["bound"] == {"floats": 0.05, "others": 0.05}
