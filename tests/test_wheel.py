@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -37,6 +38,14 @@ from tasks.lm.model import LanguageModel
 def test_mine():
     assert issubclass(tiny().task.model.cls, LanguageModel)
     assert lingo.get("mine.py:mine").max_steps == 2
+"""
+
+TYPED = """
+import lingo
+
+params = lingo.get("lm.source.tiny", "max_steps=3")
+reveal_type(params)
+lingo.train(params, [3])
 """
 
 WHERE = """
@@ -87,10 +96,43 @@ def test_only_lingo_is_installed_at_the_top(wheel: pathlib.Path) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == {"lingo"}
 
 
-def test_what_few_need_is_an_extra(wheel: pathlib.Path) -> None:
+@pytest.fixture(scope="module")
+def metadata(wheel: pathlib.Path) -> str:
     with zipfile.ZipFile(wheel) as content:
         (name,) = (n for n in content.namelist() if n.endswith(".dist-info/METADATA"))
-        metadata = content.read(name).decode()
+        return content.read(name).decode()
+
+
+def test_the_licence_is_named_and_in_the_wheel(wheel: pathlib.Path, metadata: str) -> None:
+    assert "\nLicense-Expression: Apache-2.0\n" in metadata
+    assert "\nAuthor: The lingo authors\n" in metadata
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert "lingo/py.typed" in names
+
+
+def test_the_description_has_no_links_into_the_repository(metadata: str) -> None:
+    description = metadata.partition("\n\n")[2]
+    assert "# lingo" in description
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "Train on your own data: text, pairs" in description
+
+
+def test_a_type_checker_reads_the_annotations_of_the_wheel(installed, tmp_path) -> None:
+    site = installed["PYTHONPATH"].split(os.pathsep)[0]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [site]}))
+    (tmp_path / "mine.py").write_text(TYPED)
+    program = pathlib.Path(sys.executable).with_name("pyright")
+    command = [program, "--outputjson", "mine.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    found = [(m["severity"], m["message"]) for m in json.loads(done.stdout)["generalDiagnostics"]]
+    assert ("information", 'Type of "params" is "Params"') in found
+    (error,) = [message for severity, message in found if severity == "error"]
+    assert "list[int]" in error
+
+
+def test_what_few_need_is_an_extra(metadata: str) -> None:
     required = re.findall(r"^Requires-Dist: ([\w-]+)(?:.*; extra == '([\w-]+)')?", metadata, re.M)
     named = set(re.findall(r"^Provides-Extra: ([\w-]+)$", metadata, re.M))
     assert named >= {extra for _, extra in required} - {""}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.source_tree import ROOT, SOURCE, SourceTree
+from tools.source_tree import ROOT, Import, SourceTree
 from tools.suite import slow_list
 from tools.suite.runs import GROUPS, group_of
 
@@ -93,9 +94,9 @@ def changed_tests(files: Sequence[str]) -> Changed:
     Last come those of the folder that mirrors theirs. Within each of these the order is that of the
     files. The first ones that together take at most CHANGED_SECONDS are chosen.
     """
-    slow, tree = slow_list.read(), SourceTree(folders=(*SOURCE, "tests"))
+    slow = slow_list.read()
     near: dict[str, str] = {}
-    for mirrors in zip(*(_mirrors(file, tree, slow) for file in files), strict=True):
+    for mirrors in zip(*(_mirrors(file, slow) for file in files), strict=True):
         for file, tests in zip(files, mirrors, strict=True):
             for test in tests:
                 near.setdefault(test, file)
@@ -112,10 +113,8 @@ def changed_tests(files: Sequence[str]) -> Changed:
     return Changed(chosen, left_out)
 
 
-def _mirrors(
-    file: str, tree: SourceTree, slow: Iterable[str]
-) -> tuple[list[str], list[str], list[str]]:
-    """Returns a file's own tests, those that import it, and those of the folder beside them."""
+def _mirrors(file: str, slow: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+    """Returns tests for a file: its own, those that import it, those in the folder like its."""
     path = Path(file)
     if path.suffix == ".md":
         return [test for test in slow if test.startswith(f"{DOCUMENTS}[{file}")], [], []
@@ -123,21 +122,33 @@ def _mirrors(
         return ["tests/test_notebooks.py"], [], []
     if path.suffix != ".py":
         return [], [], []
-    folder = path.parent if path.parts[0] == "tests" else Path("tests", path.parent)
     if path.name.startswith("test_"):
         return [file], [], []
-    tests = [*_tests_in(folder)] if folder != Path("tests") else []
+    if path.parts[0] == "tests":  # a program that tests start, or what they share
+        own = [test for test in _tests_in(path.parent) if path.name in (ROOT / test).read_text()]
+        return own, _importers(path), []
+    tests = _tests_in(Path("tests", path.parent))
     own = [test for test in tests if Path(test).name == f"test_{path.name}"]
-    if path.parts[0] == "tests":  # a program that tests start, perhaps
-        own = [test for test in tests if path.name in (ROOT / test).read_text()]
-    importers = {one.file.path for one in tree.imports if one.target and one.target.path == file}
-    return own, sorted(name for name in importers if Path(name).name.startswith("test_")), tests
+    return own, _importers(path), tests
 
 
-def _tests_in(folder: Path) -> Iterator[str]:
-    return (
+def _tests_in(folder: Path) -> list[str]:
+    return [
         f"{folder.as_posix()}/{path.name}" for path in sorted((ROOT / folder).glob("test_*.py"))
-    )
+    ]
+
+
+def _importers(path: Path) -> list[str]:
+    """Returns the files of tests that import a file, or a name of it."""
+    module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+    found = {one.file.path for one in _imports() if f"{one.name}.".startswith(f"{module}.")}
+    return sorted(file for file in found if Path(file).name.startswith("test_"))
+
+
+@functools.cache
+def _imports() -> list[Import]:
+    """Returns every import of the tests."""
+    return SourceTree(folders=("tests",)).imports
 
 
 def changed_files() -> list[str]:
