@@ -38,6 +38,7 @@ FLOORS = {
     "tools": 14,
     "tests": 15,
 }
+pytestmark = pytest.mark.xdist_group("floors")  # the source is read once
 OURS = {"lingo", "tasks", "params", "tools", "tests"}
 
 
