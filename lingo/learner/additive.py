@@ -31,7 +31,8 @@ from lingo.ops import random
 _MAX_SIZE = 2**22  # elements of the tensors that are replaced; what needs more is not checked
 _TOLERANCE = 1e-3  # relative: sums are float32
 
-_PYTHON_ERRORS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+PYTHON_ERRORS = (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors of a user's model that computes batches of one size only."""
 
 _Pair: TypeAlias = tuple[Any, Any]
 """A tensor of the trace for B examples, and the same of the trace for 2 * B."""
@@ -49,7 +50,7 @@ def check_sums(learner: Learner, specs: Specs, place: Placement) -> None:
     once = _trace(learner, specs, place)
     try:
         twice = _trace(learner, _double(specs), place)
-    except (*_PYTHON_ERRORS, LingoError, tf.errors.OpError):  # it computes one size of batches only
+    except (*PYTHON_ERRORS, LingoError, tf.errors.OpError):  # it computes one size of batches only
         return
     if once.keys() != twice.keys():
         return

@@ -28,6 +28,7 @@ from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.learner.additive import check_sums
+from lingo.learner.padding_check import check_padding
 from lingo.learner.state import Placement, TrainState, initial_state, restore_state
 from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program, explain_program_errors
@@ -142,6 +143,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     injection.at("compile", status.counters.step)
     if found is None or status.changes:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
+        check_padding(experiment.learner, experiment.train_input)
     check_evaluations(experiment)
     origin = warm.origin() if warm else found.metadata.get("init_from") if found else None
     known = _environment(experiment, data, origin)

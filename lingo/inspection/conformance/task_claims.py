@@ -32,6 +32,7 @@ from lingo.inspection.conformance.layer_call import (
 )
 from lingo.inspection.conformance.layer_claims import FLOOR, ROUNDING, check_gradients
 from lingo.layers import context
+from lingo.learner.padding_check import num_examples, padding_problem
 from lingo.learner.state import initial_state, load_arrays, named_tensors, restore_state
 from lingo.learner.step import evaluate_batch, find_frozen, find_owner, normalize_losses
 from lingo.ops import random
@@ -75,6 +76,7 @@ def task_claims(example: TaskExample) -> Iterator[tuple[str, Callable[[], None]]
         "eager = graph = XLA": _check_engines,
         "losses and denominators of uneven parts add up to the whole": _check_parts,
         "metrics of uneven parts add up to the whole": _check_metrics,
+        "examples of weight 0 change nothing": _check_padding,
         f"{NUM_STEPS} steps, saved and resumed after {NUM_STEPS // 2}, = {NUM_STEPS} steps": (
             _check_resumed
         ),
@@ -175,6 +177,16 @@ def _check_metrics(example: TaskExample) -> None:
     total = {name: sum(state[name] for state in states) for name in whole}
     what, floor = _describe_parts(parts), FLOOR * largest_of([*whole.values()])
     require_same(whole, _as_given(total, whole), what=what, tolerance=ROUNDING, floor=floor)
+
+
+def _check_padding(example: TaskExample) -> None:
+    task, values = example.experiment.task, example.values
+    if num_examples(task) > example.size:
+        raise NotChecked(f"layers compute all {example.size} examples of a batch together")
+    frozen = find_frozen(example.experiment.learner)
+    problem = padding_problem(task, values.weights, values.state, example.batch, frozen=frozen)
+    if problem:
+        raise Broken(problem.splitlines()[0].partition(": ")[2])
 
 
 def _describe_parts(parts: Sequence[Mapping[str, np.ndarray]]) -> str:

@@ -403,6 +403,48 @@ def test_sums_of_other_forms_are_not(tmp_path, loss):
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        (
+            'return batch["weights"] * tf.reduce_sum(y * y, -1)',
+            "return tf.reduce_sum(y * y, -1)",
+            "the loss 'loss' from ",
+        ),
+        (LOSS, 'tf.reduce_sum(self.body(batch["x"]) ** 2)}', "the loss 'loss' from "),
+        (
+            '"weight": tf.reduce_sum(batch["weights"])',
+            '"weight": tf.reduce_sum(tf.ones_like(batch["weights"]))',
+            "'weight' of the metric 'error' from 4 to 12",
+        ),
+        (
+            "tf.reduce_sum(y * y, -1)",
+            "tf.reduce_sum(y * y, -1) / tf.reduce_sum(batch['x'] ** 2, -1)",
+            "the loss 'loss' from ",  # to not a number: zeros are padding, too
+        ),
+    ],
+    ids=["both", "loss", "weight", "not finite"],
+)
+def test_examples_of_weight_0_that_count_are_refused(tmp_path, old, new, name):
+    error = refusal(tmp_path, (old, new))
+    assert f"Fit: 8 examples of weight 0 after 4 others change {name}" in error
+    assert f"{tmp_path}/mine.py:" in error
+
+
+def test_statistics_over_all_examples_may_count_those_of_weight_0(tmp_path):
+    changes = (
+        ("from lingo.layers import Layer", "from lingo.layers import BatchNorm, Layer"),
+        ('"""A matrix."""', '"""A matrix."""\n\n    norm: Layer = BatchNorm'),
+        (SETUP, f"self.norm = self.p.norm.build(dim=2); {SETUP}"),
+        (CALL, "return self.norm(x) @ self.w"),
+    )
+    assert train(tmp_path, *changes, max_steps=1).step == 1
+    (folder := tmp_path / "other").mkdir()
+    assert "change the loss 'loss'" in refusal(
+        folder, *changes, (LOSS, 'tf.reduce_sum(self.body(batch["x"]) ** 2)}')
+    )
+
+
+@pytest.mark.parametrize(
     "call", [f"{CALL} + tf.zeros([4, 2])", f"assert x.shape[0] == 4; {CALL}"], ids=["sum", "assert"]
 )
 def test_a_model_for_batches_of_one_size_is_not_refused(tmp_path, call):
