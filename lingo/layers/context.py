@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lingo.ops import random
@@ -125,6 +125,7 @@ class Call:
     mapped_axes: tuple[str, ...] = ()
     weights_ready: bool = False  # whether they are computed and rounded (`lingo.layers.wrap.fold`)
     constant_ranges: bool = False  # whether a converter reads the ranges of quantization
+    frozen: Collection[str] = frozenset()  # program paths of weights that no step changes
     # program paths of weights that a loop over layers reads in vain; one set for all bodies
     unused_weights: set[str] = dataclasses.field(default_factory=set)
     # gets a layer, and the arguments, of every call below before it is computed

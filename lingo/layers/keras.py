@@ -136,7 +136,7 @@ class Keras(Layer):
             collect_losses=True,
         )
         before = {name: scope.get_current_value(v) for name, v in variables.items()}
-        with scope:
+        with scope, self._fix_frozen_norms(found):
             y = found.layer(x, training=call.training)
             losses = found.layer.losses
         changed = {
@@ -154,6 +154,25 @@ class Keras(Layer):
                 value = tf.cast(changed[name], tf.float32)
                 self.batch_statistic(name, value * num_examples, num_examples)
         return y
+
+    @contextlib.contextmanager
+    def _fix_frozen_norms(self, found: _Variables) -> Iterator[None]:
+        """Makes frozen batch normalizations compute as outside training, as `trainable` does."""
+        frozen = context.current().frozen
+        norms = [
+            layer
+            for layer in found.layer._flatten_layers()
+            if isinstance(layer, keras.layers.BatchNormalization)
+            and layer.trainable_weights
+            and all(path.join(self.path, v.path) in frozen for v in layer.trainable_weights)
+        ]
+        for layer in norms:
+            layer.trainable = False
+        try:
+            yield
+        finally:
+            for layer in norms:
+                layer.trainable = True
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for one tensor."""

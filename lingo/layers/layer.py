@@ -194,6 +194,16 @@ class Layer(LayerTree, Configurable, interface=True):
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
 
+    def has_frozen_weights(self) -> bool:
+        """Returns whether the layer has weights of its own, and a step changes none of them.
+
+        In a scan over layers, a weight counts as frozen if it is in all of the layers.
+        """
+        frozen = context.current().frozen
+        return bool(self._weights) and all(
+            path.join(self.path, name) in frozen for name in self._weights
+        )
+
     def side_loss(self, term: str, total: tf.Tensor) -> None:
         """Adds an auxiliary loss: a scalar of any float type, the sum over the call's examples."""
         context.current().sides.add({"losses": {term: tf.cast(total, tf.float32)}})

@@ -23,6 +23,9 @@ from lingo.config.label import value_text
 from lingo.config.printable import escape_controls
 from lingo.config.serial.serial import Origin
 from lingo.contract import Experiment
+from lingo.layers.context import Call, enter_call
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.learner.step import find_frozen
 
 Clock = Callable[[], float]
 
@@ -203,6 +206,10 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
         total += size
         frozen += size * states.count(False) // len(states)
     note = f", {frozen:,} of them frozen" if frozen else ""
+    with enter_call(Call(weights={}, frozen=find_frozen(learner))):
+        norms = [x for x in learner.task.tree() if isinstance(x, BatchNorm) and x.is_fixed()]
+    if norms:
+        note += f"; {len(norms)} frozen BatchNorm compute with their moving statistics"
     dtype = experiment.task.p.dtype
     precision = "float32" if dtype == "float32" else f"{dtype}, weights float32"
     xla = ", XLA" if experiment.runtime.compiles else ""

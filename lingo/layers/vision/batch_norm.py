@@ -50,6 +50,10 @@ class BatchNorm(Norm):
     examples, so they are exact for any parts of a batch. An average of the variances of batches, as
     elsewhere, is not, and leaves out the variance of the means of steps.
 
+    A layer whose gamma and beta are frozen (`Frozen`) computes in training what it computes
+    elsewhere, and its averages stay, so that frozen layers keep computing what they did. With
+    `adapts_if_frozen` it takes statistics of the batch and moves the averages all the same.
+
     Weights:
         gamma: [C], initially ones, or zeros with `zero_init`.
         beta: [C], initially zeros.
@@ -63,6 +67,7 @@ class BatchNorm(Norm):
     decay: float = 0.9  # of the moving averages, once a step
     statistics_over: int | None = None  # examples in a group; None: all of the call
     zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
+    adapts_if_frozen: bool = False  # whether frozen layers, too, take and move statistics
 
     takes_scale = True
     positionwise = True
@@ -90,7 +95,7 @@ class BatchNorm(Norm):
         In training it raises ParamError if B is known and `statistics_over` does not divide it.
         """
         x = tf.cast(x, tf.float32)
-        if context.current().training:
+        if context.current().training and not self.is_fixed():
             groups = self._group(x)
             y, moments = (self._by_kernel if _has_kernel(groups) else self._by_formula)(x, groups)
             self._update_averages(groups, moments)
@@ -104,6 +109,10 @@ class BatchNorm(Norm):
                 offset = self.beta - mean * factor
                 y = x * factor + round_to_multiple(offset, scale * factor)
         return tf.cast(y, self.p.dtype)
+
+    def is_fixed(self) -> bool:
+        """Returns whether frozen weights make the layer use its averages, which then stay."""
+        return not self.p.adapts_if_frozen and self.has_frozen_weights()
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         size = self.p.statistics_over
