@@ -47,9 +47,21 @@ class Schedule(Configurable, interface=True):
     def factor(self, step: Any, xp: ModuleType) -> Any:
         """Returns the factor at a step, float32 of any shape, by functions of NumPy or TensorFlow.
 
-        `xp` is one of them: both have minimum, maximum, where, floor, abs, cos, exp, ones_like.
+        `xp` is one of them: both have minimum, maximum, where, abs, cos, exp, ones_like. A step is
+        a whole number; `whole_periods` counts the periods before it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no factor")
+
+
+def whole_periods(step: Any, length: int, xp: ModuleType) -> Any:
+    """Returns how many periods of `length` steps have passed at a step, both float32.
+
+    It divides integers: programs compute a quotient of floats as a product with the reciprocal,
+    which is below the whole number at some boundaries.
+    """
+    if xp is np:
+        return (step.astype(np.int32) // length).astype(np.float32)
+    return tf.cast(tf.cast(step, tf.int32) // length, tf.float32)
 
 
 class ConstantRate(Schedule):
@@ -139,8 +151,9 @@ class Exponential(Schedule):
     POSITIVE = ("num_steps", "decay_rate")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        times = step / self.p.num_steps
-        return self.p.decay_rate ** (xp.floor(times) if self.p.staircase else times)
+        p = self.p
+        times = whole_periods(step, p.num_steps, xp) if p.staircase else step / p.num_steps
+        return p.decay_rate**times
 
 
 class InverseSqrt(Schedule):
@@ -243,7 +256,7 @@ class Cyclic(Schedule):
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         p, half = self.p, self.p.half_cycle_steps
-        cycle = xp.floor(step / (2 * half))
+        cycle = whole_periods(step, 2 * half, xp)
         height = 1.0 - xp.abs((step - 2 * half * cycle) / half - 1.0)
         if p.mode == "triangular2":
             height = height * 0.5**cycle

@@ -54,6 +54,83 @@ SCHEDULES = [
 over_schedules = pytest.mark.parametrize("params", SCHEDULES, ids=lambda p: p.cls.__name__)
 
 
+NUM_PERIODS = 400
+PERIODS = (1, 3, 7, 10, 97, 365, 1009)
+ENGINES = {
+    "host": lambda schedule, steps: schedule(steps),
+    "eager": lambda schedule, steps: schedule(tf.constant(steps)).numpy(),
+    "graph": lambda schedule, steps: tf.function(schedule.__call__)(tf.constant(steps)).numpy(),
+    "xla": lambda s, steps: tf.function(s.__call__, jit_compile=True)(tf.constant(steps)).numpy(),
+}
+over_engines = pytest.mark.parametrize("compute", ENGINES.values(), ids=list(ENGINES))
+over_periods = pytest.mark.parametrize("period", PERIODS)
+
+
+def around(period):
+    """Returns the steps at and next to every boundary of many periods, int32."""
+    boundaries = period * np.arange(1, NUM_PERIODS + 1)
+    return np.unique([boundaries - 1, boundaries, boundaries + 1]).astype(np.int32)
+
+
+@over_engines
+@over_periods
+def test_a_staircase_drops_at_every_boundary(compute, period):
+    params = Exponential.params(num_steps=period, decay_rate=0.999, staircase=True)
+    steps = around(period)
+    expected = 0.999 ** (steps // period)
+    np.testing.assert_allclose(compute(params.build(), steps), expected, rtol=1e-5)
+
+
+@over_engines
+@over_periods
+def test_cycles_begin_at_every_boundary(compute, period):
+    steps = around(2 * period)
+    cycle, place = np.divmod(steps, 2 * period)
+    height = 1.0 - np.abs(place / period - 1.0)
+    for mode, peak in (("triangular", 1.0), ("triangular2", 0.5 ** cycle.astype(np.float64))):
+        params = Cyclic.params(half_cycle_steps=period, mode=mode)
+        found = compute(params.build(), steps)
+        np.testing.assert_allclose(found, 0.1 + 0.9 * height * peak, rtol=1e-5, atol=1e-6)
+
+
+@over_engines
+@over_periods
+def test_pieces_begin_after_every_boundary(compute, period):
+    boundaries = [int(b) for b in period * np.arange(1, 41)]
+    values = [1.0 / (i + 1) for i in range(41)]
+    steps = around(period)
+    expected = np.array(values)[np.searchsorted(boundaries, steps, side="left")]
+    params = Piecewise.params(boundaries=boundaries, values=values)
+    np.testing.assert_allclose(compute(params.build(), steps), expected, rtol=1e-6)
+
+
+@over_engines
+@over_periods
+def test_parts_in_sequence_begin_at_their_first_steps(compute, period):
+    parts = [(ConstantRate.params(value=1.0 + i), period) for i in range(40)]
+    steps = around(period)
+    expected = 1.0 + np.minimum(steps // period, 39)
+    params = SequentialSchedule.params(parts=parts)
+    np.testing.assert_allclose(compute(params.build(), steps), expected, rtol=1e-6)
+
+
+@over_engines
+@over_periods
+def test_a_rise_ends_and_a_fall_ends_at_their_last_steps(compute, period):
+    steps = around(period)
+    for params, expected in (
+        (Warmup.params(num_steps=period), np.minimum(steps / period, 1.0)),
+        (LinearRate.params(num_steps=7 * period), np.maximum(1.0 - steps / (7 * period), 0.0)),
+        (
+            WarmupStableDecay.params(
+                warmup_steps=period, stable_steps=period, decay_steps=2 * period
+            ),
+            np.interp(steps / period, [0, 1, 2, 4], [0, 1, 1, 0]),
+        ),
+    ):
+        np.testing.assert_allclose(compute(params.build(), steps), expected, rtol=1e-5, atol=1e-6)
+
+
 def classes(cls=Schedule):
     return {cls}.union(*(classes(sub) for sub in cls.__subclasses__()))
 
