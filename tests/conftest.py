@@ -24,16 +24,13 @@ from lingo.layers import context
 from lingo.layers.layer import Layer
 from tools.suite import selection, slow_list
 
+set_defaults()  # of TensorFlow, as other files of tests import it, or Keras, before lingo does
+
 GOLDENS = pathlib.Path(__file__).parent / "goldens"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hides the user's own configuration, and restores the signals that `nohup` ignores.
-
-    Sets lingo's environment variables of TensorFlow now, as some tests import TensorFlow or Keras
-    before lingo does.
-    """
-    set_defaults()
+    """Hides the user's own configuration, and restores the signals that `nohup` ignores."""
     folder = tempfile.TemporaryDirectory(prefix="lingo-tests-")
     config.add_cleanup(folder.cleanup)
     os.environ["XDG_CONFIG_HOME"] = folder.name  # also of fixtures that several tests share

@@ -4,6 +4,9 @@ A ratio of times measured minutes apart is a ratio of loads of the machine. Here
 each, in turn, many times over, and a ratio is taken within a round. A rival that needs settings of
 its own has its own process, one of which runs at a time.
 
+A benchmark has a small form, too, which `choose` makes: it shows within seconds that all of the
+code still runs.
+
     report = Report()
     costs = measure({"lingo": lingo_steps, "by hand": plain_steps}, num=12).rounds
     report.ratio("lingo / by hand", costs["lingo"], costs["by hand"], at_most(1.02))
@@ -27,6 +30,24 @@ from unittest import mock
 
 K = TypeVar("K")
 T = TypeVar("T")
+
+# ---- forms ---------------------------------------------------------------------------------------
+
+FORM = "LINGO_BENCH"
+"""The environment variable that names the form of a benchmark."""
+SMALL = "small"
+"""Its value for the small form."""
+
+
+def choose(full: T, *, small: T) -> T:
+    """Returns `small` where the environment variable LINGO_BENCH is "small", and `full` elsewhere.
+
+    Constants of a benchmark choose between its full form, whose ratios count, and its small form,
+    which only shows that all of its code runs. A rival has a process of its own, which imports the
+    benchmark again: all of these processes see the variable.
+    """
+    return small if os.environ.get(FORM) == SMALL else full
+
 
 # ---- turns ---------------------------------------------------------------------------------------
 

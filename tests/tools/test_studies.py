@@ -10,6 +10,7 @@ import pytest
 
 from lingo.config.errors import NumericFailure
 from lingo.config.params import ParamError
+from tools.studies import detection, images, quantization
 from tools.studies import run as runner
 from tools.studies import trial as trial_module
 from tools.studies.page import fill_tables, percent_over_seeds
@@ -55,6 +56,34 @@ def test_each_trial_runs_once_and_leaves_a_line(results: Results, tmp_path: Path
     assert run_all(trials, reread(tmp_path), tmp_path)  # reads the lines, and starts nothing
     assert [log.read_text() for log in logs] == ["trained\n"] * 3
     assert {result.trial for result in reread(tmp_path)} == set(trials)
+
+
+SCENES = ("evaluate.every_steps=1", "GlyphSceneInput.num_scenes=32")
+
+
+@pytest.mark.parametrize(
+    ("study", "number", "settings", "metric"),
+    [
+        (images, 0, (), "accuracy"),
+        (detection, 0, SCENES, "ap@1"),
+        (quantization, 0, ("train_input.batch_size=8",), "int8/accuracy"),
+        (quantization, 12, ("exp.model_dim=16", "exp.num_layers=1"), "int8_weights/bits"),
+    ],
+    ids=["images", "detection", "quantization, images", "quantization, text"],
+)
+def test_the_first_trial_of_a_study_trains_and_is_measured(
+    study, number, settings, metric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantization, "TIMED_TOKENS", 3)
+    results = Results(tmp_path / "study.jsonl")
+    first = [*study.trials(results)][number]
+    small = (*first.overrides, "max_steps=1", "eval_inputs['heldout'].max_batches=1", *settings)
+    trial, measure = first._replace(overrides=small), getattr(study, "measure", None)
+    folder = tmp_path / "runs"
+    assert run(
+        lambda _: [trial], results, folder=folder, num_workers=1, seconds=60.0, measure=measure
+    )
+    assert (results.metric(trial, metric) or -1.0) >= 0.0
 
 
 def test_no_trial_starts_when_the_time_is_over(results: Results, tmp_path: Path) -> None:

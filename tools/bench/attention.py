@@ -15,9 +15,9 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.ops.attention import attend
 from lingo.ops.blockwise_attention import Band, Logits, attend_blockwise
-from tools.harness import Process, Report, Turns, at_most, measure
+from tools.harness import Process, Report, Turns, at_most, choose, measure
 
-ROUNDS = 7
+ROUNDS = choose(7, small=1)
 MOST_TIME = at_most(1.15)
 MOST_MEMORY = at_most(1 / 3)
 
@@ -29,6 +29,13 @@ class Size(NamedTuple):
     num_heads: int = 4  # of queries, and of keys
     length: int = 4096  # positions
     head_dim: int = 64  # width of a head
+
+
+SIZE = choose(Size(), small=Size(num_heads=2, length=1024, head_dim=8))
+CASES = choose(  # causal; by XLA
+    [(True, False), (True, True), (False, False), (False, True)],
+    small=[(True, False), (False, True)],
+)
 
 
 def gradients(turns: Turns, *, size: Size, causal: bool, xla: bool, blockwise: bool) -> None:
@@ -89,7 +96,6 @@ def compare(size: Size, report: Report, *, causal: bool, xla: bool) -> None:
 
 def run(report: Report) -> None:
     """Compares causal and bidirectional attention, without XLA and with it."""
-    print(Size())
-    for causal in (True, False):
-        for xla in (False, True):
-            compare(Size(), report, causal=causal, xla=xla)
+    print(SIZE)
+    for causal, xla in CASES:
+        compare(SIZE, report, causal=causal, xla=xla)

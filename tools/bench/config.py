@@ -24,11 +24,11 @@ from lingo.config.node.tree import nodes
 from lingo.config.params import Configurable, Params
 from lingo.config.roots import roots
 from lingo.config.serial import serial
-from tools.harness import Bound, Report, alternate, at_least, ratios
+from tools.harness import Bound, Report, alternate, at_least, choose, ratios
 
-NUM_BLOCKS = 200  # of five nodes each, and the root
-NUM_TURNS = 5
-CALLS_PER_TURN = 21  # of lingo, to one of Fiddle
+NUM_BLOCKS = choose(200, small=2)  # of five nodes each, and the root
+NUM_TURNS = choose(5, small=1)
+CALLS_PER_TURN = choose(21, small=1)  # of lingo, to one of Fiddle
 
 
 class Norm(Configurable, interface=True):

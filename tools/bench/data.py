@@ -34,14 +34,14 @@ from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
-from tools.harness import Report, alternate, ratios
+from tools.harness import Report, alternate, choose, ratios
 
 PACKAGE = "keras"  # whose source is read: some 11 MB in 1,000 files
 BATCH_SIZE, LENGTH = 16, 256
 BOUNDARIES = [256, 1024, 4096, 16384]
 SHUFFLE_ROWS = 1000
 VOCAB_SIZE, END_ID = 2000, 1
-SECONDS, ROUNDS = 0.5, 5
+SECONDS, ROUNDS = choose((0.5, 5), small=(0.02, 1))
 
 Batches = Iterator[int]
 """Makes a batch at each step, and yields its tokens without padding."""

@@ -34,11 +34,11 @@ from lingo.runtimes.runtime import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.guard.incidents import Incidents
 from lingo.trainer.step_recorder import StepRecorder
-from tools.harness import Report, Turns, at_most, measure, spread
+from tools.harness import Report, Turns, at_most, choose, measure, spread
 
-EXPERIMENT = "lm.source.small"
-ROUNDS = 12
-SAVES = 5
+EXPERIMENT = choose("lm.source.small", small="lm.source.tiny(model_dim=16, num_layers=1)")
+ROUNDS = choose(12, small=1)
+SAVES = choose(5, small=1)
 
 
 def plain_update(

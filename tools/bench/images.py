@@ -36,14 +36,17 @@ from lingo.ops.image.box import random_boxes
 from lingo.ops.random import fold, key_array, root_key
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification
-from tools.harness import Bound, Report, Turns, at_least, at_most, measure
+from tools.harness import Bound, Report, Turns, at_least, at_most, choose, measure
 
-NUM_IMAGES, QUALITY = 2000, 90
-SIZE, BATCH_SIZE = 224, 64
-BATCHES, ROUNDS = 60, 8  # batches of a turn: those made ahead, outside of it, are few
-NUM_RECTANGLES, PHOTOGRAPH = 4000, (350, 364)  # height and width: the mean of those written
+NUM_IMAGES, QUALITY = choose(2000, small=8), 90
+SIZE, BATCH_SIZE = choose((224, 64), small=(32, 4))
+# batches of a turn: those made ahead, outside of it, are few
+BATCHES, ROUNDS = choose((60, 8), small=(2, 1))
+NUM_RECTANGLES = choose(4000, small=10)
+PHOTOGRAPH = (350, 364)  # height and width: the mean of those written
 MIN_AREA = 0.17  # of the pipeline: TensorFlow draws heights evenly, lingo areas, from 0.08 on
-STEP_SIZE, STEP_BATCH_SIZE, STEP_ROUNDS = 64, 16, 24
+STEP_SIZE = 64  # pixels of a side, as of `Photographs`
+STEP_BATCH_SIZE, STEP_ROUNDS = choose((16, 24), small=(2, 1))
 NUM_CLASSES, LEARNING_RATE = 1000, 0.01
 
 

@@ -26,16 +26,31 @@ from lingo.optim.adam import AdamW
 from lingo.runtimes.local import Local, LocalProgram
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
-from tools.harness import Cost, Process, Report, Rival, Turns, at_least, at_most, measure, spread
+from tools.harness import (
+    Cost,
+    Process,
+    Report,
+    Rival,
+    Turns,
+    at_least,
+    at_most,
+    choose,
+    measure,
+    spread,
+)
 from tools.rivals.plain_lm import PlainTraining, Rates, Size
 
-ROUNDS = 12
-LOOP_ROUNDS = 5  # of ten steps: one checkpoint among them
-LOOP_STEPS = 10
-DECODE_ROUNDS = 3
-DECODE_ROWS = (1, 4)  # at a time
-CHUNK = 32  # positions of a row
-WIDE = Size(vocab_size=32768, batch_size=16)  # logits take most of the memory of its step
+ROUNDS = choose(12, small=1)
+LOOP_ROUNDS = choose(5, small=1)  # of ten steps: one checkpoint among them
+LOOP_STEPS = choose(10, small=2)
+DECODE_ROUNDS = choose(3, small=1)
+DECODE_ROWS = choose((1, 4), small=(2,))  # at a time
+CHUNK = choose(32, small=4)  # positions of a row
+TINY = Size(dim=8, num_layers=1, num_heads=2, hidden_dim=16, vocab_size=300, length=8, batch_size=2)
+SIZE = choose(Size(), small=TINY)
+WIDE = choose(  # logits take most of the memory of its step
+    Size(vocab_size=32768, batch_size=16), small=TINY._replace(vocab_size=512)
+)
 
 
 class Variant(NamedTuple):
@@ -206,8 +221,8 @@ def prefix_decoding(turns: Turns, *, size: Size, batch_size: int) -> None:
 
 
 def rivals(size: Size) -> dict[str, Rival]:
-    """Returns all forms of the same training step."""
-    return {
+    """Returns all forms of the same training step, by name; few of them in the small form."""
+    found: dict[str, Rival] = {
         "lingo": lingo_steps(size, Variant()),
         "lingo, XLA": lingo_steps(size, Variant(xla=True)),
         "lingo, bfloat16": lingo_steps(size, Variant(dtype="bfloat16")),
@@ -218,11 +233,14 @@ def rivals(size: Size) -> dict[str, Rival]:
         "Keras fit": functools.partial(keras_steps, size=size, jit_compile=False),
         "Keras fit, XLA": functools.partial(keras_steps, size=size, jit_compile=True),
     }
+    few = ("lingo", "lingo, chunks and Remat", "by hand", "Keras fit")
+    return choose(found, small={name: found[name] for name in few})
 
 
 def fastest(costs: Mapping[str, Sequence[Cost]], *names: str) -> str:
-    """Returns which of some rivals has the least median time."""
-    return min(names, key=lambda name: spread([cost.seconds for cost in costs[name]]).median)
+    """Returns which of some rivals has the least median time, among those that were measured."""
+    measured = [name for name in names if name in costs]
+    return min(measured, key=lambda name: spread([cost.seconds for cost in costs[name]]).median)
 
 
 def compare_steps(size: Size, report: Report) -> None:
@@ -242,7 +260,8 @@ def compare_steps(size: Size, report: Report) -> None:
         ("lingo, chunks", "lingo", None),
         ("lingo, chunks and Remat", "lingo", None),
     ):
-        report.ratio(f"{ours} / {theirs}", costs[ours], costs[theirs], wanted)
+        if ours in costs:
+            report.ratio(f"{ours} / {theirs}", costs[ours], costs[theirs], wanted)
 
 
 def compare_loop(size: Size, report: Report) -> None:
@@ -278,7 +297,7 @@ def compare_memory(size: Size, report: Report) -> None:
         "Remat": Variant(remat=True),
         "chunks and Remat": Variant(chunk_size=CHUNK, remat=True),
     }
-    for name, variant in variants.items():
+    for name, variant in choose(variants, small={"all at once": Variant()}).items():
         with contextlib.closing(Process(lingo_steps(size, variant))) as process:
             for _ in range(2):
                 process.turn()
@@ -287,10 +306,9 @@ def compare_memory(size: Size, report: Report) -> None:
 
 def run(report: Report) -> None:
     """Compares everything."""
-    size = Size()
-    print(size)
-    compare_steps(size, report)
-    compare_loop(size, report)
-    compare_decoding(size, report)
-    compare_memory(size, report)
+    print(SIZE)
+    compare_steps(SIZE, report)
+    compare_loop(SIZE, report)
+    compare_decoding(SIZE, report)
+    compare_memory(SIZE, report)
     compare_memory(WIDE, report)

@@ -17,14 +17,16 @@ from lingo.config.params import Params
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from tools.bench import lm
-from tools.harness import Report, Rival, alternate, at_most, measure
+from tools.harness import Report, Rival, alternate, at_most, choose, measure
 from tools.rivals.plain_lm import Size
 
 EXPERIMENT = "lm.lingvo_dense.dense_8b"  # as 128b, with 4 of its 64 alike layers, which are scanned
-MESHES = {8: (2, 4), 256: (16, 16), 2048: (32, 64)}  # devices: along the batch, along the model
-BATCH_SIZE = 512
-REPEATS = 5
-ROUNDS = 12
+MESHES = choose(  # devices: along the batch, along the model
+    {8: (2, 4), 256: (16, 16), 2048: (32, 64)}, small={2: (1, 2)}
+)
+BATCH_SIZE = choose(512, small=2)
+REPEATS = choose(5, small=1)
+ROUNDS = choose(12, small=1)
 WANTED = {"compile": at_most(1.5), "trace": at_most(4.0)}  # times the shortest, at most
 
 RUNTIMES: dict[str, Params] = {
@@ -89,4 +91,4 @@ def _experiment(size: Size, runtime: Params) -> Params:
 def run(report: Report) -> None:
     """Compares compilation, then steps."""
     compare_compilation(report)
-    compare_runtimes(Size(), report)
+    compare_runtimes(lm.SIZE, report)

@@ -22,12 +22,12 @@ from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.token_choice import TopNRouter
 from lingo.learner.state import initial_value
 from lingo.ops import random
-from tools.harness import Report, Rival, Turns, at_most, measure
+from tools.harness import Report, Rival, Turns, at_most, choose, measure
 
-ROUNDS = 10
+ROUNDS = choose(10, small=1)
 CHOICES = 2
-CAPACITY_FACTORS = (1.25, CHOICES * 1.25)
-NUM_EXPERTS = (8, 64)
+CAPACITY_FACTORS = choose((1.25, CHOICES * 1.25), small=(1.25,))
+NUM_EXPERTS = choose((8, 64), small=(4,))
 WANTED = {"dense": at_most(1.20), "one_hot": at_most(0.75)}
 
 
@@ -39,6 +39,8 @@ class Size(NamedTuple):
     dim: int = 512  # width of a token's vector
     hidden_dim: int = 2048  # of an expert
 
+
+SIZE = choose(Size(), small=Size(length=32, dim=8, hidden_dim=16))
 
 FORMS = {  # name: dispatch, and whether by XLA
     "ragged": ("ragged", False),
@@ -110,6 +112,6 @@ def compare(size: Size, report: Report, *, num_experts: int, capacity_factor: fl
 
 def run(report: Report) -> None:
     """Compares mixtures of several sizes."""
-    print(Size())
+    print(SIZE)
     for num_experts, capacity_factor in itertools.product(NUM_EXPERTS, CAPACITY_FACTORS):
-        compare(Size(), report, num_experts=num_experts, capacity_factor=capacity_factor)
+        compare(SIZE, report, num_experts=num_experts, capacity_factor=capacity_factor)

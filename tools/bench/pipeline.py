@@ -24,13 +24,13 @@ from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from params.lm.gpipe import transformer_l
 from tools.bench import lm
-from tools.harness import Bound, Process, Report, Rival, at_least, at_most, measure
+from tools.harness import Bound, Process, Report, Rival, at_least, at_most, choose, measure
 from tools.rivals.plain_lm import Size
 
 STAGES = 4
 MICRO_BATCHES = 8
-ROUNDS = 8
-PEAKS = 7
+ROUNDS = choose(8, small=1)
+PEAKS = choose(7, small=1)
 # glibc gives back at once what is freed: a peak is of what is held, not of what has been
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 WANTED = {
@@ -41,11 +41,13 @@ WANTED = {
 }
 
 SMALL = Size(dim=128, num_heads=4, hidden_dim=256, vocab_size=512, length=16, batch_size=32)
-DEEP = Size(
+LARGE = Size(
     dim=256, num_layers=16, num_heads=4, hidden_dim=1024, vocab_size=512, length=128, batch_size=32
 )
+DEEP = choose(LARGE, small=LARGE._replace(dim=64, num_layers=4, hidden_dim=256))
+TIMED = choose(LARGE._replace(num_layers=8, batch_size=16), small=DEEP)
 GIBIBYTES = 16  # of a device of Table 1's second half, TPU v3
-DEVICES = 8
+DEVICES = choose(8, small=2)
 
 
 class Form(NamedTuple):
@@ -62,11 +64,14 @@ class Form(NamedTuple):
         return params
 
 
-FORMS = {
-    "Stack": Form(),
-    "Pipeline": Form(MICRO_BATCHES),
-    "Pipeline, remat": Form(MICRO_BATCHES, remat=True),
-}
+FORMS = choose(
+    {
+        "Stack": Form(),
+        "Pipeline": Form(MICRO_BATCHES),
+        "Pipeline, remat": Form(MICRO_BATCHES, remat=True),
+    },
+    small={"Stack": Form(), "Pipeline, remat": Form(MICRO_BATCHES, remat=True)},
+)
 
 
 def experiment(size: Size, form: Form) -> Params:
@@ -117,8 +122,9 @@ def compare_graphs(report: Report) -> None:
             note = f"{nodes:8} {seconds:7.2f} {seconds / first.cpu_seconds:7.2f}"
             report.line(f"{title} = {number}", nodes / first.nodes, wanted, note=note)
 
-    few, many, flat = (8, 16, 32), (4, 8, 16, 32), WANTED["graph"]
-    grow("Pipeline, 16 layers, M", lambda n: trace(16, Form(n)), many, flat)
+    few, many = choose(((8, 16, 32), (4, 8, 16, 32)), small=((4,), (8,)))
+    flat, deep = WANTED["graph"], choose(16, small=4)
+    grow(f"Pipeline, {deep} layers, M", lambda n: trace(deep, Form(n)), many, flat)
     grow("Pipeline, M = 8, layers", lambda n: trace(n, Form(8)), few, flat)
     grow("Stack, layers", lambda n: trace(n, Form()), few)
 
@@ -259,4 +265,4 @@ def run(report: Report) -> None:
     compare_graphs(report)
     compare_memory(DEEP, report)
     compare_room(report)
-    compare_time(DEEP._replace(num_layers=8, batch_size=16), report)
+    compare_time(TIMED, report)

@@ -28,27 +28,31 @@ from lingo.inspection.plan.hardware import read
 from lingo.inspection.plan.table import describe
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
-from tools.harness import Report, at_least
+from tools.harness import Report, at_least, choose
 from tools.predictions import RANKING
 
-EXPERIMENT = "lm.source.tiny"
-NUM_DEVICES = 8
-NUM_STEPS = 24
-UNTIMED = 4  # steps at the beginning that are not timed
+EXPERIMENT = choose("lm.source.tiny", small="lm.source.tiny(model_dim=16, num_layers=2)")
+NUM_DEVICES = choose(8, small=2)
+NUM_STEPS = choose(24, small=3)
+UNTIMED = choose(4, small=1)  # steps at the beginning that are not timed
+RESULTS = choose(RANKING, small=None)  # the file of the times; None: none is written
 SETTINGS = ("train_input.batch_size=32", f"max_steps={NUM_STEPS}", "eval_inputs={}")
 UNCHANGED = ("summary.every_steps=1", "summary.histograms=False", "evaluate.prompts=[]")
 
-WAYS = (
-    Candidate(topology({"data": 8})),
-    Candidate(topology({"data": 8}), shard_update=True, shard_weights=True),
-    Candidate(topology({"data": 4, "model": 2})),
-    Candidate(topology({"data": 2, "model": 4})),
-    Candidate(topology({"model": 8})),
-    Candidate(topology({"data": 4, "model": 2}), "2d_finalized"),
-    Candidate(topology({"model": 8}), "2d_finalized"),
-    Candidate(topology({"data": 4, "sequence": 2})),
-    Candidate(topology({"data": 2, "sequence": 4})),
-    Candidate(topology({"data": 4, "stage": 2}), micro_batches=4),
+WAYS = choose(
+    (
+        Candidate(topology({"data": 8})),
+        Candidate(topology({"data": 8}), shard_update=True, shard_weights=True),
+        Candidate(topology({"data": 4, "model": 2})),
+        Candidate(topology({"data": 2, "model": 4})),
+        Candidate(topology({"model": 8})),
+        Candidate(topology({"data": 4, "model": 2}), "2d_finalized"),
+        Candidate(topology({"model": 8}), "2d_finalized"),
+        Candidate(topology({"data": 4, "sequence": 2})),
+        Candidate(topology({"data": 2, "sequence": 4})),
+        Candidate(topology({"data": 4, "stage": 2}), micro_batches=4),
+    ),
+    small=(Candidate(topology({"data": 2})), Candidate(topology({"stage": 2}), micro_batches=4)),
 )
 
 
@@ -71,7 +75,8 @@ def run(report: Report) -> None:
             {"way": describe(way), "predicted_ms": round(p, 1), "measured_ms": round(m, 1)}
             for way, (p, m) in zip(WAYS, pairs, strict=True)
         ]
-        RANKING.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        if RESULTS is not None:
+            RESULTS.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
         tau: Any = stats.kendalltau(*np.array(pairs).T)
         report.line("Kendall's tau of the order", tau.statistic, at_least(0.7))
 

@@ -20,13 +20,13 @@ from lingo.learner.step import predict_batch
 from lingo.runtimes.runtime import Program
 from lingo.trainer.evaluation.predict import convert_arrays, predict_arrays, predict_input
 from tools.bench import lm
-from tools.harness import Process, Report, Rival, Turns, at_least, at_most, measure, spread
+from tools.harness import Process, Report, Rival, Turns, at_least, at_most, choose, measure, spread
 from tools.rivals.plain_lm import Size
 
-ROUNDS = 6
-NUM_BATCHES = 3  # of a turn
-INPUT_BATCHES = 20  # of the smaller input
-TIMES = 10  # by which the other one is larger
+ROUNDS = choose(6, small=1)
+NUM_BATCHES = choose(3, small=1)  # of a turn
+INPUT_BATCHES = choose(20, small=1)  # of the smaller input
+TIMES = choose(10, small=2)  # by which the other one is larger
 SMALL = Size(dim=64, num_layers=1, num_heads=2, hidden_dim=128, vocab_size=512, batch_size=32)
 READ = ("tokens", "segments", "positions")
 
@@ -123,5 +123,5 @@ def peak_megabytes(size: Size, num_batches: int) -> float:
 
 def run(report: Report) -> None:
     """Compares rates, then memory."""
-    compare_rates(Size(), report)
+    compare_rates(lm.SIZE, report)
     compare_memory(SMALL, report)

@@ -30,10 +30,10 @@ from lingo.cli.workers import free_addresses
 from lingo.learner.state import initial_state, named_tensors, restore_state
 from lingo.processes.processes import VARIABLE
 from lingo.storage.shards import Shards
-from tools.harness import Report, at_least, at_most
+from tools.harness import Report, at_least, at_most, choose
 
-EXPERIMENT = "lm.source.tiny"
-NUM_STEPS = 20
+EXPERIMENT = choose("lm.source.tiny", small="lm.source.tiny(model_dim=16, num_layers=1)")
+NUM_STEPS = choose(20, small=3)
 SETTINGS = (
     "TransformerLayer.dropout_rate=0.1",
     "eval_inputs['heldout'].max_batches=2",
@@ -43,7 +43,7 @@ SETTINGS = (
     "summary.histograms=False",
 )
 TOLERANCE = 1e-5  # of losses, relative
-UNTIMED = 5  # steps at the beginning that are not timed
+UNTIMED = choose(5, small=1)  # steps at the beginning that are not timed
 
 _ROOT = Path(__file__).parents[2]
 
@@ -62,15 +62,18 @@ class Row(NamedTuple):
         return "_".join(words).translate(str.maketrans("(),=", "____"))
 
 
-ROWS = (
-    Row("Local"),
-    Row("Replicated", 1, 2),
-    Row("Replicated", 2, 1),
-    Row("Mesh(data=8)", 1, 8),
-    Row("Mesh(data=2,model=4)", 1, 8),
-    Row("Mesh(data=2,model=2,shard_weights=True)", 1, 4),
-    Row("Mesh(data=4,shard_update=True)", 1, 4),
-    Row("Mesh(data=2,model=4)", 2, 4),
+ROWS = choose(
+    (
+        Row("Local"),
+        Row("Replicated", 1, 2),
+        Row("Replicated", 2, 1),
+        Row("Mesh(data=8)", 1, 8),
+        Row("Mesh(data=2,model=4)", 1, 8),
+        Row("Mesh(data=2,model=2,shard_weights=True)", 1, 4),
+        Row("Mesh(data=4,shard_update=True)", 1, 4),
+        Row("Mesh(data=2,model=4)", 2, 4),
+    ),
+    small=(Row("Local"), Row("Replicated", 2, 1)),
 )
 
 

@@ -33,18 +33,17 @@ import numpy as np
 import lingo
 from lingo.config.lazy import tf
 from lingo.export.reader import load_saved_model
-from tools.harness import Report, at_least, at_most, spread
+from tools.harness import Report, at_least, at_most, choose, spread
 
-EXPERIMENT = "lm.source.tiny"
-STEPS = 30
+EXPERIMENT = choose("lm.source.tiny", small="lm.source.tiny(model_dim=16, num_layers=1)")
+STEPS = choose(30, small=2)
 TEXT_BYTES = 256
-NUM_TEXTS = 1000
+NUM_TEXTS = choose(1000, small=10)
 TOLERANCE = 0.01  # nats; the sums of another batch size round otherwise
-CLIENTS = 200
-SECONDS = 120.0
-LOOP_SECONDS = 15.0
-WARM_SECONDS = 20.0  # after which memory ought to stay
-SAMPLE_SECONDS = 1.0
+CLIENTS = choose(200, small=4)
+SECONDS, LOOP_SECONDS = choose((120.0, 15.0), small=(2.0, 0.2))
+WARM_SECONDS = choose(20.0, small=1.0)  # after which memory ought to stay
+SAMPLE_SECONDS = choose(1.0, small=0.1)
 
 Expected = Mapping[str, float]
 """Text -> its log-probability."""

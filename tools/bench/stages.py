@@ -26,11 +26,11 @@ from lingo.ops.stage_loop import Stage, run_stages
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from params.image.amoebanet import digits
-from tools.harness import Report, Turns, measure
+from tools.harness import Report, Turns, choose, measure
 
 STAGES = 2
-NUM_FILTERS, BATCH_SIZE, SIZE = 48, 32, 16
-ROUNDS = 20
+NUM_FILTERS, BATCH_SIZE, SIZE = choose((48, 32, 16), small=(8, 4, 16))
+ROUNDS = choose(20, small=1)
 WAIT_SECONDS = 0.02
 
 
@@ -45,7 +45,10 @@ class Form(NamedTuple):
         return f"M = {self.num}, {self.devices} devices, {self.threads} threads"
 
 
-FORMS = [Form(m, d, t) for m in (2, 8) for d, t in ((1, 1), (1, 2), (2, 2))]
+FORMS = choose(
+    [Form(m, d, t) for m in (2, 8) for d, t in ((1, 1), (1, 2), (2, 2))],
+    small=[Form(2, 1, 1), Form(2, 2, 2)],
+)
 
 
 def experiment(form: Form) -> Params:

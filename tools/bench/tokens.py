@@ -20,7 +20,7 @@ import numpy as np
 
 from lingo.data.piece_model import package
 from lingo.data.sentence_piece import SentencePiece
-from tools.harness import Report, alternate, at_least, ratios
+from tools.harness import Report, alternate, at_least, choose, ratios
 
 KEEP = MappingProxyType({"remove_extra_whitespaces": False})
 PLAIN = MappingProxyType({**KEEP, "normalization_rule_name": "identity", "byte_fallback": True})
@@ -60,7 +60,8 @@ SEPARATORS = (
     *("  ", "   ", "        ", "\t", "\n\n", "", ", ", ". ", "-----", "====="),
     *("\u3001", "\u3002", "\u3000", "e\u0301", "\u1100\u1161", "\u2581", "\u200b", "\ufb01"),
 )
-MEGABYTES, ROUNDS = 10, 3
+NUM_TEXTS, ROUNDS = choose((10, 3), small=(2, 1))
+TEXT_BYTES, SAMPLE_BYTES = choose((1_000_000, 300_000), small=(10_000, 100_000))
 
 
 def mixed_text(seed: int, num_bytes: int) -> str:
@@ -96,8 +97,8 @@ def train(settings: Mapping[str, Any], text: str) -> bytes:
 
 def run(report: Report) -> None:
     """Compares tokens, and the seconds of `encode` and of `measure`, on 10 texts of 1 MB."""
-    sample = mixed_text(0, 300_000)
-    texts = [mixed_text(seed, 1_000_000).encode() for seed in range(1, MEGABYTES + 1)]
+    sample = mixed_text(0, SAMPLE_BYTES)
+    texts = [mixed_text(seed, TEXT_BYTES).encode() for seed in range(1, NUM_TEXTS + 1)]
     with tempfile.TemporaryDirectory() as folder:
         for name, settings in SETTINGS.items():
             path = Path(folder) / "a.model"

@@ -1,5 +1,7 @@
 """`python -m tools.bench`: names, help and exit codes."""
 
+import os
+
 import pytest
 
 from tools.bench import startup
@@ -14,8 +16,11 @@ def test_help_says_what_the_exit_codes_mean(capsys):
     assert out.splitlines()[-1].startswith("usage: python -m tools.bench {attention,config,")
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["startup", "mesh"]])
-def test_other_names_are_refused(arguments, capsys):
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nothing"], ["startup", "mesh"], ["--small"], ["nothing", "--small"], ["mesh", "--fast"]],
+)
+def test_other_arguments_are_refused(arguments, capsys):
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("usage: python -m tools.bench {")
 
@@ -32,3 +37,19 @@ def test_a_benchmark_that_misses_a_ratio_returns_1_and_says_which(
     assert main(["startup"]) == code
     missed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("missed")]
     assert missed == ["missed: list / import is 0.5, wanted <= 0.333"] * code
+
+
+def test_a_small_form_returns_0_whatever_its_ratios_are(monkeypatch, capsys):
+    forms: list[str | None] = []
+
+    def cost(*command: str) -> Cost:
+        forms.append(os.environ.get("LINGO_BENCH"))
+        return Cost(1.0, 1.0)
+
+    monkeypatch.setattr(startup, "cost", cost)
+    assert main(["startup", "--small"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "no bound was compared" in lines[-1]
+    assert not any(line.startswith("missed") for line in lines)
+    assert {*forms} == {"small"}
+    assert os.environ.get("LINGO_BENCH") is None
