@@ -38,6 +38,7 @@ _HARMLESS = {
     "CheckNumerics",
     "CheckNumericsV2",
     "CollectiveReduceV2",  # a sum over replicas; its variable only orders it among others
+    "CrossReplicaSum",  # a sum over the replicas of a TPU
     "CudnnRNN",  # random only with a dropout of its own, which neither TensorFlow nor Keras sets
     "CudnnRNNBackprop",
     "CudnnRNNBackpropV2",
