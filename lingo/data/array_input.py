@@ -82,6 +82,19 @@ class ArrayInput(IndexedInput):
             "digest": digest.hexdigest(),
         }
 
+    def remarks(self) -> list[str]:
+        """Returns which arrays have values that are not finite, and the first such example."""
+        found = []
+        for name, array in self._arrays().items():
+            if array.dtype.kind == "f":
+                is_finite = np.isfinite(array).reshape(len(array), -1).all(axis=1)
+                if not is_finite.all():
+                    found.append(
+                        f"{name!r} has values that are not finite in {np.sum(~is_finite):,} of"
+                        f" {len(array):,} examples, first in example {np.argmin(is_finite):,}"
+                    )
+        return found
+
     def _where(self) -> str:
         return label(self.p.function) if self.p.function is not None else self.p.file
 

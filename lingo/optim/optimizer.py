@@ -20,6 +20,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
@@ -98,6 +100,9 @@ class UpdatedWeight(NamedTuple):
     slots: dict[str, Any]
 
 
+_CHECKED_STEPS = 1000
+
+
 class Move(NamedTuple):
     """What is subtracted from a weight, float32 [*weight.shape], and its slots after the step."""
 
@@ -147,6 +152,27 @@ class Optimizer(Configurable, interface=True):
         or largest rate is `learning_rate`.
         """
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
+
+    def check_rates(self, num_steps: int) -> None:
+        """Raises ParamError if a learning rate in a number of steps is negative or not finite.
+
+        It looks at up to 1,000 steps. A schedule that takes tensors only is not checked.
+        """
+        steps = np.unique(np.linspace(0, num_steps - 1, _CHECKED_STEPS).astype(np.int64))
+        try:
+            with np.errstate(all="ignore"):
+                rates = self.rates(steps)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return
+        for tag, rate in rates.items():
+            values = np.broadcast_to(np.asarray(rate), steps.shape)
+            wrong = np.flatnonzero(~np.isfinite(values) | (values < 0))
+            if len(wrong):
+                raise ParamError(
+                    f"{tag} is {values[wrong[0]]:.6g} at step {steps[wrong[0]]}, after the schedule"
+                    f" {type(self.schedule).__name__}: a rate is 0 or above, as below 0 the loss"
+                    " would rise"
+                )
 
     def ema_rate(self, step: Any) -> Any:
         """Returns 1 - decay of averages at a step, a float or float32 scalar; None if it has none.

@@ -198,6 +198,11 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             progress.message(f"{name} data: {remark}")
         input.check_specs()
         input.check_size()
+        if name == "train" and (size := input.num_rows(0)) > (num := input.num_examples()):
+            progress.message(
+                f"warning: {name} data: a batch of {size:,} examples has some of them several"
+                f" times, as there are {num:,}"
+            )
         input.check_repeatable()
         fingerprints[name] = input.fingerprint()
     return fingerprints

@@ -40,3 +40,13 @@ def test_a_file_that_is_not_of_arrays_is_refused(tmp_path):
     with pytest.raises(ParamError, match="'x' has a text that ends in a zero byte"):
         write_arrays(tmp_path / "z.npz", {"x": [b"a", b"b\0"]})
     assert not (tmp_path / "z.npz").exists()
+
+
+def test_values_that_are_not_finite_are_told_when_the_data_is_opened(tmp_path):
+    arrays = {"x": np.ones([5, 2], "f"), "y": np.zeros(5, "f"), "label": np.arange(5)}
+    arrays["x"][3, 1], arrays["x"][4, 0] = np.nan, np.inf
+    data = write_arrays(tmp_path / "a.npz", arrays, batch_size=2).build()
+    data.prepare()
+    assert data.remarks() == [
+        "'x' has values that are not finite in 2 of 5 examples, first in example 3"
+    ]

@@ -7,7 +7,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.optim.optimizer import Update, Weight, global_norm, select
-from lingo.optim.schedule import LinearRate
+from lingo.optim.schedule import LinearRate, Schedule
 from lingo.optim.sgd import Sgd
 
 STACK = Weight("a/[0:2]/b/[0:3]/w", tuple("abcdef"), (2, 3, 4), 2)
@@ -17,6 +17,44 @@ def test_the_rate_is_peak_times_schedule_on_host_and_in_the_program():
     optimizer = Sgd.params(learning_rate=0.5, schedule=LinearRate.params(num_steps=4)).build()
     assert optimizer.rates(1) == {"learning_rate": np.float32(0.375)}
     assert optimizer.rates(tf.constant(1))["learning_rate"].numpy() == np.float32(0.375)
+
+
+class Falling(Schedule):
+    """1 at step 0, then lower by `slope` each step."""
+
+    slope: float  # per step
+
+    def factor(self, step, xp):
+        return 1.0 - self.p.slope * step
+
+
+class Unbounded(Schedule):
+    """Not finite at step 3."""
+
+    def factor(self, step, xp):
+        return 1.0 / (3.0 - step)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "step"), [(Falling.params(slope=0.1), 11), (Unbounded.params(), 3)]
+)
+def test_rates_below_0_or_not_finite_are_refused_with_their_step(schedule, step):
+    optimizer = Sgd.params(learning_rate=0.5, schedule=schedule).build()
+    optimizer.check_rates(step)
+    with pytest.raises(
+        ParamError, match=f"at step {step}, after the schedule {schedule.cls.__name__}"
+    ):
+        optimizer.check_rates(20)
+
+
+def test_a_schedule_for_tensors_alone_is_not_refused():
+    class OfTensors(Schedule):
+        """A factor that NumPy cannot compute."""
+
+        def factor(self, step, xp):
+            return xp.cast(step, "float32")
+
+    Sgd.params(learning_rate=0.5, schedule=OfTensors).build().check_rates(10)
 
 
 def test_an_update_goes_by_the_rates_that_it_is_given():

@@ -334,6 +334,13 @@ def test_a_batch_of_an_evaluation_that_does_not_fit_is_refused(tmp_path):
     assert "Points: the array 'x' of a batch is float64" in refusal(tmp_path, change)
 
 
+def test_a_batch_larger_than_the_data_is_told(tmp_path, capsys):
+    change = ("train_input=Points.params(batch_size=4)", "train_input=Points.params(batch_size=32)")
+    assert train(tmp_path, change, max_steps=1).step == 1
+    warning = "a batch of 32 examples has some of them several times, as there are 16"
+    assert warning in capsys.readouterr().out
+
+
 # ---- sums
 
 MEAN = "tf.reduce_mean(self.errors(batch))"
