@@ -17,6 +17,7 @@ from lingo.config.errors import ParamError
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
 from lingo.config.synonyms import synonyms
+from lingo.storage.files import refuse_address
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
@@ -35,6 +36,7 @@ _PATHS = {  # of parameters that other programs have flags for
     "dtype": "task.dtype",
     "patience": "evaluate.patience",
 }
+_NO_PATHS = {"exp", "only", "prompt", "set", "source", "sweep"}  # flags that may have `://` inside
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
 
@@ -92,6 +94,10 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
         raise UsageError(_absl_message(error)) from None
     if empty := next((flag for flag in values if "" in _texts(values[flag])), None):
         raise UsageError(f"--{empty} has no value")
+    for flag in {*values} - _NO_PATHS:
+        for text in _texts(values[flag]):
+            if isinstance(text, str):
+                refuse_address(text)
     values.flagfile = _flag_files(arguments)
     word = _word(name, verb, words, values)
     return values, shlex.join(inner) if inner else word

@@ -27,6 +27,7 @@ PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a name must look like before it becomes part of a path."""
 
 _FRESH = ".tmp-"
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # a `Path` has one slash of two
 _NODE = re.compile(r"\{\{.*?\}\}|\[Op:.*?\]")  # the graph node in TensorFlow's messages
 
 
@@ -34,6 +35,15 @@ class StorageError(LingoError):
     """A file could not be written: the disk is full or read-only, or permission is missing."""
 
     exit_code: ClassVar[int] = 10
+
+
+def refuse_address(path: str | Path) -> None:
+    """Raises ParamError for an address such as s3://bucket/run in the place of a path."""
+    if _ADDRESS.match(str(path)):
+        raise ParamError(
+            f"{str(path)!r:.200} is an address, and lingo reads and writes files of this machine:"
+            " mount the bucket (gcsfuse, mountpoint-s3, hdfs-fuse) and give the path of the mount"
+        )
 
 
 def storage_error(path: Path, error: Exception, *, needs_bytes: int = 0) -> StorageError:

@@ -37,6 +37,7 @@ from lingo.runtimes.int8 import (
     quantize_state,
 )
 from lingo.runtimes.runtime import Program
+from lingo.storage.files import refuse_address
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
@@ -310,6 +311,7 @@ class Trained:
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
+        refuse_address(folder)
         settings = Settings(format, tuple(signatures), batch_size, quantize, prompt_length)
         settings.check(config=config, dtype=dtype)
         if Path(folder).resolve().is_relative_to(self._run.path.resolve()):

@@ -69,6 +69,7 @@ def test_an_experiment_is_got_by_name_with_overrides() -> None:
             r"Experiment.* the Params of a LanguageModeling",
         ),
         (lambda: lingo.train(lingo.get("tiny"), None), r"takes a directory, got None"),
+        (lambda: lingo.train(lingo.get("tiny"), "s3://b/run"), r"'s3://b/run' is an address"),
         (
             lambda: lingo.train(lingo.get("tiny"), "x", mlperf="resnet@0.7.0"),
             r"a log of resnet@0\.7\.0 needs the metric and the value that end a run",

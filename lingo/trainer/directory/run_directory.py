@@ -38,6 +38,7 @@ from lingo.storage.files import (
     explain_write_errors,
     make_folder,
     open_folder,
+    refuse_address,
     refuse_link,
     write_bytes,
     write_text,
@@ -69,6 +70,7 @@ class RunDirectory:
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
         if not str(path):
             raise ParamError("a run needs a directory, and '' names none; '.' would be this one")
+        refuse_address(path)
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"

@@ -36,6 +36,14 @@ MISTAKES = [
     ("checkpoint", "needs a word: lingo checkpoint list|inspect|verify"),
     ("launch train --exp=tiny", "launch needs a command after --"),
     ("launch --workers=2 -- tran --exp=tiny", "Did you mean 'train'"),
+    # ---- addresses, which are no paths here
+    (f"train {TINY} --logdir=s3://bucket/run", "'s3://bucket/run' is an address, and lingo reads"),
+    (f"train {TINY} --logdir=gs://bucket/run --dry_run", "mount the bucket"),
+    ("eval --run=hdfs://host/run", "'hdfs://host/run' is an address"),
+    ("sweep --exp=tiny --sweep=seed=0,1 --logdir=s3://b/run", "is an address"),
+    ("export --run=r --format=savedmodel --output=gs://b/e", "is an address"),
+    ("serve --export=s3://b/e", "is an address"),
+    ("benchmark --from_logs=s3://b/logs", "is an address"),
     # ---- flags
     (f"{TRAIN} --steps=100", "no flag --steps. Did you mean --set=max_steps=100"),
     (f"{TRAIN} --num_steps=100", "Did you mean --set=max_steps=100"),
