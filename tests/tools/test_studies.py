@@ -71,6 +71,8 @@ SCENES = ("evaluate.every_steps=1", "GlyphSceneInput.num_scenes=32")
     ],
     ids=["images", "detection", "quantization, images", "quantization, text"],
 )
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
+@pytest.mark.filterwarnings("ignore:Statistics for quantized inputs were expected")
 def test_the_first_trial_of_a_study_trains_and_is_measured(
     study, number, settings, metric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +85,7 @@ def test_the_first_trial_of_a_study_trains_and_is_measured(
     assert run(
         lambda _: [trial], results, folder=folder, num_workers=1, seconds=60.0, measure=measure
     )
-    assert (results.metric(trial, metric) or -1.0) >= 0.0
+    assert results.metric(trial, metric) is not None
 
 
 def test_no_trial_starts_when_the_time_is_over(results: Results, tmp_path: Path) -> None:
