@@ -9,7 +9,7 @@ Axes: B texts, T positions, S texts of a prompt, N new tokens of a text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class Layout(NamedTuple):
         ids = characters.with_flat_values(tf.cast(values, tf.int32) + _FIRST_BYTE)
         size = tf.shape(texts)[0]
         parts = (tf.repeat(tf.constant(part)[None], size, axis=0) for part in self)
-        before, after = (tf.RaggedTensor.from_tensor(part) for part in parts)  # pyright: ignore[reportAttributeAccessIssue]
+        ragged: Any = tf.RaggedTensor
+        before, after = (ragged.from_tensor(part) for part in parts)
         whole = tf.concat([before, ids, after], axis=1)
         return whole.to_tensor(), tf.cast(whole.row_lengths(), tf.int32)
 

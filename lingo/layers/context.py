@@ -125,7 +125,7 @@ class Call:
     mapped_axes: tuple[str, ...] = ()
     weights_ready: bool = False  # whether they are computed and rounded (`lingo.layers.wrap.fold`)
     constant_ranges: bool = False  # whether a converter reads the ranges of quantization
-    frozen: Collection[str] = frozenset()  # program paths of weights that no step changes
+    frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
     # program paths of weights that a loop over layers reads in vain; one set for all bodies
     unused_weights: set[str] = dataclasses.field(default_factory=set)
     # gets a layer, and the arguments, of every call below before it is computed

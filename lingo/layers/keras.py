@@ -158,7 +158,7 @@ class Keras(Layer):
     @contextlib.contextmanager
     def _fix_frozen_norms(self, found: _Variables) -> Iterator[None]:
         """Makes frozen batch normalizations compute as outside training, as `trainable` does."""
-        frozen = context.current().frozen
+        frozen = context.current().frozen_weights
         norms = [
             layer
             for layer in found.layer._flatten_layers()

@@ -199,7 +199,7 @@ class Layer(LayerTree, Configurable, interface=True):
 
         In a scan over layers, a weight counts as frozen if it is in all of the layers.
         """
-        frozen = context.current().frozen
+        frozen = context.current().frozen_weights
         return bool(self._weights) and all(
             path.join(self.path, name) in frozen for name in self._weights
         )

@@ -140,7 +140,7 @@ def local_sums(
         "key": key,
         "rows": batch["rows"],
         "unused_weights": unused,
-        "frozen": frozen,
+        "frozen_weights": frozen,
         **place.call_fields(),
     }
     with tf.name_scope("local"), tf.GradientTape() as tape:

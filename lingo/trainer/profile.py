@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lingo.config.lazy import tf
 from lingo.storage.files import StorageError, describe_os_error, make_folder, write_bytes

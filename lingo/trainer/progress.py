@@ -206,7 +206,7 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
         total += size
         frozen += size * states.count(False) // len(states)
     note = f", {frozen:,} of them frozen" if frozen else ""
-    with enter_call(Call(weights={}, frozen=find_frozen(learner))):
+    with enter_call(Call(weights={}, frozen_weights=find_frozen(learner))):
         norms = [x for x in learner.task.tree() if isinstance(x, BatchNorm) and x.is_fixed()]
     if norms:
         note += f"; {len(norms)} frozen BatchNorm compute with their moving statistics"

@@ -122,7 +122,7 @@ def test_what_takes_too_long_is_named_and_left_out(slow) -> None:
     }
     found = selection.changed_tests(["lingo/optim/adam.py", "lingo/optim/sgd.py"])
     assert [*found.tests] == ["tests/lingo/optim/test_adam.py"]
-    assert [*found.left_out] == ["tests/lingo/optim/test_sgd.py"]
+    assert [*found.rest] == ["tests/lingo/optim/test_sgd.py"]
 
 
 def test_a_changed_page_runs_its_own_commands(slow) -> None:

@@ -142,7 +142,8 @@ def lingo_loop(turns: Turns, *, size: Size) -> None:
             turns.begin()
         return report
 
-    LocalProgram.train = train_in_turns  # pyright: ignore[reportAttributeAccessIssue]
+    program_class: Any = LocalProgram
+    program_class.train = train_in_turns
     with (
         tempfile.TemporaryDirectory() as directory,
         open(os.devnull, "w") as nowhere,

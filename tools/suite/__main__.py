@@ -77,8 +77,8 @@ def run_all() -> int:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "processor": _processor(),
         "minutes": {name: round(outcome.minutes, 1) for name, outcome in outcomes.items()},
-        "passed": sum(outcome.passed for outcome in outcomes.values()),
-        "failed": [test for outcome in outcomes.values() for test in outcome.failed],
+        "passed": sum(outcome.num_passed for outcome in outcomes.values()),
+        "failed": [test for outcome in outcomes.values() for test in outcome.failures],
     }
     with RESULTS.open("a") as file:
         file.write(f"{json.dumps(line)}\n")
@@ -101,9 +101,9 @@ def run_changed() -> Outcome:
     found = selection.changed_tests(selection.changed_files())
     print("\nslow tests of changed files:")
     print(*(f"  {test}  ({file})" for test, file in found.tests.items()), sep="\n")
-    if found.left_out:
+    if found.rest:
         print("left to the parts, since they would take too long here:")
-        print(*(f"  {test}  ({file})" for test, file in found.left_out.items()), sep="\n")
+        print(*(f"  {test}  ({file})" for test, file in found.rest.items()), sep="\n")
     sys.stdout.flush()
     return runs.run("changed", REST, found.tests)
 
@@ -118,7 +118,7 @@ def run_make(target: str) -> Outcome:
     began = time.monotonic()
     done = subprocess.run(["make", target], cwd=ROOT)
     minutes = (time.monotonic() - began) / 60
-    return Outcome(failed=(f"make {target}",) if done.returncode else (), minutes=minutes)
+    return Outcome(failures=(f"make {target}",) if done.returncode else (), minutes=minutes)
 
 
 STAGES: dict[str, Stage] = {
@@ -151,12 +151,11 @@ def _report(outcomes: Mapping[str, Outcome]) -> int:
     print(f"\n{'stage':10} {'minutes':>8} {'GB':>5} {'passed':>7} {'failed':>7}")
     for name, outcome in outcomes.items():
         gb = f"{outcome.peak_gb:.1f}" if outcome.peak_gb else ""
-        print(
-            f"{name:10} {outcome.minutes:8.1f} {gb:>5} {outcome.passed:7} {len(outcome.failed):7}"
-        )
+        numbers = f"{outcome.num_passed:7} {len(outcome.failures):7}"
+        print(f"{name:10} {outcome.minutes:8.1f} {gb:>5} {numbers}")
     total = sum(outcome.minutes for outcome in outcomes.values())
     print(f"{'together':10} {total:8.1f}")
-    failed = [test for outcome in outcomes.values() for test in outcome.failed]
+    failed = [test for outcome in outcomes.values() for test in outcome.failures]
     print(*(f"failed: {test}" for test in failed), sep="\n", flush=True)
     return int(bool(failed))
 

@@ -63,8 +63,8 @@ WORKERS = {
 class Outcome(NamedTuple):
     """What came of a number of tests."""
 
-    passed: int = 0
-    failed: tuple[str, ...] = ()  # ids; the group's name if pytest itself failed
+    num_passed: int = 0
+    failures: tuple[str, ...] = ()  # ids; the group's name if pytest itself failed
     minutes: float = 0.0
     peak_gb: float = 0.0  # the largest process
 
@@ -90,8 +90,8 @@ def run(name: str, expression: str, targets: Iterable[str], *, merged: bool = Fa
         found = _run_group(group, expression, members, TIMES / f"{name}_{group}.xml")
         lines.append(f"{group:10} {found.minutes:6.1f} minutes {found.peak_gb:5.1f} GB")
         outcome = Outcome(
-            outcome.passed + found.passed,
-            outcome.failed + found.failed,
+            outcome.num_passed + found.num_passed,
+            outcome.failures + found.failures,
             outcome.minutes + found.minutes,
             max(outcome.peak_gb, found.peak_gb),
         )

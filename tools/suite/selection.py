@@ -85,7 +85,7 @@ class Changed(NamedTuple):
     """Slow tests of the files that changed."""
 
     tests: dict[str, str]  # file or test id -> the changed file
-    left_out: dict[str, str]  # likewise, for which there was no time
+    rest: dict[str, str]  # likewise, for which there was no time
 
 
 def changed_tests(files: Sequence[str]) -> Changed:
@@ -100,7 +100,7 @@ def changed_tests(files: Sequence[str]) -> Changed:
         for file, tests in zip(files, mirrors, strict=True):
             for test in tests:
                 near.setdefault(test, file)
-    chosen, left_out, total = {}, {}, 0.0
+    chosen, rest, total = {}, {}, 0.0
     for test, file in near.items():
         seconds = sum(value for name, value in slow.items() if name.startswith(test))
         if seconds == 0.0:
@@ -109,8 +109,8 @@ def changed_tests(files: Sequence[str]) -> Changed:
             chosen[test] = file
             total += seconds
         else:
-            left_out[test] = file
-    return Changed(chosen, left_out)
+            rest[test] = file
+    return Changed(chosen, rest)
 
 
 def _mirrors(file: str, slow: Iterable[str]) -> tuple[list[str], list[str], list[str]]:

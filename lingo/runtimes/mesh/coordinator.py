@@ -8,10 +8,12 @@ outlives a killed leader long enough for the others to save their parts of the s
 
 from __future__ import annotations
 
+import importlib
 import pathlib
 import signal
 import sys
 import time
+from typing import Any
 
 READY = "ready"
 
@@ -23,11 +25,10 @@ _ESTABLISHED = "01"  # state of an open connection in /proc/net/tcp
 
 def main(address: str, count: int) -> None:
     """Serves at host:port until the leader has ended and the others have saved and disconnected."""
-    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
-
+    private: Any = importlib.import_module("jaxlib._jax")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the leader handles these
-    service = _jax.get_distributed_runtime_service(
+    service = private.get_distributed_runtime_service(
         address, count, heartbeat_timeout=NEVER_SECONDS, shutdown_timeout=1, recoverable=True
     )
     sys.stdout.write(f"{READY}\n")

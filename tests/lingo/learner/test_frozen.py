@@ -72,7 +72,7 @@ def test_its_output_in_training_is_what_it_computes_elsewhere() -> None:
     weights = {"gamma": tf.constant([1.0, 2.0, 3.0]), "beta": tf.constant([0.0, 1.0, 2.0])}
     state = {"moving_mean": tf.fill([3], 4.0), "moving_mean_square": tf.fill([3], 20.0)}
     x = np.random.default_rng(0).normal(size=[2, *SHAPE]).astype(np.float32)
-    call = {"state": state, "training": True, "frozen": {"gamma", "beta"}}
+    call = {"state": state, "training": True, "frozen_weights": {"gamma", "beta"}}
     y, sides = context.apply(layer, weights, x, call=call)
     elsewhere, _ = context.apply(layer, weights, x, call={"state": state})
     np.testing.assert_array_equal(y, elsewhere)
