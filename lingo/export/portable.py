@@ -182,8 +182,9 @@ def _write(
             return write_saved_model(folder, model, signatures, step)
         case "stablehlo":
             return write_stablehlo(folder, model, signatures, cases[0].batch)
-        case _:
+        case "tflite":
             return write_tflite(folder, model, signatures, cases, settings.quantize)
+    raise ParamError(f"format={settings.format!r} is no program: {', '.join(get_args(Format))}")
 
 
 def _describe(

@@ -49,23 +49,28 @@ class Place(NamedTuple):
     repeats: tuple[int, ...]  # how often the mesh axis repeats it along each
 
 
-def places(mesh: Topology, torus: Sequence[int]) -> list[Place]:
-    """Returns the place of each mesh axis; the mesh has as many devices as the torus."""
+def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[Place]:
+    """Returns the place of each mesh axis; the mesh has as many devices as the torus.
+
+    The last `num_inner` axes of the torus are filled first, the last one before the others: cores
+    of a chip, or switches inside each other.
+    """
     found: list[Place] = []
     box = [1] * len(torus)
     for size in reversed(mesh.shape):
-        repeats = _repeats(size, box, torus)
+        repeats = _repeats(size, box, torus, num_inner)
         found.append(Place(tuple(box), tuple(repeats)))
         box = [n * k for n, k in zip(box, repeats, strict=True)]
     return found[::-1]
 
 
-def _repeats(size: int, box: Sequence[int], torus: Sequence[int]) -> list[int]:
+def _repeats(size: int, box: Sequence[int], torus: Sequence[int], num_inner: int) -> list[int]:
     """Returns how often a mesh axis repeats the inner box along each axis of the torus."""
-    *chips, core = range(len(torus))
+    chips = range(len(torus) - num_inner)
     repeats = [1] * len(torus)
-    repeats[core] = math.gcd(size, torus[core] // box[core])
-    size //= repeats[core]
+    for axis in reversed(range(len(chips), len(torus))):
+        repeats[axis] = math.gcd(size, torus[axis] // box[axis])
+        size //= repeats[axis]
     free = [axis for axis in chips if box[axis] == 1]
     for number in range(1, len(free) + 1):
         for axes in itertools.combinations(free, number):

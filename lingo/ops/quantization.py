@@ -39,8 +39,10 @@ def natural_range(name: NaturalRange, *, bits: int = 8) -> Range:
             low, high = -1.0, 1.0
         case "relu6":
             return Range(0.0, 6.0)
-        case _:  # Lingvo's of a ReLU, too: that of one whose results are at most 1
+        case "sigmoid" | "relu" | "padding":  # Lingvo takes results of a ReLU to be at most 1
             return Range(0.0, 1.0)
+        case _:
+            raise ValueError(f"{name!r} is not an activation with a known range")
     return Range(low, low + (high - low) * (2**bits - 1) / 2**bits)
 
 

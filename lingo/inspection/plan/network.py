@@ -55,13 +55,15 @@ class Network:
         """Places the axes; raises ParamError if the hardware has no network of so many devices."""
         self._axes = mesh.axes
         self._dimensions = hardware.arrange(mesh.num_devices)
-        inner = self._dimensions[: len(self._dimensions) - max(hardware.torus, 1)]
+        num_inner = len(self._dimensions) - max(hardware.torus, 1)
+        inner = self._dimensions[:num_inner][::-1]
         self._share = math.prod(d.size for d in inner) if hardware.torus else 1
-        chips = self._dimensions[len(inner) :]
-        sizes = [*(d.size for d in chips), math.prod(d.size for d in inner)]
+        chips = self._dimensions[num_inner:]
+        sizes = [*(d.size for d in chips), *([d.size for d in inner] or [1])]
         self._order = [*chips, *inner]
         self._hops = functools.cache(self._find_hops)
-        self._places = dict(zip(mesh.axes, torus.places(mesh, sizes), strict=True))
+        found = torus.places(mesh, sizes, num_inner=max(num_inner, 1))
+        self._places = dict(zip(mesh.axes, found, strict=True))
 
     def _find_hops(self, axes: Axes) -> list[_Hops]:
         found = []

@@ -156,5 +156,6 @@ def _apply(name: str, image: np.ndarray, key: random.Key, m: float, signed: floa
             return adjust_brightness(image, 0.1 + 1.8 * m)
         case "sharpness":
             return adjust_sharpness(image, 0.1 + 1.8 * m)
-        case _:
+        case "cutout":
             return cutout(image, key, side=int(80 / _REFERENCE_SIDE * min(height, width) * m))
+    raise ValueError(f"{name!r} is not an operation on images")

@@ -94,3 +94,17 @@ def test_one_device_exchanges_nothing() -> None:
     network = Network(HARDWARE["h100"], topology({"data": 8}))
     assert network.seconds("all-reduce", BYTES, ["model"]) == 0.0
     assert network.seconds("all-reduce", BYTES, []) == 0.0
+
+
+def test_switches_inside_each_other_are_used_from_the_inner_one_out() -> None:
+    rates = (8e9, 2e9, 1e9)
+    sizes = (4, 2, 16)
+    switches = [Dimension("switch", n, r, 0.0) for n, r in zip(sizes, rates, strict=True)]
+    nested = hardware(*switches, torus=0)
+    network = Network(nested, topology({"data": 8, "model": 4}))
+    inner, middle, outer = 3 / 4 / rates[0], 1 / 2 / rates[1] / 4, 3 / 4 / rates[2] / 8
+    whole = network.seconds("all-gather", BYTES, ["data", "model"])
+    assert whole == pytest.approx(BYTES * (inner + middle + outer))
+    assert network.seconds("all-gather", BYTES, ["model"]) == pytest.approx(BYTES * inner)
+    across = BYTES * (1 / 2 / rates[1] + 3 / 4 / rates[2] / 2)
+    assert network.seconds("all-gather", BYTES, ["data"]) == pytest.approx(across)
