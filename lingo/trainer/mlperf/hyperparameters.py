@@ -21,6 +21,7 @@ from lingo.optim.schedule import (
     EpochWarmup,
     Piecewise,
     Polynomial,
+    ProductSchedule,
     Schedule,
     SequentialSchedule,
     Transformer,
@@ -174,6 +175,9 @@ def _find_start(schedule: Any, cls: type[Schedule]) -> int | None:
             if (inner := _find_start(part, cls)) is not None:
                 return before + inner
             before += num_steps
+    elif issubclass(schedule.cls, ProductSchedule):
+        starts = (_find_start(factor, cls) for factor in schedule.schedules)
+        return next((start for start in starts if start is not None), None)
     elif issubclass(schedule.cls, Warmup | EpochWarmup):
         is_plain = issubclass(schedule.cls, Warmup)
         rise = schedule.num_steps if is_plain else math.floor(_length(schedule))

@@ -3,6 +3,7 @@
 import pytest
 
 from lingo.config import registry
+from lingo.optim import ConstantRate, Polynomial, ProductSchedule, SequentialSchedule, Warmup
 from lingo.trainer.mlperf.hyperparameters import hyperparameters
 
 
@@ -97,3 +98,15 @@ def test_the_warm_up_of_the_published_recipes_is_whole_epochs(name):
     epochs = {"supercomputer": 25, "multipod": 31}
     assert found["lars_opt_learning_rate_warmup_epochs"] == epochs[name]
     assert found["lars_opt_end_learning_rate"] == 1e-4
+
+
+def test_a_product_with_a_warm_up_has_its_steps_and_the_start_of_the_fall(settings):
+    params = settings("dlrm")
+    fall = SequentialSchedule.params(
+        parts=[(ConstantRate, 40_000), (Polynomial.params(num_steps=20_000), 20_000)]
+    )
+    warmup = Warmup.params(num_steps=2000)
+    params.optimizer.schedule = ProductSchedule.params(schedules=[warmup, fall])
+    found = read(params, "dlrm")
+    assert found["opt_learning_rate_warmup_steps"] == 2000
+    assert found["lr_decay_start_steps"] == 40_000
