@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hmac
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lingo.config.errors import LingoError
 from lingo.serving import codec
@@ -30,8 +36,13 @@ from lingo.serving.metrics import CONTENT_TYPE, Metrics
 from lingo.serving.model import ServedModel
 from lingo.serving.refusal import Refusal
 
+T = TypeVar("T")
+
 _AGAIN = {"Retry-After": "1"}
-_NOBODY_READS = 499  # the status in the counts for a client that is gone, as nginx has it
+_CLIENT_CLOSED_REQUEST = 499  # the status in the counts for a client that is gone, as nginx has it
+_VERSIONS = ("1.0", "1.1")
+_NUM_READERS = 2  # threads that read and write JSON, so that others are answered meanwhile
+_VALUES_OF_FORM = 1000  # in a body, besides those of inputs
 
 
 class Limits(NamedTuple):
@@ -42,6 +53,7 @@ class Limits(NamedTuple):
     max_body_bytes: int
     timeout_seconds: float  # of a request, from its head to the answer
     read_timeout_seconds: float  # of a head, and of a body
+    api_key: bytes = b""  # that requests under /v1 have to give; none: they need none
 
 
 class Service:
@@ -56,6 +68,13 @@ class Service:
         self.is_draining = False
         self._metrics = Metrics(model.name)
         self._metrics.running.set_function(lambda: self.num_running)
+        self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="json")
+        self._max_values = _VALUES_OF_FORM + 2 * max(
+            signature.max_values(
+                num_examples=limits.batch.max_examples, num_positions=limits.batch.max_positions
+            )
+            for signature in model.signatures.values()
+        )
         self._batchers = {
             name: Batcher(
                 signature, limits.batch, observe=self._metrics.batches.labels(name).observe
@@ -76,6 +95,7 @@ class Service:
                 *(Route(f"{path}/metadata", self._metadata) for path in paths),
                 *(Route(path, self._status) for path in paths),
             ],
+            middleware=[Middleware(_KnownVersions)],
             exception_handlers={
                 Refusal: _answer_refusal,
                 HTTPException: self._answer_http_error,
@@ -87,6 +107,7 @@ class Service:
         """Ends the threads that compute."""
         for batcher in self._batchers.values():
             batcher.close()
+        self._readers.shutdown()
 
     # ---- paths -----------------------------------------------------------------------------------
 
@@ -99,10 +120,12 @@ class Service:
         return Response(self._metrics.page(), media_type=CONTENT_TYPE)
 
     async def _status(self, request: Request) -> Response:
+        self._check_key(request)
         self._check_path(request)
         return JSONResponse(codec.status_of(self.model))
 
     async def _metadata(self, request: Request) -> Response:
+        self._check_key(request)
         self._check_path(request)
         return JSONResponse(codec.metadata_of(self.model))
 
@@ -125,9 +148,10 @@ class Service:
         except Refusal as refusal:
             return _answer_refusal(request, refusal)
         except ClientDisconnect:
-            return Response(status_code=_NOBODY_READS)
-        except LingoError as error:
-            self._report(f"{request.url.path} failed: {error}")
+            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+        except Exception as error:  # noqa: BLE001  # also a mistake of lingo's ends one request only
+            kind = "" if isinstance(error, LingoError) else f"{type(error).__name__}: "
+            self._report(f"{request.url.path} failed: {kind}{error}")
             return _answer_failure(request, error)
 
     @contextlib.contextmanager
@@ -136,7 +160,9 @@ class Service:
         if self.is_draining:
             why = "the server is stopping: ask another one"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, _AGAIN | {"Connection": "close"})
-        if self.num_running >= (most := self.limits.max_requests):
+        # one that has timed out takes its memory until it is computed
+        num_abandoned = sum(batcher.num_abandoned for batcher in self._batchers.values())
+        if self.num_running + num_abandoned >= (most := self.limits.max_requests):
             why = f"{most} requests are in progress: try again later"
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, why, _AGAIN)
         self.num_running += 1
@@ -147,19 +173,30 @@ class Service:
 
     async def _predict(self, request: Request) -> Response:
         seconds = self.limits.timeout_seconds
+        self._check_key(request)
         self._check_path(request)
         try:
             async with asyncio.timeout(seconds):
-                call = codec.read_call(await self._read(request))
-                name = request.state.signature = codec.find_signature(self.model, call.signature)
-                inputs = codec.read_inputs(call, self.model.signatures[name].inputs)
-                call = call._replace(content=None)  # lists take many times the memory of arrays
+                body = await self._read(request)
+                codec.check_size(body, self._max_values)
+                name, is_rows, inputs = await self._in_thread(self._convert, body)
+                request.state.signature = name
                 outputs = await self._batchers[name].compute(inputs)
+                write = functools.partial(codec.write_outputs, outputs, is_rows=is_rows)
+                content = await self._in_thread(write)
         except TimeoutError:
             why = f"there was no answer within {seconds:g} s"
             raise Refusal(HTTPStatus.GATEWAY_TIMEOUT, why, _AGAIN) from None
-        content = codec.write_outputs(outputs, is_rows=call.is_rows)
         return Response(content, media_type="application/json")
+
+    def _convert(self, body: bytes) -> tuple[str, bool, dict[str, np.ndarray]]:
+        """Returns the signature that a body names, whether it has rows, and the inputs."""
+        call = codec.read_call(body)
+        name = codec.find_signature(self.model, call.signature)
+        return name, call.is_rows, codec.read_inputs(call, self.model.signatures[name].inputs)
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, function, *arguments)
 
     async def _read(self, request: Request) -> bytes:
         """Returns the body; raises Refusal if it is too large or does not arrive.
@@ -184,6 +221,15 @@ class Service:
         why = f"the body is larger than {most:,} bytes: send several requests"
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
+    def _check_key(self, request: Request) -> None:
+        """Raises Refusal unless a request has the key, if one is wanted; takes constant time."""
+        wanted = self.limits.api_key
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode(), wanted)
+        if wanted and not (is_right and scheme.lower() == "bearer"):
+            why = "the request has no right key: send the header 'Authorization: Bearer KEY'"
+            raise Refusal(HTTPStatus.UNAUTHORIZED, why, {"WWW-Authenticate": "Bearer"})
+
     def _check_path(self, request: Request) -> None:
         """Raises Refusal for another model, version or verb."""
         name, version = self.model.name, str(self.model.version)
@@ -205,6 +251,21 @@ class Service:
         paths = f"GET /v1/models/{self.model.name} and its /metadata, POST its :predict"
         why = f"{request.method} {request.url.path:.100} is not served; served are: {paths}"
         return _error(status, f"{why}, GET /healthz and /metrics", headers)
+
+
+class _KnownVersions:
+    """Refuses versions of HTTP that the parser takes and that nobody speaks, such as 3.7."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        version = scope.get("http_version", "1.1")
+        if version in _VERSIONS:
+            await self._app(scope, receive, send)
+        else:
+            answer = _error(HTTPStatus.BAD_REQUEST, f"HTTP/{version:.10} is not served: 1.0, 1.1")
+            await answer(scope, receive, send)
 
 
 def _answer_refusal(request: Request, error: Exception) -> Response:

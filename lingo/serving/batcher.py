@@ -31,12 +31,16 @@ NUM_THREADS = 2
 """Batches of one signature computed at a time: while the result of one is copied out, the next is
 computed."""
 
+MAX_LONGEST = 4
+"""Examples of `max_positions` that are computed in one batch; of shorter ones there are more."""
+
 
 class BatchLimits(NamedTuple):
     """When a batch is due."""
 
     max_examples: int
     max_delay_seconds: float  # that its first request waits for others
+    max_positions: int = 1024  # of an example: token ids, or the bytes of a text
 
 
 class _Request:
@@ -44,6 +48,7 @@ class _Request:
 
     def __init__(self, inputs: Arrays, padded: Arrays) -> None:
         self.inputs, self.padded = inputs, padded
+        self.is_abandoned = False  # cancelled while it is computed
         self.num_examples = len(next(iter(inputs.values())))
         self.future: asyncio.Future[Arrays] = asyncio.get_running_loop().create_future()
         self.has_waited = False
@@ -68,6 +73,7 @@ class Batcher:
         self._waiting: dict[Hashable, list[_Request]] = {}
         self._failed: collections.deque[_Request] = collections.deque()  # in a batch
         self._num_computing = 0
+        self.num_abandoned = 0  # requests that are computed though nobody waits for them
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=signature.name)
 
     @property
@@ -82,11 +88,7 @@ class Batcher:
         than `max_examples`, and what the signature raises for these inputs.
         """
         request = _Request(inputs, self.signature.pad(inputs))
-        if request.num_examples > (most := self.limits.max_examples):
-            raise Refusal(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the request has {request.num_examples} examples, more than {most}: send several",
-            )
+        self._check_size(request.num_examples, self.signature.num_positions(inputs))
         self._waiting.setdefault(key := request.key(), []).append(request)
         timer = asyncio.get_running_loop().call_later(
             self.limits.max_delay_seconds, self._end_delay, request
@@ -95,22 +97,49 @@ class Batcher:
             self._start_batches()
             return await request.future
         except asyncio.CancelledError:
-            self._drop(request, key)
+            if not self._drop(request, key):
+                request.is_abandoned = True
+                self.num_abandoned += 1
             raise
         finally:
             timer.cancel()  # it holds the inputs
+
+    def _check_size(self, num_examples: int, num_positions: int) -> None:
+        """Raises Refusal for a request that takes too much memory."""
+        limits, length = self.limits, self.limits.max_positions
+        why = ""
+        if num_examples > limits.max_examples:
+            why = (
+                f"the request has {num_examples} examples, more than {limits.max_examples}: send"
+                " several"
+            )
+        elif num_positions > length:
+            why = (
+                f"an example has {num_positions:,} positions, more than {length:,}: send a shorter"
+                " one, or serve with a larger --max_positions"
+            )
+        elif num_examples * num_positions**2 > MAX_LONGEST * length**2:
+            why = (
+                f"{num_examples} examples of up to {num_positions:,} positions are more than are"
+                f" computed at a time, {MAX_LONGEST} of {length:,}: send several requests"
+            )
+        if why:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
     def close(self) -> None:
         """Ends the threads, after the batches that they compute."""
         self._threads.shutdown()
 
-    def _drop(self, request: _Request, key: Hashable) -> None:
-        """Removes a request from those that wait."""
+    def _drop(self, request: _Request, key: Hashable) -> bool:
+        """Removes a request from those that wait; returns whether it was one of them."""
+        is_dropped = False
         for requests in (self._waiting.get(key, []), self._failed):
             if request in requests:
                 requests.remove(request)
+                is_dropped = True
         if not self._waiting.get(key):
             self._waiting.pop(key, None)
+        return is_dropped
 
     def _end_delay(self, request: _Request) -> None:
         request.has_waited = True
@@ -145,15 +174,23 @@ class Batcher:
         return []
 
     def _num_fitting(self, requests: Sequence[_Request]) -> int:
-        """Returns how many of the first requests fit into a batch."""
+        """Returns how many of the first requests fit into a batch.
+
+        Attention computes each pair of positions, so long examples share a batch with few others.
+        """
         sizes = itertools.accumulate(request.num_examples for request in requests)
-        return sum(size <= self.limits.max_examples for size in sizes)
+        num = sum(size <= self.limits.max_examples for size in sizes)
+        length = max((self.signature.num_positions(one.padded) for one in requests), default=0)
+        most = max(1, MAX_LONGEST * self.limits.max_positions**2 // max(length, 1) ** 2)
+        sizes = itertools.accumulate(request.num_examples for request in requests[:num])
+        return max(min(num, 1), sum(size <= most for size in sizes))
 
     def _finish(self, batch: Sequence[_Request], done: asyncio.Future[list[Arrays]]) -> None:
         """Gives each request of a batch its outputs; if it failed, each is computed alone."""
         self._num_computing -= 1
         error = done.exception()
         for i, request in enumerate(batch):
+            self.num_abandoned -= request.is_abandoned
             if request.future.done():  # cancelled meanwhile
                 continue
             if error is None:

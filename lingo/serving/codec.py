@@ -41,6 +41,20 @@ class Call(NamedTuple):
     content: Any
 
 
+def check_size(body: bytes, most: int) -> None:
+    """Raises Refusal if a body has more than so many values, which it counts without reading them.
+
+    Values become objects of Python, which take many times the bytes of the body.
+    """
+    num = sum(map(body.count, (b",", b"[", b"{")))
+    if num > most:
+        raise Refusal(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has {num:,} values, more than {most:,}, which the largest request has: send"
+            " several",
+        )
+
+
 def read_call(body: bytes) -> Call:
     """Returns what a body asks for; raises Refusal if it is no JSON of a request."""
     try:

@@ -8,6 +8,7 @@ Axes: B examples, T positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -67,6 +68,27 @@ class ServedSignature:
             if not isinstance(error.__cause__, tf.errors.InvalidArgumentError):
                 raise
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+    def num_positions(self, inputs: Arrays) -> int:
+        """Returns the positions of the longest example: token ids, or the bytes of a text.
+
+        Inputs of one size, or of several sizes such as images, have none.
+        """
+        lengths = [0]
+        for name, spec in self.inputs.items():
+            if spec.dtype == "string":
+                lengths += [len(text) for text in inputs[name].ravel()]
+            elif spec.shape[1:].count(None) == 1:
+                lengths.append(inputs[name].shape[spec.shape.index(None, 1)])
+        return max(lengths)
+
+    def max_values(self, *, num_examples: int, num_positions: int) -> int:
+        """Returns how many numbers, and bytes of texts, an input of some examples has at most."""
+        each = 0
+        for spec in self.inputs.values():
+            sizes = [num_positions if size is None else size for size in spec.shape[1:]]
+            each += math.prod(sizes) * (num_positions if spec.dtype == "string" else 1)
+        return num_examples * each
 
     def pad(self, inputs: Arrays) -> Arrays:
         """Returns the inputs, padded to the next of few lengths, so that more of them are equal.

@@ -68,14 +68,14 @@ def serve(
         raise _unusable(host, port, error) from None
     service = Service(model, limits, report=report)
     with Signals() as signals:
-        server = _Server(service, signals, on_ready)
+        server = _Server(service, signals, report=report, on_ready=on_ready)
         asyncio.run(server.serve(sockets=[bound]))
-        _heed_no_more()
+        restore_default_handlers()
         service.close()  # it waits for batches, though their requests may have timed out
         signals.check()
 
 
-def _heed_no_more() -> None:
+def restore_default_handlers() -> None:
     """Lets the next signal end the process, unless it is ignored, as SIGHUP under `nohup`."""
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -85,9 +85,19 @@ def _heed_no_more() -> None:
 class _Server(uvicorn.Server):
     """uvicorn's, but for what it does about signals and about connections without a request."""
 
-    def __init__(self, service: Service, signals: Signals, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        signals: Signals,
+        *,
+        report: Callable[[str], None],
+        on_ready: Callable[[], None],
+    ) -> None:
         self._service, self._signals, self._on_ready = service, signals, on_ready
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not each client's mistake
+        logger = logging.getLogger("uvicorn.error")
+        logger.setLevel(logging.ERROR)  # not each client's mistake
+        logger.addHandler(_Lines(report))
+        logger.propagate = False
 
         class Protocol(_Protocol):
             idle_seconds = service.limits.read_timeout_seconds
@@ -119,13 +129,26 @@ class _Server(uvicorn.Server):
             return False
         if not self._service.is_draining:
             self._service.is_draining = True
-            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, _heed_no_more)
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, restore_default_handlers)
         return self._service.num_running == 0
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves the handlers as they are."""
         yield
+
+
+class _Lines(logging.Handler):
+    """Reports each error of uvicorn's as a line, without a traceback."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        why = "" if error is None else f": {type(error).__name__}: {error}"
+        self._report(f"{record.getMessage().strip()}{why}")
 
 
 class _Protocol(H11Protocol):

@@ -4,7 +4,7 @@
     lingo serve --run=runs/tiny --step=best --weights=ema --port=8502
     lingo serve --export=served --name=tiny
     lingo serve --export=served --max_batch_size=64 --max_delay_ms=2 --max_requests=1000
-    lingo serve --export=served --host=0.0.0.0
+    lingo serve --export=served --host=0.0.0.0 --api_key_file=key.txt
 
     curl localhost:8501/v1/models/tiny:predict \\
         -d '{"signature_name": "score_text", "instances": ["import numpy"]}'
@@ -12,7 +12,8 @@
 A run is served from one checkpoint, an export of --format=savedmodel from its newest version; what
 is written later is not served. Requests that arrive together are computed together. Metrics are at
 /metrics, health at /healthz. Only programs of this machine reach the server, unless --host says
-otherwise: it has no passwords and no encryption.
+otherwise. With --api_key_file it answers those that send the header "Authorization: Bearer KEY";
+/healthz and /metrics need no key. It has no encryption.
 
 At SIGTERM or Ctrl+C requests in progress are answered, others refused (503); then the server ends,
 with 143 or 130. A second signal ends it at once.
@@ -29,6 +30,7 @@ from absl import flags
 
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
+from lingo.config import regular_file
 from lingo.config.errors import MissingPackage
 from lingo.config.printable import escape_controls
 from lingo.contract import build_experiment
@@ -43,8 +45,10 @@ WORD = ""  # it takes no word beside its flags
 _PACKAGES = ("prometheus_client", "starlette", "uvicorn")  # of the extra
 _HOST, _PORT = "127.0.0.1", 8501  # the port of TensorFlow Serving
 _BYTES_PER_MB = 1_000_000
+_MAX_KEY_BYTES = 4096
 _DEFAULTS = {
     "max_batch_size": 32,
+    "max_positions": 1024,
     "max_delay_ms": 5,
     "max_requests": 512,
     "max_body_mb": 8,
@@ -77,10 +81,12 @@ def define(values: flags.FlagValues) -> None:
         values,
         lower_bound=0,
     )
+    _define_limit("max_positions", "Tokens, or bytes of a text, of an example, else 413", values)
     _define_limit("max_requests", "Requests in progress at a time, else 429", values)
     _define_limit("max_body_mb", "Size of a request, else 413", values)
     _define_limit("timeout", "Seconds for a request, else 504", values)
     _define_limit("read_timeout", "Seconds for a client to send, else 408", values)
+    command.string("api_key_file", "A file with the key that requests give, else 401.", values)
 
 
 def run(values: flags.FlagValues, word: str) -> int:
@@ -98,12 +104,15 @@ def run(values: flags.FlagValues, word: str) -> int:
     most = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
     limits = Limits(
         batch=BatchLimits(
-            max_examples=most["max_batch_size"], max_delay_seconds=most["max_delay_ms"] / 1000
+            max_examples=most["max_batch_size"],
+            max_delay_seconds=most["max_delay_ms"] / 1000,
+            max_positions=most["max_positions"],
         ),
         max_requests=most["max_requests"],
         max_body_bytes=most["max_body_mb"] * _BYTES_PER_MB,
         timeout_seconds=most["timeout"],
         read_timeout_seconds=most["read_timeout"],
+        api_key=b"" if values.api_key_file is None else _read_key(Path(values.api_key_file)),
     )
     host, port = values.host or _HOST, _PORT if values.port is None else values.port
     with bind(host, port) as bound:
@@ -136,6 +145,20 @@ def _load(values: flags.FlagValues) -> ServedModel:
         trained = Trained(resolved.params, RunDirectory(values.run), step=step)
         experiment_flags.print_later_errors(trained.checkpoint)
         return load_run(trained, Path(values.run), name=values.name)
+
+
+def _read_key(file: Path) -> bytes:
+    """Returns the key in a file; raises UsageError unless the file holds one."""
+    try:
+        key = regular_file.read(file, max_bytes=_MAX_KEY_BYTES).strip()
+    except OSError as error:
+        raise UsageError(f"--api_key_file={file} cannot be read: {error.strerror}") from None
+    if not key or len(key) > _MAX_KEY_BYTES or len(key.split()) > 1 or not key.isascii():
+        raise UsageError(
+            f"--api_key_file={file} holds no key: one word of up to {_MAX_KEY_BYTES:,} ASCII"
+            " characters is wanted"
+        )
+    return key
 
 
 def _check_packages() -> None:

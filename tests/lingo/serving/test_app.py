@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from lingo.runtimes.runtime import ProgramError
+from lingo.serving import codec
 from lingo.serving.app import Limits, Service
 from lingo.serving.batcher import BatchLimits
 from lingo.serving.model import ServedModel
@@ -283,17 +285,16 @@ def test_a_failure_of_the_model_is_reported_and_the_next_request_answered(
     assert client.post(doubles(1)).status == 200
 
 
-def test_an_error_that_nobody_expects_is_raised_counted_and_answered(
-    client: Client, model: ServedModel, monkeypatch: pytest.MonkeyPatch
+def test_an_error_that_nobody_expects_is_a_line_and_ends_one_request(
+    client: Client, model: ServedModel, reports: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(inputs: Any) -> Any:
         raise RuntimeError("a mistake of lingo's")
 
     with monkeypatch.context() as patch:
         patch.setattr(model.signatures["double"], "compute", fail)
-        with pytest.raises(RuntimeError, match="a mistake of lingo's"):
-            client.post(doubles(1))
-    assert client.sent[0]["status"] == 500
+        assert client.post(doubles(1)).status == 500
+    assert reports == [f"{PREDICT} failed: RuntimeError: a mistake of lingo's"]
     assert 'signature="double",status="500"} 1.0' in client.get("/metrics").body.decode()
     assert client.service.num_running == 0
 
@@ -357,3 +358,110 @@ def test_texts_are_read_and_answered_whatever_is_in_their_batch(client: Client) 
     for one, answer in zip(tokens, asyncio.run(ask()), strict=True):
         (found,) = answer.json["predictions"]
         assert found == {"sum": sum(one), "sums": np.cumsum(one).tolist()}
+
+
+# ---- what would take too much memory or time
+
+
+@pytest.mark.parametrize(
+    ("signature", "example"), [("shout", "a" * 1025), ("count", [1] * 1025)], ids=["text", "tokens"]
+)
+def test_an_example_that_is_too_long_is_refused(model, reports, signature, example) -> None:
+    client = start(model, reports, max_body_bytes=100_000)
+    row = {"tokens": example, "segments": example} if signature == "count" else example
+    answer = client.post({"signature_name": signature, "instances": [row]})
+    assert answer.status == 413
+    assert "an example has 1,025 positions, more than 1,024" in answer.error
+    assert "--max_positions" in answer.error
+    shorter = {"tokens": [1] * 1024, "segments": [1] * 1024} if signature == "count" else "a" * 1024
+    assert client.post({"signature_name": signature, "instances": [shorter]}).status == 200
+
+
+def test_many_long_examples_are_refused_and_many_short_ones_are_not(model, reports) -> None:
+    client = start(model, reports, max_body_bytes=100_000)
+    answer = client.post({"signature_name": "shout", "instances": ["a" * 1000] * 8})
+    assert answer.status == 413
+    assert (
+        "8 examples of up to 1,000 positions are more than are computed at a time" in answer.error
+    )
+    answer = client.post({"signature_name": "shout", "instances": ["a" * 500] * 8})
+    assert [row["text"] for row in answer.json["predictions"]] == ["A" * 500] * 8
+
+
+@pytest.mark.parametrize("unit", ["[],", '{"a":1},', "1,", '"",'])
+def test_values_are_counted_before_they_are_read(model, reports, monkeypatch, unit) -> None:
+    monkeypatch.setattr(codec, "read_call", lambda body: pytest.fail("the body was read"))
+    client = start(model, reports, max_body_bytes=8_000_000)
+    body = b'{"instances": [' + unit.encode() * (8_000_000 // len(unit) - 10)
+    answer = client.post(body)
+    assert answer.status == 413
+    assert "values, more than" in answer.error
+
+
+def test_bodies_are_read_outside_of_the_loop(client: Client, monkeypatch) -> None:
+    threads = []
+    read = codec.read_call
+
+    def note(body: bytes) -> Any:
+        threads.append(threading.current_thread().name)
+        return read(body)
+
+    monkeypatch.setattr(codec, "read_call", note)
+    assert client.post(doubles(1)).status == 200
+    assert [name.partition("_")[0] for name in threads] == ["json"]
+
+
+def test_a_request_that_has_timed_out_counts_until_it_is_computed(
+    model: ServedModel, reports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    compute = model.signatures["double"].compute
+
+    def wait(inputs: Any) -> Any:
+        go_on.wait(30)
+        return compute(inputs)
+
+    monkeypatch.setattr(model.signatures["double"], "compute", wait)
+    client = start(model, reports, max_requests=2, timeout_seconds=0.05)
+
+    async def ask() -> list[int]:
+        first = await asyncio.gather(*(client.predict(doubles(i)) for i in range(2)))
+        shed = await client.predict(doubles(3))
+        go_on.set()
+        while any(batcher.num_abandoned for batcher in client.service._batchers.values()):
+            await asyncio.sleep(0.001)
+        client.service.limits = client.service.limits._replace(timeout_seconds=20.0)
+        after = await client.predict(doubles(4))
+        return [answer.status for answer in (*first, shed, after)]
+
+    assert asyncio.run(ask()) == [504, 504, 429, 200]
+
+
+# ---- keys
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("Bearer secret", 200),
+        ("bearer  secret ", 200),
+        ("Bearer secre", 401),
+        ("Bearer", 401),
+        ("Basic secret", 401),
+        ("Bearer s\u00e9cret", 401),
+        (None, 401),
+    ],
+)
+def test_a_key_is_asked_for_under_v1_only(model, reports, header, status) -> None:
+    client = start(model, reports, api_key=b"secret")
+    headers = {} if header is None else {"authorization": header}
+    body = json.dumps(doubles(1)).encode()
+    answers = [
+        asyncio.run(client.ask("POST", PREDICT, body, **headers)),
+        asyncio.run(client.ask("GET", PATH, **headers)),
+        asyncio.run(client.ask("GET", f"{PATH}/metadata", **headers)),
+    ]
+    assert [answer.status for answer in answers] == [status] * 3
+    if status == 401:
+        assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
+    assert client.get("/healthz").status == client.get("/metrics").status == 200

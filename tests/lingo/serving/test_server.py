@@ -213,7 +213,9 @@ def test_a_second_signal_is_obeyed_with_nothing_in_progress_unless_it_is_ignored
 
     async def stop() -> None:
         signals.received = signal.SIGTERM
-        assert await server_module._Server(service, signals, print).on_tick(1)
+        assert await server_module._Server(service, signals, report=print, on_ready=print).on_tick(
+            1
+        )
         async with asyncio.timeout(TIMEOUT):
             while signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
                 await asyncio.sleep(0)
@@ -256,3 +258,22 @@ def test_an_address_that_another_took_since_is_an_error(model: ServedModel) -> N
             other.listen()
             with pytest.raises(ParamError, match=f"--host=127.0.0.1 --port={port} cannot be used"):
                 server_module.serve(model, LIMITS, bound, report=print, on_ready=print)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"GET /healthz HTTP/3.7\r\nHost: here\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: here\r\nX: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"POST /v1/models/small:predict HTTP/1.1\r\nHost: here\r\nContent-Length: -5\r\n\r\n",
+        b"GET /v1/models/\xff\xfe HTTP/1.1\r\nHost: here\r\n\r\n",
+    ],
+    ids=["version", "header", "path", "no host", "length", "bytes"],
+)
+def test_a_head_that_is_none_is_answered_by_400(server: Server, start: bytes) -> None:
+    with server.connect() as connection:
+        connection.sendall(start)
+        assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
+    assert server.ask("GET", "/healthz")[0] == 200
