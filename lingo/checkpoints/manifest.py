@@ -54,8 +54,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
         text = file.read(MAX_BYTES + 1)
     try:
-        body = _body(text)
-        if body.get("format") == FORMAT:
+        body = parse(text)
+        if type(body.get("format")) is not int:
+            raise ValueError("it has no format")
+        if body["format"] == FORMAT:
             schema.check(body)
     except ValueError as error:
         raise DamagedCheckpoint(path, MANIFEST, str(error)) from error
@@ -144,8 +146,8 @@ def open_plain(path: Path) -> BufferedReader:
     return regular_file.open_regular(path, links=False)
 
 
-def _body(text: bytes) -> dict[str, Any]:
-    """Returns the content of a manifest after verifying its digest."""
+def parse(text: bytes) -> dict[str, Any]:
+    """Returns the content of a manifest as `render` writes it; raises ValueError for another."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     if _with_digest(text) != text:
@@ -154,8 +156,8 @@ def _body(text: bytes) -> dict[str, Any]:
         body = json.loads(text.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError("it is not a manifest") from error
-    if not isinstance(body, dict) or type(body.get("format")) is not int:
-        raise ValueError("it has no format")
+    if not isinstance(body, dict):
+        raise ValueError("it is not a manifest")
     return body
 
 

@@ -1,4 +1,4 @@
-"""export.json: what an exported model is, and the size and digest of each of its files.
+"""export.json: what an exported model is, the digest of each of its files, and its own.
 
 experiment, step, weights, digests      the run that it is of
 format, quantize, signatures            the programs: inputs and outputs as [shape, dtype]
@@ -8,69 +8,93 @@ files                                   path -> {"size", "sha256"}
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lingo.checkpoints.manifest import seal_file
+from lingo.checkpoints.manifest import MAX_BYTES, parse, render, seal_file
+from lingo.config import regular_file
 from lingo.config.params import ParamError
 from lingo.export.check import ExportError
 from lingo.storage.files import StorageError, describe_os_error, sync
 
 MANIFEST = "export.json"
 
+_VERSION = re.compile(r"[0-9]+/saved_model\.pb")
+
 
 def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes the manifest of the files in a folder, and waits until all is on the disk."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     files = {path.relative_to(folder).as_posix(): seal_file(path) for path in paths}
-    text = json.dumps({**content, "files": files}, indent=1)
-    (folder / MANIFEST).write_text(f"{text}\n")
+    (folder / MANIFEST).write_bytes(render({**content, "files": files}))
     sync(folder / MANIFEST)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of an export.
+    """Returns the manifest of an export, after verifying the manifest's own digest.
 
-    Raises ParamError if the folder has no manifest, or one without files, StorageError if it cannot
-    be read.
+    Raises ParamError if the folder has no manifest, or one that lingo has not written so, and
+    StorageError if it cannot be read.
     """
+    path = folder / MANIFEST
     try:
-        content = json.loads((folder / MANIFEST).read_text())
+        content = parse(regular_file.read(path, max_bytes=MAX_BYTES))
         content["files"] = {
-            name: {"size": entry["size"], "sha256": entry["sha256"]}
+            _check_name(name): {"size": entry["size"], "sha256": entry["sha256"]}
             for name, entry in content["files"].items()
         }
-    except (
-        FileNotFoundError,
-        NotADirectoryError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        raise ParamError(
-            f"{folder} is not an export: it has no {MANIFEST} of the form that lingo writes"
-        ) from error
+    except (FileNotFoundError, NotADirectoryError):
+        raise ParamError(f"{folder} is not an export: it has no {MANIFEST}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it lacks files with their digests"
+        raise ParamError(f"{path} is not what lingo wrote: {why}") from error
     except OSError as error:
         reason = describe_os_error(error)
-        raise StorageError(f"cannot read {folder / MANIFEST}: {reason}.") from error
+        raise StorageError(f"cannot read {path}: {reason}.") from error
     return content
 
 
 def verify_export(folder: Path) -> dict[str, Any]:
     """Returns the manifest of an export whose files are all as they were written.
 
-    Files that it does not name, such as other versions, are not looked at. Raises as
-    `read_manifest` does, and ExportError with the names of files that are missing or differ.
+    Raises as `read_manifest` does, and ExportError with the names of files that are missing, links,
+    differ, or are a version of a SavedModel that the manifest does not name.
     """
     content = read_manifest(folder)
-    wrong = [name for name, seal in content["files"].items() if not _is_sealed(folder / name, seal)]
+    files = content["files"]
+    if not files:
+        raise ExportError(
+            f"{folder / MANIFEST} names no files: it is not the manifest of an export"
+        )
+    wrong = [name for name, seal in files.items() if not _is_sealed(folder, name, seal)]
+    wrong += [f"{name} (of no export)" for name in find_versions(folder) if name not in files]
     if wrong:
         raise ExportError(f"{folder} is not as it was exported: {', '.join(wrong)}")
     return content
 
 
-def _is_sealed(path: Path, seal: Mapping[str, Any]) -> bool:
-    return path.is_file() and seal_file(path) == seal
+def find_versions(folder: Path) -> list[str]:
+    """Returns the files `<version>/saved_model.pb` in a folder, as a manifest names them."""
+    found = (path.relative_to(folder).as_posix() for path in folder.glob("*/saved_model.pb"))
+    return sorted(name for name in found if _VERSION.fullmatch(name))
+
+
+def find_link(folder: Path, names: Iterable[str]) -> Path | None:
+    """Returns a link among some files and the folders that they are in, below a folder."""
+    paths = {folder / part for name in names for part in (Path(name), *Path(name).parents)}
+    return min((path for path in paths - {folder} if path.is_symlink()), default=None)
+
+
+def _check_name(name: str) -> str:
+    """Returns the name of a file; raises ValueError for one that leads out of the folder."""
+    if not name or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{name!r:.80} is not the name of a file in the folder")
+    return name
+
+
+def _is_sealed(folder: Path, name: str, seal: Mapping[str, Any]) -> bool:
+    if find_link(folder, [name]) is not None:
+        return False
+    return (folder / name).is_file() and seal_file(folder / name) == seal

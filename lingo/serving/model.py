@@ -20,7 +20,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export.exported_model import Arrays
 from lingo.export.formats import trace
-from lingo.export.manifest import read_manifest
+from lingo.export.manifest import find_link, find_versions, read_manifest
 from lingo.export.text_signature import model_signatures
 from lingo.runtimes.runtime import ProgramError, explain_program_errors
 from lingo.serving.refusal import Refusal
@@ -133,17 +133,21 @@ class ServedModel(NamedTuple):
 def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
     """Returns the newest version of a SavedModel that `lingo export` wrote.
 
-    Raises ParamError if the folder holds none.
+    A version that export.json does not name is not served. Raises ParamError if the folder holds no
+    version, or one through a link.
     """
-    if (form := read_manifest(folder).get("format")) != "savedmodel":
+    manifest = read_manifest(folder)
+    if (form := manifest.get("format")) != "savedmodel":
         raise ParamError(
             f"{folder} is a model of {form}: what is served is of lingo export --format=savedmodel"
         )
-    files = filter(_is_version, folder.glob("*/saved_model.pb"))
+    files = [folder / name for name in find_versions(folder) if name in manifest["files"]]
     versions = {int(file.parent.name): file.parent for file in files}  # a name may begin with 0
     if not versions:
-        raise ParamError(f"{folder} holds no version: a folder named by a number")
+        raise ParamError(f"{folder} holds no version that its export.json names")
     version = max(versions)
+    if (link := find_link(folder, manifest["files"])) is not None:
+        raise ParamError(f"{link} is a link, which may lead to any file: copy the export instead")
     owner = tf.saved_model.load(str(versions[version]))
     return _model(name or folder.resolve().name, version, owner.signatures, owner)
 
@@ -168,11 +172,6 @@ def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) ->
         )
     signatures = {one: ServedSignature(one, function) for one, function in functions.items()}
     return ServedModel(name, version, signatures, owner)
-
-
-def _is_version(file: Path) -> bool:
-    name = file.parent.name
-    return name.isascii() and name.isdigit()
 
 
 def _specs(tensors: Mapping[str, Any]) -> dict[str, ServedSpec]:

@@ -137,6 +137,7 @@ def _load(values: flags.FlagValues) -> ServedModel:
             raise UsageError(
                 f"--{stray} applies to --run only: an export's weights and settings are fixed"
             )
+        print("note: an export's operations run as code: serve only those that you trust")
         return load_export(Path(values.export), name=values.name)
     step = experiment_flags.read_step(values.step)
     resolved = experiment_flags.resolve_run_with_weights(values)

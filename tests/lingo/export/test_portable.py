@@ -243,9 +243,11 @@ def test_one_byte_that_was_changed_is_found_by_the_digests(
         verify_export(tmp_path / "out")
     for text in ("{", "[]", '{"files": 1}'):
         (tmp_path / "out" / "export.json").write_text(text)
-        with pytest.raises(ParamError, match=r"out is not an export: it has no export\.json"):
+        with pytest.raises(ParamError, match=r"export\.json is not what lingo wrote"):
             verify_export(tmp_path / "out")
     (tmp_path / "out" / "export.json").unlink()
+    with pytest.raises(ParamError, match=r"out is not an export: it has no export\.json"):
+        verify_export(tmp_path / "out")
     (tmp_path / "out" / "export.json").symlink_to("export.json")
     with pytest.raises(StorageError, match=r"cannot read .*export\.json: Too many levels"):
         verify_export(tmp_path / "out")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,10 @@ import numpy as np
 import pytest
 
 import lingo
+from lingo.checkpoints.manifest import render, seal_file
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.export.manifest import write_manifest
 from lingo.serving.batcher import Batcher, BatchLimits, _Request, compute_batch
 from lingo.serving.model import ServedModel, load_export, load_run
 from lingo.serving.refusal import Refusal
@@ -29,15 +30,13 @@ TINY = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "export.json").write_text(json.dumps({"format": "savedmodel", "files": {}}))
-    return tmp_path
-
-
-def test_the_newest_version_of_an_export_is_served(folder: Path) -> None:
+def test_the_newest_version_of_an_export_is_served(tmp_path: Path) -> None:
+    folder = tmp_path
     for version in ("9", "010", "x"):
         tf.saved_model.save(tf.Module(), str(folder / version), signatures=trace_all())
+    write_manifest(folder, {"format": "savedmodel"})
+    (folder / "11").mkdir()
+    (folder / "11" / "saved_model.pb").write_bytes(b"that nobody exported")
     model = load_export(folder, name="mine")
     assert (model.name, model.version) == ("mine", 10)
     assert {*model.signatures} == {"double", "count", "shout", "invert"}
@@ -51,17 +50,30 @@ def test_the_newest_version_of_an_export_is_served(folder: Path) -> None:
 
 
 def test_a_folder_without_a_saved_model_is_refused(tmp_path: Path) -> None:
-    for damaged in (None, "{", "[]"):
-        if damaged is not None:
-            (tmp_path / "export.json").write_text(damaged)
-        with pytest.raises(ParamError, match=r"is not an export: it has no export\.json of the"):
-            load_export(tmp_path)
-    (tmp_path / "export.json").write_text(json.dumps({"format": "tflite", "files": {}}))
+    with pytest.raises(ParamError, match=r"is not an export: it has no export\.json"):
+        load_export(tmp_path)
+    (tmp_path / "export.json").write_text("{")
+    with pytest.raises(ParamError, match=r"export\.json is not what lingo wrote"):
+        load_export(tmp_path)
+    write_manifest(tmp_path, {"format": "tflite"})
     with pytest.raises(ParamError, match="is a model of tflite: what is served is of lingo export"):
         load_export(tmp_path)
-    (tmp_path / "export.json").write_text(json.dumps({"format": "savedmodel", "files": {}}))
-    with pytest.raises(ParamError, match="holds no version: a folder named by a number"):
+    write_manifest(tmp_path, {"format": "savedmodel"})
+    with pytest.raises(ParamError, match=r"no version that its export\.json names"):
         load_export(tmp_path)
+
+
+def test_an_export_through_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "saved_model.pb").write_bytes(b"")
+    (tmp_path / "out" / "7").symlink_to(tmp_path / "7")
+    write_manifest(tmp_path / "out", {"format": "savedmodel"})
+    files = {"7/saved_model.pb": seal_file(tmp_path / "7" / "saved_model.pb")}
+    content = render({"format": "savedmodel", "files": files})
+    (tmp_path / "out" / "export.json").write_bytes(content)
+    with pytest.raises(ParamError, match="out/7 is a link, which may lead to any file"):
+        load_export(tmp_path / "out")
 
 
 def test_texts_are_padded_to_few_lengths_and_what_has_no_texts_is_not(model: ServedModel) -> None:

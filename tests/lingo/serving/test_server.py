@@ -21,6 +21,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.export.manifest import write_manifest
 from lingo.processes.signals import Signals, Stop
 from lingo.serving import server as server_module
 from lingo.serving.app import Service
@@ -81,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("export") / "small"
     for version in ("7", "10"):
         tf.saved_model.save(tf.Module(), str(folder / version), signatures=trace_all())
-    (folder / "export.json").write_text('{"format": "savedmodel", "files": {}}')
+    write_manifest(folder, {"format": "savedmodel"})
     return folder
 
 
@@ -93,6 +94,7 @@ def serve(folder: Path, *flags: str) -> Iterator[Server]:
     )
     try:
         assert process.stdout is not None
+        assert process.stdout.readline().startswith("note: an export's operations run as code")
         lines = [process.stdout.readline() for _ in range(2)]
         start, _, names = lines[0].strip().partition(": ")
         assert (start, {*names.split(", ")}) == ("small, version 10", {*trace_all()})
