@@ -207,6 +207,7 @@ class Loop:
             if self._is_reported(self._step) or recorder.counters.health.num_anomalous:
                 scalars = row | recorder.take_metrics()
                 reports[self._step] = _Report(scalars, name_vectors(own["statistics"]))
+        self._run.directory.check_there()  # else reports would go to what is in its place
         recorder.write()  # from here on, program and recorder agree on the step
         for step, one in reports.items():
             self._report(step, one)

@@ -12,7 +12,7 @@ are of the whole batch.
     {"step": 40, "missing": [[3, 3], [17, 40]]}
 
 A run that resumes after step 40 without the rows of step 3 and of steps 17 to 40 adds such a line.
-Lines that are not rows stay where they are.
+So does a run that finds the file shorter than it left it. Other lines stay where they are.
 
 Axes: B batch.
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,8 @@ from lingo.storage.files import append, explain_write_errors, open_inside, sync
 
 AUDIT = "audit.jsonl"
 
+_log = logging.getLogger(__name__)
+
 _DIGEST_BYTES = 8
 _STEP = re.compile(rb'\{"step": (\d{1,18}),')
 
@@ -44,6 +47,8 @@ class Audit:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rows: list[bytes] = []
+        self._step = 0  # of the last row that was added
+        self._written: tuple[int, int] | None = None  # the last step in the file, and its size
 
     def add(
         self,
@@ -73,12 +78,23 @@ class Audit:
         }
         if not_finite is not None:
             row["not_finite"] = not_finite
+        self._step = step
         self._rows.append(json.dumps(row).encode() + b"\n")
 
     def write(self) -> None:
-        """Writes the added rows, or none if there is an error; the next call tries again."""
+        """Writes the added rows, or none if there is an error; the next call tries again.
+
+        If rows that were written are not in the file any more, it adds a line that names them, and
+        a warning is logged.
+        """
+        if not self._rows:
+            return
+        if self._written is not None and _size(self.path) < self._written[1]:
+            missing = self.resume(self._written[0])
+            _log.warning("%s lacks rows that were written, of steps %s", self.path, missing)
         append(self.path, b"".join(self._rows))
         self._rows.clear()
+        self._written = self._step, _size(self.path)
 
     def sync(self) -> None:
         """Waits until the rows that `write` has written are on the disk."""
@@ -108,11 +124,20 @@ class Audit:
 
     def cut(self, step: int) -> None:
         """Removes the rows of steps after `step`, and a row that a crash cut short."""
+        self._written = None
         if not self.path.exists():
             return
         with explain_write_errors(self.path), open_inside(self.path, "rb+") as file:
             size = sum(map(len, itertools.takewhile(lambda line: _stays(line, step), file)))
             file.truncate(size)
+
+
+def _size(path: Path) -> int:
+    """Returns the bytes of a file, 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def digest(batch: Mapping[str, np.ndarray]) -> str:

@@ -229,8 +229,11 @@ class RunDirectory:
         return [now[name].path for _, name in changed]
 
     def set_status(self, state: State, step: int) -> None:
-        """Writes STATUS; a failure is a warning, or StorageError for a run that is done."""
-        if not self.enabled:
+        """Writes STATUS; a failure is a warning, or StorageError for a run that is done.
+
+        Nothing is written if the directory was moved or deleted.
+        """
+        if not self.enabled or self._lock.is_lost:
             return
         try:
             write_text(self.path / "STATUS", Status(state, step).line)

@@ -18,6 +18,8 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
+from lingo.runtimes.local import LocalProgram
+from lingo.storage.files import StorageError
 from lingo.trainer import loop
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.loop import Outcome
@@ -311,3 +313,23 @@ def test_the_end_is_written_and_said(skipped, said, tmp_path, capsys):
         mark_ended(run, Outcome(7, {}, {}, num_skipped=skipped, state="done"), progress)
     assert run.status() == ("done", 7)
     assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize("other", ["a directory", "a link"])
+def test_what_takes_the_place_of_the_directory_gets_nothing(
+    small, run, directory, monkeypatch, other, tmp_path
+):
+    train = LocalProgram.train
+
+    def replace_and_train(program, batches):
+        report = train(program, batches)
+        if directory.exists() and not (tmp_path / "moved").exists():
+            directory.rename(tmp_path / "moved")
+            (there := tmp_path / "there").mkdir()
+            directory.mkdir() if other == "a directory" else directory.symlink_to(there)
+        return report
+
+    monkeypatch.setattr(LocalProgram, "train", replace_and_train)
+    with pytest.raises(StorageError, match="is not the directory any more"):
+        run(small(max_steps=6), directory, audit=True)
+    assert [*(tmp_path / "there").iterdir()] == [*directory.iterdir()] == []

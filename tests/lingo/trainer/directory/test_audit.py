@@ -166,3 +166,24 @@ def test_rows_that_could_not_be_written_are_written_with_the_next(tmp_path):
         written(audit, [0])
     audit.path.parent.mkdir()
     assert len(written(audit, [1]).splitlines()) == 2
+
+
+@pytest.mark.parametrize("lost", ["all", "half"])
+def test_rows_that_are_lost_while_it_is_written_are_named(audit, lost, caplog):
+    content = written(audit, range(4))
+    audit.path.unlink()
+    if lost == "half":
+        audit.path.write_bytes(content[: len(content) // 2])  # ends inside the row of step 3
+    rows = [json.loads(line) for line in written(audit, [4]).splitlines()]
+    missing = [[1, 4]] if lost == "all" else [[3, 4]]
+    assert {"step": 4, "missing": missing} in rows
+    assert rows[-1]["step"] == 5
+    assert "lacks rows that were written, of steps" in caplog.text
+    assert written(audit, [5]).count(b"missing") == 1
+
+
+def test_rows_that_a_rewind_cuts_are_not_missing(audit, caplog):
+    written(audit, range(4))
+    audit.cut(2)
+    assert b"missing" not in written(audit, [2])
+    assert caplog.text == ""
