@@ -98,6 +98,7 @@ class Saver:
         if alone and is_led and not processes.is_leader:
             return
         try:
+            self._run.directory.check_there()
             recorder.write()
             if alone:
                 self._save_alone()

@@ -93,6 +93,11 @@ class RunDirectory:
         """Whether a run was begun here."""
         return os.path.isfile(self.path / CONFIG)  # also False without permission to look
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the directory that this process locked was moved or deleted."""
+        return self._lock.is_lost
+
     def evaluation(self, name: str) -> Path:
         """Returns the directory of an evaluation's TensorBoard events."""
         if not PATH_PART.fullmatch(name):
@@ -121,7 +126,7 @@ class RunDirectory:
                         f"{self.path} cannot be the directory of a run: {place} is not a directory"
                     )
             self.path.mkdir(parents=True, exist_ok=True)
-        lock = self._lock
+        lock, is_lost = self._lock, False
         try:
             lock.acquire()
             try:
@@ -129,9 +134,10 @@ class RunDirectory:
                 clear_leftovers(self.path)
                 yield self
             finally:
+                is_lost = self.is_lost
                 lock.release(remove=not self.exists)
         finally:
-            if not self.exists:
+            if not (self.exists or is_lost):
                 _remove_empty(made)
 
     def _refuse_links(self) -> None:
@@ -154,7 +160,7 @@ class RunDirectory:
 
         What is at its path now may belong to another process.
         """
-        if self._lock.is_lost:
+        if self.is_lost:
             raise StorageError(
                 f"{self.path} is not the directory any more that this process trains in: it, or"
                 " .lock in it, was moved or deleted. Nothing more is written."
@@ -233,7 +239,7 @@ class RunDirectory:
 
         Nothing is written if the directory was moved or deleted.
         """
-        if not self.enabled or self._lock.is_lost:
+        if not self.enabled or self.is_lost:
             return
         try:
             write_text(self.path / "STATUS", Status(state, step).line)

@@ -98,6 +98,8 @@ class Summaries:
         self._sinks.end(state)
 
     def _write_hparams(self, summary: bytes) -> None:
+        if self._run.is_lost:
+            return
         self._events.add(self._run.path, 0, Summary.FromString(summary))
 
     # ---- scalars
