@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from lingo.config.params import ParamError, suggest
 from lingo.contract import Experiment
+from lingo.trainer.evaluation.evaluate import trace_evaluations
 
 TRAINING = ("loss", "learner", "perf")
 """The first parts of the tags that every run reports while it trains."""
@@ -70,3 +71,21 @@ def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -
     if tag == own.metric:
         return Metric(tag, goal or own.goal, best_report=goal in (None, own.goal))
     return Metric(tag, goal or "min")
+
+
+def check_metric(experiment: Experiment, name: str) -> None:
+    """Raises ParamError for an `input/metric` that evaluations do not give.
+
+    It traces the evaluations, so that a sweep does not train for a metric that is never reported.
+    """
+    head, _, rest = name.partition("/")
+    if head not in experiment.eval_inputs or rest == "loss":
+        return
+    for input in experiment.eval_inputs.values():
+        input.prepare()
+    there = trace_evaluations(experiment)[head]
+    if rest not in there:
+        raise ParamError(
+            f"metric {name!r}: evaluating {head!r} gives no {rest!r}.{suggest(rest, there)} It"
+            f" gives: {', '.join(there) or 'nothing'}."
+        )

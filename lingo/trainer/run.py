@@ -127,6 +127,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
             start = _start_or_skip(run)
             if isinstance(start, Outcome):
                 return start
+            _check_profile(run, start.status.counters.step)
         write_texts(run, start)
         if run.mlperf is not None:
             run.mlperf.describe(run.request.origin.name, start.environment["devices"])
@@ -151,6 +152,16 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
             summaries.end_run(outcome.state)
         mark_ended(directory, outcome, run.progress)
     return outcome
+
+
+def _check_profile(run: Run, step: int) -> None:
+    """Raises ParamError for a profile of steps that this run does not do after a step."""
+    asked, last = run.request.profile_steps, run.experiment.p.max_steps
+    if asked and (asked.stop <= step or asked.start >= last):
+        raise ParamError(
+            f"profile_steps={asked.start}:{asked.stop}: the run does the steps from {step} to"
+            f" {last}: choose some of these"
+        )
 
 
 def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Start | Outcome:

@@ -33,7 +33,7 @@ from lingo.config.roots.classes import Classes
 from lingo.config.source_files import find_user_files
 from lingo.config.text import Line
 from lingo.contract import build_experiment
-from lingo.study.metric import Metric, choose_metric
+from lingo.study.metric import Metric, check_metric, choose_metric
 from lingo.study.plan import SweepRequest, remaining_commands
 from lingo.study.report import seed_table, trial_table
 from lingo.study.run import SweepOutcome, launch_locally, run_sweep
@@ -108,6 +108,9 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
     with name_point_in_errors(point):
         experiment = build_experiment(experiments.first)
     goal = values.goal if values["goal"].present else None
+    metric = choose_metric(experiment, values.metric, goal)
+    if values.metric is not None:  # a run checks the experiment's own
+        check_metric(experiment, values.metric)
     return SweepRequest(
         logdir=Path(values.logdir),
         train_arguments=_shared_arguments(values),
@@ -116,7 +119,7 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
         method=values.search,
         num_trials=values.num_trials or 0,
         seed=values.seed or 0,
-        metric=choose_metric(experiment, values.metric, goal),
+        metric=metric,
         source=find_user_files(experiments.first.params, experiments.first.origin.file),
     )
 

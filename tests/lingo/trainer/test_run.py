@@ -24,7 +24,8 @@ from lingo.trainer import loop
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.loop import Outcome
 from lingo.trainer.progress import Progress
-from lingo.trainer.run import mark_ended, mark_running, mark_stopped_on_signal
+from lingo.trainer.request import Request
+from lingo.trainer.run import mark_ended, mark_running, mark_stopped_on_signal, train
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 
@@ -333,3 +334,18 @@ def test_what_takes_the_place_of_the_directory_gets_nothing(
     with pytest.raises(StorageError, match="is not the directory any more"):
         run(small(max_steps=6), directory, audit=True)
     assert [*(tmp_path / "there").iterdir()] == [*directory.iterdir()] == []
+
+
+@pytest.mark.parametrize(("steps", "refused"), [((3, 5), True), ((2, 5), False), ((0, 1), False)])
+def test_a_profile_of_steps_that_are_never_done_is_refused_at_the_start(
+    small, directory, steps, refused, monkeypatch
+):
+    monkeypatch.setattr("lingo.trainer.profile.Profile._start", lambda self: None)
+    monkeypatch.setattr("lingo.trainer.profile.Profile._stop", lambda self: None)
+    request = Request(small(max_steps=3), "{}", "", profile_steps=range(*steps))
+    if refused:
+        with pytest.raises(ParamError, match=r"profile_steps=3:5: the run does the steps from 0"):
+            train(request, RunDirectory(directory))
+        assert not directory.exists()
+    else:
+        assert train(request, RunDirectory(directory)).step == 3

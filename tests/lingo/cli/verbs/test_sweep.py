@@ -19,6 +19,7 @@ from lingo.trainer.directory.run_directory import RunDirectory
 pytestmark = pytest.mark.xdist_group("sweep")  # the sweep is done once
 ROOT = pathlib.Path(__file__).parents[4]
 NARROW = ["--exp=toys.narrow", "--logdir=runs/s"]
+TINY = ["--exp=tiny(model_dim=16, num_layers=1)", "--logdir=runs/s"]
 RATE = "--sweep=optimizer.learning_rate=0.1,0.2"
 MICRO = '''
 from lingo.config.registry import experiment
@@ -57,6 +58,7 @@ def micro(text: str, dim: int = 16):
         ([*NARROW, RATE, "--search=random", "--num_trials=3"], "Lower --num_trials to 2"),
         ([*NARROW, RATE, "--search=optuna", "--num_trials=2", "--print"], "none to print"),
         ([*NARROW, RATE, "--metric=heldout/loss"], "metric 'heldout/loss'"),
+        ([*TINY, RATE, "--metric=heldout/acuracy"], "gives no 'acuracy'. Did you mean 'accuracy'"),
     ],
 )
 def test_a_mistake_is_named_and_creates_nothing(lingo, arguments, message) -> None:

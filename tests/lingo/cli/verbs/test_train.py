@@ -294,7 +294,7 @@ def test_a_dry_run_needs_no_directory_and_makes_none(exp, tmp_path, monkeypatch,
 def test_overfitting_trains_on_the_first_batches_and_says_so(exp, tmp_path, capsys):
     run = tmp_path / "run"
     sets = ["--set=max_steps=2", "--set=eval_inputs={}"]
-    profile = "--profile_steps=90:95"
+    profile = "--profile_steps=1:2"
     command = ["train", f"--exp={exp}", f"--logdir={run}", *sets, "--overfit=3", profile]
     assert main(command) == 0
     params = lingo.load(run, trust=[exp.partition(":")[0]]).experiment.p
