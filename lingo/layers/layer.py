@@ -298,6 +298,11 @@ class Layer(LayerTree, Configurable, interface=True):
         least = 0 if kind == "caches" else 1
         if any(type(n) is not int or n < least for n in shape):
             raise ParamError(f"{name}: {tuple(shape)} has a size that is not an int from {least}")
+        if not (hasattr(init, "draw") and hasattr(init, "key")):
+            raise ParamError(
+                f"{name}: init={init!r:.80} does not draw values: give an Initializer that is"
+                " built, such as Constant.params(value=1.0).build()"
+            )
         if fan_in is None:
             fan_in = shape[0] if shape else 1
         spec = ParamSpec(name, tuple(shape), tuple(axes), dtype or self.p.dtype, init, fan_in)

@@ -261,11 +261,18 @@ def check_predictions(task: Task, predictions: Any, *, num_examples: int | None)
             )
 
 
-def check_results(task: Task, results: Any) -> None:
-    """Raises ParamError unless results are {name: number}, as `Task.results` returns them."""
+def check_results(method: Callable[..., Any], results: Any) -> None:
+    """Raises ParamError unless a method's results are {name: number}.
+
+    The method is `results` of a task, or `read_metric`.
+    """
     if not isinstance(results, Mapping):
-        where = _name(task.results)
+        where = _name(method)
         raise ParamError(f"{where} returned {_kind(results)}: it returns {{metric: number}}")
+    for name, value in results.items():
+        if not (np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"):
+            where = _name(method)
+            raise ParamError(f"{where} returned {_kind(value)} as {name!r}: a number is wanted")
 
 
 def check_summaries(

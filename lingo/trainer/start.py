@@ -22,6 +22,7 @@ from lingo.checkpoints.transfer import Transfer
 from lingo.config import source_record, text
 from lingo.config.errors import LingoError
 from lingo.config.params import ParamError
+from lingo.config.roots.user_line import is_lingos
 from lingo.config.serial import serial
 from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
@@ -30,6 +31,8 @@ from lingo.inspection import weight_table
 from lingo.learner.additive import check_sums
 from lingo.learner.padding_check import check_padding
 from lingo.learner.state import Placement, TrainState, initial_state, restore_state
+from lingo.learner.step import graph_of, predict_batch
+from lingo.learner.task import Task
 from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.storage import injection
@@ -181,11 +184,24 @@ def check_evaluations(experiment: Experiment) -> None:
     They are those of metrics, `evaluate.metric`, prompts and answers. Raises MissingPackage if one
     needs a package that is not installed.
     """
+    _trace_predictions(experiment)
     traced = trace_evaluations(experiment)
     best.check_metric(experiment, {k: tag_metrics(metrics) for k, metrics in traced.items()})
     check_prompts(experiment)
     if experiment.evaluate.answers is not None:
         check_answers(experiment)
+
+
+def _trace_predictions(experiment: Experiment) -> None:
+    """Raises ParamError if a user's own `predict` fails, or returns what no prediction is."""
+    task = experiment.task
+    if type(task).predict is Task.predict or is_lingos(type(task)):
+        return
+
+    def predict(state: TrainState, batch: Mapping[str, Any]) -> Any:
+        return predict_batch(task, state.weights, state.state, batch)
+
+    graph_of(predict, experiment.learner, experiment.train_input.specs())
 
 
 def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:

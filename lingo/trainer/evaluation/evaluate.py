@@ -81,9 +81,13 @@ def sum_metrics(
 
 def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
     """Returns what a task reports of the states of all metrics, arrays of float64."""
-    values = [task.read_metric(name, state) for name, state in states.items()]
-    results = task.results({name: value for one in values for name, value in one.items()})
-    check_results(task, results)
+    values: dict[str, float] = {}
+    for name, state in states.items():
+        own = task.read_metric(name, state)
+        check_results(task.read_metric, own)
+        values |= own
+    results = task.results(values)
+    check_results(task.results, results)
     return results
 
 

@@ -236,6 +236,12 @@ MISTAKES = [
         code=1,
         at_step=True,
     ),
+    Mistake(
+        "an array as initial value",
+        'axes=("embed",))',
+        'axes=("embed",), init=[1.0, 1.0, 1.0])',
+        r"task.layer: w: init=\[1.0, 1.0, 1.0\] does not draw values: give an Initializer",
+    ),
     # ---- loss
     Mistake("no loss", LOSS, "def compute_loss(", "Fit has no `loss`: it returns", "class Fit"),
     Mistake("y_true", "loss(self, batch)", "loss(self, y_true, y_pred)", "missing 1 req", code=1),
@@ -277,6 +283,32 @@ MISTAKES = [
         "    def metrics(",
         "    def results(self, means):\n        means['a'] = 1\n\n    def metrics(",
         "Fit.results returned None: it returns {metric: number}",
+    ),
+    Mistake(
+        "a text as a result",
+        "    def metrics(",
+        "    def results(self, means):\n        return {'a': 'b'}\n\n    def metrics(",
+        "Fit.results returned a str as 'a': a number is wanted",
+        "def results",
+    ),
+    Mistake(
+        "a metric that is read as none",
+        "    def metrics(",
+        "    def read_metric(self, name, state):\n        state['a'] = 1\n\n    def metrics(",
+        "Fit.read_metric returned None: it returns {metric: number}",
+    ),
+    Mistake(
+        "no prediction",
+        "    def metrics(",
+        "    def predict(self, batch):\n        self.layer(batch['x'])\n\n    def metrics(",
+        "Fit.predict returned None: it returns {name:",
+    ),
+    Mistake(
+        "a prediction of all examples",
+        "    def metrics(",
+        "    def predict(self, batch):\n"
+        "        return {'y': tf.reduce_sum(self.layer(batch['x']))}\n\n    def metrics(",
+        "Fit.predict returned a float32 tensor of shape",
     ),
     # ---- data
     Mistake("no examples at all", "return 8", "return 0", "returned 0: an epoch", "def num_exam"),
