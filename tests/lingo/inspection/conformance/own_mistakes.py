@@ -148,6 +148,13 @@ class MeanFit(Fit):
         return {"loss": tf.reduce_mean(self.errors(batch))}
 
 
+class ForgetfulFit(Fit):
+    """Counts padding as examples."""
+
+    def errors(self, batch):
+        return tf.reduce_sum(tf.sin(self.layers[0](batch["x"])), [1, 2])
+
+
 def _experiment(*layers, task=Fit, data=Numbers):
     return Experiment.params(
         task=task.params(layers=[layer.params() for layer in layers]),
@@ -174,6 +181,12 @@ def wrong():
 def hidden():
     """Layers with state of their own."""
     return _experiment(HiddenVariable, HiddenNoise)
+
+
+@experiment
+def forgetful():
+    """A loss without the weights of examples."""
+    return _experiment(Matrix, task=ForgetfulFit)
 
 
 @experiment

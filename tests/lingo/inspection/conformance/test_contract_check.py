@@ -15,6 +15,7 @@ FILE = pathlib.Path(__file__).parent / "own_mistakes.py"
 SOURCE = FILE.read_text()
 
 SUMS = "losses and denominators of uneven parts add up to the whole"
+PADDING = "examples of weight 0 change nothing"
 METRICS = "metrics of uneven parts add up to the whole"
 STEPS = "position by position = whole call"
 ROWS = "no row depends on another row of the batch"
@@ -48,7 +49,7 @@ def test_an_experiment_without_mistakes_passes():
     assert set(outcomes.values()) == {"pass"}
     for name in ("layers/0 (Matrix)", "layers/1 (RunningSum)"):
         assert outcomes[name, STEPS] == outcomes[name, ROWS] == "pass"
-    for text in (GRADIENT, SUMS, METRICS, RESUMED):
+    for text in (GRADIENT, SUMS, METRICS, PADDING, RESUMED):
         assert outcomes["task (Fit)", text] == "pass"
 
 
@@ -70,6 +71,13 @@ def test_a_mistake_is_found_and_named(subject, text, detail):
     assert claim.detail.startswith(f"{line_of(f'class {name}(')}: ")
     assert detail in claim.detail
     assert len(str(claim).splitlines()) == 2
+
+
+def test_a_loss_that_forgets_the_weights_of_examples_is_found():
+    claim = claims("forgetful")["task (ForgetfulFit)", PADDING]
+    assert claim.outcome == "FAILED"
+    assert "8 examples of weight 0 after 4 others change the loss 'loss' from" in claim.detail
+    assert failed("forgetful") == {("task (ForgetfulFit)", PADDING)}
 
 
 def test_nothing_else_is_called_a_mistake():
