@@ -24,6 +24,9 @@ from lingo.config.params import ParamError
 MAX_BYTES = 2**28
 """Size of the largest log that is read."""
 
+MAX_LINE = 2**16
+"""Characters of the longest line that is read as one of a log."""
+
 _MAX_SECONDS = 10**11  # of a time since 1970
 
 _PLAIN = re.compile(r":::MLL (\d+(?:\.\d+)?) +(\w+) ?:\s+(.+)", re.ASCII)
@@ -82,7 +85,7 @@ def read_log(path: Path) -> Log:
     for number, text in enumerate(content.decode("latin-1").splitlines(), start=1):
         if ":::MLL" not in text:
             continue
-        line = _parse(text)
+        line = _parse(text) if len(text) <= MAX_LINE else None
         is_json = is_json or ":::MLLOG" in text
         if line is None:
             problems.append(f"line {number} is not a line of a log: {text.strip():.60}")

@@ -22,6 +22,7 @@ MAX_FAILED = 1
 """How many runs may miss the target."""
 
 _INIT_SECONDS = 20 * 60
+_ACCURACY = "eval_accuracy"
 _BLEU = ("transformer", "gnmt")  # round 0.6 logs it in percent
 _MAX_CHARACTERS = 80  # of a value that a message shows
 _SETTINGS = (
@@ -132,7 +133,7 @@ def score_logs(
     runs = [*(_read_run(name, log, benchmark) for name, log in logs.items()), *without_log]
     seconds = olympic_mean([run.seconds if run.has_converged else None for run in runs])
     form = next((str(line.metadata[FORM]) for line in first.lines if FORM in line.metadata), "")
-    invalid = [*_failures(runs, benchmark), *_differences(logs)]
+    invalid = [*_failures(runs, benchmark), *_differences(logs), *_copies(logs)]
     return BenchmarkResult(benchmark, form, runs, seconds, invalid)
 
 
@@ -165,6 +166,10 @@ def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
         problem = f"run_stop says {_shorten(repr(status))}, not 'success'"
     elif accuracy is None:
         problem = "no eval_accuracy is a finite number"
+    elif accuracy > 1:
+        problem = f"the best eval_accuracy is {accuracy:g}, and a fraction is at most 1"
+    elif any(line.seconds > stops[0].seconds for line in log.lines if line.key == _ACCURACY):
+        problem = "an eval_accuracy is after run_stop"
     elif accuracy < benchmark.target:
         problem = f"the best eval_accuracy is {accuracy}, below {benchmark.target}"
     elif (init := _init_seconds(log)) > _INIT_SECONDS:
@@ -176,7 +181,7 @@ def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
 
 def _best_accuracy(log: Log, benchmark: Benchmark) -> float | None:
     """Returns the best finite accuracy, a fraction, or None if there is none."""
-    numbers = (_finite_number(value) for value in log.values("eval_accuracy"))
+    numbers = (_finite_number(value) for value in log.values(_ACCURACY))
     best = max((number for number in numbers if number is not None), default=None)
     is_percent = benchmark.ruleset == "0.6.0" and benchmark.name in _BLEU
     return best / 100 if best is not None and best > 1 and is_percent else best
@@ -206,6 +211,17 @@ def _failures(runs: Sequence[RunResult], benchmark: Benchmark) -> list[str]:
     failed = sum(not run.has_converged for run in runs)
     if failed > MAX_FAILED:
         found.append(f"{failed} runs did not reach the target, {MAX_FAILED} may")
+    return found
+
+
+def _copies(logs: Mapping[str, Log]) -> list[str]:
+    """Returns which logs are copies of others: each is of a run of its own."""
+    first: dict[str, str] = {}
+    found = []
+    for name, log in logs.items():
+        other = first.setdefault(repr(log.lines), name)
+        if other != name:
+            found.append(f"{_shorten(name)} is the log of {_shorten(other)} once more")
     return found
 
 

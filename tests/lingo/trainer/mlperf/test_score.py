@@ -57,6 +57,7 @@ def test_too_few_runs_are_not_valid_and_need_as_many_as_the_benchmark():
         ({"accuracy": 0.7589}, "the best eval_accuracy is 0.7589, below 0.759"),
         ({"accuracy": float("nan")}, "no eval_accuracy is a finite number"),
         ({"accuracy": True}, "no eval_accuracy is a finite number"),
+        ({"accuracy": 75.9}, "the best eval_accuracy is 75.9, and a fraction is at most 1"),
         ({"accuracy": 10**400}, "no eval_accuracy is a finite number"),
         ({"accuracy": "0.7589"}, "the best eval_accuracy is 0.7589, below 0.759"),
         ({"seconds": "-9"}, "run_stop is not after run_start"),
@@ -99,6 +100,17 @@ def test_a_run_without_a_log_counts_as_failed():
     result = score_logs({str(n): log(str(n)) for n in (1, 2, 3)}, without_log=[failed])
     assert (len(result.runs), result.seconds) == (4, Decimal("2.5"))
     assert result.to_json({})["runs"][3]["problem"] == "it cannot be read"
+
+
+def test_an_accuracy_after_the_end_of_a_run_does_not_count():
+    (run,) = score("0.5").runs
+    assert run.problem == "an eval_accuracy is after run_stop"
+
+
+def test_a_log_that_is_given_several_times_is_one_run():
+    one = log("3")
+    result = score_logs({name: one for name in "abcde"})
+    assert result.invalid == [f"{name} is the log of a once more" for name in "bcde"]
 
 
 def test_runs_of_different_settings_are_not_one_result():
@@ -154,9 +166,10 @@ def test_the_table_has_times_the_mean_and_what_is_wrong():
 
 
 def test_a_small_form_is_never_called_valid_alone():
-    made = log("9")
-    made.lines[3] = made.lines[3]._replace(metadata={"form": "small: 9 samples"})
-    result = score_logs({str(i): made for i in range(5)})
+    logs = {str(seconds): log(str(seconds)) for seconds in range(5, 10)}
+    for one in logs.values():
+        one.lines[3] = one.lines[3]._replace(metadata={"form": "small: 9 samples"})
+    result = score_logs(logs)
     assert result_table(result)[-2:] == [
         "form: small: 9 samples",
         "valid as a small form, which says nothing of the benchmark itself",
