@@ -13,7 +13,7 @@ from tools.source_tree import ROOT, Import, SourceTree
 from tools.suite import slow_list
 from tools.suite.runs import GROUPS, group_of
 
-NUM_PARTS = 8
+NUM_PARTS = 16
 PART = ROOT / ".ci" / "part"
 PROMISES = ROOT / "tests" / "promises.md"
 FILE_SECONDS = 0.1  # to collect a file
