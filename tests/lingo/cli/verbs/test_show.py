@@ -155,7 +155,7 @@ MISTAKES = [
     (["--graph=a.dot", "--format=json"], "--graph writes a picture"),
     (
         ["--set=optimizer.schedule=Exponential(num_steps=1,decay_rate=10)", "--plot_schedule"],
-        "optimizer: learning_rate is not finite at step 39",
+        "optimizer: learning_rate is inf at step",
     ),
 ]
 
