@@ -169,9 +169,9 @@ class Optimizer(Configurable, interface=True):
             wrong = np.flatnonzero(~np.isfinite(values) | (values < 0))
             if len(wrong):
                 raise ParamError(
-                    f"optimizer: {tag} is {values[wrong[0]]:.6g} at step {steps[wrong[0]]}, after the schedule"
-                    f" {type(self.schedule).__name__}: a rate is 0 or above, as below 0 the loss"
-                    " would rise"
+                    f"optimizer: {tag} is {values[wrong[0]]:.6g} at step {steps[wrong[0]]}, after"
+                    f" the schedule {type(self.schedule).__name__}: a rate is 0 or above, or the"
+                    " loss would rise"
                 )
 
     def ema_rate(self, step: Any) -> Any:

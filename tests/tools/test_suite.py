@@ -55,9 +55,16 @@ def test_the_list_comes_back_with_blanks_in_names(tmp_path: Path) -> None:
 
 
 def test_every_file_of_tests_is_in_one_part() -> None:
-    parts = [selection.part_files(part) for part in range(selection.NUM_PARTS)]
-    files = [file for part in parts for file in part]
-    assert sorted(files) == sorted(selection.test_files())
+    parts = [selection.part_targets(part) for part in range(selection.NUM_PARTS)]
+    targets = [target for part in parts for target in part]
+    assert len({*targets}) == len(targets)
+    pages = {target for target in targets if "::" in target}
+    assert {*targets} - pages | {selection.DOCUMENTS.partition("::")[0]} == {
+        *selection.test_files()
+    }
+    promised = selection.promised_tests()
+    listed = {test for test in slow_list.read() if test.startswith(selection.DOCUMENTS)}
+    assert pages == {test for test in listed if not selection.is_promised(test, promised)}
 
 
 def test_parts_take_about_as_long_as_each_other() -> None:

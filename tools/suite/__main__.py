@@ -110,7 +110,7 @@ def run_changed() -> Outcome:
 
 def run_part(part: int) -> Outcome:
     """Runs a part of the slow tests that hold no promise."""
-    return runs.run(f"part {part}", REST, selection.part_files(part))
+    return runs.run(f"part {part}", REST, selection.part_targets(part))
 
 
 def run_make(target: str) -> Outcome:

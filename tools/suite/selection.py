@@ -50,30 +50,37 @@ def current_part() -> int:
     return int(PART.read_text())
 
 
-def part_files(part: int) -> list[str]:
-    """Returns the files of a part, 0 to NUM_PARTS - 1."""
-    return divide(file_seconds(slow_list.read()), NUM_PARTS)[part]
+def part_targets(part: int) -> list[str]:
+    """Returns the files, and pages of documents, of a part, 0 to NUM_PARTS - 1."""
+    promised = promised_tests()
+    slow = {k: v for k, v in slow_list.read().items() if not is_promised(k, promised)}
+    return divide(target_seconds(slow), NUM_PARTS)[part]
 
 
-def file_seconds(slow: Mapping[str, float]) -> dict[str, float]:
-    """Returns the seconds of the slow tests of each file of tests, and a little for each file."""
-    seconds = dict.fromkeys(test_files(), FILE_SECONDS)
-    for test, value in slow.items():
-        file = test.partition("::")[0]
-        if file in seconds:
-            seconds[file] += value
+def target_seconds(slow: Mapping[str, float]) -> dict[str, float]:
+    """Returns the seconds of slow tests, by file; those of pages by test, as they share nothing.
+
+    Each has a little more, to collect it, and so has a file without slow tests.
+    """
+    seconds: dict[str, float] = {}
+    for file in test_files():
+        own = {test: value for test, value in slow.items() if test.startswith(f"{file}::")}
+        pages = {test: value for test, value in own.items() if test.startswith(DOCUMENTS)}
+        seconds |= {test: FILE_SECONDS + value for test, value in pages.items()}
+        if len(pages) < len(own) or not pages:
+            seconds[file] = FILE_SECONDS + sum(own.values()) - sum(pages.values())
     return seconds
 
 
 def divide(seconds: Mapping[str, float], num: int) -> list[list[str]]:
-    """Divides files, in order, into parts that take about as long as each other.
+    """Divides targets, in order, into parts that take about as long as each other.
 
-    A file is in the part in which the middle of its time lies.
+    A target is in the part in which the middle of its time lies.
     """
     parts: list[list[str]] = [[] for _ in range(num)]
     total, before = sum(seconds.values()), 0.0
-    for file, value in seconds.items():
-        parts[int((before + value / 2) / total * num)].append(file)
+    for target, value in seconds.items():
+        parts[int((before + value / 2) / total * num)].append(target)
         before += value
     return parts
 
