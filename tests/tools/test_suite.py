@@ -147,7 +147,7 @@ def test_a_program_that_tests_start_runs_their_file(slow) -> None:
     assert [*found.tests] == ["tests/lingo/runtimes/test_same.py"]
 
 
-def test_files_changed_since_the_landing_before_the_last(tmp_path, monkeypatch) -> None:
+def test_files_changed_since_the_last_landing(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(selection, "ROOT", tmp_path)
     monkeypatch.setattr(selection, "PART", tmp_path / ".ci" / "part")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -163,9 +163,10 @@ def test_files_changed_since_the_landing_before_the_last(tmp_path, monkeypatch) 
         git("commit", "-m", file)
 
     git("init")
-    for i, file in enumerate(("before", "first", "second", "third")):
+    for i, file in enumerate(("first", "second", "third")):
         commit(file, "x")
-        if file != "third":
-            commit(".ci/part", str(i))
+        commit(".ci/part", str(i))
+    assert selection.changed_files() == [".ci/part", "third"]  # HEAD is the landing that is tested
+    commit("fourth", "x")
     (tmp_path / "not_committed").write_text("x")
-    assert selection.changed_files() == ["not_committed", "third", ".ci/part", "second"]
+    assert selection.changed_files() == ["not_committed", "fourth"]

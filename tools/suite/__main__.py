@@ -2,7 +2,7 @@
 
     python -m tools.suite quick        every test but the slow ones: what `make test` runs
     python -m tools.suite core         the slow ones among those that tests/promises.md names
-    python -m tools.suite changed      slow ones of the files that changed since the last landings
+    python -m tools.suite changed      slow ones of the files that changed since the last landing
     python -m tools.suite part [K]     part K, or that in .ci/part, of the slow ones without promise
     python -m tools.suite slow PLACE   the slow ones in folders and files
     python -m tools.suite ci           lint, types, quick, core, changed and the part: `.ci/run`

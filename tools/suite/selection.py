@@ -159,14 +159,15 @@ def _imports() -> list[Import]:
 
 
 def changed_files() -> list[str]:
-    """Returns the files that changed since the landing before the last one, the newest first.
+    """Returns the files that changed since the last landing, the newest first.
 
-    Each landing raises the number in .ci/part in its last commit. A landing that failed is mended
-    without raising it again, so two are looked back.
+    Each landing raises the number in .ci/part in its last commit, which is HEAD where a landing is
+    tested.
     """
-    landings = _git("log", "-2", "--format=%H", "--", PART.relative_to(ROOT).as_posix())
+    landings = _git("log", "--format=%H", "--", PART.relative_to(ROOT).as_posix())
+    before = [commit for commit in landings if commit not in _git("rev-parse", "HEAD")]
     here = _git("diff", "--name-only", "HEAD") + _git("ls-files", "--others", "--exclude-standard")
-    since = _git("log", "--format=", "--name-only", f"{landings[-1]}..HEAD") if landings else []
+    since = _git("log", "--format=", "--name-only", f"{before[0]}..HEAD") if before else []
     return [file for file in dict.fromkeys(here + since) if (ROOT / file).exists()]
 
 
