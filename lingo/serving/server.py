@@ -34,7 +34,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as stack:
-            bound = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            # asyncio turns the delay of small writes off (TCP_NODELAY) only where TCP is named
+            bound = stack.enter_context(
+                socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+            )
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
             stack.pop_all()  # it stays open
