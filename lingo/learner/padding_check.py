@@ -78,9 +78,8 @@ def padding_problem(
 ) -> str:
     """Returns which sum examples of weight 0 change, in a sentence; "" if they change none.
 
-    Where layers take statistics over all examples of a batch, padding is meant to change these. The
-    losses are then those of an evaluation, in which such layers use moving statistics, and
-    gradients are left out.
+    Layers that take statistics over the batch in training count padding, too. With such layers the
+    losses are computed as in an evaluation, by moving statistics, and gradients are left out.
 
     Args:
         task: the model and its losses.
@@ -111,7 +110,7 @@ def padding_problem(
 
 
 def _is_cheap(task: Task, data: Input, num: int) -> bool:
-    """Returns whether it takes less than about a second to compute so many examples."""
+    """Returns whether the check of `num` examples takes less than about a second."""
     specs = data.specs().values()
     elements = num * max(math.prod(shape[1:]) for shape, _ in specs)
     weights = sum(spec.size for spec in task.weights().values())

@@ -29,6 +29,8 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
 
+_CHECKED_STEPS = 1000  # at which `check_rates` looks
+
 
 class Weight(NamedTuple):
     """Describes a weight, or several that a program stacks in one tensor."""
@@ -98,9 +100,6 @@ class UpdatedWeight(NamedTuple):
 
     value: Any
     slots: dict[str, Any]
-
-
-_CHECKED_STEPS = 1000
 
 
 class Move(NamedTuple):

@@ -42,7 +42,7 @@ _AGAIN = {"Retry-After": "1"}
 _CLIENT_CLOSED_REQUEST = 499  # the status in the counts for a client that is gone, as nginx has it
 _VERSIONS = ("1.0", "1.1")
 _NUM_READERS = 2  # threads that read and write JSON, so that others are answered meanwhile
-_VALUES_OF_FORM = 1000  # in a body, besides those of inputs
+_VALUES_OF_FORM = 1000  # names, brackets and settings of a body, added to the values of its inputs
 
 
 class Limits(NamedTuple):
@@ -254,7 +254,7 @@ class Service:
 
 
 class _KnownVersions:
-    """Refuses versions of HTTP that the parser takes and that nobody speaks, such as 3.7."""
+    """Refuses HTTP versions other than 1.0 and 1.1. The parser takes any, such as 3.7."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -73,7 +73,7 @@ class Batcher:
         self._waiting: dict[Hashable, list[_Request]] = {}
         self._failed: collections.deque[_Request] = collections.deque()  # in a batch
         self._num_computing = 0
-        self.num_abandoned = 0  # requests that are computed though nobody waits for them
+        self.num_abandoned = 0  # requests that timed out and are still computed
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=signature.name)
 
     @property
@@ -84,11 +84,12 @@ class Batcher:
     async def compute(self, inputs: Arrays) -> Arrays:
         """Returns the outputs, {name: [B, ...]}, for inputs of the signature, {name: [B, ...]}.
 
-        A request that is cancelled before its batch begins is dropped. Raises Refusal for more
-        than `max_examples`, and what the signature raises for these inputs.
+        A request that is cancelled before its batch begins is dropped. Raises Refusal for a
+        request that is too large, and what the signature raises for these inputs.
         """
+        num_examples = len(next(iter(inputs.values())))
+        self._check_size(num_examples, self.signature.num_positions(inputs))
         request = _Request(inputs, self.signature.pad(inputs))
-        self._check_size(request.num_examples, self.signature.num_positions(inputs))
         self._waiting.setdefault(key := request.key(), []).append(request)
         timer = asyncio.get_running_loop().call_later(
             self.limits.max_delay_seconds, self._end_delay, request

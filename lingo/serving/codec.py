@@ -42,9 +42,9 @@ class Call(NamedTuple):
 
 
 def check_size(body: bytes, most: int) -> None:
-    """Raises Refusal if a body has more than so many values, which it counts without reading them.
+    """Raises Refusal if a body has more than `most` values, which it counts without parsing.
 
-    Values become objects of Python, which take many times the bytes of the body.
+    Parsed values are Python objects, which take many times the bytes of the body.
     """
     num = sum(map(body.count, (b",", b"[", b"{")))
     if num > most:

@@ -73,12 +73,12 @@ def serve(
     with Signals() as signals:
         server = _Server(service, signals, report=report, on_ready=on_ready)
         asyncio.run(server.serve(sockets=[bound]))
-        restore_default_handlers()
+        _restore_default_handlers()
         service.close()  # it waits for batches, though their requests may have timed out
         signals.check()
 
 
-def restore_default_handlers() -> None:
+def _restore_default_handlers() -> None:
     """Lets the next signal end the process, unless it is ignored, as SIGHUP under `nohup`."""
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -132,7 +132,7 @@ class _Server(uvicorn.Server):
             return False
         if not self._service.is_draining:
             self._service.is_draining = True
-            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, restore_default_handlers)
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, _restore_default_handlers)
         return self._service.num_running == 0
 
     @contextlib.contextmanager

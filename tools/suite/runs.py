@@ -124,11 +124,11 @@ def _run_group(group: str, expression: str, targets: Sequence[str], file: Path) 
     return Outcome(passed, failed, minutes, usage.ru_maxrss / KILOBYTES_PER_GB)
 
 
-def read_times(names: str = "*") -> list[Time]:
-    """Returns the time of each test in the last runs whose names match a pattern."""
+def read_times() -> list[Time]:
+    """Returns the time of each test in the last runs."""
     return [
         Time(float(case.get("time", 0)), test)
-        for file in sorted(TIMES.glob(f"{names}_*.xml"), key=lambda file: file.stat().st_mtime)
+        for file in sorted(TIMES.glob("*.xml"), key=lambda file: file.stat().st_mtime)
         for test, case in _read_cases(file)
     ]
 

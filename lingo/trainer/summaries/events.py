@@ -18,10 +18,7 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import (
-    Summary,
-    SummaryMetadata,
-)
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.image.metadata import create_summary_metadata as image_metadata
 from tensorboard.plugins.scalar.metadata import create_summary_metadata as scalar_metadata
 from tensorboard.plugins.text.metadata import create_summary_metadata as text_metadata
