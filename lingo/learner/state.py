@@ -21,6 +21,7 @@ from lingo.data.array_spec import Specs
 from lingo.layers import path
 from lingo.layers.context import Rules
 from lingo.layers.tree import ParamSpec
+from lingo.learner import loss_scale
 from lingo.learner.task import Task
 from lingo.ops import random
 from lingo.optim.optimizer import Optimizer, Slot, Weight
@@ -65,7 +66,7 @@ class TrainState(NamedTuple):
         weights: path -> float32 [*stacked axes, *shape of the weight].
         slots: path -> {slot: float32 [*stacked axes, ...]}; the slot `ema` is the moving average
             of the weight or moving statistic.
-        state: path -> float32 [*stacked axes, ...], moving statistics.
+        state: path -> float32 [*stacked axes, ...], moving statistics; those of `loss_scale`.
     """
 
     step: Any
@@ -99,7 +100,7 @@ class TrainState(NamedTuple):
         averages = {where: slots[EMA] for where, slots in self.slots.items()}
         return self._replace(
             weights={where: averages[where] for where in self.weights},
-            state={where: averages[where] for where in self.state},
+            state={where: averages.get(where, value) for where, value in self.state.items()},
         )
 
 
@@ -115,6 +116,10 @@ class Learner(NamedTuple):
     def weights(self) -> dict[str, Weight]:
         """Returns the description of each weight that the optimizer gets, by program path."""
         return dict(_weights(self.task))
+
+    def states(self) -> dict[str, ParamSpec]:
+        """Returns the declaration of each state by program path: the task's, and a loss scale."""
+        return {**self.task.states(), **loss_scale.states(self.task)}
 
     def slots(self) -> dict[str, dict[str, Slot]]:
         """Returns the description of each tensor's slots: {program path: {slot: description}}.
@@ -164,7 +169,7 @@ def initial_state(learner: Learner, first_value: FirstValue | None = None) -> Tr
     Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
     `first_value`, when they are indexed. The step is int32 0.
     """
-    specs = {**learner.task.weights(), **learner.task.states()}
+    specs = {**learner.task.weights(), **learner.states()}
     first = {
         where: _initial_array(spec, learner.seed, first_value) for where, spec in specs.items()
     }
@@ -256,7 +261,7 @@ def _entries(learner: Learner) -> Iterator[_Entry]:
     for where, slots in learner.slots().items():
         for name, slot in slots.items():
             yield _Entry(f"slots/{name}", where, slot.shape, slot)
-    for where, spec in learner.task.states().items():
+    for where, spec in learner.states().items():
         yield _Entry("state", where, spec.program_shape)
 
 

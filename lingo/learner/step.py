@@ -18,18 +18,19 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import definition_line
+from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.layers import context, path
 from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.layers.layer import Layer
-from lingo.learner import finite
+from lingo.learner import finite, loss_scale
 from lingo.learner.state import EMA, ONE_DEVICE, Learner, Placement, Slots, TrainState, map_shapes
 from lingo.learner.task import (
     Batch,
     CheckedBatch,
     Task,
+    check_coefficients,
     check_denominators,
     check_losses,
     check_metrics,
@@ -115,7 +116,7 @@ def local_sums(
     Args:
         task: the model and its losses.
         weights: program path -> float32 [*stacked axes, ...].
-        state: program path -> float32 [*stacked axes, ...], moving statistics.
+        state: program path -> float32 [*stacked axes, ...], moving statistics; a loss scale.
         batch: {name: [B, ...] tensor}, a part of the step's batch.
         denominators: of the losses, term -> float32 scalar: the weight of the whole batch.
         key: random key of (seed, step).
@@ -148,15 +149,20 @@ def local_sums(
         sums, sides = context.apply(task, weights, CheckedBatch(batch), method="loss", call=call)
         check_losses(task, sums)
         losses = normalize_losses(task, sums, sides.losses, denominators)
-    gradients = tape.gradient(losses["total"], dict(weights))
+        scale = state.get(loss_scale.SCALE)
+        target = losses["total"] if scale is None else losses["total"] * scale
+    gradients = tape.gradient(target, dict(weights))
     unused.update(where for where, gradient in gradients.items() if gradient is None)
     if untrained := unused.difference(frozen):
         raise _untrained_error(task, min(untrained))
+    gradients = {
+        where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)
+        for where, g in gradients.items()
+    }
+    if scale is not None:
+        gradients = {where: gradient / scale for where, gradient in gradients.items()}
     return {
-        "gradients": {
-            where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)
-            for where, g in gradients.items()
-        },
+        "gradients": gradients,
         "losses": losses,
         "batch_statistics": sides.batch_statistics,
         "metrics": sides.metrics,
@@ -186,8 +192,10 @@ def find_owner(task: Task, where: str) -> tuple[Layer, str]:
 def _untrained_error(task: Task, where: str) -> ParamError:
     """Returns the error for a weight, by program path, that has no gradient."""
     owner, name = find_owner(task, where)
+    line = "" if is_lingos(type(owner)) else f"{definition_line(type(owner))}: "
     return ParamError(
-        f"{owner}: the loss does not depend on the weight {name!r}, which would never be trained.\n"
+        f"{line}{owner}: the loss does not depend on the weight {name!r}, which would never be"
+        " trained.\n"
         "Use it in the layer's call, without tf.stop_gradient, or do not declare it; a weight that"
         " should stay as it is can be Frozen, by the optimizer ByPath."
     )
@@ -217,6 +225,7 @@ def normalize_losses(
         )
         for term, value in (*sums.items(), *side_losses.items())
     }
+    check_coefficients(task, losses)
     coefficients = task.coefficients()
     total = tf.add_n([coefficients.get(t, 1.0) * value for t, value in sorted(losses.items())])
     return losses | {"total": total}
@@ -256,8 +265,9 @@ def update(
         `scalars`: TensorBoard tag -> float32 scalar;
         `metric_states`: metric name -> {"sum", "weight"}, side metrics of layers;
         `statistics`: program path -> float32 [*stacked axes, ...], the moving statistics to plot;
-        `first_non_finite`: int32 scalar, -1 if the update was applied, else the index in
-            `finite.quantity_names` of the first quantity that is not finite.
+        `first_non_finite`: int32 scalar, -1 if the update was applied, or is skipped because the
+            loss scale was too large; else the index in `finite.quantity_names` of the first
+            quantity that is not finite.
     """
     before = state.weights if place.keeps_parts else place.shard_for_update(state.weights)
     old = (before if place.gathers_weights else state.weights, state.slots, state.state)
@@ -274,9 +284,18 @@ def update(
         learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
     )
     after = TrainState(state.step + 1, *place.select(check.is_finite, new, old))
+    first_non_finite = check.first_non_finite
+    if loss_scale.SCALE in state.state:
+        is_finite = tf.math.is_finite(grad_norm)
+        after.state.update(loss_scale.next_states(state.state, is_finite))
+        is_overflow = ~is_finite & tf.math.is_finite(sums["losses"]["total"])
+        scaled = state.state[loss_scale.SCALE] > 1.0
+        first_non_finite = tf.where(is_overflow & scaled, -1, first_non_finite)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
+    if loss_scale.SCALE in state.state:
+        scalars["learner/loss_scale"] = state.state[loss_scale.SCALE]
     statistics = {
         where: after.state[where] for where, spec in learner.task.states().items() if spec.shown
     }
@@ -284,7 +303,7 @@ def update(
         "scalars": scalars,
         "metric_states": sums["metrics"],
         "statistics": statistics,
-        "first_non_finite": check.first_non_finite,
+        "first_non_finite": first_non_finite,
     }
 
 
@@ -352,7 +371,7 @@ def _average_statistics(
         values = place.shard_for_update(moving)
         for where, value in values.items():
             slots[where] = {EMA: _average(state.slots[where][EMA], value, ema_rate)}
-    return weights, slots, moving
+    return weights, slots, {**state.state, **moving}
 
 
 def _average(average: tf.Tensor, value: tf.Tensor, rate: float | tf.Tensor) -> tf.Tensor:

@@ -82,7 +82,7 @@ def layout(
     Raises ParamError, which names the tensor, if the rules do not fit it (see `split`).
     """
     specs, batch = learner.task.weights(), batch_axes(rules, mesh)
-    specs_of_all = {**specs, **learner.task.states()}
+    specs_of_all = {**specs, **learner.states()}
     ruled = {k: _split_weight(spec, rules, mesh, uneven=uneven) for k, spec in specs_of_all.items()}
     rest = ruled
     if shard_weights:
@@ -102,7 +102,7 @@ def layout(
 
 def replica_layout(learner: Learner, num_replicas: int, *, keep_parts: bool = False) -> Layout:
     """Returns the layout of replicas that have all weights, and update each in rows of chunks."""
-    specs = {**learner.task.weights(), **learner.task.states()}
+    specs = {**learner.task.weights(), **learner.states()}
     mesh, rest = topology({"data": num_replicas}), {}
     for where, spec in specs.items():
         rest[where] = whole(len(spec.program_shape))
@@ -133,7 +133,7 @@ def _complete(
 
     `split_evenly`, of a path, a split and a shape, is None if updates are not split further.
     """
-    specs = {**learner.task.weights(), **learner.task.states()}
+    specs = {**learner.task.weights(), **learner.states()}
     update = dict(rest)
     if split_evenly is not None:
         update = {k: split_evenly(k, rest[k], spec.program_shape) for k, spec in specs.items()}
@@ -154,7 +154,7 @@ def _complete(
         }
         for k, own in declared.items()
     }
-    state = {k: ruled[k] for k in learner.task.states()}
+    state = {k: ruled[k] for k in learner.states()}
     weights = {k: rest[k] for k in learner.task.weights()}
     return Layout(
         mesh=mesh,
@@ -195,7 +195,7 @@ def bytes_per_device(learner: Learner, layout: Layout) -> dict[str, DeviceBytes]
     slots = {
         (k, n): slot.shape for k, slots in learner.slots().items() for n, slot in slots.items()
     }
-    states = {where: spec.program_shape for where, spec in learner.task.states().items()}
+    states = {where: spec.program_shape for where, spec in learner.states().items()}
     mesh = layout.mesh
     return {
         "weights": _count_bytes(((shapes[k], split) for k, split in layout.rest.items()), mesh),

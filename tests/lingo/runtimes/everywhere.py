@@ -28,6 +28,7 @@ from lingo.data.document_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.keras import Keras
+from lingo.layers.layer import Dtype
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.repeat import Repeat
@@ -72,6 +73,9 @@ NORMALIZING = ("local", "replicated", "data8")
 
 WITH_KERAS = ("local", "replicated", "data2_model4")
 """Runtimes that train layers of Keras."""
+
+WITH_FLOAT16 = ("local", "replicated", "replicated_update", "data8", "sharded_update")
+"""Runtimes that train in float16, with a loss scale that is too large at first."""
 
 
 def experiment(texts: pathlib.Path, mesh: Params) -> Params:
@@ -146,9 +150,13 @@ def normalized(mesh: Params, size: int, statistics_over: int | None) -> list[flo
     return classified(mesh, Chain.params(layers=layers), size)
 
 
-def classified(mesh: Params, model: Params, size: int) -> list[float] | str:
+def classified(
+    mesh: Params, model: Params, size: int, *, dtype: Dtype = "float32"
+) -> list[float] | str:
     """Trains a model on images, [size, 4, 4, 1]; returns losses and averages, or why not."""
-    task = ImageClassification.params(model=model, num_classes=3, image_shape=(4, 4, 1))
+    task = ImageClassification.params(
+        model=model, num_classes=3, image_shape=(4, 4, 1), dtype=dtype
+    )
     optimizer = Momentum.params(learning_rate=0.1).build()
     learner, draw, num_steps = Learner(task.build(), optimizer), np.random.default_rng(0), 3
     batches = {
@@ -162,7 +170,7 @@ def classified(mesh: Params, model: Params, size: int) -> list[float] | str:
         report = program.train(batches)
     except ParamError as error:
         return str(error)
-    averages = [np.ravel(value) for value in program.state().state.values()]
+    averages = [np.ravel(value) for _, value in sorted(program.state().state.items())]
     return np.concatenate([report["scalars"]["loss/total"], *averages]).tolist()
 
 
@@ -204,6 +212,9 @@ def main(folder: pathlib.Path, names: Sequence[str]) -> None:
     for name in [name for name in names if name in WITH_KERAS]:
         models = (Keras.params(factory=keras_model, axes=axes), Keras.params(factory=with_batches))
         found[name]["keras"] = [classified(RUNTIMES[name][0], model, 8) for model in models]
+    for name in [name for name in names if name in WITH_FLOAT16]:
+        model = Keras.params(factory=keras_model)
+        found[name]["float16"] = classified(RUNTIMES[name][0], model, 8, dtype="float16")
     print(json.dumps(found))
 
 

@@ -106,3 +106,10 @@ def test_layers_of_keras_compute_the_same_or_are_refused(trained):
     for mine, one in zip(mesh, local, strict=True):
         np.testing.assert_allclose(mine, one, rtol=1e-5)
     assert "model would take statistics of each replica's examples alone" in replicated[1]
+
+
+@pytest.mark.parametrize("name", ["replicated", "replicated_update", "data8", "sharded_update"])
+def test_losses_and_the_loss_scale_of_float16_are_those_of_one_device(trained, name):
+    expected, found = trained.found["local"]["float16"], trained.found[name]["float16"]
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    assert expected[-2:] == [3.0, 2.0**15]  # finite steps, scale

@@ -1,0 +1,48 @@
+"""Dynamic loss scaling: gradients that float16 would round to 0 stay in its range.
+
+A step multiplies its loss by a scale, and divides the gradients of the weights, which are float32,
+by it. A step whose gradients are not finite changes nothing but the scale, which it halves;
+GROWTH_STEPS finite steps in a row double it (Micikevicius et al. 2018, sec. 3.2). Start and growth
+are those of Keras's `LossScaleOptimizer`; unlike there, the scale stays at least 1, and finite.
+
+The scale is a power of two: wherever float16 neither overflows nor underflows, the gradients are
+the same bits with and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lingo.config.lazy import tf
+from lingo.layers.initial import ZEROS, Constant
+from lingo.layers.tree import ParamSpec
+from lingo.learner.task import Task
+
+START = 2.0**15
+GROWTH_STEPS = 2000
+
+SCALE = "loss_scale/scale"
+STEPS = "loss_scale/finite_steps"  # since the scale has changed
+"""Program paths of the two states, float32 scalars."""
+
+
+def states(task: Task) -> dict[str, ParamSpec]:
+    """Returns the states by program path: {} unless a layer of the task computes in float16."""
+    if all(layer.p.dtype != "float16" for layer in task.tree()):
+        return {}
+    start = Constant.params(value=START).build()
+    return {
+        path: ParamSpec(path, (), (), "float32", init, 1)
+        for path, init in ((SCALE, start), (STEPS, ZEROS))
+    }
+
+
+def next_states(state: Mapping[str, tf.Tensor], is_finite: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the states after a step; `is_finite`, bool scalar, is whether its gradients were."""
+    scale, steps = state[SCALE], state[STEPS] + 1.0
+    is_due = steps >= GROWTH_STEPS
+    larger = tf.where(is_due & tf.math.is_finite(2.0 * scale), 2.0 * scale, scale)
+    return {
+        SCALE: tf.where(is_finite, larger, tf.maximum(0.5 * scale, 1.0)),
+        STEPS: tf.where(is_finite & (steps < GROWTH_STEPS), steps, 0.0),
+    }
