@@ -205,7 +205,7 @@ def train(
     *,
     allow_change: bool = False,
     audit: bool = False,
-    mlperf: str | None = None,
+    mlperf: bool = False,
 ) -> Outcome:
     """Trains an experiment in a directory; the same call resumes a run that stopped.
 
@@ -215,7 +215,7 @@ def train(
         allow_change: whether to resume from the directory's checkpoint with another configuration,
             other data or other code.
         audit: whether to write a row into `audit.jsonl` for each step.
-        mlperf: the benchmark as which to write `mllog.txt`, such as "resnet@0.7.0".
+        mlperf: whether to write `mllog.txt`, the log of the benchmark that the experiment names.
 
     Returns:
         How it ended: steps done, the last report and evaluations, also of a run that was done.
@@ -234,7 +234,6 @@ def train(
     from lingo.contract import Experiment
     from lingo.trainer import run
     from lingo.trainer.directory.run_directory import RunDirectory, flags_text
-    from lingo.trainer.mlperf.benchmark import find_benchmark
     from lingo.trainer.request import Request
 
     _check_params("train", params, Experiment)
@@ -252,7 +251,7 @@ def train(
         audit=audit,
         allow_change=allow_change,
         source=source,
-        mlperf=None if mlperf is None else find_benchmark(mlperf),
+        mlperf=mlperf,
     )
     return run.train(request, directory)
 

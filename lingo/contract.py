@@ -28,6 +28,20 @@ from lingo.storage.files import PATH_PART
 
 MAX_STEPS = 2**31 - 1  # the program counts in int32
 
+Benchmark = Literal[
+    "resnet@0.6.0",
+    "ssd@0.6.0",
+    "transformer@0.6.0",
+    "gnmt@0.6.0",
+    "resnet@0.7.0",
+    "ssd@0.7.0",
+    "transformer@0.7.0",
+    "gnmt@0.7.0",
+    "bert@0.7.0",
+    "dlrm@0.7.0",
+]
+"""A benchmark of MLPerf training by the rules of one round, as an experiment names it."""
+
 
 class Checkpointing(Configurable):
     """When checkpoints are written, and how many are kept. One is always written at the end."""
@@ -154,6 +168,7 @@ class Experiment(Configurable):
     summary: Operational[Summary] = Summary
     evaluate: Operational[Evaluation] = Evaluation
     guard: Operational[Guard] = Guard
+    benchmark: Operational[Benchmark | None] = None  # whose log of MLPerf `--mlperf` writes
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")

@@ -13,7 +13,6 @@ from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.mlperf.benchmark import Benchmark
 from lingo.trainer.mlperf.run_log import RunLog
 from lingo.trainer.progress import Progress
 
@@ -31,7 +30,7 @@ class Request(NamedTuple):
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
     allow_change: bool = False  # resume also from a checkpoint of another configuration or code
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name
-    mlperf: Benchmark | None = None  # write mllog.txt; a run that has the file continues it anyway
+    mlperf: bool = False  # write mllog.txt; a run that has the file continues it in any case
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

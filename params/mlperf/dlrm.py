@@ -24,4 +24,4 @@ def v07_pod(batch_size: int = 55_296, data: int = 256):
     """
     cfg = dlrm.dlrm(batch_size=batch_size, data=data)
     cfg.evaluate.set(metric="heldout/auc", goal="max", reach=TARGET)
-    return cfg
+    return cfg.set(benchmark="dlrm@0.7.0")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lingo.config.registry import experiment
-from lingo.contract import Checkpointing, Evaluation, Experiment
+from lingo.contract import Benchmark, Checkpointing, Evaluation, Experiment
 from lingo.data import Digits, ImageInput
 from lingo.layers import BatchNorm, Chain
 from lingo.layers.vision.resnet import resnet
@@ -39,9 +39,10 @@ def v06_pod(
 
     lingo show --exp=mlperf.resnet.v06_pod --plot_schedule
     lingo train --exp='mlperf.resnet.v06_pod(folder="imagenet")' --logdir=runs/v06_pod \\
-        --mlperf=resnet@0.6.0
+        --mlperf
     """
-    return _to_target(supercomputer(data=data, momentum=momentum, folder=folder))
+    cfg = supercomputer(data=data, momentum=momentum, folder=folder)
+    return _to_target(cfg, benchmark="resnet@0.6.0")
 
 
 @experiment
@@ -54,15 +55,16 @@ def v07_multipod(data: int = 8192, folder: str | None = None):
 
     lingo show --exp=mlperf.resnet.v07_multipod --plot_schedule
     lingo train --exp='mlperf.resnet.v07_multipod(folder="imagenet")' --logdir=runs/v07_multipod \\
-        --mlperf=resnet@0.7.0
+        --mlperf
     """
-    return _to_target(multipod(data=data, folder=folder))
+    return _to_target(multipod(data=data, folder=folder), benchmark="resnet@0.7.0")
 
 
-def _to_target(cfg: Any) -> Any:
+def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
     """Returns an experiment that ends at the target, which it looks for every four epochs."""
     every_steps = imagenet_steps(EPOCHS_PER_EVALUATION, batch_size=cfg.train_input.batch_size)
     return cfg.set(
+        benchmark=benchmark,
         evaluate=Evaluation.params(
             every_steps=every_steps, metric="heldout/accuracy", goal="max", reach=TARGET
         ),
@@ -78,7 +80,7 @@ def digits(epochs: int = 12, batch_size: int = 32):
     evaluation after each epoch; it ends when 97 % of 334 held-out digits are right, after five to
     eight epochs. Its log says that it is a small form; its time says nothing of the benchmark.
 
-    lingo train --exp=mlperf.resnet.digits --logdir=runs/digits --mlperf=resnet@0.7.0
+    lingo train --exp=mlperf.resnet.digits --logdir=runs/digits --mlperf
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5
     """
     rate, warmup_epochs = 4.0, 2.0
@@ -109,6 +111,7 @@ def digits(epochs: int = 12, batch_size: int = 32):
             every_steps=epoch, metric="heldout/accuracy", goal="max", reach=0.97
         ),
         checkpoint=Checkpointing.params(every_steps=num_steps),
+        benchmark="resnet@0.7.0",
     )
     cfg.all(BatchNorm).set(statistics_over=batch_size)
     return cfg

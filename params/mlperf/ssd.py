@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.config.registry import experiment
-from lingo.contract import Checkpointing, Evaluation
+from lingo.contract import Benchmark, Checkpointing, Evaluation
 from lingo.optim import epochs_to_steps
 from params.image.ssd import TRAIN_IMAGES, r34
 
@@ -27,9 +27,10 @@ def v06_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str
     al. 2019).
 
     lingo show --exp=mlperf.ssd.v06_pod --plot_schedule
-    lingo train --exp='mlperf.ssd.v06_pod(folder="coco")' --logdir=runs/ssd --mlperf=ssd@0.6.0
+    lingo train --exp='mlperf.ssd.v06_pod(folder="coco")' --logdir=runs/ssd --mlperf
     """
-    return _to_target(r34(batch_size=batch_size, data=data, split=split, folder=folder))
+    cfg = r34(batch_size=batch_size, data=data, split=split, folder=folder)
+    return _to_target(cfg, benchmark="ssd@0.6.0")
 
 
 @experiment
@@ -40,18 +41,20 @@ def v07_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str
     allow. Google's entry with 4,096 chips had batches of 4,096 and drops after epochs 72 and 90.
 
     lingo show --exp=mlperf.ssd.v07_pod --plot_schedule
-    lingo train --exp='mlperf.ssd.v07_pod(folder="coco")' --logdir=runs/ssd --mlperf=ssd@0.7.0
+    lingo train --exp='mlperf.ssd.v07_pod(folder="coco")' --logdir=runs/ssd --mlperf
     """
-    return _to_target(r34(batch_size=batch_size, data=data, split=split, folder=folder))
+    cfg = r34(batch_size=batch_size, data=data, split=split, folder=folder)
+    return _to_target(cfg, benchmark="ssd@0.7.0")
 
 
-def _to_target(cfg: Any) -> Any:
+def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
     every_steps = epochs_to_steps(
         EPOCHS_PER_EVALUATION,
         num_examples=TRAIN_IMAGES,
         batch_size=cfg.train_input.batch_size,
     )
     return cfg.set(
+        benchmark=benchmark,
         evaluate=Evaluation.params(
             every_steps=every_steps, metric="heldout/ap", goal="max", reach=TARGET
         ),

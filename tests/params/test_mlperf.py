@@ -9,8 +9,8 @@ import pytest
 
 import lingo
 from lingo.layers import BatchNorm
-from lingo.trainer.mlperf.benchmark import find_benchmark
 from lingo.trainer.mlperf.hyperparameters import hyperparameters
+from lingo.trainer.mlperf.rules import find_rules
 
 SSD_STEPS = [0, 1145, 3206, 3207, 4007, 4008, 4580]
 
@@ -54,8 +54,10 @@ def test_learning_rates_are_the_published_ones(name: str, steps, expected) -> No
     ],
 )
 def test_runs_end_at_the_target_of_their_round(name: str, text: str, every_steps: int) -> None:
-    p = lingo.get(f"mlperf.{name}").evaluate
-    assert (p.reach, p.goal, p.every_steps) == (find_benchmark(text).target, "max", every_steps)
+    experiment = lingo.get(f"mlperf.{name}").build()
+    p, rules = experiment.p.evaluate, find_rules(experiment)
+    assert (str(rules), p.reach, p.goal) == (text, rules.target, "max")
+    assert p.every_steps == every_steps
 
 
 def test_what_the_closed_division_of_0_7_fixes_is_so() -> None:

@@ -2,7 +2,7 @@
 
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5 --parallel=2
-    lingo benchmark --exp=my/file.py:mine --mlperf=resnet@0.6.0 --logdir=runs/mine
+    lingo benchmark --exp=mlperf.resnet.digits --set=benchmark=resnet@0.6.0 --logdir=runs/mine
     lingo benchmark --from-logs=runs/benchmark                 the result of runs that are done
     lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,18 +30,15 @@ from lingo.config.params import ParamError
 from lingo.contract import build_experiment
 from lingo.storage.files import write_text
 from lingo.trainer.directory.run_directory import MLLOG
-from lingo.trainer.mlperf.benchmark import Benchmark, find_benchmark
 from lingo.trainer.mlperf.checker import EXTRA, check_log, has_checker
 from lingo.trainer.mlperf.mllog import Log, find_logs, read_log
-from lingo.trainer.mlperf.run_log import check_target
+from lingo.trainer.mlperf.rules import Rules, find_rules
 from lingo.trainer.mlperf.score import BenchmarkResult, RunResult, result_table, score_logs
 
 WORD = ""  # it takes no word beside its flags
 RESULT = "benchmark.json"
 FAILED = 1
 
-_EXPERIMENT = re.compile(r"mlperf\.(?P<benchmark>\w+)\.(?:v0(?P<round>\d)_)?")  # in params/mlperf
-_ROUND = "7"  # 0.7, of those that name none
 _MESSAGE_CHARACTERS = 200
 
 
@@ -52,9 +48,6 @@ def define(values: flags.FlagValues) -> None:
     command.string("logdir", "Directory of the runs, one for each seed.", values)
     command.integer("runs", "How many; those of the rules if left out.", values, lower_bound=1)
     command.integer("parallel", "How many runs at a time; 1 if left out.", values, lower_bound=1)
-    command.string(
-        "mlperf", "The benchmark: resnet@0.7.0; that of the name in params/mlperf.", values
-    )
     command.strings("from_logs", "A log, or a folder of logs, instead of runs.", values)
     command.choice("format", ("text", "json"), "How to print the result.", values)
 
@@ -69,12 +62,11 @@ def run(values: flags.FlagValues, word: str) -> int:
     if not values.logdir:
         raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")
     resolved = experiment_flags.resolve(values)
-    benchmark = _choose_benchmark(values.mlperf, resolved.origin.name)
-    check_target(build_experiment(resolved), benchmark)
+    rules = find_rules(build_experiment(resolved))
     as_json = values.format == "json"
     progress = sys.stderr if as_json else sys.stdout
     with contextlib.redirect_stdout(progress):
-        outcome = sweep.sweep(_sweep_arguments(values, benchmark))
+        outcome = sweep.sweep(_sweep_arguments(values, rules))
     if outcome.signal is not None:
         return 128 + outcome.signal
     trials = sorted((result.trial for result in outcome.results), key=lambda trial: trial.number)
@@ -90,17 +82,9 @@ def run(values: flags.FlagValues, word: str) -> int:
     return FAILED if num_failed else code
 
 
-def _choose_benchmark(text: str | None, experiment_name: str) -> Benchmark:
-    if text is not None:
-        return find_benchmark(text)
-    if (match := _EXPERIMENT.match(experiment_name)) is None:
-        raise UsageError("no benchmark given: --mlperf=resnet@0.7.0")
-    return find_benchmark(f"{match['benchmark']}@0.{match['round'] or _ROUND}.0")
-
-
-def _sweep_arguments(values: flags.FlagValues, benchmark: Benchmark) -> list[str]:
+def _sweep_arguments(values: flags.FlagValues, rules: Rules) -> list[str]:
     """Returns the arguments of the sweep over seeds that makes the runs."""
-    seeds = ",".join(map(str, range(values.runs or benchmark.num_runs)))
+    seeds = ",".join(map(str, range(values.runs or rules.num_runs)))
     return [
         f"--exp={values.exp}" if values.run is None else f"--run={values.run}",
         *(f"--set={override}" for override in values.set),
@@ -109,7 +93,7 @@ def _sweep_arguments(values: flags.FlagValues, benchmark: Benchmark) -> list[str
         f"--logdir={values.logdir}",
         f"--sweep=seed={seeds}",
         f"--workers={values.parallel or 1}",
-        f"--mlperf={benchmark}",
+        "--mlperf",
     ]
 
 
@@ -150,7 +134,7 @@ def _show(
     result = score_logs(logs, without_log=without_log)
     checks = None
     if has_checker():
-        ruleset = result.benchmark.ruleset
+        ruleset = result.rules.ruleset
         checks = {name: check_log(log.path, ruleset) for name, log in logs.items()}
         if num_refused := sum(map(bool, checks.values())):
             reason = f"the compliance checker refuses {num_refused} of {len(checks)} logs"
@@ -168,7 +152,7 @@ def _compliance(result: BenchmarkResult, checks: Mapping[str, Sequence[str]] | N
         return [f"not checked by MLCommons' compliance checker: pip install 'lingo-tf[{EXTRA}]'"]
     refused = {name: messages for name, messages in checks.items() if messages}
     lines = [
-        f"compliance checker, {result.benchmark.ruleset}:"
+        f"compliance checker, {result.rules.ruleset}:"
         f" {len(checks) - len(refused)} of {len(checks)} logs pass"
     ]
     for name, messages in refused.items():

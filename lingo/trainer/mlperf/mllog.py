@@ -27,6 +27,9 @@ MAX_BYTES = 2**28
 MAX_LINE = 2**16
 """Characters of the longest line that is read as one of a log."""
 
+RULESET = "ruleset"
+"""Version of the rules, in the metadata of the line `submission_benchmark`, if lingo wrote it."""
+
 _MAX_SECONDS = 10**11  # of a time since 1970
 
 _PLAIN = re.compile(r":::MLL (\d+(?:\.\d+)?) +(\w+) ?:\s+(.+)", re.ASCII)
@@ -69,6 +72,13 @@ class Log(NamedTuple):
     def values(self, key: str) -> list[Any]:
         """Returns the values of a key, in order."""
         return [line.value for line in self.lines if line.key == key]
+
+    def benchmark(self) -> str:
+        """Returns the benchmark with its ruleset, "resnet@0.7.0"; ParamError if none is named."""
+        for line in self.lines:
+            if line.key == "submission_benchmark":
+                return f"{line.value}@{line.metadata.get(RULESET, self.ruleset)}"
+        raise ParamError(f"{self.path} lacks the line submission_benchmark")
 
 
 def read_log(path: Path) -> Log:

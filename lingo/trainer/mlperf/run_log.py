@@ -1,6 +1,6 @@
 """The log of a run as MLPerf's rules want it, mllog.txt in the directory of the run.
 
-    log = open_run_log(directory, experiment, benchmark)   # cache_clear, init_start
+    log = open_run_log(directory, experiment, is_requested=True)   # cache_clear, init_start
     log.start(step)                     # init_stop, run_start: before data is opened
     log.describe(name, devices)         # the file begins: submission, data, hyper-parameters
     for steps in spans:
@@ -30,12 +30,11 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.storage.files import append, write_text
 from lingo.trainer.directory.run_directory import MLLOG, RunDirectory
-from lingo.trainer.mlperf.benchmark import Benchmark, FullForm, find_benchmark
 from lingo.trainer.mlperf.hyperparameters import hyperparameters
-from lingo.trainer.mlperf.mllog import LogLine, read_log
+from lingo.trainer.mlperf.mllog import RULESET, LogLine, read_log
+from lingo.trainer.mlperf.rules import FullForm, Rules, find_rules
 
 STEP = "step_num"  # the steps done, in the metadata of every line
-RULESET = "ruleset"  # in the metadata of `submission_benchmark`
 FORM = "form"  # likewise, and of `run_start` and `run_stop`
 RESUME = "lingo_resume"
 EXPERIMENT = "experiment"
@@ -54,12 +53,12 @@ class RunLog:
         self,
         path: Path,
         experiment: Experiment,
-        benchmark: Benchmark,
+        rules: Rules,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Notes the start of the initialization, and touches no file yet."""
-        self._path, self._experiment, self._benchmark = path, experiment, benchmark
+        self._path, self._experiment, self._rules = path, experiment, rules
         self._clock, self._step, self._form = clock, 0, ""
         self._lines: list[LogLine] = []
         self._num_written: int | None = None  # None: the file has not begun
@@ -78,7 +77,7 @@ class RunLog:
         if step == 0:
             self._lines = [*self._initialization, self._line("init_stop"), self._line("run_start")]
             return
-        self._lines = list(_read_own(self._path, self._benchmark))
+        self._lines = list(_read_own(self._path, self._rules))
         self._cut(step, is_evaluated=is_evaluated)
         self._lines = [line for line in self._lines if line.key != "run_stop"]  # more is asked for
         self._lines.append(self._line(RESUME))
@@ -123,7 +122,8 @@ class RunLog:
         """Ends an evaluation, and with it a block; `results` are input name -> {tag: value}."""
         name, _, metric = self._experiment.p.evaluate.metric.partition("/")
         number = self._epoch_number()
-        self._add("eval_accuracy", results[name][f"eval/{metric}"], epoch_num=number)
+        accuracy = results[name][f"eval/{metric}"] / self._rules.whole
+        self._add("eval_accuracy", accuracy, epoch_num=number)
         self._add("eval_stop", epoch_num=number)
         if (first := self._open_number("block", "first_epoch_num")) is not None:
             self._add("block_stop", first_epoch_num=first)
@@ -143,7 +143,7 @@ class RunLog:
         if not self._path.exists():
             return
         self._step, status = step, "success" if has_reached else "aborted"
-        self._lines = list(_read_own(self._path, self._benchmark))
+        self._lines = list(_read_own(self._path, self._rules))
         stops = [line for line in self._lines if line.key == "run_stop"]
         if [line.metadata.get("status") for line in stops] == [status]:
             return
@@ -177,7 +177,7 @@ class RunLog:
         self._num_written = len(self._lines)
 
     def _render(self, lines: Sequence[LogLine]) -> str:
-        return "".join(f"{line.render(self._benchmark.ruleset)}\n" for line in lines)
+        return "".join(f"{line.render(self._rules.ruleset)}\n" for line in lines)
 
     def _cut(self, step: int, *, is_evaluated: bool) -> None:
         kept = [line for line in self._lines if line.metadata.get(STEP, 0) <= step]
@@ -223,7 +223,7 @@ class RunLog:
             self._eval_samples(),
             sum(spec.size for spec in experiment.task.weights().values()),
         )
-        if own == self._benchmark.full_form:
+        if own == self._rules.full_form:
             return "full"
         size = (
             f"{own.train_samples:,} training samples of {own.input}, {own.eval_samples:,} of"
@@ -236,13 +236,13 @@ class RunLog:
         return self._experiment.eval_inputs[name].num_examples()
 
     def _describe_run(self, name: str, devices: Sequence[str]) -> list[LogLine]:
-        benchmark, experiment = self._benchmark, self._experiment
+        rules, experiment = self._rules, self._experiment
         form = {FORM: self._form}
-        about = {RULESET: benchmark.ruleset, EXPERIMENT: name, **form}
+        about = {RULESET: rules.ruleset, EXPERIMENT: name, **form}
         division = "closed" if self._form == "full" else "open"
-        entries = hyperparameters(experiment, benchmark.name, benchmark.ruleset)
+        entries = hyperparameters(experiment, rules.name, rules.ruleset)
         return [
-            self._line("submission_benchmark", benchmark.name, **about),
+            self._line("submission_benchmark", rules.name, **about),
             self._line("submission_org", _NOT_SUBMITTED),
             self._line("submission_division", division, **form),
             self._line("submission_status", "research"),
@@ -257,54 +257,31 @@ class RunLog:
 
 
 def open_run_log(
-    directory: RunDirectory, experiment: Experiment, benchmark: Benchmark | None
+    directory: RunDirectory, experiment: Experiment, *, is_requested: bool
 ) -> RunLog | None:
     """Returns the log of a run, or None if there is none, or if another process writes it.
 
-    Without a benchmark, a run that has a log continues it. Raises ParamError for an experiment
-    whose evaluations have no target.
+    A run that has a log continues it, whether or not it is requested. Raises ParamError for an
+    experiment that names no benchmark, or whose evaluations are not what its rules want.
     """
     path = directory.path / MLLOG
-    if benchmark is None and directory.enabled and path.exists():
-        benchmark = _benchmark_of(path)
-    if benchmark is None:
+    if not (is_requested or (directory.enabled and path.exists())):
         return None
-    check_target(experiment, benchmark)
-    return RunLog(path, experiment, benchmark) if directory.enabled else None
+    rules = find_rules(experiment)
+    return RunLog(path, experiment, rules) if directory.enabled else None
 
 
-def check_target(experiment: Experiment, benchmark: Benchmark) -> None:
-    """Raises ParamError for an experiment whose evaluations have no target."""
-    p = experiment.p.evaluate
-    if p.reach is None or p.goal != "max":
-        raise ParamError(
-            f"a log of {benchmark} needs the metric and the value that end a run, and has"
-            f" evaluate.metric={p.metric!r}, goal={p.goal!r}, reach={p.reach}: for example"
-            " --set=evaluate.metric=heldout/accuracy --set=evaluate.goal=max"
-            " --set=evaluate.reach=0.97"
-        )
-
-
-def _benchmark_of(path: Path) -> Benchmark:
-    log = read_log(path)
-    for line in log.lines:
-        if line.key == "submission_benchmark":
-            return find_benchmark(f"{line.value}@{line.metadata.get(RULESET, log.ruleset)}")
-    raise ParamError(f"{path} does not name its benchmark: it is not what lingo writes")
-
-
-def _read_own(path: Path, benchmark: Benchmark) -> Sequence[LogLine]:
+def _read_own(path: Path, rules: Rules) -> Sequence[LogLine]:
     """Returns the lines of the log that a run continues, without one that a crash cut short."""
     if not path.exists():
         raise ParamError(
             f"{path.parent} was begun without --mlperf, so that its log would lack the beginning:"
             " train in another directory"
         )
-    if (before := _benchmark_of(path)) != benchmark:
-        raise ParamError(
-            f"{path} is a log of {before}, not of {benchmark}: train in another directory"
-        )
-    return read_log(path).lines
+    log = read_log(path)
+    if (before := log.benchmark()) != str(rules):
+        raise ParamError(f"{path} is a log of {before}, not of {rules}: train in another directory")
+    return log.lines
 
 
 def _caller() -> dict[str, Any]:

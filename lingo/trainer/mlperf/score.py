@@ -14,9 +14,9 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from lingo.config.params import ParamError
-from lingo.trainer.mlperf.benchmark import BENCHMARKS, Benchmark
 from lingo.trainer.mlperf.mllog import Log
-from lingo.trainer.mlperf.run_log import FORM, RESUME, RULESET
+from lingo.trainer.mlperf.rules import RULES, Rules
+from lingo.trainer.mlperf.run_log import FORM, RESUME
 
 MAX_FAILED = 1
 """How many runs may miss the target."""
@@ -51,7 +51,7 @@ class RunResult(NamedTuple):
 class BenchmarkResult(NamedTuple):
     """The result of all runs."""
 
-    benchmark: Benchmark
+    rules: Rules
     form: str  # "full", "small: ..." or, for logs of others, ""
     runs: Sequence[RunResult]
     seconds: Decimal | None  # the olympic mean; None if there is none
@@ -71,11 +71,11 @@ class BenchmarkResult(NamedTuple):
         times = self.converged_seconds
         messages = {name: list(texts) for name, texts in (checks or {}).items()}
         return {
-            "benchmark": self.benchmark.name,
-            "ruleset": self.benchmark.ruleset,
+            "benchmark": self.rules.name,
+            "ruleset": self.rules.ruleset,
             "form": self.form,
-            "target": self.benchmark.target,
-            "required_runs": self.benchmark.num_runs,
+            "target": self.rules.target,
+            "required_runs": self.rules.num_runs,
             "olympic_mean_seconds": None if self.seconds is None else float(self.seconds),
             "spread_seconds": None if not times else float(times[-1] - times[0]),
             "valid": not self.invalid,
@@ -125,35 +125,30 @@ def score_logs(
     """
     if not logs:
         raise ParamError("no log of MLPerf to read")
-    found = {name: _benchmark_of(log) for name, log in logs.items()}
-    benchmark = next(iter(found.values()))
-    if others := sorted({str(one) for one in found.values()} - {str(benchmark)}):
-        raise ParamError(f"logs of several benchmarks: {benchmark} and {', '.join(others)}")
+    found = {name: _rules_of(log) for name, log in logs.items()}
+    rules = next(iter(found.values()))
+    if others := sorted({str(one) for one in found.values()} - {str(rules)}):
+        raise ParamError(f"logs of several benchmarks: {rules} and {', '.join(others)}")
     first = next(iter(logs.values()))
-    runs = [*(_read_run(name, log, benchmark) for name, log in logs.items()), *without_log]
+    runs = [*(_read_run(name, log, rules) for name, log in logs.items()), *without_log]
     seconds = olympic_mean([run.seconds if run.has_converged else None for run in runs])
     form = next((str(line.metadata[FORM]) for line in first.lines if FORM in line.metadata), "")
-    invalid = [*_failures(runs, benchmark), *_differences(logs), *_copies(logs)]
-    return BenchmarkResult(benchmark, form, runs, seconds, invalid)
+    invalid = [*_failures(runs, rules), *_differences(logs), *_copies(logs)]
+    return BenchmarkResult(rules, form, runs, seconds, invalid)
 
 
-def _benchmark_of(log: Log) -> Benchmark:
-    for line in log.lines:
-        if line.key == "submission_benchmark":
-            text = f"{line.value}@{line.metadata.get(RULESET, log.ruleset)}"
-            if text in BENCHMARKS:
-                return BENCHMARKS[text]
-            raise ParamError(
-                f"{log.path} is a log of {_shorten(text)}. There are {', '.join(BENCHMARKS)}."
-            )
-    raise ParamError(f"{log.path} lacks the line submission_benchmark")
+def _rules_of(log: Log) -> Rules:
+    text = log.benchmark()
+    if text not in RULES:
+        raise ParamError(f"{log.path} is a log of {_shorten(text)}. There are {', '.join(RULES)}.")
+    return RULES[text]
 
 
-def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
+def _read_run(name: str, log: Log, rules: Rules) -> RunResult:
     """Returns the result of a run."""
     starts = [line for line in log.lines if line.key == "run_start"]
     stops = [line for line in log.lines if line.key == "run_stop"]
-    accuracy = _best_accuracy(log, benchmark)
+    accuracy = _best_accuracy(log, rules)
     seconds = stops[-1].seconds - starts[0].seconds if starts and stops else None
     note = "resumed: the time between counts" if log.values(RESUME) else ""
     if log.problems:
@@ -170,8 +165,8 @@ def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
         problem = f"the best eval_accuracy is {accuracy:g}, and a fraction is at most 1"
     elif any(line.seconds > stops[0].seconds for line in log.lines if line.key == _ACCURACY):
         problem = "an eval_accuracy is after run_stop"
-    elif accuracy < benchmark.target:
-        problem = f"the best eval_accuracy is {accuracy}, below {benchmark.target}"
+    elif accuracy < rules.target:
+        problem = f"the best eval_accuracy is {accuracy}, below {rules.target}"
     elif (init := _init_seconds(log)) > _INIT_SECONDS:
         problem = f"the initialization took {_number(init)} seconds, more than {_INIT_SECONDS}"
     else:
@@ -179,11 +174,11 @@ def _read_run(name: str, log: Log, benchmark: Benchmark) -> RunResult:
     return RunResult(name, str(log.path), seconds, accuracy, problem, note)
 
 
-def _best_accuracy(log: Log, benchmark: Benchmark) -> float | None:
+def _best_accuracy(log: Log, rules: Rules) -> float | None:
     """Returns the best finite accuracy, a fraction, or None if there is none."""
     numbers = (_finite_number(value) for value in log.values(_ACCURACY))
     best = max((number for number in numbers if number is not None), default=None)
-    is_percent = benchmark.ruleset == "0.6.0" and benchmark.name in _BLEU
+    is_percent = rules.ruleset == "0.6.0" and rules.name in _BLEU
     return best / 100 if best is not None and best > 1 and is_percent else best
 
 
@@ -204,10 +199,10 @@ def _init_seconds(log: Log) -> Decimal:
     return stops[-1] - starts[0] if starts and stops else Decimal(0)
 
 
-def _failures(runs: Sequence[RunResult], benchmark: Benchmark) -> list[str]:
+def _failures(runs: Sequence[RunResult], rules: Rules) -> list[str]:
     found = []
-    if len(runs) < benchmark.num_runs:
-        found.append(f"{len(runs)} of the {benchmark.num_runs} runs that {benchmark} needs")
+    if len(runs) < rules.num_runs:
+        found.append(f"{len(runs)} of the {rules.num_runs} runs that {rules} needs")
     failed = sum(not run.has_converged for run in runs)
     if failed > MAX_FAILED:
         found.append(f"{failed} runs did not reach the target, {MAX_FAILED} may")
@@ -259,7 +254,7 @@ def result_table(result: BenchmarkResult) -> list[str]:
     deviation = statistics.stdev(times) if len(times) > 1 else None
     lines += [
         "",
-        f"{result.benchmark}, target {result.benchmark.target:g}",
+        f"{result.rules}, target {result.rules.target:g}",
         f"olympic mean {_number(result.seconds)} s: without the fastest and the slowest",
     ]
     if times:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from lingo.cli.verbs import benchmark
-from lingo.config.params import ParamError
 from lingo.trainer.mlperf.checker import check_log
 from lingo.trainer.mlperf.mllog import read_log
 
@@ -94,28 +93,6 @@ def test_a_log_by_two_paths_counts_once(published, lingo) -> None:
     assert f"olympic mean {MEANS['ssd']} s" in done.out
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("mlperf.resnet.v06_pod", "resnet@0.6.0"),
-        ("mlperf.ssd.v06_pod", "ssd@0.6.0"),
-        ("mlperf.resnet.v07_multipod", "resnet@0.7.0"),
-        ("mlperf.resnet.digits", "resnet@0.7.0"),
-    ],
-)
-def test_an_experiment_names_its_round(name, expected, lingo, monkeypatch) -> None:
-    rounds = []
-
-    def check_target(experiment, found):
-        rounds.append(str(found))
-        raise ParamError("far enough")
-
-    monkeypatch.setattr(benchmark, "check_target", check_target)
-    monkeypatch.setattr(benchmark, "build_experiment", lambda resolved: None)
-    assert lingo("benchmark", f"--exp={name}", "--logdir=runs").code == 2
-    assert rounds == [expected]
-
-
 @pytest.fixture
 def trials(published, monkeypatch):
     """Replaces the sweep by one that ends at once, with the logs of `published`."""
@@ -136,7 +113,7 @@ def trials(published, monkeypatch):
     return folder.parent
 
 
-RUNS = ("benchmark", "--exp=mlperf.resnet.digits", "--mlperf=resnet@0.6.0")
+RUNS = ("benchmark", "--exp=mlperf.resnet.digits", "--set=benchmark=resnet@0.6.0")
 
 
 def test_what_a_benchmark_that_runs_prints_is_json(trials, lingo) -> None:
@@ -177,11 +154,11 @@ def test_without_the_checker_the_extra_is_named(published, lingo, monkeypatch) -
     [
         (["--exp=mlperf.resnet.digits"], "no directory given: --logdir=DIR"),
         (["--logdir=runs"], "no experiment given"),
-        (["--exp=image.lenet.digits", "--logdir=runs"], "no benchmark given: --mlperf="),
-        (["--exp=tiny", "--mlperf=resnet", "--logdir=runs"], "Did you mean 'resnet@0.7.0'"),
+        (["--exp=image.lenet.digits", "--logdir=runs"], "the experiment names none"),
+        (["--exp=tiny", "--set=benchmark=resnet", "--logdir=runs"], "Did you mean 'resnet@0.7.0'"),
         (
-            ["--exp=tiny", "--mlperf=resnet@0.7.0", "--logdir=runs"],
-            "needs the metric and the value",
+            ["--exp=tiny", "--set=benchmark=resnet@0.7.0", "--logdir=runs"],
+            "the value of 'accuracy'",
         ),
         (["--exp=tiny", "--logdir=runs", "--runs=0"], "--runs"),
         (["--from-logs=.", "--runs=5"], "runs nothing: leave out --runs"),
@@ -216,6 +193,6 @@ def test_five_runs_of_the_small_form_pass_the_checker_of_both_rounds(lingo, tmp_
     assert check_log(tmp_path / "closed.txt", "0.7.0") == []
 
     train = ("train", "--exp=mlperf.resnet.digits", f"--logdir={tmp_path / 'one'}")
-    assert lingo(*train, "--mlperf=resnet@0.6.0").code == 0
-    assert "--mlperf=resnet@0.6.0\n" in (tmp_path / "one/flags.txt").read_text()
+    assert lingo(*train, "--set=benchmark=resnet@0.6.0", "--mlperf").code == 0
+    assert "--mlperf\n" in (tmp_path / "one/flags.txt").read_text()
     assert check_log(tmp_path / "one/mllog.txt", "0.6.0") == []

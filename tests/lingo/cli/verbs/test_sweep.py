@@ -93,12 +93,12 @@ def test_an_argument_that_the_experiment_needs_may_be_what_is_swept(lingo, tmp_p
 
 
 def test_trials_write_the_log_that_was_asked_for(lingo, toys) -> None:
-    arguments = ("sweep", f"--exp={toys / 'toys.py'}:narrow", "--logdir=s", "--sweep=seed=1")
-    done = lingo(*arguments, "--mlperf=resnet@0.6.0", "--print")
-    assert "--mlperf=resnet@0.6.0" in done.out
-    done = lingo(*arguments, "--mlperf=resnet", "--print")
+    arguments = ("--logdir=s", "--sweep=seed=1", "--mlperf", "--print")
+    done = lingo("sweep", "--exp=mlperf.resnet.digits", *arguments)
+    assert "--mlperf" in done.out
+    done = lingo("sweep", f"--exp={toys / 'toys.py'}:narrow", *arguments)
     assert (done.code, done.out) == (2, "")
-    assert "'resnet' is not a benchmark of MLPerf" in done.err
+    assert "the experiment names none" in done.err
 
 
 # ---- a real one --------------------------------------------------------------------------------

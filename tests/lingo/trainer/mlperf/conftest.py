@@ -20,7 +20,7 @@ from lingo.optim import (
     Warmup,
 )
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.mlperf.benchmark import find_benchmark
+from lingo.trainer.mlperf.rules import RULES
 from lingo.trainer.mlperf.run_log import RunLog
 
 PAIRS = pathlib.Path(__file__).parent / "logs/pairs.tsv"
@@ -116,7 +116,14 @@ MAKERS = {
 @pytest.fixture
 def settings():
     """Makes the experiment of a benchmark, by name, or `sgd`, ResNet's with steps of the rate."""
-    return lambda name: (MAKERS | {"sgd": sgd})[name]()
+
+    def settings(name):
+        params = (MAKERS | {"sgd": sgd})[name]()
+        rules = RULES[f"{'resnet' if name == 'sgd' else name}@0.7.0"]
+        params.evaluate.set(metric=f"heldout/{rules.metric}", reach=rules.target * rules.whole)
+        return params.set(benchmark=str(rules))
+
+    return settings
 
 
 class Ticks:
@@ -134,10 +141,10 @@ def write(tmp_path):
     """Writes the log of a run in which nothing trains, and returns its file."""
 
     def write(params, text, *, accuracies, until=None):
-        experiment, benchmark = params.build(), find_benchmark(text)
+        experiment, rules = params.set(benchmark=text).build(), RULES[text]
         path = RunDirectory(tmp_path / "run").path / "mllog.txt"
         path.parent.mkdir(exist_ok=True)
-        log = RunLog(path, experiment, benchmark, clock=Ticks())
+        log = RunLog(path, experiment, rules, clock=Ticks())
         log.start(0, is_evaluated=False)
         experiment.train_input.prepare()
         log.describe(MADE, ["/device:CPU:0"])
@@ -147,11 +154,11 @@ def write(tmp_path):
             log.start_steps(number)
             log.end_steps(number + 1)
             if (number + 1) % every == 0:
-                accuracy = accuracies[number // every]
+                accuracy = accuracies[number // every] * rules.whole
                 log.start_evaluation(number + 1)
                 log.end_evaluation({tags[0]: {f"eval/{tags[2]}": accuracy}})
         if until is None:
-            log.end_run(has_reached=max(accuracies) >= p.reach)
+            log.end_run(has_reached=max(accuracies) * rules.whole >= p.reach)
         return path
 
     return write

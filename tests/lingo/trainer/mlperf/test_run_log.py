@@ -6,11 +6,8 @@ from lingo.config.params import ParamError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import periodic
 from lingo.trainer.evaluation.evaluate import EvaluationResult
-from lingo.trainer.mlperf.benchmark import find_benchmark
 from lingo.trainer.mlperf.mllog import read_log
 from lingo.trainer.mlperf.run_log import RESUME, open_run_log
-
-BENCHMARK = find_benchmark("resnet@0.7.0")
 
 
 def keys(path):
@@ -69,7 +66,7 @@ def test_a_resume_removes_what_is_done_again(is_evaluated, settings, write, tmp_
     params.evaluate.every_steps = 22
     path = write(params, "resnet@0.7.0", accuracies=[0.5, 0.6], until=30)
     before = keys(path)
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), None)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=False)
     log.start(22, is_evaluated=is_evaluated)
     log.describe("again", [])
     kept = keys(path)
@@ -83,7 +80,7 @@ def test_a_line_that_a_crash_cut_short_is_removed(settings, write, tmp_path):
     path = write(params, "resnet@0.7.0", accuracies=[0.5], until=20)
     whole = keys(path)
     path.write_text(path.read_text() + ':::MLLOG {"namespace": ""')
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), BENCHMARK)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=True)
     log.start(20, is_evaluated=True)
     log.describe("again", [])
     assert keys(path)[:-1] == whole
@@ -93,7 +90,7 @@ def test_a_line_that_a_crash_cut_short_is_removed(settings, write, tmp_path):
 def test_a_rewind_removes_the_steps_that_it_does_again(settings, write, tmp_path):
     params = settings("sgd")
     path = write(params, "resnet@0.7.0", accuracies=[0.5], until=30)
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), BENCHMARK)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=True)
     log.start(30, is_evaluated=False)
     log.describe("again", [])
     log.cut(11)
@@ -101,24 +98,17 @@ def test_a_rewind_removes_the_steps_that_it_does_again(settings, write, tmp_path
     assert max(line.metadata["step_num"] for line in read_log(path).lines) == 11
 
 
-@pytest.mark.parametrize("missing", [{"reach": None}, {"goal": "min"}])
-def test_an_experiment_without_a_target_is_refused(missing, settings, tmp_path):
-    params = settings("resnet")
-    params.evaluate.set(**missing)
-    with pytest.raises(ParamError, match=r"needs the metric and the value .*evaluate\.reach=0\.97"):
-        open_run_log(RunDirectory(tmp_path), params.build(), BENCHMARK)
-
-
 def test_a_log_of_another_benchmark_is_not_continued(settings, write, tmp_path):
     params = settings("sgd")
     write(params, "resnet@0.7.0", accuracies=[0.5], until=20)
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), find_benchmark("ssd@0.7.0"))
-    with pytest.raises(ParamError, match=r"is a log of resnet@0\.7\.0, not of ssd@0\.7\.0"):
+    params.benchmark = "resnet@0.6.0"
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=True)
+    with pytest.raises(ParamError, match=r"is a log of resnet@0\.7\.0, not of resnet@0\.6\.0"):
         log.start(20, is_evaluated=True)
 
 
 def test_a_run_that_was_begun_without_a_log_gets_none_later(settings, tmp_path):
-    log = open_run_log(RunDirectory(tmp_path), settings("resnet").build(), BENCHMARK)
+    log = open_run_log(RunDirectory(tmp_path), settings("resnet").build(), is_requested=True)
     with pytest.raises(ParamError, match="was begun without --mlperf"):
         log.start(20, is_evaluated=True)
 
@@ -133,12 +123,13 @@ def measured(small, monkeypatch):
     def measured(**accuracies):
         def found(experiment, program, *, between, show_progress):
             list(between([0]))
-            metrics = {"loss": accuracies[f"at_{int(program.state().step)}"]}
+            metrics = {"accuracy": accuracies[f"at_{int(program.state().step)}"]}
             yield EvaluationResult("same", metrics, {}, [])
 
         monkeypatch.setattr(periodic, "evaluate_all", found)
         params = small(max_steps=9)  # an epoch has 35 examples, and a step 4
-        params.evaluate.set(every_steps=3, metric="same/loss", goal="max", reach=0.9)
+        params.evaluate.set(every_steps=3, metric="same/accuracy", goal="max", reach=0.9)
+        params.benchmark = "resnet@0.7.0"
         return params
 
     return measured
@@ -146,7 +137,7 @@ def measured(small, monkeypatch):
 
 @pytest.mark.usefixtures("once_compiled")
 def test_a_run_writes_its_log_and_a_finished_one_leaves_it(measured, run, directory):
-    run(measured(at_3=0.5, at_6=0.95), directory, mlperf=BENCHMARK)
+    run(measured(at_3=0.5, at_6=0.95), directory, mlperf=True)
     path = directory / "mllog.txt"
     assert keys(path) == [
         *("block_start 1", "epoch_start 1", "eval_start 1", "eval_accuracy 1", "eval_stop 1"),
@@ -154,7 +145,7 @@ def test_a_run_writes_its_log_and_a_finished_one_leaves_it(measured, run, direct
         *("block_stop 1", "run_stop success"),
     ]
     before = path.read_bytes()
-    assert run(measured(), directory, mlperf=BENCHMARK).state == "done (early)"
+    assert run(measured(), directory, mlperf=True).state == "done (early)"
     assert path.read_bytes() == before
 
 
@@ -167,7 +158,7 @@ def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings,
     step = before[-1].metadata["step_num"]
     if is_lost:
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), None)
+    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=False)
     log.end_skipped_run(step, has_reached=has_reached)
     after = read_log(path).lines
     stop = after[-1]
@@ -181,7 +172,7 @@ def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings,
 @pytest.mark.usefixtures("once_compiled")
 def test_a_finished_run_reaches_a_lower_target(measured, run, directory):
     params = measured(at_3=0.5, at_6=0.7, at_9=0.6)
-    run(params, directory, mlperf=BENCHMARK)
+    run(params, directory, mlperf=True)
     assert keys(directory / "mllog.txt")[-1] == "run_stop aborted"
     params.evaluate.reach = 0.65
     run(params, directory)
@@ -191,7 +182,7 @@ def test_a_finished_run_reaches_a_lower_target(measured, run, directory):
 @pytest.mark.usefixtures("once_compiled")
 def test_an_interrupted_run_continues_its_log_without_being_asked(measured, run, directory):
     with pytest.raises(KeyError, match="at_6"):
-        run(measured(at_3=0.5), directory, mlperf=BENCHMARK)
+        run(measured(at_3=0.5), directory, mlperf=True)
     assert run(measured(at_6=0.6, at_9=0.7), directory).state == "done"
     found = keys(directory / "mllog.txt")
     assert found[6:10] == ["block_start 1", RESUME, "eval_start 1", "eval_accuracy 1"]
@@ -200,4 +191,4 @@ def test_an_interrupted_run_continues_its_log_without_being_asked(measured, run,
 
 
 def test_without_a_benchmark_or_a_log_there_is_none(small, tmp_path):
-    assert open_run_log(RunDirectory(tmp_path), small().build(), None) is None
+    assert open_run_log(RunDirectory(tmp_path), small().build(), is_requested=False) is None

@@ -1,0 +1,103 @@
+"""The rules of MLPerf training, rounds 0.6 and 0.7, for the benchmarks that lingo can log.
+
+    RULES["resnet@0.7.0"]
+    find_rules(experiment)      of the benchmark that the experiment names
+
+Targets and numbers of runs are those of the two rounds' training_policies/training_rules.adoc,
+sections "Quality targets" and "Benchmark results", with the correction of May 2020: round 0.6 had
+the targets of 0.23 for SSD and 0.24 for GNMT. BERT's is that of the compliance checker.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lingo.config.params import ParamError
+from lingo.contract import Experiment
+
+
+class FullForm(NamedTuple):
+    """What tells a benchmark's own model and data from a small form of it."""
+
+    input: str  # class of the training data
+    train_samples: int
+    eval_samples: int
+    num_weights: int
+
+
+class Rules(NamedTuple):
+    """The rules of one round for one benchmark."""
+
+    name: str  # of the benchmark, as logs name it
+    ruleset: str  # the version of the rules, as MLCommons' compliance checker names it
+    metric: str  # of an evaluation, which logs name `eval_accuracy`
+    target: float  # the value that the metric has to reach, a fraction
+    num_runs: int  # that a result needs
+    full_form: FullForm | None = None  # None: no experiment here has it
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.ruleset}"
+
+    @property
+    def whole(self) -> float:
+        """The metric's value for a fraction of 1: BLEU is in percent, and logs have fractions."""
+        return 100.0 if self.metric == "bleu" else 1.0
+
+
+_NUM_RUNS = {"resnet": 5, "ssd": 5, "transformer": 10, "gnmt": 10, "bert": 10, "dlrm": 5}
+_TARGETS = {
+    "0.6.0": {"resnet": 0.759, "ssd": 0.23, "transformer": 0.25, "gnmt": 0.24},
+    "0.7.0": {
+        "resnet": 0.759,
+        "ssd": 0.23,
+        "transformer": 0.25,
+        "gnmt": 0.24,
+        "bert": 0.712,
+        "dlrm": 0.8025,
+    },
+}
+_FULL_FORMS = {
+    "resnet": FullForm("ImageFileInput", 1_281_167, 50_000, 25_557_032),
+    "ssd": FullForm("CocoInput", 117_266, 5000, 19_972_534),
+}
+
+_METRICS = {
+    "resnet": "accuracy",
+    "ssd": "ap",
+    "transformer": "bleu",
+    "gnmt": "bleu",
+    "bert": "accuracy",
+    "dlrm": "auc",
+}
+
+RULES = {
+    f"{name}@{ruleset}": Rules(
+        name, ruleset, _METRICS[name], target, _NUM_RUNS[name], _FULL_FORMS.get(name)
+    )
+    for ruleset, targets in _TARGETS.items()
+    for name, target in targets.items()
+}
+"""All rules, by the text with which an experiment names its benchmark."""
+
+
+def find_rules(experiment: Experiment) -> Rules:
+    """Returns the rules of the benchmark that an experiment names.
+
+    Raises ParamError if it names none, or is evaluated by another metric or without a target.
+    """
+    p = experiment.p.evaluate
+    if experiment.p.benchmark is None:
+        raise ParamError(
+            "a log of MLPerf needs the benchmark that the experiment is, and the experiment names"
+            f" none. Set its field benchmark to one of {', '.join(RULES)}"
+        )
+    rules = RULES[experiment.p.benchmark]
+    metric = (p.metric or "").partition("/")[2]
+    if p.reach is None or p.goal != "max" or metric != rules.metric:
+        raise ParamError(
+            f"a log of {rules} needs the value of {rules.metric!r} that ends a run, and has"
+            f" evaluate.metric={p.metric!r}, goal={p.goal!r}, reach={p.reach}: for example"
+            f" --set=evaluate.metric=heldout/{rules.metric} --set=evaluate.goal=max"
+            f" --set=evaluate.reach={rules.target * rules.whole:g}"
+        )
+    return rules
