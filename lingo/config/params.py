@@ -91,7 +91,10 @@ class Configurable:
 
     def __getattr__(self, name: str) -> Any:
         if name in type(self)._fields:
-            raise AttributeError(f"{type(self).__name__}.{name} is a parameter: read self.p.{name}")
+            raise AttributeError(
+                f"{type(self).__name__}.{name} is a parameter: read self.p.{name}; if the class"
+                f" above makes self.{name} of it in `setup`, call super().setup() in yours"
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @classmethod

@@ -5,6 +5,7 @@ Axes: B examples.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
-from lingo.config.roots.user_line import definition_line
+from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Prompt, TextPair
@@ -204,16 +205,19 @@ class Input(Configurable, interface=True):
         specs, name = self.specs(), type(self).__name__
         if differ := sorted(specs.keys() ^ batch.keys()):
             has, lacks = ("batch", "specs") if differ[0] in batch else ("specs", "batch")
-            raise ParamError(f"{name}.{has} has the array {differ[0]!r}, which {lacks} lacks")
+            raise ParamError(
+                f"{self.code_line()}: {name}.{has} has the array {differ[0]!r}, which {lacks} lacks"
+            )
         varies, num_rows = type(self).shape_id is not Input.shape_id, len(batch["rows"])
         for array, (shape, dtype) in specs.items():
             given, wanted = np.asarray(batch[array]), (num_rows, *shape[1:])
             fits = given.shape == wanted or (varies and _fits_in(given.shape, wanted))
-            if not fits or (given.dtype.name != dtype and given.dtype != object):
+            if not fits or (given.dtype.name, dtype) not in ((dtype, dtype), ("object", "string")):
                 raise ParamError(
-                    f"{name}: the array {array!r} of a batch is {given.dtype} {list(given.shape)},"
-                    f" but specs has {dtype} {list(wanted)}.\nThe program is compiled for specs:"
-                    " convert the array, `x.astype(np.float32)`, or correct specs."
+                    f"{self.code_line()}: {name}: the array {array!r} of a batch is {given.dtype}"
+                    f" {list(given.shape)}, but specs has {dtype} {list(wanted)}.\nThe program is"
+                    " compiled for specs: convert the array, `x.astype(np.float32)`, or correct"
+                    " specs."
                 )
 
     def check_specs(self) -> None:
@@ -256,6 +260,29 @@ class Input(Configurable, interface=True):
                 f" be resumed: {self.repeat_advice}."
             )
         self.check_batch(batch)
+
+    def check_fingerprint(self) -> dict[str, Any]:
+        """Returns `fingerprint`; ParamError unless it is JSON, and the same when asked again.
+
+        Classes of lingo are asked once.
+        """
+        found, name = self.fingerprint(), type(self).__name__
+        where = f"{definition_line(type(self).fingerprint)}: {name}.fingerprint"
+        try:
+            text = json.dumps(found, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ParamError(f"{where} returned what JSON cannot hold: {error}") from None
+        if not isinstance(found, dict):
+            raise ParamError(
+                f"{where} returned {describe_kind(found)}: it returns what identifies the data,"
+                " such as {'file': 'a.npy', 'bytes': 1024}"
+            )
+        if not is_lingos(type(self)) and (again := json.dumps(self.fingerprint())) != text:
+            raise ParamError(
+                f"{where} returned {text:.60} and then {again:.60}: it identifies the data, or no"
+                " run could be resumed"
+            )
+        return found
 
     def code_line(self) -> str:
         """Returns `file:line` of the code that makes the examples, for errors."""

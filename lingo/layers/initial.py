@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.params import Configurable
+from lingo.config.params import Configurable, ParamError
+from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.layers import path
 from lingo.ops import random
 
@@ -47,7 +48,27 @@ class Initializer(Configurable, interface=True):
 
         `index` has slices of step 1 for the first axes; each output sums `fan_in` inputs.
         """
-        return self.values(_symmetric(key, shape, index), fan_in).astype(np.float32)
+        u = _symmetric(key, shape, index)
+        values = self.values(u, fan_in)
+        if not is_lingos(type(self)):
+            self._check_values(u, fan_in, values)
+        return values.astype(np.float32)
+
+    def _check_values(self, u: np.ndarray, fan_in: int, values: Any) -> None:
+        """Raises ParamError unless values are finite, of the shape of `u`, and a function of it."""
+        where = f"{definition_line(type(self).values)}: {type(self).__name__}.values"
+        if not isinstance(values, np.ndarray) or values.shape != u.shape:
+            raise ParamError(
+                f"{where} returned {np.shape(values)} {type(values).__name__}: an array with a"
+                f" value for each element of u, {u.shape}, is wanted"
+            )
+        if not np.isfinite(values).all():
+            raise ParamError(f"{where} returned values that are not finite")
+        if not np.array_equal(values, self.values(u, fan_in)):
+            raise ParamError(
+                f"{where} returned other values when it was called again: draw from u alone, so"
+                " that every process has the same"
+            )
 
     def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
         """Returns the distribution's values for uniform u in (-1, 1), float64 of any shape."""

@@ -19,13 +19,13 @@ import numpy as np
 from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import is_lingos
+from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
 from lingo.learner.state import Learner, Placement, TrainState
 from lingo.learner.step import evaluate_batch, graph_of
-from lingo.learner.task import Batch, Task, check_denominators, check_losses
+from lingo.learner.task import Batch, CheckedBatch, Task, check_denominators, check_losses
 from lingo.ops import random
 
 _MAX_SIZE = 2**22  # elements of the tensors that are replaced; what needs more is not checked
@@ -90,10 +90,14 @@ def _losses(
     key = random.fold(random.root_key(learner.seed), state.step)
     call = {"state": state.state, "training": True, "key": key, "rows": batch["rows"]}
     with refuse_hidden_state():
-        denominators = learner.task.loss_denominators(batch)
+        denominators = learner.task.loss_denominators(CheckedBatch(batch))
         check_denominators(learner.task, denominators)
         losses, sides = context.apply(
-            learner.task, state.weights, batch, method="loss", call=call | place.call_fields()
+            learner.task,
+            state.weights,
+            CheckedBatch(batch),
+            method="loss",
+            call=call | place.call_fields(),
         )
     check_losses(learner.task, losses)
     return {f"the denominator {name!r}": value for name, value in denominators.items()} | {
@@ -175,9 +179,11 @@ def _check_sum(task: Task, name: str, one: np.ndarray, two: np.ndarray) -> None:
     change = (
         f"{second / first:.3g} times as large, not 2 times" if first else f"{second:.3g}, not 0"
     )
+    method = task.metrics if "metric" in name else task.loss
+    where = definition_line(task.loss_denominators if "denominator" in name else method)
     raise ParamError(
-        f"{type(task).__name__}: {name} is not a sum over examples: of twice as many, it is"
-        f" {change}.\n"
+        f"{where}: {type(task).__name__}: {name} is not a sum over examples: of twice as many, it"
+        f" is {change}.\n"
         "Return tf.reduce_sum(weights * values), not a mean: lingo divides a loss by its"
         " `loss_denominators`, and the 'sum' of a metric by its 'weight', over the whole batch."
     )

@@ -78,6 +78,8 @@ def padding_problem(
 ) -> str:
     """Returns which sum examples of weight 0 change, in a sentence; "" if they change none.
 
+    A loss that is not finite is told instead: no step would change a weight.
+
     Layers that take statistics over the batch in training count padding, too. With such layers the
     losses are computed as in an evaluation, by moving statistics, and gradients are left out.
 
@@ -104,6 +106,8 @@ def padding_problem(
         for tensors in (_to_tensors(batch), _to_tensors(_pad(batch)))
     )
     for name, value in alone.items():
+        if name.startswith("the loss") and not np.isfinite(value):
+            return _describe_not_finite(task, name, float(value), batch)
         if _differs(value, padded[name]):
             return _describe(task, name, value, padded[name], len(batch["rows"]))
     return ""
@@ -156,7 +160,7 @@ def _losses(
     losses, _ = context.apply(task, weights, CheckedBatch(batch), method="loss", call=fields)
     check_losses(task, losses)
     named = {f"the loss {name!r}": value for name, value in losses.items()}
-    denominators = task.loss_denominators(batch)
+    denominators = task.loss_denominators(CheckedBatch(batch))
     named |= {f"the denominator {name!r}": value for name, value in denominators.items()}
     return losses, named
 
@@ -178,6 +182,18 @@ def _differs(alone: np.ndarray, padded: np.ndarray) -> bool:
         return True
     scale = max(np.abs(alone).max(initial=0.0), np.abs(padded).max(initial=0.0))
     return bool(np.abs(padded - alone).max(initial=0.0) > _TOLERANCE * scale)
+
+
+def _describe_not_finite(
+    task: Task, name: str, value: float, batch: Mapping[str, np.ndarray]
+) -> str:
+    floats = {k: array for k, array in batch.items() if array.dtype.kind == "f"}
+    wrong = [repr(k) for k, array in floats.items() if not np.isfinite(array).all()]
+    why = f"; so is {wrong[0]} of the batch" if wrong else ""
+    return (
+        f"{definition_line(task.loss)}: {type(task).__name__}: {name} of the first"
+        f" {len(batch['rows'])} examples is {value:g} before the first step{why}"
+    )
 
 
 def _describe(task: Task, name: str, alone: np.ndarray, padded: np.ndarray, num: int) -> str:

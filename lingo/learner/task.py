@@ -10,14 +10,14 @@ Axes: B examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
-from lingo.config.roots.user_line import definition_line
+from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import Specs
 from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
@@ -39,7 +39,7 @@ _MEAN = {"sum", "weight"}  # entries of the state of a metric
 
 
 class CheckedBatch(dict[str, Any]):
-    """A batch whose error names the missing array, and those that there are."""
+    """A copy of a batch, whose error names the missing array, and those that there are."""
 
     def __missing__(self, name: str) -> Any:
         names = ", ".join(self) or "nothing"
@@ -214,6 +214,30 @@ def check_denominators(task: Task, denominators: Any) -> None:
             f"{where} has no 'examples', which is for every term without one of its own:"
             " return super().loss_denominators(batch) | {...}"
         )
+    for term, value in denominators.items():
+        if np.shape(value) != () or not _is_real(value):
+            raise ParamError(
+                f"{where} returned {_kind(value)} as {term!r}: a scalar, the weight of the batch,"
+                " is wanted"
+            )
+
+
+def check_coefficients(task: Task, terms: Collection[str]) -> None:
+    """Raises ParamError unless coefficients are {term: finite number}, of terms that there are.
+
+    Tasks of lingo name some that only other settings have.
+    """
+    coefficients, where = task.coefficients(), _name(task.coefficients)
+    if not isinstance(coefficients, Mapping):
+        raise ParamError(f"{where} returned {_kind(coefficients)}: it returns {{term: number}}")
+    for term, value in coefficients.items():
+        if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
+            raise ParamError(f"{where} returned {value!r:.40} as {term!r}: a number is wanted")
+        if term not in terms and not is_lingos(type(task)):
+            raise ParamError(
+                f"{where} has {term!r}, and the losses are {', '.join(sorted(terms))}."
+                f"{suggest(term, terms)}"
+            )
 
 
 def check_metrics(task: Task, states: Any) -> None:
@@ -225,6 +249,8 @@ def check_metrics(task: Task, states: Any) -> None:
             " {'error': lingo.metrics.weighted_mean(errors, batch['weights'])}"
         )
     for name, state in states.items():
+        if not (isinstance(name, str) and name):
+            raise ParamError(f"{where}: the name of a metric is a str, not {name!r:.80}")
         has_own = type(task).read_metric is not Task.read_metric
         if not (isinstance(state, Mapping) and (has_own or is_known(state))):
             entries = f" with {sorted(state)}" if isinstance(state, Mapping) else ""
@@ -252,6 +278,8 @@ def check_predictions(task: Task, predictions: Any, *, num_examples: int | None)
             " {'logits': self.model(x)}"
         )
     for name, value in predictions.items():
+        if not isinstance(name, str):
+            raise ParamError(f"{where}: the name of a prediction is a str, not {name!r:.80}")
         if name in RESERVED_PREDICTIONS:
             raise ParamError(f"{where}: {name!r} is the name of an array of a batch: rename yours")
         if not (_is_numbers(value) and value.shape[:1].is_compatible_with([num_examples])):
@@ -298,6 +326,13 @@ def check_summaries(
             )
         if name in known:
             raise ParamError(f"{where}: {name!r} is the name of a metric: rename the summary")
+
+
+def _is_real(value: Any) -> bool:
+    """Returns whether a value is a real number, or a tensor of such numbers."""
+    if tf.is_tensor(value):
+        return value.dtype.is_floating or value.dtype.is_integer
+    return np.asarray(value).dtype.kind in "fiu"
 
 
 def _is_numbers(value: Any) -> bool:

@@ -25,6 +25,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
+from lingo.config.roots.user_line import definition_line
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
@@ -224,19 +225,48 @@ class Optimizer(Configurable, interface=True):
         weight, value = update.weight, update.value
         decays = [self._decays(weight, name) for name in weight.names]
         value = select(weight, decays, value - update.rate * self.p.weight_decay * value, value)
-        move = self.move(update._replace(value=value))
+        move = self.checked_move(update._replace(value=value))
         return UpdatedWeight(value - move.decrement, move.slots)
 
     def move(self, update: Update) -> Move:
         """Returns what one step subtracts from a weight after its decay, and the slots after it."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
+    def checked_move(self, update: Update) -> Move:
+        """Returns `move`; raises ParamError unless it and the slots have the shapes that they had.
+
+        TensorFlow would broadcast the one, and lose the others.
+        """
+        move = self.move(update)
+        where = f"{definition_line(type(self).move)}: {type(self).__name__}.move"
+        if not isinstance(move, Move):
+            raise ParamError(f"{where} returned {_kind(move)}: it returns Move(decrement, slots)")
+        if differ := sorted(move.slots.keys() ^ update.slots.keys()):
+            has = "returned" if differ[0] in move.slots else "lacks"
+            raise ParamError(f"{where} {has} the slot {differ[0]!r}: it returns those of `slots`")
+        pairs = [("the decrement", move.decrement, update.value)]
+        pairs += [(f"the slot {k!r}", new, update.slots[k]) for k, new in move.slots.items()]
+        for what, new, old in pairs:
+            value = tf.convert_to_tensor(new)
+            if (value.dtype, value.shape) != (old.dtype, old.shape):
+                raise ParamError(
+                    f"{where} returned {_kind(value)} as {what} of {update.weight.path}, which is"
+                    f" {_kind(old)}"
+                )
+        return move
+
     def trainable_layers(self, weight: Weight) -> tuple[bool, ...]:
         """Returns for each of `weight.names` whether an update can change that weight."""
         return (True,) * len(weight.names)
 
     def check_weights(self, weights: Iterable[Weight]) -> None:
-        """Raises ParamError if the patterns of this optimizer do not fit the weights of a model."""
+        """Raises ParamError if patterns or slots of this optimizer do not fit a model's weights."""
+        weights = list(weights)
+        for weight in weights:
+            slots = self.slots(weight)
+            if not (isinstance(slots, dict) and all(isinstance(s, Slot) for s in slots.values())):
+                where = f"{definition_line(type(self).slots)}: {type(self).__name__}.slots"
+                raise ParamError(f"{where} returned {slots!r:.60}: it returns {{name: Slot}}")
         check_used(self.p.no_decay, [name for weight in weights for name in weight.names])
 
     def _decays(self, weight: Weight, name: str) -> bool:
@@ -277,6 +307,12 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
         tf.constant(chosen), [*weight.stack_shape, *[1] * (len(new.shape) - weight.num_stacked)]
     )
     return tf.where(mask, new, old)
+
+
+def _kind(value: Any) -> str:
+    if tf.is_tensor(value):
+        return f"{value.dtype.name} {list(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _factor(norm: tf.Tensor, limit: float) -> tf.Tensor:

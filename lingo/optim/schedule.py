@@ -22,6 +22,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
+from lingo.config.roots.user_line import definition_line
 
 
 class Schedule(Configurable, interface=True):
@@ -41,8 +42,19 @@ class Schedule(Configurable, interface=True):
         The result is float32 of the same shape; a tensor if `step` is one, else NumPy.
         """
         if isinstance(step, (int, np.integer, np.ndarray)):
-            return np.float32(self.factor(np.asarray(step).astype(np.float32), np))
-        return self.factor(tf.cast(step, tf.float32), tf)
+            factor = self.factor(np.asarray(step).astype(np.float32), np)
+            self._check_factor(factor, np.shape(step))
+            return np.float32(factor)
+        factor = self.factor(tf.cast(step, tf.float32), tf)
+        self._check_factor(factor, tuple(step.shape))
+        return factor
+
+    def _check_factor(self, factor: Any, shape: tuple[int | None, ...]) -> None:
+        """Raises ParamError unless a factor is a number, or one for each of several steps."""
+        is_number = tf.is_tensor(factor) or np.asarray(factor).dtype.kind in "fiu"
+        if not is_number or tuple(np.shape(factor)) not in ((), shape):
+            where = f"{definition_line(type(self).factor)}: {type(self).__name__}.factor"
+            raise ParamError(f"{where} returned {factor!r:.60}: a number for each step is wanted")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         """Returns the factor at a step, float32 of any shape, by functions of NumPy or TensorFlow.

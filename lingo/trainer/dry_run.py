@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from lingo.config import text
 from lingo.contract import Experiment
 from lingo.data.input import Input
-from lingo.inspection.memory import size
+from lingo.inspection.memory import kept_bytes, size
 from lingo.inspection.trace import Traced, trace
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
 from lingo.runtimes.layout import bytes_per_device
@@ -68,6 +68,8 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{kinds['weights'] // FLOAT_BYTES:,}"
     for kind, number in kinds.items():
         yield kind, f"{size(number)} in float32"
+    kept = size(kept_bytes(traced.train))
+    yield "activations", f"at least {kept}, of the whole batch, which the gradient reads"
     yield from _on_each_device(experiment)
     flops = experiment.step_flops()
     counted = _short(flops) if flops else "not counted"

@@ -113,7 +113,7 @@ def train(
                 experiment=experiment,
                 directory=directory,
                 progress=Progress(max_steps=experiment.p.max_steps, enabled=is_leader),
-                mlperf=open_run_log(directory, experiment, request.mlperf),
+                mlperf=open_run_log(directory, experiment, is_requested=request.mlperf),
                 processes=processes,
             )
             return _train(run, signals, watchdog, only_start=only_start)
@@ -235,8 +235,8 @@ def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
         _summarize_pipelines(experiment, step, summaries)
     if start.program_text:
         summaries.write_text("program", start.program_text, step=step)
-    if step == 0:
-        summaries.write_graph(start.program.graph(experiment.train_input.specs()))
+    if step == 0 and start.graph is not None:
+        summaries.write_graph(start.graph)
 
 
 def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:

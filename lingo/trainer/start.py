@@ -21,6 +21,7 @@ from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import source_record, text
 from lingo.config.errors import LingoError
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import is_lingos
 from lingo.config.serial import serial
@@ -28,6 +29,7 @@ from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
+from lingo.inspection.memory import check_step, step_memory
 from lingo.learner.additive import check_sums
 from lingo.learner.padding_check import check_padding
 from lingo.learner.state import Placement, TrainState, initial_state, restore_state
@@ -82,6 +84,7 @@ class Start(NamedTuple):
     warm: Transfer | None  # the first weights, unless they are random or from a checkpoint
     program: Program
     program_text: str  # what the devices of a mesh exchange and hold; "" without a mesh
+    graph: tf.Graph | None  # of a step of the whole batch; None for a run that simply resumes
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
         """Returns the metadata that every checkpoint of the run records."""
@@ -144,7 +147,16 @@ def start_run(run: Run, status: RunStatus) -> Start:
             except inspection.UnreadableProgram as error:
                 run.progress.message(f"warning: {error}")
     injection.at("compile", status.counters.step)
-    if found is None or status.changes:
+    last = run.directory.status()
+    was_ended = last is not None and last.state == "running"
+    is_new = found is None or bool(status.changes)
+    graph = program.graph(specs) if is_new or was_ended else None
+    if graph is not None:
+        memory = step_memory(experiment, graph, num_processes=run.processes.count)
+        if was_ended:
+            run.progress.message(f"the process before ended inside a step, or was killed: {memory}")
+        check_step(memory, warn=run.progress.message)
+    if is_new:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
         check_padding(experiment.learner, experiment.train_input)
     check_evaluations(experiment)
@@ -152,7 +164,7 @@ def start_run(run: Run, status: RunStatus) -> Start:
     known = _environment(experiment, data, origin)
     if used := source_record.merge(run.directory.read_source(), run.request.source):
         known |= {SOURCE: source_record.to_json(used)}
-    return Start(status, known, warm, program, program_text)
+    return Start(status, known, warm, program, program_text, graph)
 
 
 def _start_program(
@@ -220,7 +232,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
                 f" times, as there are {num:,}"
             )
         input.check_repeatable()
-        fingerprints[name] = input.fingerprint()
+        fingerprints[name] = input.check_fingerprint()
     return fingerprints
 
 

@@ -104,6 +104,7 @@ class Mistake(NamedTuple):
     line: str = ""  # text of the line that is named; "": the first line of `new`
     code: int = 2
     at_step: bool = False  # whether only a step shows it, so that there is a run, which has failed
+    where: tuple[str, str] = ("", "")  # a second change: what uses the first
 
 
 FAILS = '    def setup(self):\n        int("x")\n        self.w'
@@ -117,6 +118,84 @@ STATE = 'weighted_mean(tf.abs(self.errors(batch)), batch["weights"])'
 RETURN_METRICS = f'return {{"error": {STATE}}}'
 LOSS, METRICS, POINTS = "def loss(", "def metrics(", "class Points"
 MADE = "    return Experiment.params("
+FINGERPRINT = "def fingerprint("
+SGD = "Sgd.params(learning_rate=learning_rate)"
+
+
+def own_schedule(what, factor, message):
+    """A schedule of the user's whose `factor` is wrong."""
+    code = (
+        "from lingo.optim.schedule import Schedule\n\n\nclass Mine(Schedule):\n"
+        f"    def factor(self, step, xp):\n        {factor}\n\n\nclass Scale("
+    )
+    use = (SGD, "Sgd.params(learning_rate=learning_rate, schedule=Mine)")
+    return Mistake(f"{what} as schedule", "class Scale(", code, message, "def factor", where=use)
+
+
+SCHEDULES = [
+    ("nothing", "pass", "Mine.factor returned None: a number for each step is wanted"),
+    ("a text", "return '1'", "Mine.factor returned '1': a number for each step"),
+    ("a vector", "return xp.ones_like(step) * np.ones(3)", "Mine.factor returned .*shape=.3,"),
+]
+
+
+def own_optimizer(what, move, message, slots="return {'m': Slot(weight.shape, 0.0, weight.names)}"):
+    """An optimizer of the user's whose `move` or `slots` is wrong."""
+    code = (
+        "from lingo.optim.optimizer import Move, Optimizer, Slot\n\n\nclass Own(Optimizer):\n"
+        "    learning_rate: float = 0.1\n\n"
+        f"    def slots(self, weight):\n        {slots}\n\n"
+        f"    def move(self, update):\n        step = update.gradient\n        {move}\n\n\n"
+        "class Scale("
+    )
+    line = "def slots" if "slots returned" in message else "def move"
+    return Mistake(
+        f"{what} of an optimizer", "class Scale(", code, message, line, where=(SGD, "Own")
+    )
+
+
+OPTIMIZERS = [
+    ("nothing", "pass", "Own.move returned None: it returns Move"),
+    ("a tensor", "return step", r"Own.move returned float32 \[3\]: it returns Move"),
+    ("a lost slot", "return Move(step, {})", "Own.move lacks the slot 'm'"),
+    ("a new slot", "return Move(step, {'m': step, 'v': step})", "Own.move returned the slot 'v'"),
+    (
+        "a slot of another shape",
+        "return Move(step, {'m': tf.zeros([7])})",
+        r"returned float32 \[7\] as the slot 'm' of layer/w, which is float32 \[3\]",
+    ),
+    (
+        "one number for all",
+        "return Move(tf.reduce_sum(step), {'m': step})",
+        r"returned float32 \[\] as the decrement of layer/w, which is float32 \[3\]",
+    ),
+    (
+        "float64",
+        "return Move(tf.cast(step, 'float64'), {'m': step})",
+        "float64 .* as the decrement",
+    ),
+    ("a list of slots", "return Move(step, {})", "Own.slots returned .'m'.: it", "return ['m']"),
+]
+
+
+def own_initializer(what, values, message):
+    """An initializer of the user's whose `values` are wrong."""
+    layer = 'class Scale(Layer):\n    """Multiplies features by weights."""\n'
+    code = (
+        "from lingo.layers import Initializer\n\n\nclass Mine(Initializer):\n"
+        f"    def values(self, u, fan_in):\n        {values}\n\n\n"
+        f"{layer}\n    init: Initializer = Mine\n"
+    )
+    use = ('("embed",))', '("embed",), init=self.p.init.build())')
+    return Mistake(f"{what} at first", layer, code, message, "def values", where=use)
+
+
+INITIALIZERS = [
+    ("nothing", "pass", "Mine.values returned .*NoneType: an array with a value for each"),
+    ("another shape", "return np.ones(7)", r"Mine.values returned \(7,\) ndarray: an array"),
+    ("NaN", "return u * np.nan", "Mine.values returned values that are not finite"),
+    ("random numbers", "return np.random.rand(*u.shape)", "Mine.values returned other values when"),
+]
 
 MISTAKES = [
     # ---- the file
@@ -324,6 +403,121 @@ MISTAKES = [
     Mistake("random", "np.sin(numb", "np.random.rand() * np.sin(numb", "twice", "def examples"),
     Mistake("no file", "        pass", '        open("points.csv")', ".*'points.csv'", code=1),
     Mistake("an index of data", EXAMPLES, f"{EXAMPLES}        [][9]\n", "Index", "[][9]", 1),
+    # ---- what checks before the first step find
+    Mistake(
+        "a number as rate",
+        "Sgd.params(learning_rate=learning_rate)",
+        "0.1",
+        "an Optimizer, got",
+        MADE,
+    ),
+    Mistake(
+        "a list of inputs", "train_input=data", "train_input=[data]", "takes an Input, got", MADE
+    ),
+    Mistake(
+        "a path as name", '{"all": data', '{"a/b": data', "the name becomes part of a path", MADE
+    ),
+    Mistake("text as steps", "max_steps=1", 'max_steps="1"', "takes int, got '1'", MADE),
+    Mistake("two results", "return x * self.w", "return x, self.w", "", "self.layer(batch", 1),
+    Mistake("a weight in a call", "x * self.w", 'x * self.weight("v", [3], axes=())', ""),
+    Mistake("no size", "[self.p.dim]", "[None]", "has a size that is not an int from 1"),
+    Mistake("a negative size", "[self.p.dim]", "[-3]", "has a size that is not an int from 1"),
+    Mistake(
+        "a rounded loss",
+        SUM,
+        f"tf.round({SUM})",
+        "the loss does not depend on the weight",
+        "class Scale",
+    ),
+    Mistake(
+        "a mean as loss",
+        "tf.reduce_sum(batch[",
+        "tf.reduce_mean(batch[",
+        "Fit: .*is not a sum over examples",
+        LOSS,
+    ),
+    Mistake("no weights", 'batch["weights"] * self', "self", "Fit: 8 examples of weight 0", LOSS),
+    Mistake("a random layer", "x * self.w", "x * self.w + tf.random.uniform([])", "Random.* draws"),
+    Mistake("a variable", "x * self.w", "x * tf.Variable([1.0, 2.0, 3.0])", ""),
+    Mistake(
+        "no float32",
+        ".astype(np.float32)",
+        "",
+        "Points: the array 'x' of .* float64",
+        "def examples",
+    ),
+    Mistake(
+        "a column",
+        "x.sum(-1)}",
+        "x.sum(-1, keepdims=True)}",
+        "'y' .* float32 .4, 1.",
+        "def examples",
+    ),
+    Mistake(
+        "no labels",
+        ', "y": x.sum(-1)}',
+        "}",
+        "specs has the array 'y', which batch",
+        "def examples",
+    ),
+    Mistake("more", '"y": x.sum', '"z": x, "y": x.sum', "'z', which specs lacks", "def examples"),
+    Mistake(
+        "objects", '"x": x,', '"x": x.astype(object),', "'x' of a batch is object", "def examples"
+    ),
+    Mistake(
+        "no number",
+        RETURN_EXAMPLES,
+        'return {"x": x * np.nan, "y": x.sum(-1)}',
+        "Fit: the loss 'squares' of the first 4 examples is nan before .*; so is 'x'",
+        LOSS,
+    ),
+    Mistake("by zero", SUM, f"{SUM} / 0.0", "of the first 4 examples is inf before", LOSS),
+    Mistake("no JSON", '{"points": 8}', '{"points": object()}', ".* JSON cannot hold", FINGERPRINT),
+    Mistake(
+        "a text", 'return {"points": 8}', 'return "8"', "fingerprint returned a str", FINGERPRINT
+    ),
+    Mistake("another", '{"points": 8}', '{"points": np.random.rand()}', ".* and then", FINGERPRINT),
+    Mistake("a nameless metric", '{"error": w', '{"": w', "the name of a metric is a str", METRICS),
+    Mistake("a number as name", '{"error": w', "{3: w", "the name of a metric is a str", METRICS),
+    *(
+        Mistake(what, "    def metrics(", f"{code}\n\n    def metrics(", message, line)
+        for what, code, message, line in [
+            (
+                "a coefficient of nothing",
+                "    def coefficients(self):\n        return {'sqares': 2.0}",
+                "Fit.coefficients has 'sqares', .* Did you mean 'squares'",
+                "def coefficients",
+            ),
+            (
+                "a coefficient of all",
+                "    def coefficients(self):\n        return 2.0",
+                "Fit.coefficients returned a float",
+                "def coefficients",
+            ),
+            (
+                "a coefficient that is no number",
+                "    def coefficients(self):\n        return {'squares': float('nan')}",
+                "Fit.coefficients returned nan as 'squares'",
+                "def coefficients",
+            ),
+            (
+                "a denominator for each example",
+                "    def loss_denominators(self, batch):\n"
+                "        return {'examples': batch['weights']}",
+                "Fit.loss_denominators returned a float32 tensor of shape",
+                "def loss_denominators",
+            ),
+            (
+                "a number as name of a prediction",
+                "    def predict(self, batch):\n        return {1: self.layer(batch['x'])}",
+                "the name of a prediction is a str, not 1",
+                "def predict",
+            ),
+        ]
+    ),
+    *(own_schedule(*given) for given in SCHEDULES),
+    *(own_optimizer(*given) for given in OPTIMIZERS),
+    *(own_initializer(*given) for given in INITIALIZERS),
 ]
 
 
@@ -332,7 +526,7 @@ def test_a_mistake_in_own_code_is_told_with_its_line(mistake, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert mistake.old in MINE
-    text = MINE.replace(mistake.old, mistake.new, 1)
+    text = MINE.replace(mistake.old, mistake.new, 1).replace(*mistake.where, 1)
     (file := tmp_path / f"mine_{abs(hash(tmp_path))}.py").write_text(text)
     marked = mistake.line or mistake.new.partition("\n")[0]
     line = next(n for n, code in enumerate(text.splitlines(), start=1) if marked in code)
@@ -340,7 +534,9 @@ def test_a_mistake_in_own_code_is_told_with_its_line(mistake, tmp_path, monkeypa
     assert main(["train", f"--exp={file.name}:mine", "--logdir=run"]) == mistake.code
 
     _, err = capfd.readouterr()
-    assert re.match(rf"lingo train: {re.escape(f'{file}:{line}')}\b.*{mistake.message}", err)
+    assert re.match(
+        rf"lingo train: ([\w ()]+[:,] )?{re.escape(f'{file}:{line}')}\b.*{mistake.message}", err
+    )
     assert len(err.splitlines()) <= 3
     assert "Traceback" not in err
     run = tmp_path / "run"

@@ -7,10 +7,22 @@ import types
 import pytest
 
 import lingo
+from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.inspection import memory
-from lingo.inspection.memory import check_memory, memory_bytes, size
-from lingo.learner.state import num_bytes
+from lingo.inspection.memory import (
+    check_memory,
+    check_step,
+    kept_bytes,
+    memory_bytes,
+    size,
+    step_memory,
+)
+from lingo.layers import Layer, Linear, Remat, Repeat, Stack
+from lingo.learner.state import Learner, num_bytes
+from lingo.learner.step import step_graph
+from lingo.learner.task import Task
+from lingo.optim import Sgd
 from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.mesh import engine
 
@@ -78,3 +90,94 @@ def test_a_limit_of_the_container_or_of_the_shell_counts(tmp_path, monkeypatch):
 def test_sizes_have_few_digits_and_a_unit():
     sizes = (0, 1023, 1024, 1500 * 2**20, 2**60)
     assert [*map(size, sizes)] == ["0 B", "1023 B", "1 KiB", "1.46 GiB", "1024 PiB"]
+
+
+# ---- what a gradient keeps -----------------------------------------------------------------------
+
+
+B, D, HIDDEN = 60, 5, 7
+
+
+class Squares(Task):
+    """The sum of squares of what layers make of [B, D] numbers."""
+
+    model: Layer
+
+    def setup(self):
+        self.model = self.p.model.build(dim=D)
+
+    def loss(self, batch):
+        return {"main": tf.reduce_sum(tf.square(self.model(batch["x"])))}
+
+
+def traced(model, *, accumulation_steps=1):
+    """Returns the graph of a step of some layers."""
+    learner = Learner(
+        Squares.params(model=model).build(),
+        Sgd.params(learning_rate=0.1).build(),
+        accumulation_steps=accumulation_steps,
+    )
+    specs = {"x": ((B, D), "float32"), "weights": ((B,), "float32"), "rows": ((B,), "int32")}
+    return step_graph(learner, specs)
+
+
+def kept(model, **fields):
+    return kept_bytes(traced(model, **fields))
+
+
+class FeedForward(Layer):
+    """Two products with ReLU between them; both keep their inputs, and ReLU its output."""
+
+    dim: int
+    inner: Linear = Linear.params(output_dim=HIDDEN)
+    outer: Linear = Linear.params(dim=HIDDEN)
+
+    def setup(self):
+        self.inner = self.p.inner.build(dim=self.p.dim)
+        self.outer = self.p.outer.build(output_dim=self.p.dim)
+
+    def __call__(self, x):
+        return self.outer(tf.nn.relu(self.inner(x)))
+
+    def output_shape(self, shape):
+        return shape
+
+
+def test_a_gradient_keeps_what_it_reads_of_the_forward_pass_once():
+    inputs = 4 * B * (HIDDEN + D)  # of the second product, and of the square
+    assert kept(FeedForward) == pytest.approx(inputs, abs=16)  # and of the division by the weight
+
+
+def test_a_loop_over_layers_keeps_about_what_separate_layers_keep():
+    layers = {kind: kind.params(layer=FeedForward, num_layers=4) for kind in (Stack, Repeat)}
+    separate, loop = (kept(layers[kind]) for kind in (Stack, Repeat))
+    assert separate == pytest.approx(4 * kept(FeedForward), rel=0.02)
+    assert separate <= loop <= 1.5 * separate
+
+
+def test_recomputed_layers_keep_less():
+    plain = kept(Repeat.params(layer=FeedForward, num_layers=8))
+    recomputed = Remat.params(layer=FeedForward)
+    assert kept(Repeat.params(layer=recomputed, num_layers=8)) < 0.6 * plain
+
+
+def test_parts_of_a_batch_are_kept_one_after_the_other():
+    assert kept(FeedForward, accumulation_steps=3) == pytest.approx(kept(FeedForward) / 3, rel=0.2)
+
+
+def test_a_step_that_needs_more_than_there_is_is_told_and_twice_as_much_refused(monkeypatch):
+    experiment = built()
+    graph = step_graph(experiment.learner, experiment.train_input.specs())
+    needed = step_memory(experiment, graph)
+    assert needed.kept > 50 * 2**20  # more than state and batch
+    total, messages = needed.state + needed.kept, []
+    for available in (2 * total, total, total // 2):
+        monkeypatch.setattr(memory, "memory_bytes", lambda available=available: available)
+        check_step(step_memory(experiment, graph), warn=messages.append)
+    assert len(messages) == 2
+    assert "MiB of the forward pass for the gradient; this machine has" in messages[0]
+    assert "of memory, and the kernel may end the run: a smaller batch_size" in messages[0]
+    monkeypatch.setattr(memory, "memory_bytes", lambda: total // 2 - 1)
+    with pytest.raises(ParamError, match=r"a step holds at least .*accumulation_steps, or Remat"):
+        check_step(step_memory(experiment, graph), warn=messages.append)
+    assert len(messages) == 2

@@ -279,7 +279,7 @@ def test_a_weight_without_gradient_is_refused(tmp_path, use):
     change = (SETUP, f'{SETUP}; self.b = self.weight("b", [2], axes=(None,))')
     use = use.replace("round", "tf.round")
     error = refusal(tmp_path, change, (CALL, f"return {use}"))
-    assert error.startswith("body (Body): the loss does not depend on the weight 'b'")
+    assert ": body (Body): the loss does not depend on the weight 'b'" in error
     assert "Frozen" in error
 
 
@@ -292,7 +292,7 @@ def test_a_weight_without_gradient_is_found_in_a_loop_over_layers(tmp_path, use)
         (SETUP, f'{SETUP}; self.b = self.weight("b", [2], axes=(None,))'),
         (CALL, f"return {use}"),
     )
-    assert error.startswith("body/layers/[0:2] (Body): the loss does not depend on the weight 'b'")
+    assert ": body/layers/[0:2] (Body): the loss does not depend on the weight 'b'" in error
 
 
 def test_a_frozen_weight_needs_no_gradient(tmp_path):
@@ -324,7 +324,7 @@ def test_a_batch_that_does_not_fit_its_specs_is_refused(tmp_path, change, messag
 
 def test_a_later_batch_that_does_not_fit_is_refused_when_it_comes(tmp_path):
     change = ('.astype("float32")', '.astype("float32" if numbers[0] < 12 else "float64")')
-    with pytest.raises(ParamError, match=r"^Points: the array 'x' of a batch is float64") as caught:
+    with pytest.raises(ParamError, match=r"Points: the array 'x' of a batch is float64") as caught:
         train(tmp_path, change, max_steps=5, eval_inputs={})
     assert "astype" in str(caught.value)
 
@@ -363,7 +363,7 @@ LOSS = "tf.reduce_sum(self.errors(batch))}"
 )
 def test_a_loss_that_is_not_a_sum_is_refused(tmp_path, loss, times, runtime):
     error = refusal(tmp_path, (LOSS, loss + "}"), runtime=RUNTIMES[runtime])
-    assert error.startswith("Fit: the loss 'loss' is not a sum over examples: of twice as many")
+    assert "Fit: the loss 'loss' is not a sum over examples: of twice as many" in error
     assert f"it is {times} times as large, not 2 times" in error
     assert "loss_denominators" in error
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import numpy as np
@@ -13,6 +14,7 @@ from lingo.checkpoints.manifest import MANIFEST, render, seal_file
 from lingo.config.params import ParamError
 from lingo.data.document_source import DataError
 from lingo.data.prefetch import Prefetch
+from lingo.inspection import memory
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
@@ -21,6 +23,7 @@ from lingo.layers.wrap.remat import Remat
 from lingo.runtimes.local import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer import loop
+from lingo.trainer import run as trainer
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.loop import Outcome
 from lingo.trainer.progress import Progress
@@ -79,6 +82,44 @@ def test_a_resumed_run_is_the_same_bit_for_bit(small, run, losses, weights, tmp_
     assert run(small(), tmp_path / "parts").step == 6
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert_same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
+
+
+def test_a_resumed_run_in_float16_goes_on_with_its_loss_scale(small, run, weights, tmp_path):
+    def in_float16(**fields):
+        params = small(**fields)
+        params.task.dtype = "float16"
+        return params
+
+    run(in_float16(), tmp_path / "whole")
+    run(in_float16(max_steps=3), tmp_path / "parts")
+    run(in_float16(), tmp_path / "parts")
+    whole = weights(tmp_path / "whole")
+    assert whole["state/loss_scale/finite_steps"] == 6
+    assert_same(weights(tmp_path / "parts"), whole)
+
+
+def test_a_step_that_does_not_fit_into_memory_is_refused_before_it_begins(
+    small, run, directory, monkeypatch
+):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 10_000)
+    monkeypatch.setattr(trainer, "check_memory", lambda experiment: None)  # of the state alone
+    with pytest.raises(ParamError, match=r"a step holds at least .*this machine has 9\.77 KiB"):
+        run(small(), directory)
+    assert not directory.exists()
+
+
+def test_after_a_process_that_ended_inside_a_step_the_next_says_how_large_it_is(
+    small, run, directory, capsys
+):
+    run(small(max_steps=3), directory)
+    assert "ended inside a step" not in capsys.readouterr().out
+    (directory / "STATUS").write_text("running at step 3\n")
+    run(small(), directory)
+    assert re.search(
+        r"the process before ended inside a step, or was killed: a step holds at least [\d.]+ KiB:"
+        r" [\d.]+ KiB of weights .* of the forward pass for the gradient; this machine has",
+        capsys.readouterr().out,
+    )
 
 
 def test_a_checkpoint_that_verifies_and_holds_garbage_is_passed_over(
