@@ -12,8 +12,10 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -24,6 +26,8 @@ from lingo.serving.model import ServedModel
 
 _AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and for its group
 _WRITE_SECONDS = 5  # in which clients take the last answers
+_MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 2048, 64 * 1024  # read from a connection at a time
+_PIECE_SECONDS = 0.002  # of the processor; a piece that takes longer is followed by a small one
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -154,23 +158,57 @@ class _Lines(logging.Handler):
         self._report(f"{record.getMessage().strip()}{why}")
 
 
-class _Protocol(H11Protocol):
+class _Protocol(H11Protocol, asyncio.BufferedProtocol):
     """A connection, which is closed when it has had no request for some time.
 
     Then its client sends no whole head, sends the rest of a body that was refused, takes no answer,
-    or has nothing to ask.
+    or has nothing to ask. A client that asks on without taking answers has the same time.
+
+    Each turn of the loop reads one piece. A piece in chunks of one byte takes far longer to
+    parse than another, so the next one is small, and other connections have their turn.
     """
 
     idle_seconds: float
     _idle: asyncio.TimerHandle | None = None
+    _untaken: asyncio.TimerHandle | None = None
+    _piece_bytes = _MIN_PIECE_BYTES
+    _buffer = memoryview(bytearray(_MAX_PIECE_BYTES))  # of all connections: each copies its piece
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._wait_for_request()
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer[: self._piece_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        begin = time.thread_time()
+        self.data_received(bytes(self._buffer[:nbytes]))
+        is_fast = time.thread_time() - begin < _PIECE_SECONDS
+        more = min(2 * self._piece_bytes, _MAX_PIECE_BYTES)
+        self._piece_bytes = more if is_fast else _MIN_PIECE_BYTES
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._wait_for_request()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers bytes that are no HTTP, unless an answer has begun, and ends the request."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(self.idle_seconds, self._hang_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_waiting_for_taker()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -178,6 +216,7 @@ class _Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_waiting_for_taker()
         super().connection_lost(exc)
 
     def _wait_for_request(self) -> None:
@@ -191,6 +230,11 @@ class _Protocol(H11Protocol):
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+
+    def _stop_waiting_for_taker(self) -> None:
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
 
     def _hang_up(self) -> None:
         if self.transport.get_write_buffer_size():

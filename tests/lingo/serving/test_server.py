@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import os
 import re
 import signal
 import socket
@@ -13,11 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -148,6 +151,76 @@ def test_clients_that_hang_are_hung_up_on_and_others_are_answered(server: Server
         assert read_answer(half_body) == (408, {"error": "the body has not arrived within 1 s"})
         assert [one.recv(1) for one in (silent, half_head, half_body)] == [b""] * 3
     assert server.ask("GET", "/healthz") == (200, {"status": "ready"})
+
+
+def test_a_client_that_asks_on_and_takes_no_answers_is_hung_up_on(server: Server) -> None:
+    with server.connect() as connection:
+        connection.settimeout(30)
+        with pytest.raises(ConnectionError):
+            connection.sendall(100_000 * head("GET", "/metrics", 0))
+
+
+def serve_here(model: ServedModel, ask: Callable[[socket.socket], None]) -> list[str]:
+    """Serves a model in this process for a client with a connection; returns what is reported."""
+
+    def run() -> None:
+        try:
+            with socket.create_connection(bound.getsockname(), timeout=TIMEOUT) as connection:
+                ask(connection)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    reports: list[str] = []
+    asked: list[Future[None]] = []
+    with bind("127.0.0.1", 0) as bound, ThreadPoolExecutor(1) as clients:
+
+        def start() -> None:
+            asked.append(clients.submit(run))
+
+        with pytest.raises(Stop):
+            server_module.serve(model, LIMITS, bound, report=reports.append, on_ready=start)
+        asked[0].result()
+    return reports
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_body_that_is_no_http_is_hung_up_on_without_a_second_answer(
+    model: ServedModel, caplog: pytest.LogCaptureFixture, is_answered: bool
+) -> None:
+    def ask(connection: socket.socket) -> None:
+        start, rest = (
+            head("POST", "/none", 0).replace(b"Content-Length: 0", CHUNKED),
+            b"no size\r\n",
+        )
+        connection.sendall(start if is_answered else start + rest)
+        if is_answered:
+            assert read_answer(connection)[0] == 404
+            connection.sendall(rest)
+        left = connection.makefile("rb").read()
+        assert left.count(b"HTTP/1.1 400 ") == left.count(b"HTTP/1.1 ") == (not is_answered)
+
+    assert (serve_here(model, ask), caplog.messages) == ([], [])
+
+
+@pytest.mark.parametrize(("seconds", "largest"), [(0.0, 2048), (TIMEOUT, 64 * 1024)])
+def test_a_connection_whose_bytes_take_long_to_parse_is_read_in_small_pieces(
+    model: ServedModel, monkeypatch: pytest.MonkeyPatch, seconds: float, largest: int
+) -> None:
+    sizes: list[int] = []
+
+    def record(protocol: Any, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(protocol, data)
+
+    def ask(connection: socket.socket) -> None:
+        connection.sendall(head("POST", "/none", 1_000_000) + bytes(1_000_000))
+        assert read_answer(connection)[0] == 404
+
+    receive = H11Protocol.data_received
+    monkeypatch.setattr(H11Protocol, "data_received", record)
+    monkeypatch.setattr(server_module, "_PIECE_SECONDS", seconds)
+    assert serve_here(model, ask) == []
+    assert max(sizes) == largest
 
 
 def test_what_is_no_http_is_refused(server: Server) -> None:
