@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -76,9 +76,9 @@ class Load(NamedTuple):
         return Rate(number / self.seconds, self.cpu_seconds / max(1, number))
 
 
-def export_model(folder: Path) -> Path:
+def export_model(folder: Path, experiment: str = EXPERIMENT, *, steps: int = STEPS) -> Path:
     """Trains a model for some steps, and returns its SavedModel's folder."""
-    lingo.train(lingo.get(EXPERIMENT, f"max_steps={STEPS}", "eval_inputs={}"), folder / "run")
+    lingo.train(lingo.get(experiment, f"max_steps={steps}", "eval_inputs={}"), folder / "run")
     lingo.load(folder / "run").export(
         folder / "tiny", format="savedmodel", signatures=["predict", "score"]
     )
@@ -136,6 +136,7 @@ class Server(NamedTuple):
 
     pid: int
     port: int
+    key: str = ""
 
     def cpu_seconds(self) -> float:
         """Returns the time that the process has had on processors."""
@@ -150,26 +151,38 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def start_server(folder: Path, *flags: str) -> Iterator[Server]:
-    """Serves an export at a free port, and ends the server by SIGTERM."""
+def start_server(
+    folder: Path, *flags: str, key: str = "", errors: IO[str] | None = None
+) -> Iterator[Server]:
+    """Serves an export at a free port, and ends the server by SIGTERM.
+
+    Args:
+        folder: of the export.
+        flags: of `lingo serve`, besides those.
+        key: which requests send; --api_key_file is among the flags where they must.
+        errors: file of the standard error; None: that of this process.
+    """
     command = [sys.executable, "-m", "lingo.cli.main", "serve", f"--export={folder}", "--port=0"]
-    process = subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True)
-    try:
-        lines: Any = process.stdout
-        address = next(line for line in lines if line.startswith("serving at"))
-        yield Server(process.pid, int(address.split(":")[2].partition("/")[0]))
-    finally:
-        process.terminate()
-        code = process.wait()
+    with subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=errors, text=True
+    ) as process:
+        try:
+            lines: Any = process.stdout
+            address = next(line for line in lines if line.startswith("serving at"))
+            yield Server(process.pid, int(address.split(":")[2].partition("/")[0]), key)
+        finally:
+            process.terminate()
+            code = process.wait()
     if code != 143:
         raise RuntimeError(f"lingo serve ended with {code} after SIGTERM")
 
 
-async def ask(reader: Any, writer: Any, text: str) -> float | None:
+async def ask(reader: Any, writer: Any, text: str, *, key: str = "") -> float | None:
     """Returns the score that a server answers; None for an error."""
     body = json.dumps({"signature_name": "score_text", "instances": [text]}).encode()
     head = (
-        f"POST /v1/models/tiny:predict HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+        "POST /v1/models/tiny:predict HTTP/1.1\r\nHost: h\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     writer.write(head.encode() + body)
     answer = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -191,7 +204,7 @@ async def send_load(
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         while (start := time.perf_counter()) < begin + seconds:
             text = texts[next(numbers) % len(texts)]
-            score = await ask(reader, writer, text)
+            score = await ask(reader, writer, text, key=server.key)
             if score is None:
                 errors["lost"] += 1
                 continue
