@@ -272,6 +272,7 @@ def run(report: Report) -> None:
     report.line("its own", 1.0, note=str(ours))
     single = one.rate
     ratio = ours.per_second / single.per_second
-    report.line("requests of one client", ratio, at_least(3), note=str(single))
+    # Until answers were sent at once, one client waited 40 ms for each, and the bound was 3.
+    report.line("requests of one client", ratio, at_least(2), note=str(single))
     for name, rate in (("calls, before", before), ("calls, after", after)):
         report.line(name, ours.per_second / rate.per_second, note=str(rate))
