@@ -118,7 +118,7 @@ def read_run(
     Raises ParamError if there is no run, or its configuration is not trusted or readable.
     """
     file = Path(directory) / CONFIG
-    if not os.path.isfile(file):
+    if not os.path.lexists(file):
         raise UsageError(f"{directory} is not a run directory: it holds no {CONFIG}")
     if stuck := next((t for t in overrides if t.startswith(registry.ARGUMENT)), None):
         raise UsageError(

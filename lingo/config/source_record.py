@@ -13,6 +13,9 @@ from typing import Any, cast
 
 from lingo.config.source_files import MAX_PART, SourceFile
 
+FOLDER = "source"
+"""The folder of a run that has copies of the files, as they were."""
+
 _NAME = re.compile(rf"[\w~-]{{1,{MAX_PART}}}(/[\w~-]{{1,{MAX_PART}}})*\.py", re.ASCII)
 
 

@@ -153,7 +153,8 @@ def _read_npz(file: str) -> dict[str, np.ndarray]:
         try:
             return read_archive(stream)
         except ARCHIVE_ERRORS as error:
-            reason = "an array of Python objects" if "allow_pickle" in str(error) else str(error)
+            is_pickle = str(error).startswith("Object arrays")
+            reason = "an array of Python objects" if is_pickle else str(error).partition("\n")[0]
             raise DataError(
-                f"{file} is not a file of arrays, as np.savez writes it: {reason}."
+                f"{file} is not a file of arrays, as np.savez writes it: {reason.rstrip('.')}."
             ) from error

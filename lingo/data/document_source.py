@@ -37,6 +37,7 @@ class DocumentSource(Splittable, interface=True):
 
     decodes: ClassVar[bool] = False
     unit: ClassVar[str] = "document"  # what messages call a document
+    longest_bytes: ClassVar[int] = (1 << 31) - 1  # a tf.train.Example has no more
     checksums: ClassVar[bool] = False  # they detect a compressed file; else its first bytes do
 
     def places(self) -> list[Place]:

@@ -23,6 +23,7 @@ from lingo.config.errors import MissingPackage, suggest
 from lingo.config.types import FilePath
 from lingo.data.part_tokenizer import PartTokenizer
 from lingo.data.sources.files import DataError, open_file
+from lingo.data.text_growth import check_decoder, check_length, growing_steps
 
 _WORD = rb"[0-9A-Za-z\x80-\xff]"
 _CUTS = (
@@ -31,6 +32,8 @@ _CUTS = (
     re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # before a character of UTF-8
 )
 _CONFIG = "tokenizer_config.json"
+_MAX_BYTES = 1 << 26  # of a file; that of the largest models has half
+_PANIC = "PanicException"  # what a panic of the library raises; no `Exception`
 _SETTINGS = {"start": "bos_token", "end": "eos_token", "pad": "pad_token"}
 
 
@@ -77,7 +80,8 @@ class HuggingFaceTokenizer(PartTokenizer):
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         special = set(self._special_ids.values())
         kept = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
-        return self._model.tokenizer.decode(kept, skip_special_tokens=True)
+        with _library_errors(f"{self._path} cannot decode tokens"):
+            return self._model.tokenizer.decode(kept, skip_special_tokens=True)
 
     @property
     def _path(self) -> str:
@@ -87,13 +91,10 @@ class HuggingFaceTokenizer(PartTokenizer):
     def _model(self) -> _Model:
         """The tokenizer of the file, read and checked at first use."""
         library = _package()
-        with open_file(self._path) as file:
-            data = file.read()
-        try:
+        data = _read(self._path)
+        with _library_errors(f"{self._path} is not a tokenizer.json"):
             tokenizer = library.Tokenizer.from_buffer(data)
-        except ValueError as error:
-            reason = str(error).rpartition("buffer: ")[2]
-            raise DataError(f"{self._path} is not a tokenizer.json: {reason}") from None
+            check_decoder(tokenizer.decoder)
         num_ids = max(tokenizer.get_vocab().values(), default=-1) + 1
         if num_ids > self.vocab_size:
             raise DataError(
@@ -101,7 +102,7 @@ class HuggingFaceTokenizer(PartTokenizer):
                 f" vocab_size={num_ids}, or the number of rows of a model that has more."
             )
         tokenizer.encode_special_tokens = not self.p.special_in_text
-        return _Model(tokenizer, data, self._path)
+        return _Model(library, tokenizer, data, self._path)
 
     @functools.cached_property
     def _special_ids(self) -> dict[str, int]:
@@ -134,8 +135,7 @@ class HuggingFaceTokenizer(PartTokenizer):
         path = os.path.join(os.path.dirname(self._path), _CONFIG)
         if not os.path.lexists(path):
             return {}
-        with open_file(path) as file:
-            data = file.read()
+        data = _read(path)
         try:
             config = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -148,8 +148,9 @@ class HuggingFaceTokenizer(PartTokenizer):
 class _Model:
     """A tokenizer of the library, which encodes a text whole or in parts."""
 
-    def __init__(self, tokenizer: Any, data: bytes, path: str) -> None:
+    def __init__(self, library: ModuleType, tokenizer: Any, data: bytes, path: str) -> None:
         self.tokenizer = tokenizer
+        self._growing = growing_steps(library, tokenizer.normalizer)
         self.digest = hashlib.sha256(data).hexdigest()
         self._path = path
         tokenizer.no_truncation()  # settings of the file for batches, which would lose tokens
@@ -172,7 +173,8 @@ class _Model:
         return next(ends, len(window))
 
     def _encode(self, text: str) -> list[int]:
-        with _library_errors(self._path):
+        with _library_errors(f"{self._path} cannot encode a text"):
+            check_length(text, self._growing)
             return self.tokenizer.encode(text, add_special_tokens=False).ids
 
 
@@ -182,13 +184,25 @@ def _token(value: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
+def _read(path: str) -> bytes:
+    """Returns the content of a file; raises DataError if it is too large or cannot be read."""
+    with open_file(path) as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise DataError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: it is no tokenizer.")
+    return data
+
+
 @contextlib.contextmanager
-def _library_errors(path: str) -> Iterator[None]:
-    """Turns an error of the library, which raises plain `Exception`, into a DataError."""
+def _library_errors(what: str) -> Iterator[None]:
+    """Turns an error of the library, which raises plain `Exception` or panics, into a DataError."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  # the library has no class of its own
-        raise DataError(f"{path} cannot encode a text: {error}") from None
+    except BaseException as error:  # the library has no class of its own
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        reason = (str(error).rpartition("buffer: ")[2].splitlines() or [""])[0]
+        raise DataError(f"{what}: {reason}") from None
 
 
 def _package() -> ModuleType:

@@ -38,7 +38,6 @@ Progress = Callable[[int, int], None]
 _FORMAT = 8
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
-_LONGEST_BYTES = (1 << 31) - 1  # the most that a tf.train.Example can have
 
 
 class Recent:
@@ -335,8 +334,11 @@ def _document(
         )
     where = source.where(file, number, start)
     try:
-        if extent > _LONGEST_BYTES:
-            raise CorruptRecord(f"{where}: {extent:,} bytes are too many for a {source.unit}.")
+        if extent > source.longest_bytes:
+            raise CorruptRecord(
+                f"{where}: the {source.unit} has {extent:,} bytes, more than the"
+                f" {source.longest_bytes:,} that are read."
+            )
         text = source.document(file, read(start, start + extent), where)
     except CorruptRecord as error:
         return _Unreadable(error, extent, 1)

@@ -161,7 +161,11 @@ def _tokenizer_files(experiment: Experiment) -> Iterator[Path]:
     """Yields the files of the training data's tokenizer, if it is a HuggingFaceTokenizer."""
     for tokenizer in experiment.p.train_input.all(HuggingFaceTokenizer):
         folder = Path(os.path.expanduser(tokenizer.file)).parent
-        yield from (folder / name for name in _TOKENIZER_FILES if (folder / name).is_file())
+        for file in (folder / name for name in _TOKENIZER_FILES):
+            if os.path.lexists(file):
+                if not file.is_file():
+                    raise ParamError(f"{file} is not a file: the export would lack the tokenizer")
+                yield file
         return
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import lzma
 import math
 import shutil
 import tempfile
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,8 +28,20 @@ from lingo.storage.files import explain_write_errors, open_atomic
 
 SUFFIXES = (".npz", ".jsonl")
 
-ARCHIVE_ERRORS = (ValueError, EOFError, zipfile.BadZipFile, zlib.error)
+ARCHIVE_ERRORS = (
+    *(ValueError, TypeError, SyntaxError, OverflowError, RecursionError, EOFError),
+    *(NotImplementedError, RuntimeError, tokenize.TokenError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 """What NumPy raises for a file that is damaged or no archive."""
+
+_HEADERS: dict[tuple[int, int], Any] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_MAX_AXES = 32
+_UNCHECKED_BYTES = 1 << 28  # zeros may be packed into much less
+_MAX_RATIO = 100
 
 Add = Callable[[Mapping[str, np.ndarray]], None]
 """Adds the examples of a batch, {name: [B, ...]}."""
@@ -121,12 +135,53 @@ class _Archive:
 
 def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
     """Returns the arrays of an archive, by name; raises one of ARCHIVE_ERRORS for anything else."""
-    arrays: Any = np.load(file, allow_pickle=False)
-    if not isinstance(arrays, np.lib.npyio.NpzFile):
+    if not isinstance(np.load(file, allow_pickle=False), np.lib.npyio.NpzFile):
         raise ValueError(
             "it is one array, not an archive of arrays with names: np.savez writes one"
         )
-    return {name: arrays[name] for name in arrays.files}
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        _check_ratio(entries)
+        return {name: _read_array(archive, entry) for name, entry in _named(entries).items()}
+
+
+def _named(entries: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    """Returns the entries of an archive by the names of their arrays."""
+    names = [entry.filename.removesuffix(".npy") for entry in entries]
+    if len(set(names)) < len(names):
+        raise ValueError("two of its arrays have the same name")
+    return dict(zip(names, entries, strict=True))
+
+
+def _check_ratio(entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Raises ValueError for an archive that unpacks to more than is plausible for data."""
+    size, packed = (sum(getattr(e, n) for e in entries) for n in ("file_size", "compress_size"))
+    if size > max(_UNCHECKED_BYTES, _MAX_RATIO * packed):
+        raise ValueError(
+            f"its {packed:,} bytes would unpack to {size:,}, more than is plausible for data; if"
+            " they are sound, np.savez writes them as they are"
+        )
+
+
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    """Returns an array, whose shape and dtype were first compared with the bytes it has."""
+    with archive.open(entry) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version not in _HEADERS:
+            raise ValueError(f"{entry.filename!r:.80} has the unknown format {version}")
+        shape, _, dtype = _HEADERS[version](stream)
+        has_bytes = entry.file_size - stream.tell()
+        if dtype.hasobject:
+            raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
+        if len(shape) > _MAX_AXES or min(shape, default=0) < 0:
+            raise ValueError(f"{entry.filename!r:.80} has the shape {shape!s:.80}")
+        if (needs := math.prod(shape) * dtype.itemsize) != has_bytes:
+            raise ValueError(
+                f"{entry.filename!r:.80} has {has_bytes:,} bytes, but its header, {dtype!s:.80}"
+                f" {list(shape)!s:.80}, needs {needs:.0f}"
+            )
+    with archive.open(entry) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 def _read_lines(file: BinaryIO) -> dict[str, np.ndarray]:

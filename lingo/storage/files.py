@@ -358,6 +358,7 @@ class Lock:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self.path, flags, 0o644)
         try:
+            regular_file.check(os.fstat(descriptor))
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_of(descriptor):
                 self._descriptor, descriptor = descriptor, None

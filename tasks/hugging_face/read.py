@@ -16,6 +16,7 @@ from typing import Any
 from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.weight_source import UnusableSource
+from lingo.config import regular_file
 from lingo.config.params import ParamError, Params, suggest
 from lingo.data import ByteTokenizer, HuggingFaceTokenizer
 from tasks.hugging_face.config import Config, HubModel
@@ -24,6 +25,8 @@ from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
 
 TOKENIZER = "tokenizer.json"
 KINDS = DECODERS | ENCODER_DECODERS
+
+_MAX_BYTES = 1 << 26  # of a file; a larger one is read up to there, and is no JSON then
 
 
 def read_model(folder: str | os.PathLike[str]) -> HubModel:
@@ -56,13 +59,12 @@ def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | 
     will name, unless an override sets another tokenizer.
     """
     file, vocab_size = _path(folder) / TOKENIZER, model.task.vocab_size
-    has_tokenizer = file.is_file()
+    has_tokenizer = os.path.lexists(file)  # what is no file is an error when it is opened
     if not has_tokenizer and vocab_size >= ByteTokenizer.vocab_size:
         return None
     tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
     if has_tokenizer and model.start_id is not None:
-        added = _read_object(file).get("added_tokens", [])
-        tokenizer.start = next((t["content"] for t in added if t["id"] == model.start_id), "")
+        tokenizer.start = _added_token(_read_object(file), model.start_id)
     return tokenizer
 
 
@@ -78,12 +80,22 @@ def _tensor_names(folder: str | os.PathLike[str]) -> Collection[str]:
         return ()
 
 
+def _added_token(tokenizer: Mapping[str, Any], number: int) -> str:
+    """Returns the added token of an id in a tokenizer.json, or ""."""
+    added = tokenizer.get("added_tokens")
+    for entry in added if isinstance(added, list) else []:
+        match entry:
+            case {"id": int(found), "content": str(content)} if found == number:
+                return content
+    return ""
+
+
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(regular_file.read(file, max_bytes=_MAX_BYTES))
     except OSError as error:
         raise ParamError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ParamError(f"{file} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ParamError(f"{file} does not hold a JSON object")

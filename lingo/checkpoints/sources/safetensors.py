@@ -31,6 +31,8 @@ SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 
 _MAX_INDEX_BYTES = 16 << 20  # a hundred thousand tensors
+_MAX_TENSORS = 200_000  # of a file
+_MAX_AXES = 32  # of a tensor; NumPy and TensorFlow have few more
 
 _DTYPES = {
     "F64": "float64",
@@ -88,10 +90,17 @@ class _File:
         self.tensors: dict[str, Tensor] = {}
         with _library_errors(path, library):
             self._file = library.safe_open(path, framework="numpy")
-            for name in self._file.offset_keys():
+            names = self._file.offset_keys()
+            if len(names) > _MAX_TENSORS:
+                what = f"it has {len(names):,} tensors, more than {_MAX_TENSORS:,}"
+                raise corrupt_source(path, what)
+            for name in names:
                 header = self._file.get_slice(name)
-                dtype: str = header.get_dtype()
-                self.tensors[name] = Tensor(tuple(header.get_shape()), _DTYPES.get(dtype, dtype))
+                dtype, shape = str(header.get_dtype()), tuple(header.get_shape())
+                if len(shape) > _MAX_AXES:
+                    what = f"{printable(name)} has {len(shape):,} axes, more than {_MAX_AXES}"
+                    raise corrupt_source(path, what)
+                self.tensors[name] = Tensor(shape, _DTYPES.get(dtype, dtype))
 
     def read(self, name: str) -> np.ndarray:
         size = file_size(self.path)

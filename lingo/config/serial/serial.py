@@ -22,7 +22,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from lingo.config import regular_file
+from lingo.config import regular_file, source_record
+from lingo.config.errors import UnknownClass
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
@@ -123,6 +124,8 @@ def load(
             params = decoder.decode(saved["params"])
         if not isinstance(arguments, dict) or not isinstance(params, Params):
             raise ParamError("its params have no class, or its arguments have one")
+    except UnknownClass as error:
+        raise UnknownClass(f"{source}: {error}{_describe_kept_files(source)}") from None
     except ParamError as error:
         raise ParamError(f"{source}: {error}") from None
     experiment = saved["experiment"] | {
@@ -130,6 +133,17 @@ def load(
         "overrides": tuple(saved["experiment"]["overrides"]),
     }
     return Saved(params, Origin(**experiment), saved["digest"], finder.changed_files(classes))
+
+
+def _describe_kept_files(file: str) -> str:
+    """Returns a sentence on the copies of the user's files beside a run's configuration, or ""."""
+    folder = os.path.join(os.path.dirname(file), source_record.FOLDER)
+    if not os.path.isdir(folder):
+        return ""
+    return (
+        f" If it was renamed or moved: {folder} has the files as they were when the run began;"
+        " compare them, and give the class its old name and place."
+    )
 
 
 def recorded_digest(content: str) -> str | None:

@@ -19,6 +19,7 @@ from types import FunctionType
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 from lingo.config import trained_files
+from lingo.config.errors import UnknownClass
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
@@ -111,7 +112,7 @@ class Finder:
         file = self._own(module) if module.endswith(".py") else roots_.locate(module, self._roots)
         if file is None:
             places = ", ".join(str(d) for dirs in self._roots.packages.values() for d in dirs)
-            raise ParamError(
+            raise UnknownClass(
                 f"{name!r:.120} is in no trusted place: {places}."
                 " --params_dir=DIR adds one, for experiments."
             )
@@ -121,7 +122,7 @@ class Finder:
             is_defined = inherits_configurable(module, file, last, self._roots)
         is_lingo = module.partition(".")[0] == "lingo"
         if not is_defined and (is_lingo or not roots_.defines_function(file, last)):
-            raise ParamError(f"{file} has no class or function {last} to configure")
+            raise UnknownClass(f"{file} has no class or function {last} to configure")
         return file
 
     def _own(self, name: str) -> Path:
@@ -146,7 +147,7 @@ class Finder:
             imported = importing.import_module(module, file, self._roots)
         found = getattr(imported, last, None)
         if not _can_be_named(found) or found.__module__ != imported.__name__:
-            raise ParamError(f"{file} has no class or function {last} to configure")
+            raise UnknownClass(f"{file} has no class or function {last} to configure")
         return found
 
 

@@ -16,10 +16,11 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
-from lingo.config.types import FilePath
+from lingo.config.types import FilePath, Operational
 from lingo.data.example_input import IndexedInput
 from lingo.data.images.coco import Annotations, read_annotations
-from lingo.data.images.decode import BrokenImage, Part, decode_into, part_of, read_header
+from lingo.data.images.decode import Part, PixelBudget, decode_into, part_of
+from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, read_header
 from lingo.data.images.view import Window
 from lingo.data.index import Progress
 from lingo.data.sources.files import DataError, open_file
@@ -49,12 +50,13 @@ class CocoInput(IndexedInput):
     random_crop: bool = False  # for training: a part that has objects, as `min_iou_crop` cuts it
     flip_rate: float = 0.0  # probability that an image is mirrored
     skips_empty: bool = False  # whether images without a box are left out
+    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all that are decoded at a time
 
     thread_safe = True
 
     def check(self) -> None:
         super().check()
-        ranges.check_positive(self.p, "num_classes", "size", "max_boxes")
+        ranges.check_positive(self.p, "num_classes", "size", "max_boxes", "max_pixels")
         if not 0 <= self.p.flip_rate <= 1:
             raise ParamError(f"flip_rate={self.p.flip_rate} is not in 0..1")
         for field in ("annotations", "folder"):
@@ -64,6 +66,7 @@ class CocoInput(IndexedInput):
     def setup(self) -> None:
         super().setup()
         self._opened = functools.cache(self._open)
+        self._budget = PixelBudget(self.p.max_pixels)
 
     def offers(self) -> dict[str, Any]:
         """Returns the number of classes, without that of no box, and the shape of images."""
@@ -94,11 +97,11 @@ class CocoInput(IndexedInput):
             window = self._write_boxes(index, random.Key(*words), example)
             parts.append(self._read_part(index, window))
         try:
-            decode_into(batch["images"], parts)
+            decode_into(batch["images"], parts, self._budget)
         except BrokenImage:
             for index, part, image in zip(indices, parts, batch["images"], strict=True):
                 try:
-                    decode_into(image[None], [part])
+                    decode_into(image[None], [part], self._budget)
                 except BrokenImage as error:
                     raise self._error(index, f"cannot be decoded: {error}") from None
             raise
@@ -192,9 +195,11 @@ class CocoInput(IndexedInput):
     def _read_part(self, index: int, window: Window) -> Part:
         """Returns what is seen of an image; raises DataError if its size is another one."""
         with open_file(self._path(index)) as file:
-            data = file.read()
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise self._error(index, f"has more than {MAX_BYTES:,} bytes")
         try:
-            header = read_header(data)
+            header = read_header(data, max_pixels=self.p.max_pixels)
         except BrokenImage as error:
             raise self._error(index, f"cannot be decoded: {error}") from None
         height, width = self._annotations.image_sizes[index].tolist()

@@ -1,7 +1,6 @@
 """JPEG and PNG, decoded and resized by TensorFlow: of a JPEG no more than the part that is seen.
 
-Pillow reads headers, except those of ordinary JPEGs; the rest is one program for all images of a
-batch, in which the processors work on several images at a time.
+One program decodes all images of a batch, in which the processors work on several images at a time.
 
 Axes: B images, H height, W width, C channels.
 """
@@ -10,119 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import struct
-import zlib
+import heapq
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
 
 from lingo.config.lazy import tf
+from lingo.data.images.header import MAX_PIXELS, SCAN, BrokenImage, Header, Turn, segments
 from lingo.data.images.view import Window
 from lingo.ops.image.box import Box
 
 Channels = Literal[1, 3]
 """Grey, or red, green and blue."""
 
-_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)  # of Pillow, about damaged images
-_SEGMENT = struct.Struct(">xBHxHH")  # of a JPEG: marker, length; height and width of a frame
-_FRAMES = (0xC0, 0xC2)  # markers of the usual encodings: baseline and progressive
-_SKIPPED = {0xC4, 0xDB, 0xDD, 0xE0, *range(0xE2, 0xF0), 0xFE}  # tables, comments, but not EXIF
-_MOST_PIXELS = 1 << 26  # Pillow refuses images that are much larger
+_END = b"\xff\xd9"  # the last bytes of a JPEG
+_MISSING_LEVEL = 128  # of all colours, where the data of a JPEG ended early
+_MORE_DATA = bytes(range(1, 251)) * 8  # which a JPEG may have in its pixels
 _DIVISORS = (1, 2, 4, 8)  # of the size, that the decoder of a JPEG knows
-
-
-class BrokenImage(ValueError):
-    """Bytes are not an image that can be decoded; the message is the reason."""
-
-
-class Turn(NamedTuple):
-    """What makes a stored image upright: first rows and columns change places, then they turn."""
-
-    is_transposed: bool = False
-    reverses_rows: bool = False
-    reverses_columns: bool = False
-
-
-_TURNS = {  # by EXIF orientation
-    1: Turn(),
-    2: Turn(reverses_columns=True),
-    3: Turn(reverses_rows=True, reverses_columns=True),
-    4: Turn(reverses_rows=True),
-    5: Turn(is_transposed=True),
-    6: Turn(is_transposed=True, reverses_columns=True),
-    7: Turn(is_transposed=True, reverses_rows=True, reverses_columns=True),
-    8: Turn(is_transposed=True, reverses_rows=True),
-}
-
-
-class Header(NamedTuple):
-    """What the first bytes of an image say."""
-
-    height: int  # of the image as it is stored
-    width: int
-    turn: Turn
-
-    @property
-    def upright_size(self) -> tuple[int, int]:
-        """(height, width) of the image once it is turned."""
-        if self.turn.is_transposed:
-            return self.width, self.height
-        return self.height, self.width
-
-
-def read_header(data: bytes) -> Header:
-    """Returns the header of a JPEG or PNG; raises BrokenImage if it is neither."""
-    if (size := _plain_size(data)) is not None:
-        return Header(*size, Turn())
-    with explain_errors():
-        image = open_image(data)
-        orientation = 1
-        if "exif" in image.info:
-            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    return Header(image.height, image.width, _TURNS.get(orientation, Turn()))
-
-
-def _plain_size(data: bytes) -> tuple[int, int] | None:
-    """Returns (height, width) of an ordinary JPEG, in a tenth of Pillow's time; None of others.
-
-    Others have EXIF, which stands before the frame by its standard, a rare encoding, or damage:
-    Pillow reads them.
-    """
-    at = 2
-    while data[at : at + 1] == b"\xff" and at + _SEGMENT.size <= len(data):
-        marker, length, height, width = _SEGMENT.unpack_from(data, at)
-        if marker in _FRAMES and 0 < height * width <= _MOST_PIXELS:
-            return height, width
-        if marker not in _SKIPPED:
-            return None
-        at += 2 + length
-    return None
-
-
-def open_image(data: bytes) -> Image.Image:
-    """Returns a JPEG or PNG, not decoded yet; Pillow raises errors for anything else."""
-    return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
-
-
-@contextlib.contextmanager
-def explain_errors() -> Iterator[None]:
-    """Turns Pillow's errors about damaged images into BrokenImage."""
-    try:
-        yield
-    except UnidentifiedImageError as error:  # whose message is the address of an object
-        raise BrokenImage("its header is cut off or damaged") from error
-    except (*_ERRORS, Image.DecompressionBombError) as error:
-        raise BrokenImage(str(error).rstrip(".")) from error
+_LARGE_PIXELS = 1 << 22  # a PNG of more is decoded in bands, with less memory
+_BAND_PIXELS = 1 << 20
 
 
 class Part(NamedTuple):
@@ -131,6 +39,7 @@ class Part(NamedTuple):
     data: bytes  # JPEG or PNG
     box: Box  # of the image as it is stored
     turn: Turn  # what makes it what is seen
+    whole_pixels: int  # of the image, if its decoder holds them all; else 0
 
 
 def part_of(data: bytes, header: Header, window: Window) -> Part:
@@ -145,10 +54,33 @@ def part_of(data: bytes, header: Header, window: Window) -> Part:
     if turn.is_transposed:
         box = Box(column, row, width, height)
     mirrored = turn._replace(reverses_columns=turn.reverses_columns != window.is_mirrored)
-    return Part(data, box, mirrored)
+    whole_pixels = header.height * header.width if header.decodes_whole else 0
+    return Part(data, box, mirrored, whole_pixels)
 
 
-def decode_into(images: np.ndarray, parts: Sequence[Part]) -> None:
+class PixelBudget:
+    """Bounds how many pixels are decoded at a time by all threads, and so their memory."""
+
+    def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
+        self.max_pixels = max_pixels
+        self._used = 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, pixels: int) -> Iterator[None]:
+        """Holds a number of pixels, once the budget has them or none is in use."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._used or self._used + pixels <= self.max_pixels)
+            self._used += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._used -= pixels
+                self._changed.notify_all()
+
+
+def decode_into(images: np.ndarray, parts: Sequence[Part], budget: PixelBudget) -> None:
     """Decodes parts of images, resizes them, and writes them into an array.
 
     A part with at least twice the pixels that are needed, along each side, is divided by 2, 4 or 8
@@ -160,26 +92,63 @@ def decode_into(images: np.ndarray, parts: Sequence[Part]) -> None:
     Args:
         images: uint8 [B, H, W, C], H = W, which receive them.
         parts: [B], of images whose headers were read.
+        budget: the pixels that may be decoded at a time; threads share one.
 
     Raises:
         BrokenImage: if one cannot be decoded.
     """
     size, channels = images.shape[2:]
     forms = [_form(part, size) for part in parts]
+    pixels = [_held_pixels(part, form) for part, form in zip(parts, forms, strict=True)]
     for form in sorted(set(forms)):
-        rows = [row for row, other in enumerate(forms) if other == form]
-        data = tf.constant([parts[row].data for row in rows])
-        boxes = np.array([parts[row].box for row in rows], np.int32)
-        mirrored = np.array([_is_mirrored(parts[row].turn) for row in rows])
-        try:
-            decoded: Any = _program(form, size, channels)(data, boxes, mirrored)
-        except tf.errors.OpError as error:
-            reason = error.message.partition("\t [[")[0].strip().rpartition("\n")[-1]
-            raise BrokenImage(reason.rstrip(".")) from None
-        where = rows if len(rows) < len(parts) else ...  # copying all takes less time
-        images[where] = memoryview(decoded)
+        own = [row for row, other in enumerate(forms) if other == form]
+        for rows in _batches(own, pixels, budget.max_pixels):
+            some = [parts[row] for row in rows]
+            with _tensorflow_errors(), budget.take(_held_at_a_time([pixels[row] for row in rows])):
+                if len(some) == 1 and not form.is_jpeg and pixels[rows[0]] > _LARGE_PIXELS:
+                    decoded: Any = _decode_large_png(some[0], form.divisor, size, channels)
+                else:
+                    decoded = _decode_together(some, form, size, channels)
+            where = rows if len(rows) < len(parts) else ...  # copying all takes less time
+            images[where] = decoded
+        if form.is_jpeg:
+            _check_complete(images, parts, own)
     for image, part in zip(images, parts, strict=True):
         _turn(image, part.turn)
+
+
+def _check_complete(images: np.ndarray, parts: Sequence[Part], rows: Sequence[int]) -> None:
+    """Raises BrokenImage for a JPEG that was decoded although the data of its pixels ends early.
+
+    The decoder makes what is missing grey, without an error. Few sound images end in this grey:
+    those are decoded again, with more data, which changes them only if some was missing.
+    """
+    is_grey = (images[:, -1, [0, -1]] == _MISSING_LEVEL).all(-1).any(-1)
+    for row in rows:
+        if is_grey[row] and _lacks_data(parts[row].data):
+            raise BrokenImage("it is cut short: the data of its pixels ends early")
+
+
+def _lacks_data(data: bytes) -> bool:
+    """Returns whether more data before the end marker of a JPEG would change its pixels."""
+    start = next((at for marker, at in segments(data) if marker == SCAN), len(data))
+    end = data.find(_END, start)
+    if end < 0:
+        return False
+    longer = data[:end] + _MORE_DATA + data[end:]
+    with tf.device("CPU:0"), _tensorflow_errors():
+        before, after = (tf.io.decode_jpeg(d, channels=1, ratio=8) for d in (data, longer))
+        return not np.array_equal(before.numpy(), after.numpy())
+
+
+@contextlib.contextmanager
+def _tensorflow_errors() -> Iterator[None]:
+    """Turns TensorFlow's errors about damaged images into BrokenImage."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        reason = error.message.partition("\t [[")[0].strip().rpartition("\n")[-1]
+        raise BrokenImage(reason.rstrip(".")) from None
 
 
 class _Form(NamedTuple):
@@ -192,6 +161,55 @@ class _Form(NamedTuple):
 def _form(part: Part, size: int) -> _Form:
     enough = [n for n in _DIVISORS if min(part.box.height, part.box.width) >= n * size]
     return _Form(part.data.startswith(b"\xff\xd8"), max(enough, default=1))
+
+
+def _held_pixels(part: Part, form: _Form) -> int:
+    """Returns how many pixels are in memory while a part is decoded."""
+    box = part.box
+    return max(part.whole_pixels, box.height * box.width // form.divisor**2)
+
+
+def _held_at_a_time(pixels: Sequence[int]) -> int:
+    """Returns how many pixels a program holds that decodes images, one on each processor."""
+    return sum(heapq.nlargest(os.cpu_count() or 1, pixels))
+
+
+def _batches(rows: list[int], pixels: Sequence[int], max_pixels: int) -> Iterator[list[int]]:
+    """Yields rows in groups that are decoded together; a large image is alone."""
+    small = [row for row in rows if pixels[row] <= _LARGE_PIXELS]
+    yield from ([row] for row in rows if pixels[row] > _LARGE_PIXELS)
+    if _held_at_a_time([pixels[row] for row in small]) <= max_pixels:
+        yield from [small] * bool(small)
+        return
+    num = max(1, max_pixels // _LARGE_PIXELS)
+    yield from (small[start : start + num] for start in range(0, len(small), num))
+
+
+def _decode_together(
+    parts: Sequence[Part], form: _Form, size: int, channels: Channels
+) -> memoryview:
+    """Returns parts of one form, uint8 [B, H, W, C], as their program decodes them."""
+    data = tf.constant([part.data for part in parts])
+    boxes = np.array([part.box for part in parts], np.int32)
+    mirrored = np.array([_is_mirrored(part.turn) for part in parts])
+    decoded: Any = _program(form, size, channels)(data, boxes, mirrored)
+    return memoryview(decoded)
+
+
+def _decode_large_png(part: Part, divisor: int, size: int, channels: Channels) -> np.ndarray:
+    """Returns a part of a PNG, uint8 [1, H, W, C], as the program does, in less memory."""
+    with tf.device("CPU:0"):
+        whole: Any = tf.io.decode_png(part.data, channels=channels)
+        seen = np.asarray(memoryview(whole))[part.box.slices]
+        if divisor == 1:
+            image = tf.constant(seen)
+        else:
+            height, width = (side // divisor * divisor for side in seen.shape[:2])
+            step = max(1, _BAND_PIXELS // (width * divisor)) * divisor
+            bands = [seen[at : min(at + step, height), :width] for at in range(0, height, step)]
+            image = tf.concat([_mean_of_squares(tf.constant(band), divisor) for band in bands], 0)
+        resized = tf.cast(tf.image.resize(image, [size, size]) + 0.5, tf.uint8).numpy()
+    return resized[None, :, ::-1] if _is_mirrored(part.turn) else resized[None]
 
 
 @functools.cache
@@ -240,10 +258,13 @@ def _crop_png(data: tf.Tensor, box: tf.Tensor, divisor: int, channels: Channels)
     """Returns a part of a PNG, float32 [H, W, C]."""
     row, column, height, width = tf.unstack(box)
     whole = tf.io.decode_png(data, channels=channels)
-    image = tf.cast(whole[row : row + height, column : column + width], tf.float32)
-    if divisor == 1:
-        return image
-    return tf.nn.avg_pool2d(image[None], divisor, divisor, "VALID")[0]
+    image = whole[row : row + height, column : column + width]
+    return tf.cast(image, tf.float32) if divisor == 1 else _mean_of_squares(image, divisor)
+
+
+def _mean_of_squares(image: tf.Tensor, side: int) -> tf.Tensor:
+    """Returns the mean of each square of an image [H, W, C], float32 [H / side, W / side, C]."""
+    return tf.nn.avg_pool2d(tf.cast(image, tf.float32)[None], side, side, "VALID")[0]
 
 
 def _turn(image: np.ndarray, turn: Turn) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.data.document_source import CorruptRecord, Records
+from lingo.data.images.header import MAX_BYTES
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.sources.files import DataError, Read, open_file
 from lingo.data.tokenizer import ByteTokenizer
@@ -40,6 +41,7 @@ class EncodedImages(Records, interface=True):
     num_classes: int  # opening data with another number of classes is an error
 
     unit: ClassVar[str] = "image"
+    longest_bytes: ClassVar[int] = MAX_BYTES
 
     def check(self) -> None:
         super().check()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,22 +21,16 @@ from lingo.config.params import ParamError
 from lingo.config.types import Operational
 from lingo.data.example_input import IndexedInput
 from lingo.data.gzip_copy import describe_copies
-from lingo.data.images.decode import (
-    BrokenImage,
-    Channels,
-    Header,
-    Part,
-    decode_into,
-    part_of,
-    read_header,
-)
+from lingo.data.images.decode import Channels, Part, PixelBudget, decode_into, part_of
 from lingo.data.images.encoded import EncodedImage, EncodedImages, from_document, open_images
+from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, Header, read_header
 from lingo.data.images.view import CentralView, View
 from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
 from lingo.ops import random
 
 _GROUP = 256  # images that a thread has in memory, encoded, at a time
+_GROUP_BYTES = MAX_BYTES  # of them
 
 
 class ImageFileInput(IndexedInput):
@@ -53,12 +48,13 @@ class ImageFileInput(IndexedInput):
     channels: Channels = 3  # 3: colours; 1: grey
     view: View = CentralView  # the part of an image that is seen; RandomView for training
     cache: Operational[bool] = False  # keep decoded images in memory, if each epoch shows the same
+    max_pixels: Operational[int] = MAX_PIXELS  # of an image, and of all that are decoded at a time
 
     thread_safe = True
 
     def check(self) -> None:
         super().check()
-        ranges.check_positive(self.p, "size")
+        ranges.check_positive(self.p, "size", "max_pixels")
 
     def setup(self) -> None:
         super().setup()
@@ -69,6 +65,7 @@ class ImageFileInput(IndexedInput):
                 " another part in each epoch: it is for evaluation, with CentralView"
             )
         self._reading = threading.Lock()  # source and view may be a user's own
+        self._budget = PixelBudget(self.p.max_pixels)
         self._cache = functools.cache(lambda: (np.zeros(self.num_examples(), bool), self._empty()))
 
     def offers(self) -> dict[str, Any]:
@@ -143,8 +140,7 @@ class ImageFileInput(IndexedInput):
         One thread reads at a time, while others decode.
         """
         arrays = self._empty(len(documents))
-        for start in range(0, len(documents), _GROUP):
-            group = slice(start, start + _GROUP)
+        for group in _groups(self.index.size[documents]):
             some, own_keys = documents[group], random.Key(*(words[group] for words in keys))
             with self._reading:
                 encoded = [from_document(text) for text in self.index.texts(some)]
@@ -165,18 +161,18 @@ class ImageFileInput(IndexedInput):
     def _decode_into(self, images: np.ndarray, parts: list[Part], documents: np.ndarray) -> None:
         """Decodes parts of the images of documents into an array, all of them [B]."""
         try:
-            decode_into(images, parts)
+            decode_into(images, parts, self._budget)
         except BrokenImage:
             for document, part, image in zip(documents.tolist(), parts, images, strict=True):
                 try:
-                    decode_into(image[None], [part])
+                    decode_into(image[None], [part], self._budget)
                 except BrokenImage as error:
                     raise self._error(document, error) from None
             raise
 
     def _header(self, document: int, image: EncodedImage) -> Header:
         try:
-            return read_header(image.data)
+            return read_header(image.data, max_pixels=self.p.max_pixels)
         except BrokenImage as error:
             raise self._error(document, error) from None
 
@@ -185,3 +181,15 @@ class ImageFileInput(IndexedInput):
             f"{self.index.where(document)}: the image cannot be decoded: {error}. Replace it, or"
             " remove it."
         )
+
+
+def _groups(sizes: np.ndarray) -> Iterator[slice]:
+    """Yields parts of a batch whose encoded images, of sizes int64 [B], are in memory at a time."""
+    start = num_bytes = 0
+    for stop, size in enumerate(sizes.tolist()):
+        if stop > start and (stop - start == _GROUP or num_bytes + size > _GROUP_BYTES):
+            yield slice(start, stop)
+            start, num_bytes = stop, 0
+        num_bytes += size
+    if start < len(sizes):
+        yield slice(start, len(sizes))

@@ -14,8 +14,9 @@ from PIL import Image, ImageOps
 
 from lingo.config.lazy import tf
 from lingo.data.epoch_order import permutation
-from lingo.data.images.decode import BrokenImage, explain_errors, open_image
+from lingo.data.images.decode import PixelBudget
 from lingo.data.images.encoded import EncodedImages, from_document, open_images
+from lingo.data.images.header import BrokenImage, explain_errors, open_image, read_header
 from lingo.data.images.image_records import IMAGE, LABEL
 from lingo.data.index import Index, Progress
 from lingo.data.sources.files import DataError
@@ -27,6 +28,7 @@ CLASSES = "classes.txt"
 
 _FIRST_LABEL = 1  # as ImageNet's
 _QUALITY = 95  # of a JPEG that is encoded anew
+_MOST_PIXELS = 178_956_970  # Pillow opens no larger image
 _AT_A_TIME = 64  # images in memory
 _THREADS = 2
 
@@ -87,17 +89,24 @@ def _records(
     threads: ThreadPoolExecutor,
 ) -> Iterator[bytes]:
     """Yields the records of documents, in their order."""
-    make = functools.partial(_record, index, names, size)
+    make = functools.partial(_record, index, names, size, PixelBudget())
     for start in range(0, len(documents), _AT_A_TIME):
         some = documents[start : start + _AT_A_TIME]
         yield from threads.map(make, some.tolist(), index.texts(some))
 
 
-def _record(index: Index, names: list[str], size: int | None, document: int, text: bytes) -> bytes:
+def _record(
+    index: Index,
+    names: list[str],
+    size: int | None,
+    budget: PixelBudget,
+    document: int,
+    text: bytes,
+) -> bytes:
     """Returns the record of a document, which `to_document` made."""
     label, data = from_document(text)
     try:
-        data, form = _shrink(data, size)
+        data, form = _shrink(data, size, budget)
     except BrokenImage as error:
         raise DataError(
             f"{index.where(document)}: the image cannot be decoded: {error}. Replace or remove it."
@@ -118,12 +127,13 @@ def _strings(value: bytes) -> tf.train.Feature:
     return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
 
-def _shrink(data: bytes, size: int | None) -> tuple[bytes, str]:
+def _shrink(data: bytes, size: int | None, budget: PixelBudget) -> tuple[bytes, str]:
     """Returns an image whose shorter side is `size` at most, and its format, JPEG or PNG.
 
     Raises BrokenImage if it cannot be decoded.
     """
-    with explain_errors():
+    header = read_header(data, max_pixels=_MOST_PIXELS)
+    with explain_errors(), budget.take(header.height * header.width):
         image = open_image(data)
         form = "PNG" if image.format == "PNG" else "JPEG"
         image.load()

@@ -11,6 +11,7 @@ import fnmatch
 import logging
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from tensorboard.plugins.scalar.metadata import create_summary_metadata as scala
 from tensorboard.plugins.text.metadata import create_summary_metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from lingo.config import regular_file
 from lingo.config.lazy import tf
 from lingo.data.document_source import CorruptRecord
 from lingo.data.sources.files import File
@@ -81,7 +83,10 @@ class Events:
         self._append(folder, Event(wall_time=time.time(), graph_def=definition))
 
     def cut(self, folder: Path, step: int) -> None:
-        """Removes the events of steps after `step` from a folder; all of them if it is negative."""
+        """Removes the events of steps after `step` from a folder; all of them if it is negative.
+
+        What is no file, in the place of a file of events, stays, with a warning.
+        """
         if not self._enabled:
             return
         self._files.pop(folder, None)  # a live reader is past its new end: continue in another
@@ -89,7 +94,11 @@ class Events:
             return
         with explain_write_errors(folder), open_folder(folder, root=self._root) as descriptor:
             for name in sorted(fnmatch.filter(os.listdir(descriptor), _FILES)):
-                if step < 0:
+                mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+                    kind = regular_file.kind(mode)
+                    _log.warning("%s is %s, not a file of events: it stays.", folder / name, kind)
+                elif step < 0:
                     os.unlink(name, dir_fd=descriptor)
                 else:
                     _cut_file(folder / name, step, root=self._root)

@@ -1,6 +1,7 @@
 """Tokens are those of the library `tokenizers`, in parts as in whole; mistakes are found early."""
 
 import json
+import os
 import random
 import sys
 
@@ -244,6 +245,59 @@ def test_a_text_that_the_file_cannot_encode_is_an_error(tmp_path):
     assert tokenizer.encode("aa").tolist() == [0, 0]
     with pytest.raises(DataError, match=r"tokenizer\.json cannot encode a text: .*unk_id"):
         tokenizer.encode("ab")
+
+
+def write_changed(folder, path, **settings):
+    """Writes the tokenizer of GPT-2 with other settings."""
+    values = json.loads((folder / "gpt2" / "tokenizer.json").read_text())
+    path.write_text(json.dumps(values | settings))
+    return build(path, end="</s>")
+
+
+def replace(pattern, content, kind="String"):
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
+def test_normalizers_that_grow_without_end_are_refused_and_others_are_not(folder, tmp_path):
+    path, plain = tmp_path / "tokenizer.json", folder / "gpt2" / "tokenizer.json"
+    growing = {"type": "Sequence", "normalizers": [replace("a", "a" * 1000)] * 5}
+    tokenizer = write_changed(folder, path, normalizer=growing)
+    assert tokenizer.encode("b" * 1000).tolist() == build(plain).encode("b" * 1000).tolist()
+    with pytest.raises(DataError, match=r"its normalizer 3, Replace, may turn 1,000,000 char"):
+        tokenizer.encode("a")
+    tokenizer = write_changed(folder, path, normalizer=replace("", "b" * 10**6, "Regex"))
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot encode a text: its normalizer 1"):
+        tokenizer.encode("a" * 10)
+    named = [replace(" " * n, f"<|blank_{n}|>") for n in range(20, 1, -1)]
+    settings = {"type": "Sequence", "normalizers": named}
+    tokenizer = write_changed(folder, path, normalizer=settings)
+    whole = library.Tokenizer.from_file(str(path)).encode(CODE, add_special_tokens=False)
+    assert tokenizer.encode(CODE).tolist() == whole.ids
+
+
+def test_decoders_that_grow_without_end_are_refused(folder, tmp_path):
+    decoders = {"type": "Sequence", "decoders": [replace("a", "aa")] * 30}
+    tokenizer = write_changed(folder, tmp_path / "tokenizer.json", decoder=decoders)
+    with pytest.raises(DataError, match="its decoders may make a token 1,073,741,824 times"):
+        tokenizer.encode("a")
+
+
+def test_a_panic_of_the_library_is_an_error_of_one_line(folder, tmp_path):
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated"}
+    settings = {"pre_tokenizer": {**split, "invert": False}}
+    tokenizer = write_changed(folder, tmp_path / "tokenizer.json", **settings)
+    with pytest.raises(DataError, match=r"tokenizer\.json cannot encode a text: ") as caught:
+        tokenizer.encode("a" * 40 + "x")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_is_no_file_is_told(tmp_path):
+    os.mkfifo(tmp_path / "tokenizer.json")
+    tokenizer = HuggingFaceTokenizer.params(
+        file=str(tmp_path / "tokenizer.json"), vocab_size=9
+    ).build()
+    with pytest.raises(DataError, match="it is a named pipe, not a file"):
+        tokenizer.encode("a")
 
 
 def test_a_missing_package_is_named_with_what_installs_it(folder, monkeypatch):

@@ -252,11 +252,15 @@ def test_a_link_is_not_followed(tmp_path, path):
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_only_a_file_is_a_lock(path, make):
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(os.mkdir, "Is a directory"), (os.mkfifo, "it is a named pipe, not a file")],
+)
+def test_only_a_file_is_a_lock(path, make, reason):
     make(path)
-    with pytest.raises(StorageError, match=r"cannot write .*\.lock"):
+    with pytest.raises(StorageError, match=rf"cannot write .*\.lock: {reason}"):
         Lock(path).acquire()
+    assert path.exists()
 
 
 def test_a_program_that_is_started_does_not_keep_it(path):

@@ -55,6 +55,7 @@ X = entry("F32", [2], 0, 8)
         (packed({"x": X}, FLOATS)[:-1], "file not fully covered"),
         (packed(b"[" * 100_000), "invalid JSON in header"),
         (packed({"x": {**X, "shape": [-2]}}, FLOATS), "invalid JSON in header"),
+        (packed({"x": {**X, "shape": [2, *[1] * 5000]}}, FLOATS), "x has 5,001 axes, more than 32"),
         (packed({"a\x1b[2J": entry("F32", [1], 4, 8)}, FLOATS), r"a\\x1b\[2J"),
     ],
 )

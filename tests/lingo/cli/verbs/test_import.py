@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
 from collections.abc import Callable
@@ -56,6 +57,12 @@ def test_a_model_becomes_a_run_at_step_0_that_holds_its_weights(
     again = lingo("import", f"--from={folder}", "--run=run")
     assert again.code == 2
     assert "holds a run already" in again.err
+    (folder / "tokenizer.json").unlink()
+    os.mkfifo(folder / "tokenizer.json")
+    exported = lingo("export", "--run=run", "--format=huggingface", "--output=out")
+    assert exported.code == 2
+    assert f"{folder}/tokenizer.json is not a file" in exported.err
+    assert not pathlib.Path("out").exists()
 
 
 @pytest.mark.parametrize(
@@ -74,13 +81,19 @@ def test_mistakes_are_told_and_leave_nothing(lingo: Callable, flags, words) -> N
     assert not pathlib.Path("run").exists()
 
 
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(None, "No such file"), (os.mkfifo, "it is a named pipe, not a file")],
+)
 def test_a_folder_without_a_tokenizer_that_its_few_ids_need_is_told(
-    lingo: Callable, folder: pathlib.Path
+    lingo: Callable, folder: pathlib.Path, make, reason
 ) -> None:
     (folder / "tokenizer.json").unlink()
+    if make is not None:
+        make(folder / "tokenizer.json")
     pathlib.Path("text.txt").write_text("Is this a text? It is one. " * 40)
     source = "--set=train_input.source=TextFiles(pattern=text.txt)"
     done = lingo("import", f"--from={folder}", "--run=run", source)
     assert done.code == 5
-    assert f"{folder}/tokenizer.json cannot be read: No such file" in done.err
+    assert f"{folder}/tokenizer.json cannot be read: {reason}" in done.err
     assert not pathlib.Path("run").exists()

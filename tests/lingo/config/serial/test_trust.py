@@ -180,3 +180,17 @@ def test_a_class_of_an_experiment_file_without_fields_is_not_imported(tmp_path: 
     for name in ("Job", "Ring"):
         with pytest.raises(ParamError, match=f"has no class or function {name} to configure"):
             finder.find([f"params.serial_job:{name}"])
+
+
+def test_a_class_that_was_renamed_is_looked_for_in_the_run_s_copies(tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, "serial_renamed")
+    (tmp_path / "run").mkdir()
+    config = tmp_path / "run/config.json"
+    config.write_text(save(f"{file}:oak"))
+    file.write_text(file.read_text().replace("Leaf", "Blade"))
+    with pytest.raises(ParamError) as caught:
+        serial.read(config, trust=[file])
+    assert str(caught.value) == f"{config}: {file} has no class or function Leaf to configure"
+    (tmp_path / "run/source").mkdir()
+    with pytest.raises(ParamError, match=f"{tmp_path}/run/source has the files as they were"):
+        serial.read(config, trust=[file])

@@ -11,7 +11,8 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.images.coco import read_annotations
 from lingo.data.images.coco_input import CocoInput
-from lingo.data.images.decode import decode_into, part_of, read_header
+from lingo.data.images.decode import PixelBudget, decode_into, part_of
+from lingo.data.images.header import read_header
 from lingo.data.images.view import Window
 from lingo.data.sources.files import DataError
 from lingo.metrics.mean_average_precision import coco_detections
@@ -130,7 +131,8 @@ def test_a_crop_and_a_mirror_image_are_those_of_the_key_of_the_example(root):
         boxes, labels = crop_boxes(boxes, labels, window, size)
         content = (root / "images" / CONTENT["images"][image]["file_name"]).read_bytes()
         pixels = np.empty([1, 16, 16, 3], np.uint8)
-        decode_into(pixels, [part_of(content, read_header(content), Window(window, True))])
+        part = part_of(content, read_header(content), Window(window, True))
+        decode_into(pixels, [part], PixelBudget())
         np.testing.assert_array_equal(batch["images"][row], pixels[0])
         np.testing.assert_allclose(batch["boxes"][row], flip_boxes(boxes, labels), atol=1e-6)
         np.testing.assert_array_equal(batch["box_labels"][row], labels)

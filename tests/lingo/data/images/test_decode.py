@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import io
 import itertools
+import threading
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from lingo.data.images.decode import (
-    BrokenImage,
-    Header,
-    Turn,
-    decode_into,
-    part_of,
-    read_header,
-)
+from lingo.data.images import decode as decode_
+from lingo.data.images.decode import PixelBudget, decode_into, part_of
+from lingo.data.images.header import BrokenImage, Header, Turn, read_header
 from lingo.data.images.view import Window
 from lingo.ops.image.box import Box
+from tests.faults.hostile_inputs import HARMLESS_IMAGES, IMAGES, ROWS, chunk, png
 from tests.lingo.data.images.pictures import decode_by_pillow, encode, picture
 
 GREY = np.asarray(Image.fromarray(picture(16, 16)).convert("L"))
@@ -30,7 +27,7 @@ def show(data, window, size=16, channels=3):
 
 def decode(parts, *, size, channels):
     images = np.empty([len(parts), size, size, channels], np.uint8)
-    decode_into(images, parts)
+    decode_into(images, parts, PixelBudget())
     return images
 
 
@@ -66,7 +63,8 @@ def bilinear(image, size):
 def test_sizes_of_jpegs_are_those_that_pillow_reads(options):
     stream = io.BytesIO()
     Image.fromarray(picture(20, 30)).save(stream, "JPEG", **options)
-    assert read_header(stream.getvalue()) == Header(20, 30, Turn())
+    header = read_header(stream.getvalue())
+    assert header == Header(20, 30, Turn(), decodes_whole="progressive" in options)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG"])
@@ -190,3 +188,79 @@ def test_flipped_bytes_are_pixels_or_a_broken_image_but_no_other_error(form):
             broken.append(str(error))
     assert broken
     assert all(broken)
+
+
+def test_a_large_png_is_decoded_in_bands_to_the_same_pixels(monkeypatch):
+    data = encode(picture(203, 301), "PNG")
+    windows = [
+        Window(Box(*box), is_mirrored)
+        for box in [(0, 0, 203, 301), (3, 5, 140, 201), (9, 8, 16, 250), (1, 2, 30, 20)]
+        for is_mirrored in (False, True)
+    ]
+    forms = [(window, channels) for window in windows for channels in (1, 3)]
+    whole = [show(data, window, channels=channels) for window, channels in forms]
+    monkeypatch.setattr(decode_, "_LARGE_PIXELS", 0)
+    monkeypatch.setattr(decode_, "_BAND_PIXELS", 5000)
+    for (window, channels), pixels in zip(forms, whole, strict=True):
+        np.testing.assert_array_equal(show(data, window, channels=channels), pixels)
+
+
+def test_an_image_of_more_pixels_than_allowed_is_broken():
+    for form in ("JPEG", "PNG"):
+        data = encode(picture(20, 30), form)
+        assert read_header(data, max_pixels=600).upright_size == (20, 30)
+        with pytest.raises(BrokenImage, match="it has 30 x 20 pixels, more than max_pixels=599"):
+            read_header(data, max_pixels=599)
+
+
+@pytest.mark.parametrize("name", [name for name in IMAGES if name not in HARMLESS_IMAGES])
+def test_what_no_image_is_is_broken_before_it_takes_time_or_memory(name, tmp_path):
+    IMAGES[name](tmp_path / "image", b"")
+    data = (tmp_path / "image").read_bytes()
+    with pytest.raises(BrokenImage):
+        show(data, Window(Box(0, 0, 64, 64)))
+
+
+def test_a_png_with_a_gigabyte_behind_it_is_broken():
+    data = png(64, 64, ROWS) + bytes(1 << 25)
+    with pytest.raises(BrokenImage, match=r"its 33,\d+,\d+ bytes are too many for 64 x 64 pixels"):
+        read_header(data)
+    assert read_header(png(64, 64, ROWS, before=chunk(b"tEXt", bytes(10**6)))).height == 64
+
+
+def test_threads_share_a_budget_of_pixels():
+    budget, held, most = PixelBudget(10), 0, 0
+    lock = threading.Lock()
+
+    def work(pixels):
+        nonlocal held, most
+        for _ in range(50):
+            with budget.take(pixels):
+                with lock:
+                    held += pixels
+                    most = max(most, held)
+                with lock:
+                    held -= pixels
+
+    threads = [threading.Thread(target=work, args=[pixels]) for pixels in (3, 4, 5, 10, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (held, most) == (0, 10)
+
+
+def test_images_beyond_the_budget_are_decoded_one_after_the_other(monkeypatch):
+    data = [encode(picture(64, 64, seed=i), "PNG") for i in range(5)]
+    parts = [part_of(d, read_header(d), Window(Box(0, 0, 64, 64))) for d in data]
+    expected = decode(parts, size=8, channels=3)
+    taken = []
+    budget = PixelBudget(64 * 64 * 2)
+    take = budget.take
+    monkeypatch.setattr(budget, "take", lambda pixels: taken.append(pixels) or take(pixels))
+    monkeypatch.setattr(decode_, "_LARGE_PIXELS", 64 * 64)
+    monkeypatch.setattr(decode_.os, "cpu_count", lambda: 4)
+    images = np.empty([5, 8, 8, 3], np.uint8)
+    decode_into(images, parts, budget)
+    np.testing.assert_array_equal(images, expected)
+    assert taken == [8192, 8192, 4096]

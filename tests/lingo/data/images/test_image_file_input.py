@@ -133,6 +133,29 @@ def test_cached_images_are_those_that_are_decoded_and_are_read_once(tmp_path):
     assert data.remarks() == ["keeps 10 decoded images in memory: up to 7.2e-06 GiB"]
 
 
+def test_an_image_of_too_many_pixels_is_refused_by_name(root, tmp_path):
+    np.testing.assert_array_equal(
+        pets(root, max_pixels=24 * 30).batch(0)["images"], pets(root).batch(0)["images"]
+    )
+    data = pets(root, max_pixels=20 * 30, shuffle=False)
+    message = (
+        r"cat/1\.png: the image cannot be decoded: it has 30 x 21 pixels, more than max_pixels"
+    )
+    with pytest.raises(DataError, match=message):
+        data.batch(0)
+    with pytest.raises(ParamError, match="max_pixels"):
+        pets(root, max_pixels=0)
+
+
+def test_an_image_of_too_many_bytes_is_refused_before_it_is_read(tmp_path):
+    root = write_folder(tmp_path / "pets", num=1)
+    os.truncate(root / "cat/0.jpeg", 1 << 30)
+    with pytest.raises(
+        DataError, match=r"cat/0\.jpeg: the image has 1,073,741,824 bytes, more than"
+    ):
+        pets(root).prepare()
+
+
 def test_augment_gets_the_part_that_is_seen(root):
     plain, inverted = (pets(root, augment=augment).batch(2) for augment in (None, invert))
     np.testing.assert_array_equal(inverted["images"], 255 - plain["images"])

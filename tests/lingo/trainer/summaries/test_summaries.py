@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -182,6 +183,19 @@ def test_events_are_not_cut_through_links(tmp_path, name, step):
         with pytest.raises(StorageError, match=f"run/{name}: it is a link"):
             Summaries(RunDirectory(tmp_path / "run"), step=step)
     assert events(outside.train, "loss/total") == {5: 1.0}
+
+
+@pytest.mark.parametrize(("make", "kind"), [(os.mkdir, "a directory"), (os.mkfifo, "a named pipe")])
+@pytest.mark.parametrize("step", [0, 1])
+def test_what_is_no_file_in_the_place_of_events_is_a_warning(run, step, make, kind, caplog):
+    with Summaries(run, step=0) as summaries:
+        summaries.write_step(1, {"a": 1.0})
+    make(run.train / "events.out.tfevents.1")
+    with Summaries(run, step=step) as summaries:
+        summaries.write_step(2, {"a": 2.0})
+    assert f"events.out.tfevents.1 is {kind}, not a file of events" in caplog.text
+    (run.train / "events.out.tfevents.1").rename(run.path / "moved")
+    assert events(run.train, "a") == ({1: 1.0} if step else {}) | {2: 2.0}
 
 
 def test_reports_can_be_cut_during_a_run(run):

@@ -1,0 +1,195 @@
+"""What the first bytes of a JPEG or PNG say, and whether its size is plausible.
+
+Pillow reads headers, except those of ordinary JPEGs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+)  # of Pillow, about damaged images
+_SEGMENT = struct.Struct(">xBHxHH")  # of a JPEG: marker, length; height and width of a frame
+_FRAMES = (0xC0, 0xC2)  # markers of the usual encodings: baseline and progressive
+_SKIPPED = {0xC4, 0xDB, 0xDD, 0xE0, *range(0xE2, 0xF0), 0xFE}  # tables, comments, but not EXIF
+_EXIF = 0xE1  # the marker of a segment that may say how the image is turned
+_PNG_SIZE = struct.Struct(">8s4x4sII")  # of a PNG: first bytes, IHDR, width, height
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+MAX_PIXELS = 1 << 26
+"""The most pixels of an image, and of all that are decoded at a time, by default."""
+
+MAX_BYTES = 1 << 27
+"""The most bytes of an encoded image."""
+
+SCAN = 0xDA
+"""The marker of the pixels of a JPEG."""
+
+# Bounds that no sound image exceeds, so that a small file cannot cost hours.
+_SURPLUS_BYTES = 1 << 24  # of comments, profiles, thumbnails, beside 8 bytes for each pixel
+_HEADER_BYTES = 1 << 23  # before the pixels of a PNG
+_SEGMENTS = 10_000  # before the pixels of a JPEG
+_JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
+_PNG_PIXELS_PER_BYTE = 8 * 1032  # a bit each, and deflate packs 1032 bytes into one
+_SCANS = 64  # of a JPEG, in each of which all pixels may change
+_SCANNED_PIXELS = 1 << 32  # in all scans, if they are more
+
+
+class BrokenImage(ValueError):
+    """Bytes are not an image that can be decoded; the message is the reason."""
+
+
+class Turn(NamedTuple):
+    """What makes a stored image upright: first rows and columns change places, then they turn."""
+
+    is_transposed: bool = False
+    reverses_rows: bool = False
+    reverses_columns: bool = False
+
+
+_TURNS = {  # by EXIF orientation
+    1: Turn(),
+    2: Turn(reverses_columns=True),
+    3: Turn(reverses_rows=True, reverses_columns=True),
+    4: Turn(reverses_rows=True),
+    5: Turn(is_transposed=True),
+    6: Turn(is_transposed=True, reverses_columns=True),
+    7: Turn(is_transposed=True, reverses_rows=True, reverses_columns=True),
+    8: Turn(is_transposed=True, reverses_rows=True),
+}
+
+
+class Header(NamedTuple):
+    """What the first bytes of an image say."""
+
+    height: int  # of the image as it is stored
+    width: int
+    turn: Turn
+    decodes_whole: bool = True  # whether decoding a part takes memory for all pixels
+
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """(height, width) of the image once it is turned."""
+        if self.turn.is_transposed:
+            return self.width, self.height
+        return self.height, self.width
+
+
+def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
+    """Returns the header of a JPEG or PNG.
+
+    Raises BrokenImage if it is neither, has more pixels than `max_pixels`, or its bytes are too few
+    or too many for its pixels.
+    """
+    frame = _png_frame(data) if data.startswith(_PNG) else _jpeg_frame(data)
+    if frame is not None:
+        _check_size(data, frame, max_pixels)
+        if frame.is_plain:
+            return Header(frame.height, frame.width, Turn(), not frame.is_sequential)
+    with explain_errors():
+        image = open_image(data)
+        orientation = 1
+        if "exif" in image.info:
+            orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    size = image.height, image.width
+    if frame is None:
+        _check_size(data, _Frame(*size), max_pixels)
+    is_sequential = frame is not None and frame.is_sequential
+    return Header(*size, _TURNS.get(orientation, Turn()), not is_sequential)
+
+
+class _Frame(NamedTuple):
+    """The size of an image, and what else is known of it without Pillow."""
+
+    height: int
+    width: int
+    is_plain: bool = False  # whether nothing turns it
+    is_sequential: bool = False  # whether a part is decoded without the rest
+
+
+def _jpeg_frame(data: bytes) -> _Frame | None:
+    """Returns the frame of an ordinary JPEG, in a tenth of Pillow's time; None for others.
+
+    Others have a rare encoding, or damage: Pillow reads them.
+    """
+    is_plain = True
+    for marker, at in segments(data):
+        if marker in _FRAMES:
+            _, _, height, width = _SEGMENT.unpack_from(data, at)
+            is_sequential = marker == _FRAMES[0]
+            return _Frame(height, width, is_plain, is_sequential) if height * width else None
+        if marker not in _SKIPPED and marker != _EXIF:
+            return None
+        is_plain = is_plain and marker != _EXIF
+    return None
+
+
+def segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the marker and the first byte of each segment of a JPEG, up to its pixels."""
+    at = 2
+    for _ in range(_SEGMENTS):
+        if data[at : at + 1] != b"\xff" or at + _SEGMENT.size > len(data):
+            return
+        marker, length, _, _ = _SEGMENT.unpack_from(data, at)
+        yield marker, at
+        at += 2 + length
+    raise BrokenImage(f"it has {_SEGMENTS:,} segments before its pixels")
+
+
+def _png_frame(data: bytes) -> _Frame | None:
+    """Returns the frame of a PNG; None if its first chunk does not have it."""
+    if len(data) < _PNG_SIZE.size:
+        return None
+    _, chunk, width, height = _PNG_SIZE.unpack_from(data)
+    if chunk != b"IHDR" or not height * width:
+        return None
+    if data.find(b"IDAT", 0, _HEADER_BYTES) < 0:
+        raise BrokenImage(f"it has no pixels in its first {min(_HEADER_BYTES, len(data)):,} bytes")
+    return _Frame(height, width)
+
+
+def _check_size(data: bytes, frame: _Frame, max_pixels: int) -> None:
+    """Raises BrokenImage if an image has too many pixels, or bytes that do not fit their number."""
+    size, pixels = f"{frame.width:,} x {frame.height:,} pixels", frame.height * frame.width
+    if pixels > max_pixels:
+        raise BrokenImage(
+            f"it has {size}, more than max_pixels={max_pixels}, which bounds the memory that"
+            " decoding takes"
+        )
+    is_png = data.startswith(_PNG)
+    if pixels > len(data) * (_PNG_PIXELS_PER_BYTE if is_png else _JPEG_PIXELS_PER_BYTE):
+        raise BrokenImage(f"most of it is missing: {size} do not fit into {len(data):,} bytes")
+    if len(data) > 8 * pixels + _SURPLUS_BYTES:
+        raise BrokenImage(f"its {len(data):,} bytes are too many for {size}")
+    scans = 0 if is_png else data.count(b"\xff\xda")
+    if scans > _SCANS and scans * pixels > _SCANNED_PIXELS:
+        raise BrokenImage(f"it has {scans:,} scans, too many for {size}")
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Returns a JPEG or PNG, not decoded yet; Pillow raises errors for anything else."""
+    return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+
+
+@contextlib.contextmanager
+def explain_errors() -> Iterator[None]:
+    """Turns Pillow's errors about damaged images into BrokenImage."""
+    try:
+        yield
+    except UnidentifiedImageError as error:  # whose message is the address of an object
+        raise BrokenImage("its header is cut off or damaged") from error
+    except (*_ERRORS, Image.DecompressionBombError) as error:
+        raise BrokenImage(str(error).rstrip(".")) from error
