@@ -8,6 +8,7 @@ files                                   path -> {"size", "sha256"}
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from lingo.storage.files import StorageError, describe_os_error, sync
 
 MANIFEST = "export.json"
 
+_NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)  # EINVAL is from `regular_file`
+_MAX_PART_BYTES = 255  # of a path, in a file system
 _VERSION = re.compile(r"[0-9]+/saved_model\.pb")
 
 
@@ -42,8 +45,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         content = parse(regular_file.read(path, max_bytes=MAX_BYTES))
         content["files"] = {
-            _check_name(name): {"size": entry["size"], "sha256": entry["sha256"]}
-            for name, entry in content["files"].items()
+            _check_name(name): _check_seal(name, entry) for name, entry in content["files"].items()
         }
     except (FileNotFoundError, NotADirectoryError):
         raise ParamError(f"{folder} is not an export: it has no {MANIFEST}") from None
@@ -52,6 +54,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ParamError(f"{path} is not what lingo wrote: {why}") from error
     except OSError as error:
         reason = describe_os_error(error)
+        if error.errno in _NO_FILE:
+            raise ParamError(f"{path} is not what lingo wrote: {reason}") from error
         raise StorageError(f"cannot read {path}: {reason}.") from error
     return content
 
@@ -68,6 +72,8 @@ def verify_export(folder: Path) -> dict[str, Any]:
         raise ExportError(
             f"{folder / MANIFEST} names no files: it is not the manifest of an export"
         )
+    if type(content.get("step")) is not int:
+        raise ParamError(f"{folder / MANIFEST} is not what lingo wrote: it has no step")
     wrong = [name for name, seal in files.items() if not _is_sealed(folder, name, seal)]
     wrong += [f"{name} (of no export)" for name in find_versions(folder) if name not in files]
     if wrong:
@@ -89,9 +95,19 @@ def find_link(folder: Path, names: Iterable[str]) -> Path | None:
 
 def _check_name(name: str) -> str:
     """Returns the name of a file; raises ValueError for one that leads out of the folder."""
-    if not name or name.startswith("/") or ".." in name.split("/"):
+    parts = name.split("/")
+    is_long = max(len(part.encode()) for part in parts) > _MAX_PART_BYTES
+    if not name or name.startswith("/") or ".." in parts or "\0" in name or is_long:
         raise ValueError(f"{name!r:.80} is not the name of a file in the folder")
     return name
+
+
+def _check_seal(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the size and the digest of a file; raises ValueError if they are of other types."""
+    size, digest = entry["size"], entry["sha256"]
+    if type(size) is not int or not isinstance(digest, str):
+        raise ValueError(f"{name!r:.80} has a size or digest of another type")
+    return {"size": size, "sha256": digest}
 
 
 def _is_sealed(folder: Path, name: str, seal: Mapping[str, Any]) -> bool:

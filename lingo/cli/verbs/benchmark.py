@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ def _sweep_arguments(values: flags.FlagValues, rules: Rules) -> list[str]:
 def _read(paths: Sequence[str]) -> dict[str, Log]:
     """Returns logs by name: that of the run's directory, or of the file."""
     found = [file for path in paths for file in find_logs(Path(path))]
-    files = list({file.resolve(): file for file in found}.values())  # each once
+    files = list({os.path.realpath(file): file for file in found}.values())  # each once
     names = [file.parent.name if file.name == MLLOG else file.stem for file in files]
     is_clear = len(set(names)) == len(names) and all(names)
     keys = names if is_clear else list(map(str, files))

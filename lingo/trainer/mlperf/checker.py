@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+from lingo.config import regular_file
 from lingo.config.errors import check_package
+from lingo.trainer.mlperf.mllog import MAX_BYTES, MAX_LINE
 
 PACKAGE = "mlperf_logging"
 EXTRA = "mlperf"
@@ -22,6 +24,10 @@ def check_log(path: Path, ruleset: str) -> list[str]:
     Raises MissingPackage if the checker is not installed.
     """
     check_package(PACKAGE, "checking a log of MLPerf", extra=EXTRA)
+    if (
+        longest := max(map(len, regular_file.read(path, max_bytes=MAX_BYTES).split(b"\n")))
+    ) > MAX_LINE:
+        return [f"a line has {longest:,} characters, for which the checker takes too long"]
     from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
     try:

@@ -30,6 +30,7 @@ MAX_LINE = 2**16
 RULESET = "ruleset"
 """Version of the rules, in the metadata of the line `submission_benchmark`, if lingo wrote it."""
 
+_MAX_LINES = 2**17  # of a log that is read
 _MAX_SECONDS = 10**11  # of a time since 1970
 
 _PLAIN = re.compile(r":::MLL (\d+(?:\.\d+)?) +(\w+) ?:\s+(.+)", re.ASCII)
@@ -101,6 +102,8 @@ def read_log(path: Path) -> Log:
             problems.append(f"line {number} is not a line of a log: {text.strip():.60}")
         else:
             lines.append(line)
+        if len(lines) + len(problems) > _MAX_LINES:
+            raise ParamError(f"{path} has more than {_MAX_LINES:,} lines of MLPerf: a log has not")
     if not lines:
         raise ParamError(f"{path} holds no line of MLPerf, :::MLLOG or :::MLL")
     return Log(path, "0.7.0" if is_json else "0.6.0", lines, problems)

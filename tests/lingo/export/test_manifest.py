@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from lingo.checkpoints.manifest import render
 from lingo.config.params import ParamError
 from lingo.export.check import ExportError
 from lingo.export.manifest import MANIFEST, read_manifest, verify_export, write_manifest
@@ -58,12 +60,34 @@ def test_a_manifest_of_no_files_verifies_nothing(tmp_path: Path) -> None:
         verify_export(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "7/../../outside", ""])
+@pytest.mark.parametrize(
+    "name", ["../outside", "/etc/passwd", "7/../../outside", "", "a\0b", "a" * 300]
+)
 def test_a_name_that_leads_out_of_the_folder_is_refused(folder, name, monkeypatch) -> None:
     seal = {"size": 1, "sha256": "0" * 64}
     monkeypatch.setattr("lingo.export.manifest.parse", lambda text: {"files": {name: seal}})
     with pytest.raises(ParamError, match="is not the name of a file in the folder"):
         read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"files": {"a": {"size": "1", "sha256": "0" * 64}}, "step": 7}, "of another type"),
+        ({"files": {"a": {"size": 1, "sha256": "0" * 64}}}, "it has no step"),
+    ],
+)
+def test_a_manifest_of_other_types_is_not_what_lingo_wrote(folder, content, reason) -> None:
+    (folder / MANIFEST).write_bytes(render(content))
+    with pytest.raises((ParamError, ExportError), match=reason):
+        verify_export(folder)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_manifest(tmp_path: Path, make) -> None:
+    make(tmp_path / MANIFEST)
+    with pytest.raises(ParamError, match=r"export\.json is not what lingo wrote"):
+        read_manifest(tmp_path)
 
 
 def test_a_version_that_is_not_named_is_found(folder: Path) -> None:

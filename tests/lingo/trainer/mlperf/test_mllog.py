@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.trainer.mlperf import mllog
 from lingo.trainer.mlperf.mllog import LogLine, read_log
 
 LINE = LogLine(Decimal("1593642000.123"), "run_start", None, {"file": "a.py", "lineno": 9})
@@ -74,3 +75,14 @@ def test_a_file_without_lines_is_refused(tmp_path):
         read_log(tmp_path / "log")
     with pytest.raises(ParamError, match="cannot be read"):
         read_log(tmp_path / "none")
+
+
+def test_a_log_of_too_many_lines_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(mllog, "_MAX_LINES", 10)
+    file = tmp_path / "mllog.txt"
+    line = LogLine(Decimal(1), "epoch_start", 1).render("0.6.0")
+    file.write_text(f"{line}\n" * 10)
+    assert len(read_log(file).lines) == 10
+    file.write_text(f"{line}\n" * 11)
+    with pytest.raises(ParamError, match=r"mllog\.txt has more than 10 lines of MLPerf"):
+        read_log(file)
