@@ -12,7 +12,9 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
 _ERRORS = (
     OSError,
@@ -180,8 +182,12 @@ def _check_size(data: bytes, frame: _Frame, max_pixels: int) -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Returns a JPEG or PNG, not decoded yet; Pillow raises errors for anything else."""
-    return Image.open(io.BytesIO(data), formats=("JPEG", "PNG"))
+    """Returns a JPEG or PNG of any size, not decoded yet; raises BrokenImage for anything else."""
+    kind = PngImageFile if data.startswith(_PNG) else JpegImageFile
+    try:
+        return kind(io.BytesIO(data))  # Image.open would warn of a size that `max_pixels` allows
+    except _ERRORS as error:  # whose message is about programs
+        raise BrokenImage("its header is cut off or damaged") from error
 
 
 @contextlib.contextmanager
@@ -189,7 +195,7 @@ def explain_errors() -> Iterator[None]:
     """Turns Pillow's errors about damaged images into BrokenImage."""
     try:
         yield
-    except UnidentifiedImageError as error:  # whose message is the address of an object
-        raise BrokenImage("its header is cut off or damaged") from error
-    except (*_ERRORS, Image.DecompressionBombError) as error:
+    except BrokenImage:
+        raise
+    except _ERRORS as error:
         raise BrokenImage(str(error).rstrip(".")) from error

@@ -15,7 +15,7 @@ from lingo.data.images.decode import PixelBudget, decode_into, part_of
 from lingo.data.images.header import BrokenImage, Header, Turn, read_header
 from lingo.data.images.view import Window
 from lingo.ops.image.box import Box
-from tests.faults.hostile_inputs import HARMLESS_IMAGES, IMAGES, ROWS, chunk, png
+from tests.faults.hostile_inputs import HARMLESS_IMAGES, IMAGES, ROWS, chunk, cut_jpeg, png
 from tests.lingo.data.images.pictures import decode_by_pillow, encode, picture
 
 GREY = np.asarray(Image.fromarray(picture(16, 16)).convert("L"))
@@ -219,6 +219,18 @@ def test_what_no_image_is_is_broken_before_it_takes_time_or_memory(name, tmp_pat
     data = (tmp_path / "image").read_bytes()
     with pytest.raises(BrokenImage):
         show(data, Window(Box(0, 0, 64, 64)))
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_rows": 1}])
+def test_a_sound_jpeg_may_be_grey_as_one_that_ends_early(options):
+    image = picture(64, 64).copy()
+    image[24:] = 128
+    for pixels in (image, np.full_like(image, 128)):
+        data = encode(pixels, **options)
+        assert (show(data, Window(Box(0, 0, 64, 64)))[-1] == 128).all()
+    if "progressive" not in options:  # whose first scans are a whole image, less sharp
+        with pytest.raises(BrokenImage, match="ends early"):
+            show(cut_jpeg(encode(picture(64, 64), **options), 0.3), Window(Box(0, 0, 64, 64)))
 
 
 def test_a_png_with_a_gigabyte_behind_it_is_broken():
