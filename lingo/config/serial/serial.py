@@ -125,7 +125,7 @@ def load(
         if not isinstance(arguments, dict) or not isinstance(params, Params):
             raise ParamError("its params have no class, or its arguments have one")
     except UnknownClass as error:
-        raise UnknownClass(f"{source}: {error}{_describe_kept_files(source)}") from None
+        raise UnknownClass(f"{source}: {_add_kept_files(str(error), source)}") from None
     except ParamError as error:
         raise ParamError(f"{source}: {error}") from None
     experiment = saved["experiment"] | {
@@ -135,14 +135,14 @@ def load(
     return Saved(params, Origin(**experiment), saved["digest"], finder.changed_files(classes))
 
 
-def _describe_kept_files(file: str) -> str:
-    """Returns a sentence on the copies of the user's files beside a run's configuration, or ""."""
+def _add_kept_files(message: str, file: str) -> str:
+    """Returns a message, with the folder of the copies of the user's files, if there is one."""
     folder = os.path.join(os.path.dirname(file), source_record.FOLDER)
     if not os.path.isdir(folder):
-        return ""
+        return message
     return (
-        f" If it was renamed or moved: {folder} has the files as they were when the run began;"
-        " compare them, and give the class its old name and place."
+        f"{message.rstrip('.')}. {folder} has the files as they were when the run began: compare"
+        " them, and give what was renamed or moved its old name and place."
     )
 
 

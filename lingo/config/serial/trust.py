@@ -135,7 +135,8 @@ class Finder:
         if moved := [file for file in self._trusted if file.name == name]:
             return moved[0]
         reason = trained_files.explain_distrust(recorded, module)
-        raise ParamError(f"it uses classes of {recorded}, {reason}")
+        kind = ParamError if os.path.exists(recorded) else UnknownClass
+        raise kind(f"it uses classes of {recorded}, {reason}")
 
     def _import(self, name: str, file: Path) -> Named:
         module, _, last = name.partition(":")

@@ -192,5 +192,9 @@ def test_a_class_that_was_renamed_is_looked_for_in_the_run_s_copies(tmp_path: Pa
         serial.read(config, trust=[file])
     assert str(caught.value) == f"{config}: {file} has no class or function Leaf to configure"
     (tmp_path / "run/source").mkdir()
-    with pytest.raises(ParamError, match=f"{tmp_path}/run/source has the files as they were"):
+    kept = rf"\. {tmp_path}/run/source has the files as they were"
+    with pytest.raises(ParamError, match=f"Leaf to configure{kept}"):
         serial.read(config, trust=[file])
+    file.unlink()
+    with pytest.raises(ParamError, match=f"It is not there any more; .*{kept}"):
+        serial.read(config)
