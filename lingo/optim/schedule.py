@@ -43,15 +43,15 @@ class Schedule(Configurable, interface=True):
         """
         if isinstance(step, (int, np.integer, np.ndarray)):
             factor = self.factor(np.asarray(step).astype(np.float32), np)
-            self._check_factor(factor, np.shape(step))
+            self._check_factor(factor, np.asarray(factor).dtype.kind in "fiu", np.shape(step))
             return np.float32(factor)
         factor = self.factor(tf.cast(step, tf.float32), tf)
-        self._check_factor(factor, tuple(step.shape))
+        is_number = tf.is_tensor(factor) or np.asarray(factor).dtype.kind in "fiu"
+        self._check_factor(factor, is_number, tuple(step.shape))
         return factor
 
-    def _check_factor(self, factor: Any, shape: tuple[int | None, ...]) -> None:
+    def _check_factor(self, factor: Any, is_number: bool, shape: tuple[int | None, ...]) -> None:
         """Raises ParamError unless a factor is a number, or one for each of several steps."""
-        is_number = tf.is_tensor(factor) or np.asarray(factor).dtype.kind in "fiu"
         if not is_number or tuple(np.shape(factor)) not in ((), shape):
             where = f"{definition_line(type(self).factor)}: {type(self).__name__}.factor"
             raise ParamError(f"{where} returned {factor!r:.60}: a number for each step is wanted")

@@ -232,7 +232,7 @@ MISTAKES = [
     ("benchmark", "no directory given: --logdir=DIR, or --from-logs"),
     # ---- sizes
     (f"{TRAIN} --profile_steps=5000:5001", "the run does the steps from 0 to 1200: choose some"),
-    (f"{TRAIN} --set=runtime=Mesh(data=3)", "the mesh has 3 devices, 1 is here: --devices=3"),
+    (f"{TRAIN} --set=runtime=Mesh(data=0)", "runtime: data=0 is not positive"),
     (f"{TRAIN} --set=runtime=Replicated(devices=[])", r"devices=\[\] is 'all', or names each"),
     (f"{TRAIN} --set=steps_per_loop=0", "steps_per_loop=0 is not positive"),
     (f"{TRAIN} --set=optimizer.beta1=1.5", r"beta1=1.5 is not in \[0, 1\)"),

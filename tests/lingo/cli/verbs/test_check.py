@@ -77,7 +77,7 @@ from params.toys import ToyTask, narrow
 
 class OddTask(ToyTask):
     def loss(self, batch):
-        return batch["nowhere"]
+        return {}["nowhere"]
 
 @experiment
 def odd():
