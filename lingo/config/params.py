@@ -136,8 +136,8 @@ class Params(Config):
             __argument_history__=History(),
             __argument_tags__=defaultdict(set),
         )
-        for name, value in values.items():
-            setattr(self, name, value)
+        for name, value in values.items():  # none can contain the new Params
+            self._store(name, field_of(cls, name).fit(value))
 
     @property
     def cls(self) -> type[Configurable]:
@@ -160,6 +160,10 @@ class Params(Config):
         value = field_of(self.cls, name).fit(value)
         if is_params(value) and any(node is self for node in nodes(value)):
             raise ParamError(f"{self._where(name)} cannot contain itself")
+        self._store(name, value)
+
+    def _store(self, name: str, value: Any) -> None:
+        state = vars(self)
         state["__arguments__"][name] = value
         state["__argument_history__"].add_new_value(name, value)
 

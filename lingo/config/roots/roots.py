@@ -8,6 +8,7 @@ trusted: a configuration file cannot name a class from anywhere else.
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import sys
@@ -156,14 +157,30 @@ def parse_source(content: bytes, file: Path) -> ast.Module:
 
 def defines_class(file: Path, name: str) -> bool:
     """Returns whether a file has a `class` statement of that name, with bases, at its top level."""
-    if not re.search(rf"^class\s+{name}\s*\(".encode(), source(file), re.MULTILINE):
+    content = source(file)
+    if not re.search(rf"^class\s+{name}\s*\(".encode(), content, re.MULTILINE):
         return False  # parsing is slow, and most files need none
-    return any(isinstance(n, ast.ClassDef) and n.name == name and n.bases for n in parse(file).body)
+    return name in _definitions(content, file).classes
 
 
 def defines_function(file: Path, name: str) -> bool:
     """Returns whether a file has a `def` statement of that name at its top level."""
-    return any(isinstance(n, ast.FunctionDef) and n.name == name for n in parse(file).body)
+    return name in _definitions(source(file), file).functions
+
+
+class _Definitions(NamedTuple):
+    classes: frozenset[str]  # that have bases
+    functions: frozenset[str]
+
+
+@functools.lru_cache(maxsize=64)  # a configuration names several classes of a file
+def _definitions(content: bytes, file: Path) -> _Definitions:
+    """Returns the names that the content of a file defines at its top level."""
+    body = parse_source(content, file).body
+    return _Definitions(
+        frozenset(n.name for n in body if isinstance(n, ast.ClassDef) and n.bases),
+        frozenset(n.name for n in body if isinstance(n, ast.FunctionDef)),
+    )
 
 
 def source_file(named: type | FunctionType) -> Path | None:
