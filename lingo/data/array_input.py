@@ -153,8 +153,7 @@ def _read_npz(file: str) -> dict[str, np.ndarray]:
         try:
             return read_archive(stream)
         except ARCHIVE_ERRORS as error:
-            is_pickle = str(error).startswith("Object arrays")
-            reason = "an array of Python objects" if is_pickle else str(error).partition("\n")[0]
+            reason = str(error).partition("\n")[0].rstrip(".")
             raise DataError(
-                f"{file} is not a file of arrays, as np.savez writes it: {reason.rstrip('.')}."
+                f"{file} is not a file of arrays, as np.savez writes it: {reason}."
             ) from error

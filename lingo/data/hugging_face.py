@@ -32,7 +32,9 @@ _CUTS = (
     re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # before a character of UTF-8
 )
 _CONFIG = "tokenizer_config.json"
-_MAX_BYTES = 1 << 26  # of a file; that of the largest models has half
+MAX_BYTES = 1 << 26
+"""Size of the largest file that is read; the largest known tokenizer.json has half as many."""
+
 _PANIC = "PanicException"  # what a panic of the library raises; no `Exception`
 _SETTINGS = {"start": "bos_token", "end": "eos_token", "pad": "pad_token"}
 
@@ -187,9 +189,9 @@ def _token(value: Any) -> str:
 def _read(path: str) -> bytes:
     """Returns the content of a file; raises DataError if it is too large or cannot be read."""
     with open_file(path) as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise DataError(f"{path} is larger than {_MAX_BYTES >> 20} MiB: it is no tokenizer.")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DataError(f"{path} is larger than {MAX_BYTES >> 20} MiB: it is no tokenizer.")
     return data
 
 

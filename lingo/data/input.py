@@ -212,7 +212,8 @@ class Input(Configurable, interface=True):
         for array, (shape, dtype) in specs.items():
             given, wanted = np.asarray(batch[array]), (num_rows, *shape[1:])
             fits = given.shape == wanted or (varies and _fits_in(given.shape, wanted))
-            if not fits or (given.dtype.name, dtype) not in ((dtype, dtype), ("object", "string")):
+            is_text = given.dtype == object and dtype == "string"
+            if not fits or not (is_text or given.dtype.name == dtype):
                 raise ParamError(
                     f"{self.code_line()}: {name}: the array {array!r} of a batch is {given.dtype}"
                     f" {list(given.shape)}, but specs has {dtype} {list(wanted)}.\nThe program is"

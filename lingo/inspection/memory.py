@@ -21,6 +21,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 
+_WARNED = 0.6  # of the memory: measured steps take 0.9 to 1.8 times what is counted
+
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -41,11 +43,8 @@ def check_memory(experiment: Experiment) -> None:
         )
 
 
-_WARNED = 0.6  # of the memory: measured steps take 0.9 to 1.8 times what is counted
-
-
 class StepMemory(NamedTuple):
-    """The least memory of this machine that a training step needs, in bytes."""
+    """An estimate of the memory of this machine that a training step holds, in bytes."""
 
     state: int  # of weights, slots and statistics
     kept: int  # of the tensors of the forward pass that the gradient reads; 0 on accelerators
@@ -54,7 +53,7 @@ class StepMemory(NamedTuple):
     def __str__(self) -> str:
         """Returns the numbers as a sentence without its end."""
         return (
-            f"a step holds at least {size(self.state + self.kept)}: {size(self.state)} of weights"
+            f"a step holds about {size(self.state + self.kept)}: {size(self.state)} of weights"
             f" and of what the optimizer keeps, {size(self.kept)} of the forward pass for the"
             f" gradient; this machine has {size(self.available)} of memory"
         )
@@ -131,18 +130,18 @@ def kept_bytes(graph: tf.Graph) -> int:
             source = _source(tensor)
             if _GRADIENT not in source.op.name and source.op.type not in _GIVEN:
                 read[source.ref()] = _bytes(source)
-    inside = (_pushed_bytes(body, times) + kept_bytes(body) for body, times in _bodies(graph))
-    return sum(read.values()) + sum(inside)
+    return sum(read.values()) + sum(_call_bytes(body, times) for body, times in _bodies(graph))
 
 
-def _pushed_bytes(body: tf.Graph, times: int) -> int:
-    """Returns the bytes that the calls of a body push to lists, inner loops included."""
-    once = sum(
-        _bytes(op.inputs[1])
-        for op in body.get_operations()
-        if op.type == "TensorListPushBack" and _source(op.inputs[1]).op.type != "TensorListGetItem"
-    )
-    return times * (once + sum(_pushed_bytes(*inner) for inner in _bodies(body)))
+def _call_bytes(body: tf.Graph, times: int) -> int:
+    """Returns the bytes that all calls of a body keep.
+
+    A gradient goes back through a body that pushes to lists, so that each call keeps its own. Calls
+    of another body, such as a part of a batch with its gradient, keep theirs one after the other.
+    """
+    pushed = [op.inputs[1] for op in body.get_operations() if op.type == "TensorListPushBack"]
+    own = sum(_bytes(x) for x in pushed if _source(x).op.type != "TensorListGetItem")
+    return (times if pushed else 1) * (own + kept_bytes(body))
 
 
 def _bodies(graph: tf.Graph) -> Iterator[tuple[tf.Graph, int]]:

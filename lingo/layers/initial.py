@@ -57,10 +57,11 @@ class Initializer(Configurable, interface=True):
     def _check_values(self, u: np.ndarray, fan_in: int, values: Any) -> None:
         """Raises ParamError unless values are finite, of the shape of `u`, and a function of it."""
         where = f"{definition_line(type(self).values)}: {type(self).__name__}.values"
-        if not isinstance(values, np.ndarray) or values.shape != u.shape:
+        is_numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
+        if not is_numbers or values.shape != u.shape:
             raise ParamError(
                 f"{where} returned {np.shape(values)} {type(values).__name__}: an array with a"
-                f" value for each element of u, {u.shape}, is wanted"
+                f" number for each element of u, {u.shape}, is wanted"
             )
         if not np.isfinite(values).all():
             raise ParamError(f"{where} returned values that are not finite")

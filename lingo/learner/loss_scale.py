@@ -22,7 +22,7 @@ START = 2.0**15
 GROWTH_STEPS = 2000
 
 SCALE = "loss_scale/scale"
-STEPS = "loss_scale/finite_steps"  # since the scale has changed
+STEPS = "loss_scale/finite_steps"  # in a row since the scale last changed
 """Program paths of the two states, float32 scalars."""
 
 

@@ -66,7 +66,7 @@ class TrainState(NamedTuple):
         weights: path -> float32 [*stacked axes, *shape of the weight].
         slots: path -> {slot: float32 [*stacked axes, ...]}; the slot `ema` is the moving average
             of the weight or moving statistic.
-        state: path -> float32 [*stacked axes, ...], moving statistics; those of `loss_scale`.
+        state: path -> float32 [*stacked axes, ...], moving statistics, and the loss scale.
     """
 
     step: Any

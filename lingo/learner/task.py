@@ -225,7 +225,8 @@ def check_denominators(task: Task, denominators: Any) -> None:
 def check_coefficients(task: Task, terms: Collection[str]) -> None:
     """Raises ParamError unless coefficients are {term: finite number}, of terms that there are.
 
-    Tasks of lingo name some that only other settings have.
+    A task of lingo names the terms of all its settings, so that its own method, inherited or
+    called, may have some that are not there.
     """
     coefficients, where = task.coefficients(), _name(task.coefficients)
     if not isinstance(coefficients, Mapping):
@@ -233,11 +234,17 @@ def check_coefficients(task: Task, terms: Collection[str]) -> None:
     for term, value in coefficients.items():
         if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
             raise ParamError(f"{where} returned {value!r:.40} as {term!r}: a number is wanted")
-        if term not in terms and not is_lingos(type(task)):
+        if term not in {*terms, *_inherited_coefficients(task)}:
             raise ParamError(
                 f"{where} has {term!r}, and the losses are {', '.join(sorted(terms))}."
                 f"{suggest(term, terms)}"
             )
+
+
+def _inherited_coefficients(task: Task) -> Iterable[str]:
+    """Returns the terms that the nearest class of lingo gives coefficients."""
+    definers = (cls for cls in type(task).__mro__ if "coefficients" in vars(cls))
+    return next(filter(is_lingos, definers)).coefficients(task)
 
 
 def check_metrics(task: Task, states: Any) -> None:

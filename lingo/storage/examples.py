@@ -29,9 +29,16 @@ from lingo.storage.files import explain_write_errors, open_atomic
 SUFFIXES = (".npz", ".jsonl")
 
 ARCHIVE_ERRORS = (
-    *(ValueError, TypeError, SyntaxError, OverflowError, RecursionError, EOFError),
-    *(NotImplementedError, RuntimeError, tokenize.TokenError),
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    ValueError,
+    TypeError,
+    SyntaxError,
+    OverflowError,
+    RuntimeError,
+    EOFError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
 )
 """What NumPy raises for a file that is damaged or no archive."""
 
@@ -39,7 +46,10 @@ _HEADERS: dict[tuple[int, int], Any] = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_MAX_AXES = 32
+MAX_AXES = 32
+"""The most axes of an array in a file; NumPy 1 has no more."""
+
+_ARCHIVES = (b"PK\3\4", b"PK\5\6")  # how one begins, the second without entries
 _UNCHECKED_BYTES = 1 << 28  # zeros may be packed into much less
 _MAX_RATIO = 100
 
@@ -64,7 +74,7 @@ def read_examples(path: Path) -> dict[str, np.ndarray]:
             return read_archive(file) if path.suffix == ".npz" else _read_lines(file)
     except OSError as error:
         raise ParamError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (*ARCHIVE_ERRORS, RecursionError) as error:
+    except ARCHIVE_ERRORS as error:
         raise ParamError(f"{path} cannot be read: {error}") from None
 
 
@@ -135,10 +145,10 @@ class _Archive:
 
 def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
     """Returns the arrays of an archive, by name; raises one of ARCHIVE_ERRORS for anything else."""
-    if not isinstance(np.load(file, allow_pickle=False), np.lib.npyio.NpzFile):
-        raise ValueError(
-            "it is one array, not an archive of arrays with names: np.savez writes one"
-        )
+    start = file.read(len(_ARCHIVES[0]))
+    file.seek(0)
+    if start not in _ARCHIVES:
+        raise ValueError("it is no archive of arrays with names: np.savez writes one")
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         _check_ratio(entries)
@@ -172,8 +182,8 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
         shape, _, dtype = _HEADERS[version](stream)
         has_bytes = entry.file_size - stream.tell()
         if dtype.hasobject:
-            raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
-        if len(shape) > _MAX_AXES or min(shape, default=0) < 0:
+            raise ValueError(f"{entry.filename!r:.80} is an array of Python objects")
+        if len(shape) > MAX_AXES or min(shape, default=0) < 0:
             raise ValueError(f"{entry.filename!r:.80} has the shape {shape!s:.80}")
         if (needs := math.prod(shape) * dtype.itemsize) != has_bytes:
             raise ValueError(

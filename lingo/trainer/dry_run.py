@@ -69,7 +69,7 @@ def _sizes(experiment: Experiment, traced: Traced) -> Iterator[tuple[str, str]]:
     for kind, number in kinds.items():
         yield kind, f"{size(number)} in float32"
     kept = size(kept_bytes(traced.train))
-    yield "activations", f"at least {kept}, of the whole batch, which the gradient reads"
+    yield "activations", f"about {kept}, which the gradient of a batch reads"
     yield from _on_each_device(experiment)
     flops = experiment.step_flops()
     counted = _short(flops) if flops else "not counted"

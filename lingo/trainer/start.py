@@ -84,7 +84,7 @@ class Start(NamedTuple):
     warm: Transfer | None  # the first weights, unless they are random or from a checkpoint
     program: Program
     program_text: str  # what the devices of a mesh exchange and hold; "" without a mesh
-    graph: tf.Graph | None  # of a step of the whole batch; None for a run that simply resumes
+    graph: tf.Graph | None  # of a step; None for a run that ended orderly and resumes unchanged
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
         """Returns the metadata that every checkpoint of the run records."""
@@ -148,13 +148,13 @@ def start_run(run: Run, status: RunStatus) -> Start:
                 run.progress.message(f"warning: {error}")
     injection.at("compile", status.counters.step)
     last = run.directory.status()
-    was_ended = last is not None and last.state == "running"
+    was_killed = last is not None and last.state == "running"
     is_new = found is None or bool(status.changes)
-    graph = program.graph(specs) if is_new or was_ended else None
+    graph = program.graph(specs) if is_new or was_killed else None
     if graph is not None:
         memory = step_memory(experiment, graph, num_processes=run.processes.count)
-        if was_ended:
-            run.progress.message(f"the process before ended inside a step, or was killed: {memory}")
+        if was_killed:
+            run.progress.message(f"the last process was killed, or ended inside a step: {memory}")
         check_step(memory, warn=run.progress.message)
     if is_new:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))

@@ -19,14 +19,13 @@ from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.config import regular_file
 from lingo.config.params import ParamError, Params, suggest
 from lingo.data import ByteTokenizer, HuggingFaceTokenizer
+from lingo.data.hugging_face import MAX_BYTES
 from tasks.hugging_face.config import Config, HubModel
 from tasks.hugging_face.decoder import DECODERS
 from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
 
 TOKENIZER = "tokenizer.json"
 KINDS = DECODERS | ENCODER_DECODERS
-
-_MAX_BYTES = 1 << 26  # of a file; a larger one is read up to there, and is no JSON then
 
 
 def read_model(folder: str | os.PathLike[str]) -> HubModel:
@@ -92,7 +91,10 @@ def _added_token(tokenizer: Mapping[str, Any], number: int) -> str:
 
 def _read_object(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(regular_file.read(file, max_bytes=_MAX_BYTES))
+        data = regular_file.read(file, max_bytes=MAX_BYTES)
+        if len(data) > MAX_BYTES:
+            raise ParamError(f"{file} is larger than {MAX_BYTES >> 20} MiB")
+        content = json.loads(data)
     except OSError as error:
         raise ParamError(f"{file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -290,6 +290,7 @@ def _encrypted() -> bytes:
 
 ARRAYS: dict[str, Write] = {
     "shape of 10**18": fixed(lambda: npz(x=npy(header((10**18,)), bytes(64)), y=Y)),
+    "one array of 10**13": fixed(lambda: npy(header((10**13,)), bytes(64))),
     "shape of 10**30": fixed(lambda: npz(x=npy(header((10**30,)), bytes(64)), y=Y)),
     "negative shape": fixed(lambda: npz(x=npy(header((-4, 2)), bytes(32)), y=Y)),
     "5,000 axes": fixed(lambda: npz(x=npy(header((4, *[1] * 5_000)), bytes(16)), y=Y)),

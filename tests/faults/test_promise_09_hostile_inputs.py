@@ -1,7 +1,7 @@
 """Promise 9: a hostile file of any kind is told in a line, with its code, and costs little.
 
-Of each kind there is a sound file, and a table of hostile ones. Each is read by a process of its
-own. Above what the sound one takes, a hostile one may cost a gigabyte and ten seconds.
+Each kind has a sound file and a table of hostile ones. A process of its own reads each file. A
+hostile file may cost a gigabyte and ten seconds more than the sound one.
 """
 
 from __future__ import annotations

@@ -158,9 +158,9 @@ def start_server(
 
     Args:
         folder: of the export.
-        flags: of `lingo serve`, besides those.
-        key: which requests send; --api_key_file is among the flags where they must.
-        errors: file of the standard error; None: that of this process.
+        flags: further flags of `lingo serve`.
+        key: the key that requests send; a server that wants one also needs --api_key_file.
+        errors: the file that receives standard error; None: this process's standard error.
     """
     command = [sys.executable, "-m", "lingo.cli.main", "serve", f"--export={folder}", "--port=0"]
     with subprocess.Popen(

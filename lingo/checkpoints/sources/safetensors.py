@@ -26,13 +26,13 @@ from lingo.checkpoints.sources.weight_source import (
 )
 from lingo.config.errors import MissingPackage
 from lingo.config.params import suggest
+from lingo.storage.examples import MAX_AXES
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
 
 _MAX_INDEX_BYTES = 16 << 20  # a hundred thousand tensors
 _MAX_TENSORS = 200_000  # of a file
-_MAX_AXES = 32  # of a tensor; NumPy and TensorFlow have few more
 
 _DTYPES = {
     "F64": "float64",
@@ -97,8 +97,8 @@ class _File:
             for name in names:
                 header = self._file.get_slice(name)
                 dtype, shape = str(header.get_dtype()), tuple(header.get_shape())
-                if len(shape) > _MAX_AXES:
-                    what = f"{printable(name)} has {len(shape):,} axes, more than {_MAX_AXES}"
+                if len(shape) > MAX_AXES:
+                    what = f"{printable(name)} has {len(shape):,} axes, more than {MAX_AXES}"
                     raise corrupt_source(path, what)
                 self.tensors[name] = Tensor(shape, _DTYPES.get(dtype, dtype))
 

@@ -179,7 +179,8 @@ def _batches(rows: list[int], pixels: Sequence[int], max_pixels: int) -> Iterato
     small = [row for row in rows if pixels[row] <= _LARGE_PIXELS]
     yield from ([row] for row in rows if pixels[row] > _LARGE_PIXELS)
     if _held_at_a_time([pixels[row] for row in small]) <= max_pixels:
-        yield from [small] * bool(small)
+        if small:
+            yield small
         return
     num = max(1, max_pixels // _LARGE_PIXELS)
     yield from (small[start : start + num] for start in range(0, len(small), num))

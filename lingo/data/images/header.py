@@ -131,7 +131,8 @@ def _jpeg_frame(data: bytes) -> _Frame | None:
     for marker, at in segments(data):
         if marker in _FRAMES:
             _, _, height, width = _SEGMENT.unpack_from(data, at)
-            is_sequential = marker == _FRAMES[0]
+            # libjpeg buffers the whole image of several scans.
+            is_sequential = marker == _FRAMES[0] and data.count(b"\xff\xda") == 1
             return _Frame(height, width, is_plain, is_sequential) if height * width else None
         if marker not in _SKIPPED and marker != _EXIF:
             return None
@@ -167,10 +168,7 @@ def _check_size(data: bytes, frame: _Frame, max_pixels: int) -> None:
     """Raises BrokenImage if an image has too many pixels, or bytes that do not fit their number."""
     size, pixels = f"{frame.width:,} x {frame.height:,} pixels", frame.height * frame.width
     if pixels > max_pixels:
-        raise BrokenImage(
-            f"it has {size}, more than max_pixels={max_pixels}, which bounds the memory that"
-            " decoding takes"
-        )
+        raise BrokenImage(f"it has {size}, more than {max_pixels:,}, the max_pixels of an input")
     is_png = data.startswith(_PNG)
     if pixels > len(data) * (_PNG_PIXELS_PER_BYTE if is_png else _JPEG_PIXELS_PER_BYTE):
         raise BrokenImage(f"most of it is missing: {size} do not fit into {len(data):,} bytes")

@@ -24,10 +24,10 @@ def check_log(path: Path, ruleset: str) -> list[str]:
     Raises MissingPackage if the checker is not installed.
     """
     check_package(PACKAGE, "checking a log of MLPerf", extra=EXTRA)
-    if (
-        longest := max(map(len, regular_file.read(path, max_bytes=MAX_BYTES).split(b"\n")))
-    ) > MAX_LINE:
-        return [f"a line has {longest:,} characters, for which the checker takes too long"]
+    content = regular_file.read(path, max_bytes=MAX_BYTES)
+    longest = max(map(len, content.split(b"\n")))
+    if longest > MAX_LINE:
+        return [f"a line has {longest:,} bytes, for which the checker takes too long"]
     from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
     try:

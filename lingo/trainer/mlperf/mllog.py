@@ -103,7 +103,9 @@ def read_log(path: Path) -> Log:
         else:
             lines.append(line)
         if len(lines) + len(problems) > _MAX_LINES:
-            raise ParamError(f"{path} has more than {_MAX_LINES:,} lines of MLPerf: a log has not")
+            raise ParamError(
+                f"{path} has more than {_MAX_LINES:,} lines of MLPerf, too many for a run"
+            )
     if not lines:
         raise ParamError(f"{path} holds no line of MLPerf, :::MLLOG or :::MLL")
     return Log(path, "0.7.0" if is_json else "0.6.0", lines, problems)

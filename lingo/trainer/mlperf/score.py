@@ -23,7 +23,6 @@ MAX_FAILED = 1
 
 _INIT_SECONDS = 20 * 60
 _ACCURACY = "eval_accuracy"
-_BLEU = ("transformer", "gnmt")  # round 0.6 logs it in percent
 _MAX_CHARACTERS = 80  # of a value that a message shows
 _SETTINGS = (
     *("global_batch_size", "model_bn_span", "opt_", "lars_", "sgd_", "adam_", "lamb_", "lr_"),
@@ -178,7 +177,7 @@ def _best_accuracy(log: Log, rules: Rules) -> float | None:
     """Returns the best finite accuracy, a fraction, or None if there is none."""
     numbers = (_finite_number(value) for value in log.values(_ACCURACY))
     best = max((number for number in numbers if number is not None), default=None)
-    is_percent = rules.ruleset == "0.6.0" and rules.name in _BLEU
+    is_percent = rules.ruleset == "0.6.0" and rules.metric == "bleu"
     return best / 100 if best is not None and best > 1 and is_percent else best
 
 

@@ -85,7 +85,7 @@ class Events:
     def cut(self, folder: Path, step: int) -> None:
         """Removes the events of steps after `step` from a folder; all of them if it is negative.
 
-        What is no file, in the place of a file of events, stays, with a warning.
+        A directory or pipe that has the name of a file of events stays, with a warning.
         """
         if not self._enabled:
             return

@@ -191,7 +191,7 @@ def own_initializer(what, values, message):
 
 
 INITIALIZERS = [
-    ("nothing", "pass", "Mine.values returned .*NoneType: an array with a value for each"),
+    ("nothing", "pass", "Mine.values returned .*NoneType: an array with a number for each"),
     ("another shape", "return np.ones(7)", r"Mine.values returned \(7,\) ndarray: an array"),
     ("NaN", "return u * np.nan", "Mine.values returned values that are not finite"),
     ("random numbers", "return np.random.rand(*u.shape)", "Mine.values returned other values when"),

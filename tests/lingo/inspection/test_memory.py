@@ -162,10 +162,11 @@ def test_recomputed_layers_keep_less():
 
 
 def test_parts_of_a_batch_are_kept_one_after_the_other():
-    assert kept(FeedForward, accumulation_steps=3) == pytest.approx(kept(FeedForward) / 3, rel=0.2)
+    for model in (FeedForward, Repeat.params(layer=FeedForward, num_layers=4)):
+        assert kept(model, accumulation_steps=3) == pytest.approx(kept(model) / 3, rel=0.2)
 
 
-def test_a_step_that_needs_more_than_there_is_is_told_and_twice_as_much_refused(monkeypatch):
+def test_a_step_larger_than_memory_is_warned_of_and_one_twice_as_large_refused(monkeypatch):
     experiment = built()
     graph = step_graph(experiment.learner, experiment.train_input.specs())
     needed = step_memory(experiment, graph)
@@ -178,6 +179,6 @@ def test_a_step_that_needs_more_than_there_is_is_told_and_twice_as_much_refused(
     assert "MiB of the forward pass for the gradient; this machine has" in messages[0]
     assert "of memory, and the kernel may end the run: a smaller batch_size" in messages[0]
     monkeypatch.setattr(memory, "memory_bytes", lambda: total // 2 - 1)
-    with pytest.raises(ParamError, match=r"a step holds at least .*accumulation_steps, or Remat"):
+    with pytest.raises(ParamError, match=r"a step holds about .*accumulation_steps, or Remat"):
         check_step(step_memory(experiment, graph), warn=messages.append)
     assert len(messages) == 2

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.learner.task import Task, check_summaries
+from lingo.learner.task import Task, check_coefficients, check_summaries
 from lingo.metrics import Image, Table
+from tasks.image.task import ImageClassification
 
 
 class Plain(Task):
@@ -40,3 +41,19 @@ def test_summaries_of_another_form_are_refused(summaries, message):
 def test_numbers_and_media_are_taken():
     good = {"a": 1, "b": np.float32(0.5), "c": Table({"x": [1]})}
     check_summaries(Plain.params().build().summaries, good, metrics=["loss"])
+
+
+class OwnImages(ImageClassification):
+    """The loss of its class, by other means: it has no auxiliary term."""
+
+    def setup(self):
+        pass
+
+    def loss(self, batch):
+        raise NotImplementedError
+
+
+def test_a_class_of_the_users_may_inherit_coefficients_of_terms_that_it_lacks():
+    task = OwnImages.params(num_classes=2, image_shape=(1, 1, 1), model=Plain.params()).build()
+    assert "mine" not in task.coefficients()
+    check_coefficients(task, {"mine"})

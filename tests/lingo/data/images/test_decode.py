@@ -209,12 +209,14 @@ def test_an_image_of_more_pixels_than_allowed_is_broken():
     for form in ("JPEG", "PNG"):
         data = encode(picture(20, 30), form)
         assert read_header(data, max_pixels=600).upright_size == (20, 30)
-        with pytest.raises(BrokenImage, match="it has 30 x 20 pixels, more than max_pixels=599"):
+        with pytest.raises(
+            BrokenImage, match="it has 30 x 20 pixels, more than 599, the max_pixels"
+        ):
             read_header(data, max_pixels=599)
 
 
 @pytest.mark.parametrize("name", [name for name in IMAGES if name not in HARMLESS_IMAGES])
-def test_what_no_image_is_is_broken_before_it_takes_time_or_memory(name, tmp_path):
+def test_a_hostile_image_is_a_broken_image(name, tmp_path):
     IMAGES[name](tmp_path / "image", b"")
     data = (tmp_path / "image").read_bytes()
     with pytest.raises(BrokenImage):
@@ -233,7 +235,7 @@ def test_a_sound_jpeg_may_be_grey_as_one_that_ends_early(options):
             show(cut_jpeg(encode(picture(64, 64), **options), 0.3), Window(Box(0, 0, 64, 64)))
 
 
-def test_a_png_with_a_gigabyte_behind_it_is_broken():
+def test_a_png_with_32_mebibytes_behind_it_is_broken():
     data = png(64, 64, ROWS) + bytes(1 << 25)
     with pytest.raises(BrokenImage, match=r"its 33,\d+,\d+ bytes are too many for 64 x 64 pixels"):
         read_header(data)
