@@ -88,6 +88,7 @@ def test_the_number_of_a_part_is_checked(capsys: pytest.CaptureFixture[str]) -> 
         ("tests/lingo/runtimes/mesh/test_mesh.py", "meshes"),
         ("tests/lingo/runtimes/test_same.py::test_losses[data8]", "runtimes"),
         ("tests/lingo/cli/verbs/test_export.py", "exports"),
+        ("tests/faults/test_promise_13_serving.py", "attacks"),
         ("tests/lingo/cli/verbs/test_train.py", "rest"),
     ],
 )

@@ -41,6 +41,7 @@ GROUPS = {
     ),
     "trainer": ("tests/lingo/trainer", "tests/lingo/checkpoints", "tests/lingo/learner"),
     "params": ("tests/params", "tests/lingo/serving"),
+    "attacks": ("tests/faults/test_promise_13_serving.py",),
     "faults": ("tests/faults",),
     "documents": ("tests/test_docs.py", "tests/test_notebooks.py", "tests/test_site.py"),
     "rest": ("tests",),
@@ -50,14 +51,15 @@ GROUPS = {
 QUICK_GROUPS = {
     **dict.fromkeys(("images", "plans", "meshes", "exports"), "runtimes"),
     **dict.fromkeys(("params",), "trainer"),
-    **dict.fromkeys(("faults", "documents"), "rest"),
+    **dict.fromkeys(("attacks", "faults", "documents"), "rest"),
 }
 """Groups that have so few quick tests that another group's run has them, by name."""
 
 TWO = ("-n", "2", "--dist=loadgroup")
 WORKERS = {
-    "faults": ("-n", "3", "--dist=worksteal")
-}  # they wait for processes, some of which sleep
+    "attacks": (),  # they measure how soon a server answers: alone
+    "faults": ("-n", "3", "--dist=worksteal"),  # they wait for processes, some of which sleep
+}
 
 
 class Outcome(NamedTuple):
