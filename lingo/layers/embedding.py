@@ -8,6 +8,7 @@ from __future__ import annotations
 from lingo.config.lazy import tf
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall
 from lingo.ops.lookup import lookup
 
 
@@ -36,3 +37,8 @@ class Embedding(Layer):
     def vectors(self) -> tf.Tensor:
         """Returns the vectors of all tokens, [V, D], in the layer's dtype."""
         return self.table
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        if len(call.shape) not in (2, 3):
+            return super().residuals(call)
+        return [Residual(2, (*call.shape[:2], self.p.dim), (*SEQUENCE_AXES, "embed"))]

@@ -26,6 +26,7 @@ from lingo.layers import path
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.ops import random
 from lingo.ops.lookup import lookup
 
@@ -83,6 +84,10 @@ class EmbeddingTables(Layer):
             tables = [getattr(self, _table_name(i)) for i in range(len(self.p.vocab_sizes))]
             vectors = tf.stack([lookup(table, ids[:, i]) for i, table in enumerate(tables)], 1)
         return annotate(vectors, "batch", None, "embed")
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        size = call.shape[0], len(self.p.vocab_sizes), self.p.dim
+        return [Residual(1, size, ("batch", None, "embed"))]
 
 
 class Packing(NamedTuple):

@@ -15,6 +15,7 @@ from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.initial import ONES, ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import ACTIVATION_COPIES, Residual, ResidualCall
 from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
 
@@ -97,3 +98,12 @@ class FeedForward(Layer):
     def _product(self, name: str, x: tf.Tensor, equation: str) -> tf.Tensor:
         y = tf.einsum(equation, *self.operands(f"w_{name}", input=x))
         return y + getattr(self, f"b_{name}") if self.p.use_bias else y
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        width = next(s.shape[-1] for s in self.declarations() if s.axes[-1:] == ("mlp",))
+        copies = ACTIVATION_COPIES[self.p.activation] + 2 * self.p.gated
+        if call.num_slots is not None:
+            return [Residual(copies, (call.num_slots, width), ("batch", "mlp"))]
+        dims = call.shape[1:-1]
+        names = ("length",) if len(dims) == 1 else (None,) * len(dims)
+        return [Residual(copies, (call.shape[0], *dims, width), ("batch", *names, "mlp"))]

@@ -26,12 +26,14 @@ from typing import Any, ClassVar, Literal
 from lingo.config.errors import note_place
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
+from lingo.config.roots.user_line import is_lingos
 from lingo.layers import context, path
 from lingo.layers.flops import record_calls
 from lingo.layers.initial import FAN_IN, ZEROS, InitialValue
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
 from lingo.layers.product import Product
 from lingo.layers.recomputed_step import recompute_step
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.tree import LayerTree, ParamSpec
 from lingo.ops import random
 
@@ -52,6 +54,12 @@ class Layer(LayerTree, Configurable, interface=True):
     products: ClassVar[tuple[Product, ...]] = ()
     """The products that `__call__` computes of `operands`; those of weights that do not exist, as
     that of a gate, are left out. Layers inside have their own."""
+
+    counts_parts: ClassVar[bool] = False
+    """Whether `residuals` has those of all layers inside that are a part, too."""
+
+    is_part: ClassVar[bool] = False
+    """Whether a layer around it that `counts_parts` has its residuals."""
 
     _fits_parent: ClassVar[bool] = True
 
@@ -263,6 +271,15 @@ class Layer(LayerTree, Configurable, interface=True):
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations of the matrix products of one call; a multiply-add is two."""
         return 0
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        """Returns what the gradient of a call keeps of its forward pass, without the layers inside.
+
+        None: it is not known, and plans name the class. The default is [] for a layer of lingo that
+        has layers inside, and multiplies nothing itself.
+        """
+        is_known = is_lingos(type(self)) and not self.products and any(self.inner_layers())
+        return [] if is_known else None
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         """Returns what the layer itself requires of a batch; `shape` has None for unknown sizes."""

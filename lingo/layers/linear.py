@@ -12,6 +12,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall
 
 
 class Linear(Layer):
@@ -31,6 +32,8 @@ class Linear(Layer):
     positionwise = True
     products = (Product("w"),)
 
+    is_part = True
+
     def setup(self) -> None:
         p = self.p
         self.w = self.weight("w", [p.dim, p.output_dim], axes=p.axes, init=p.init.build())
@@ -45,3 +48,7 @@ class Linear(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         return 2 * math.prod(shape) * self.p.output_dim
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        names = [None] * (len(call.shape) - 2)
+        return [Residual(1, (*call.shape[:-1], self.p.output_dim), ("batch", *names, None))]

@@ -12,6 +12,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.layer import Layer
+from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall, image_residual
 
 
 class Norm(Layer, interface=True):
@@ -23,12 +24,27 @@ class Norm(Layer, interface=True):
     takes_scale: ClassVar[bool] = False
     """Whether a call takes the `scale` of its input, as `Layer.result_scale` returns it."""
 
+    is_part = True
+
     def check(self) -> None:
         ranges.check_not_negative(self.p, "epsilon")
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result."""
         return tuple(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        shape = call.shape
+        if len(shape) in (4, 5):  # the deviation, its result
+            return [image_residual(2, shape)]
+        if len(shape) not in (2, 3):
+            return super().residuals(call)
+        size = (*shape[:2], self.p.dim)
+        # products read all features of its result
+        return [
+            Residual(2, size, (*SEQUENCE_AXES, "embed")),
+            Residual(1, size, (*SEQUENCE_AXES, None)),
+        ]
 
 
 class RmsNorm(Norm):

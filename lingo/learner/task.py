@@ -23,6 +23,7 @@ from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.metrics.media import Media, media_problem
 from lingo.metrics.results import is_known, read_state, state_summaries
 
@@ -162,6 +163,9 @@ class Task(Layer, interface=True):
         are `tokens`, int32, and `log_probs`, float32, with the shapes of `Decoding.decode`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no decode")
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
 
 def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer, FlopsCall]:

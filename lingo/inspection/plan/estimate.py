@@ -8,7 +8,7 @@ Bytes of weights, slots and gradients are exact: those of the layout. The rest i
   recomputed takes one more.
 - *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`), those
   of weights and gradients combined (`exchange.py`). None overlaps with arithmetic.
-- *Memory*: what gradients need of each layer (`residual.py`), and the largest phase of a step
+- *Memory*: what gradients need of each layer (`Layer.residuals`), and the largest phase of a step
   (`memory.py`).
 """
 
@@ -25,10 +25,10 @@ from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.hardware import Hardware
 from lingo.inspection.plan.memory import Loop, ResidualBytes, residual_bytes, working_bytes
 from lingo.inspection.plan.network import Network
-from lingo.inspection.plan.residual import BYTES
 from lingo.inspection.plan.state_part import StatePart, state_part
 from lingo.inspection.plan.unit_part import UnitPart, unit_part
 from lingo.inspection.plan.workload import Unit, Workload
+from lingo.layers.residual import ITEM_BYTES
 from lingo.mesh.rules import RECIPES, Recipe, Rules
 from lingo.mesh.topology import Topology
 from lingo.runtimes.sharded import Sharded
@@ -282,7 +282,7 @@ class Estimator:
         """Returns the bytes on a device of what passes from layer to layer."""
         table = self.rules(candidate.rules).activations
         axes = {axis for name in ("batch", "length", "embed") for axis in table[name]}
-        whole = math.prod(self._workload.boundary) * BYTES[self._workload.dtype]
+        whole = math.prod(self._workload.boundary) * ITEM_BYTES[self._workload.dtype]
         return whole / candidate.mesh.size(axes)
 
 

@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges, Purpose
-from lingo.inspection.plan.residual import BYTES
+from lingo.layers.residual import ITEM_BYTES
 from lingo.layers.sequence.softmax import TiedHead
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES, Learner
@@ -78,7 +78,7 @@ def state_part(
         uses = loops.setdefault(layer, Exchanges(mesh)) if weight.is_stacked else others
         is_sharded = splits.update[where] != splits.rest[where]
         _exchange_weight(weight, uses, updates, batch, is_sharded=is_sharded)
-        stack_bytes += weight.size * BYTES[spec.dtype] if weight.is_stacked else 0
+        stack_bytes += weight.size * ITEM_BYTES[spec.dtype] if weight.is_stacked else 0
         if weight.gathered and weight.is_stacked:
             stack_whole_bytes += weight.read_bytes
         elif weight.gathered:
@@ -121,7 +121,7 @@ def _weight(
     size = rest.part_size(spec.program_shape, mesh)
     return _Weight(
         size,
-        read_bytes=size * mesh.size(gathered) * BYTES[spec.dtype],
+        read_bytes=size * mesh.size(gathered) * ITEM_BYTES[spec.dtype],
         num_layers=math.prod(stacked.values()) / mesh.size(["stage"]) if stacked else 1,
         is_stacked=bool(stacked),
         num_gradients=num_gradients,

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges
 from lingo.inspection.plan.network import Kind
-from lingo.inspection.plan.residual import BYTES, POSITION_AXES
 from lingo.inspection.plan.workload import SEQUENCE_DIMS, Matrix, Unit
+from lingo.layers.residual import ITEM_BYTES, POSITION_AXES
 from lingo.mesh.rules import Rules, Table
 from lingo.mesh.topology import Topology
 
@@ -102,7 +102,7 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
         share: of the examples of a batch, that a device computes.
         tile: rows and columns to which the hardware pads matrices.
     """
-    axes, width = _Axes(mesh, rules), BYTES[unit.dtype]
+    axes, width = _Axes(mesh, rules), ITEM_BYTES[unit.dtype]
     share *= _share_of_positions(unit, mesh, rules)
     rows = unit.positions * share
     products = [axes.product(matrix) for matrix in unit.matrices]

@@ -15,13 +15,12 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
-from lingo.inspection.plan.image_residual import has_parts, image_residuals
 from lingo.inspection.plan.missing_flops import no_flops_message
-from lingo.inspection.plan.residual import Residual, logits_residual, residuals
 from lingo.layers import path
 from lingo.layers.flops import FlopsCall, Record, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.stacks.micro_batches import first_shape
 from lingo.layers.stacks.pipeline import Pipeline
@@ -207,7 +206,7 @@ class _Place(NamedTuple):
     in_stack: bool = False
     is_recomputed: bool = False
     mixture: MoE | None = None  # around it
-    is_part: bool = False  # of a layer whose residuals are those of the layers inside, too
+    in_whole: bool = False  # whether a layer around it `counts_parts`
 
 
 class _LayerWalk:
@@ -237,23 +236,23 @@ class _LayerWalk:
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
             mixture=layer if isinstance(layer, MoE) else place.mixture,
-            is_part=place.is_part or has_parts(layer),
+            in_whole=place.in_whole or layer.counts_parts,
         )
         for child in layer.inner_layers():
             self.add(child, inside)
 
     def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
         """Adds what the gradient of a layer needs."""
-        slots = None if place.mixture is None else self._slots(place.mixture)
-        found = image_residuals(layer, place.shape, self._calls, is_part=place.is_part)
-        if found is None:
+        found: list[Residual] | None = []
+        if not (place.in_whole and layer.is_part):
+            slots = None if place.mixture is None else self._slots(place.mixture)
             memory = self._memory_length(layer)
-            found = residuals(layer, place.shape, num_slots=slots, memory_length=memory)
+            found = layer.residuals(ResidualCall(place.shape, self._calls, slots, memory))
         if found is None:
             self.unknown_residuals.add(type(layer).__name__)
             found = []
         if unit is not None and unit.num_classes:
-            found.append(logits_residual(place.shape, unit.num_classes))
+            found = [*found, _logits_residual(place.shape, unit.num_classes)]
         for one in found:
             typed = one._replace(dtype=layer.p.dtype)
             needed = LayerResidual(typed, place.in_stack)
@@ -350,6 +349,12 @@ def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -
     num_keys = memory_length or shape[1]
     whole = not layer.is_blockwise(shape[1], num_keys)
     return shape[0] * layer.p.num_heads * shape[1] * num_keys if whole else 0
+
+
+def _logits_residual(shape: Sequence[int], num_classes: int) -> Residual:
+    """Returns the logits of a loss, and their softmax: of all positions, which a loss shifts."""
+    names = (None,) * (len(shape) - 2)
+    return Residual(2, (*shape[:-1], num_classes), ("batch", *names, "vocab"))
 
 
 def _size(layer: Layer, axes: Container[str]) -> int:

@@ -28,6 +28,7 @@ from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.layers.moe import dispatch
 from lingo.layers.moe.router import Router, Routing, Tokens
 from lingo.layers.moe.token_choice import SwitchRouter
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 
@@ -218,3 +219,11 @@ class MoE(Layer):
     @property
     def _name(self) -> str:
         return self.path or type(self).__name__
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        """Returns inputs and results of experts, and one-hot tensors that send tokens to them."""
+        slots, group = self.num_slots(call.shape), self.p.group_size or call.shape[1]
+        return [
+            Residual(2, (slots, call.shape[-1]), ("batch", "embed")),
+            Residual(2, (slots, group), ("batch", None), for_axis="expert"),
+        ]

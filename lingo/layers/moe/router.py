@@ -14,6 +14,7 @@ from lingo.config.params import ParamError
 from lingo.layers.initial import ONES
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.ops import random, routing
 from lingo.ops.routing import Choices
 
@@ -125,6 +126,9 @@ class Router(Layer, interface=True):
         )
         dropped = valid & ~tf.reduce_any(has_slot, axis=-1)
         self.side_metric("moe/dropped_fraction", {"sum": _count(dropped), "weight": _count(valid)})
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
 
 class HashRouter(Router):

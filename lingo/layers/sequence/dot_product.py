@@ -26,6 +26,7 @@ from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.product import Product
+from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall
 from lingo.ops.attention import attend
 from lingo.ops.blockwise_attention import Logits, attend_blockwise
 from lingo.ops.dropout import DropoutForm
@@ -78,6 +79,8 @@ class DotProductAttention(Layer, interface=True):
         *(Product(f"w_{name}") for name in ("query", "key", "value", "output")),
         *ATTENTION_PRODUCTS,
     )
+
+    counts_parts = True
 
     def check(self) -> None:
         p = self.p
@@ -262,6 +265,34 @@ class DotProductAttention(Layer, interface=True):
         features = 2 * queries * p.dim * p.num_heads
         features += 2 * keys * self._source_dim * self._num_kv_heads
         return 2 * self._head_dim * (features + 2 * pairs * p.num_heads)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        """Returns scaled queries and averages, which two layouts hold; keys, values; their weights.
+
+        Every device has keys and values of all positions.
+        """
+        if len(call.shape) != 3:
+            return super().residuals(call)
+        batch, length, _ = call.shape
+        num_keys = call.memory_length or length
+        ends = ("embed", "head_dim")
+        query, key = [s for s in self.declarations() if s.axes[::2] == ends][:2]
+        keys = (batch, num_keys, *key.shape[1:])
+        # a norm of them keeps its input and its normalized input
+        normed = 2 if self.p.qk_norm is not None else 0
+        found = [
+            Residual(
+                3 + normed, (batch, length, *query.shape[1:]), (*SEQUENCE_AXES, "heads", None)
+            ),
+            Residual(2, keys, ("batch", None, key.axes[1], None)),
+        ]
+        if normed:
+            found.append(Residual(normed, keys, (*SEQUENCE_AXES, key.axes[1], None)))
+        if not self.is_blockwise(length, num_keys):
+            weights = (batch, query.shape[1], length, num_keys)
+            names = ("batch", "heads", "length", None)
+            found.append(Residual(1, weights, names, is_squeezed=True))
+        return found
 
 
 def weight_rounding(layer: Layer) -> Callable[[tf.Tensor], tf.Tensor] | None:

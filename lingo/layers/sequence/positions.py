@@ -21,6 +21,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.sequence.rotary_scaling import RotaryScaling, rotary_frequencies
 from lingo.ops.lookup import lookup
 
@@ -44,6 +45,9 @@ class AttentionPositions(Layer, interface=True):
             table: float32 [num_buckets, N], which the model passes to all layers that share it.
         """
         return None
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
 
 class Rotary(AttentionPositions):
@@ -262,6 +266,9 @@ class LearnedPositions(Layer):
             raise ValueError(f"{self.path}: {length} positions, but max_length={self.p.max_length}")
         return lookup(self.table, position_ids)
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
+
 
 class SinusoidPositions(Layer):
     """Sines and cosines of the position, added to the embeddings (Vaswani et al. 2017, sec. 3.5).
@@ -286,3 +293,6 @@ class SinusoidPositions(Layer):
         frequencies = self.p.max_wavelength ** (-np.arange(half) / half)
         angles = tf.cast(position_ids, tf.float32)[:, :, None] * frequencies.astype(np.float32)
         return tf.cast(tf.concat([tf.sin(angles), tf.cos(angles)], axis=-1), self.p.dtype)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []

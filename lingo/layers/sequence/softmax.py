@@ -13,6 +13,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall
 
 
 class Head(Layer, interface=True):
@@ -52,6 +53,9 @@ class Head(Layer, interface=True):
     def flops(self, shape: Sequence[int]) -> int:
         batch, length, dim = shape
         return 2 * batch * length * dim * self.p.vocab_size
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []  # plans add the logits of a vocabulary
 
 
 class TiedHead(Head):

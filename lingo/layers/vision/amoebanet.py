@@ -17,6 +17,7 @@ from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
+from lingo.layers.residual import NORM_COPIES, Residual, ResidualCall, image_residual
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.amoebanet_cell import (
     Cell,
@@ -42,6 +43,8 @@ class AmoebaNetStem(Layer):
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
 
+    counts_parts = True
+
     def setup(self) -> None:
         p = self.p
         self.conv = p.conv.build(dim=p.dim, output_dim=p.output_dim, kernel=(3, 3), stride=p.stride)
@@ -59,6 +62,9 @@ class AmoebaNetStem(Layer):
 
     def flops(self, shape: Shape) -> int:
         return self.conv.flops(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(NORM_COPIES, self.conv.output_shape(call.shape))]
 
 
 class AmoebaNetHead(Layer):
@@ -94,6 +100,10 @@ class AmoebaNetHead(Layer):
     def flops(self, shape: tuple[Shape, ...]) -> int:
         batch, *_, channels = shape[0]
         return self.linear.flops([batch, channels])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        # the vector that it multiplies
+        return [Residual(1, (call.shape[0], self.p.dim), ("batch", None))]
 
 
 Version = Literal["B", "D"]

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from lingo.config.lazy import tf
 from lingo.layers.dropout import check_rate
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 from lingo.layers.vision.stochastic_depth import StochasticDepth
@@ -121,6 +122,8 @@ class Cell(Layer, interface=True):
 
     genotype: ClassVar[Genotype]  # the architecture
     stride: ClassVar[int]  # of operations on nodes 0 and 1
+
+    counts_parts = True
 
     def check(self) -> None:
         check_rate("drop_path_rate", self.p.drop_path_rate)
@@ -219,6 +222,22 @@ class Cell(Layer, interface=True):
         for node, layer in self.edges()[::2]:
             nodes.append(layer.output_shape(nodes[node]) if layer else nodes[node])
         return nodes
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        """Returns the ReLU of each tensor that units read, and where maxima were.
+
+        `before` has the ReLU of the cell before this one.
+        """
+        shapes = call.calls[self].shape
+        found, nodes = [image_residual(1, shapes[0])], self.node_shapes(shapes)
+        units = (ReluConvNorm, SeparableUnit)
+        read = {node for node, one in self.edges() if isinstance(one, units)}
+        for node in sorted(read if self.align else read - {1}):
+            found.append(image_residual(1, nodes[node]))
+        for node, one in self.edges():
+            if isinstance(one, MaxPool):
+                found.append(image_residual(one.num_indices, one.output_shape(nodes[node])))
+        return found
 
 
 class NormalCell(Cell):

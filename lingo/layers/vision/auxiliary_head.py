@@ -12,6 +12,13 @@ from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
+from lingo.layers.residual import (
+    ACTIVATION_COPIES,
+    NORM_COPIES,
+    Residual,
+    ResidualCall,
+    image_residual,
+)
 from lingo.layers.vision.amoebanet_cell import Pair, Shape
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
@@ -35,6 +42,8 @@ class AuxiliaryHead(Layer):
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    counts_parts = True
 
     def setup(self) -> None:
         p = self.p
@@ -77,3 +86,11 @@ class AuxiliaryHead(Layer):
             total += conv.flops(x)
             x = conv.output_shape(x)
         return total + self.linear.flops([x[0], x[-1]])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        shape = self.pool.output_shape(call.shape)
+        found = [image_residual(1, shape)]
+        for conv in self.convs:
+            shape = conv.output_shape(shape)
+            found.append(image_residual(NORM_COPIES + ACTIVATION_COPIES["relu"], shape))
+        return found

@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.convolution import apply_kernel
 from lingo.layers.vision.split_image import Windows, convolve
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
@@ -41,6 +42,8 @@ class Conv2D(Layer):
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     products = (Product("w"),)
+
+    is_part = True
 
     def check(self) -> None:
         check_kernel(self.p)
@@ -76,3 +79,6 @@ class Conv2D(Layer):
         """Returns the operations for images of shape [B, H, W, C], including those on padding."""
         taps = math.prod(self.p.kernel) * self.p.dim
         return 2 * taps * math.prod(self.output_shape(shape))
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(1, self.output_shape(call.shape))]

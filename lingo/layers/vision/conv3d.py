@@ -16,6 +16,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.convolution import apply_kernel
 from lingo.layers.vision.split_image import Windows, annotate_image, convolve, window_slices
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
@@ -41,6 +42,8 @@ class Conv3D(Layer):
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     products = (Product("w"),)
+
+    is_part = True
 
     def check(self) -> None:
         check_kernel(self.p)
@@ -76,6 +79,9 @@ class Conv3D(Layer):
         """Returns the operations for volumes of a shape, including those on padding."""
         return 2 * math.prod(self.p.kernel) * self.p.dim * math.prod(self.output_shape(shape))
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(1, self.output_shape(call.shape))]
+
 
 class EnlargingConv3D(Layer):
     """The transpose of a 3D convolution whose windows lie side by side: it enlarges volumes.
@@ -96,6 +102,8 @@ class EnlargingConv3D(Layer):
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     products = (Product("w"),)
+
+    is_part = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "stride")
@@ -121,11 +129,16 @@ class EnlargingConv3D(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         return 2 * self.p.stride**3 * math.prod(shape) * self.p.output_dim
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(1, self.output_shape(call.shape))]
+
 
 class MaxPool3D(Layer):
     """The maximum of each window of a volume, for each channel; windows lie side by side."""
 
     window: int = 2  # depth, height and width of a window, and the distance to the next
+
+    is_part = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "window")

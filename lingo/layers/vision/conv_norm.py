@@ -12,6 +12,13 @@ from lingo.config.params import ParamError, fields
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
+from lingo.layers.residual import (
+    ACTIVATION_COPIES,
+    NORM_COPIES,
+    Residual,
+    ResidualCall,
+    image_residual,
+)
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.ops.activations import Activation, activate
@@ -30,6 +37,8 @@ class ConvNorm(Layer):
     zero_init: bool = False  # whether gamma of the normalization starts at zero
     conv: Layer = Conv2D  # or `DepthwiseConv2D`, with C output channels
     norm: Norm = BatchNorm
+
+    counts_parts = True
 
     def setup(self) -> None:
         p = self.p
@@ -65,6 +74,11 @@ class ConvNorm(Layer):
                 f"zero_init=True, but no weight of {type(self.norm).__name__} can start at zero:"
                 " take BatchNorm or GroupNorm"
             )
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        activation = self.p.activation
+        more = 0 if activation == "identity" else ACTIVATION_COPIES[activation]
+        return [image_residual(NORM_COPIES + more, self.output_shape(call.shape))]
 
 
 def convolve_and_normalize(x: tf.Tensor, *, conv: Layer, norm: Norm) -> tf.Tensor:

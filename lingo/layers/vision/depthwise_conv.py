@@ -15,6 +15,7 @@ from lingo.layers.context import annotate, current
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.split_image import Windows, window_slices
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
@@ -75,6 +76,11 @@ class DepthwiseConv2D(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for images of shape [B, H, W, C], including those on padding."""
         return 2 * math.prod(self.p.kernel) * math.prod(self.output_shape(shape))
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        # products of its channels at each place of the window are added
+        copies = math.prod(self.p.kernel)
+        return [image_residual(copies, self.output_shape(call.shape))]
 
 
 class SeparableConv2D(Layer):

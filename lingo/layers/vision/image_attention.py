@@ -19,6 +19,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.sequence.dot_product import ATTENTION_PRODUCTS, weight_rounding
 from lingo.ops.attention import attend
 from lingo.ops.lookup import lookup
@@ -50,6 +51,8 @@ class ImageAttention(Layer):
         *(Product(f"r_{name}", ("query",), sum_axes=(1,)) for name in ("height", "width")),
         *ATTENTION_PRODUCTS,
     )
+
+    counts_parts = True
 
     def check(self) -> None:
         p = self.p
@@ -127,6 +130,16 @@ class ImageAttention(Layer):
         logits += tf.cast(horizontal, tf.float32)[..., None, :]
         places = height * width
         return tf.reshape(logits, [-1, self.p.num_heads, places, places])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        """Returns what attention keeps of places; queries twice more, for rows and for columns."""
+        batch, heads, places = call.shape[0], self.p.num_heads, math.prod(self.p.image)
+        size = (batch, places, heads, self.p.output_dim // heads)
+        weights = (batch, heads, places, places)
+        return [
+            Residual(6, size, ("batch", "length", "heads", None)),
+            Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True),
+        ]
 
 
 def distance_ids(size: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall
 
 
 class ImageHead(Layer):
@@ -43,3 +44,7 @@ class ImageHead(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         batch, *_, channels = shape
         return self.linear.flops([batch, channels])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        # the vector that it multiplies
+        return [Residual(1, (call.shape[0], self.p.dim), ("batch", None))]

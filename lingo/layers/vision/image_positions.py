@@ -15,6 +15,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 
 
 class ImagePositions(Layer, interface=True):
@@ -43,6 +44,9 @@ class ImagePositions(Layer, interface=True):
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result."""
         return tuple(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
 
 class SinusoidImagePositions(ImagePositions):

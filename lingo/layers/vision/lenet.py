@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import MaxPool, Pool
@@ -27,6 +28,8 @@ class ConvPool(Layer):
     dropout_rate: float = 0.0  # of the result
     conv: Conv2D = Conv2D
     pool: Pool | None = MaxPool  # None: the result has the size of the convolution's
+
+    counts_parts = True
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -49,6 +52,14 @@ class ConvPool(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.conv.flops(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        shape = self.conv.output_shape(call.shape)
+        found = [image_residual(1, shape)]
+        if self.pool is not None:
+            copies = 1 + self.pool.num_indices
+            found.append(image_residual(copies, self.pool.output_shape(shape)))
+        return found
 
 
 def lenet5(

@@ -14,6 +14,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
+from lingo.layers.residual import Residual, ResidualCall
 
 Pooling = Literal["mean", "first"]
 """The vector that stands for an image: the mean of all, or the first, that of a `ClassToken`."""
@@ -44,6 +45,9 @@ class ClassToken(Layer):
         """Returns the shape of the result for patches of shape [B, T, D]."""
         batch, length, dim = shape
         return (batch, 1 + length, dim)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
 
 class PatchHead(Layer):
@@ -88,3 +92,7 @@ class PatchHead(Layer):
             return self.linear.flops([batch, dim])
         hidden_shape = [batch, self.p.hidden_dim]
         return self.hidden.flops([batch, dim]) + self.linear.flops(hidden_shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        # the vector that it multiplies
+        return [Residual(1, (call.shape[0], self.p.dim), ("batch", None))]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import ClassVar
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.split_image import (
     Windows,
     annotate_image,
@@ -31,6 +33,11 @@ class Pool(Layer, interface=True):
     stride: int = 2  # from one window to the next, in both directions
     padding: Padding = "SAME"  # whether windows reach over the border
 
+    num_indices: ClassVar[int] = 0
+    """How many numbers its gradient keeps to find each result in its window; 0 of a mean."""
+
+    is_part = True
+
     def check(self) -> None:
         ranges.check_positive(self.p, "window", "stride")
 
@@ -48,9 +55,14 @@ class Pool(Layer, interface=True):
         p = self.p
         return (batch, *count_windows(image, p.window, p.stride, p.padding), channels)
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(1 + self.num_indices, self.output_shape(call.shape))]
+
 
 class MaxPool(Pool):
     """The maximum of each window."""
+
+    num_indices = 4  # example, row, column and channel of the largest element
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         p = self.p

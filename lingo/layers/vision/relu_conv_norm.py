@@ -11,12 +11,29 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
+from lingo.layers.residual import NORM_COPIES, Residual, ResidualCall, image_residual
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
 from lingo.layers.vision.depthwise_conv import SeparableConv2D
 
 NARROWING = 4  # the width of a bottleneck over the width of its middle
+
+
+def unit_residuals(convs: Sequence[Layer], shape: Sequence[int]) -> list[Residual]:
+    """Returns what convolutions with a norm keep, and the ReLU before each but the first.
+
+    Units that read the same tensor share the first ReLU, which the cell keeps.
+    """
+    found = []
+    for i, conv in enumerate(convs):
+        if i:
+            found.append(image_residual(1, shape))
+        if isinstance(conv, SeparableConv2D):
+            found.append(image_residual(1, conv.depthwise.output_shape(shape)))
+        shape = conv.output_shape(shape)
+        found.append(image_residual(NORM_COPIES, shape))
+    return found
 
 
 class ReluConvNorm(Layer):
@@ -32,6 +49,8 @@ class ReluConvNorm(Layer):
     narrow: list[tuple[int, int]] = []  # windows in the middle of a bottleneck
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
+
+    counts_parts = True
 
     def check(self) -> None:
         if self.p.narrow and self.p.output_dim % NARROWING:
@@ -74,6 +93,9 @@ class ReluConvNorm(Layer):
             shape = conv.output_shape(shape)
         return total
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return unit_residuals(self.convs, call.shape)
+
 
 class SeparableUnit(Layer):
     """ReLU, separable convolution and normalization, twice; only the first has the stride."""
@@ -84,6 +106,8 @@ class SeparableUnit(Layer):
     dilation: int = 1  # from one position of a window to the next, in windows without a stride
     conv: SeparableConv2D = SeparableConv2D
     norm: Norm = BatchNorm
+
+    counts_parts = True
 
     def setup(self) -> None:
         p = self.p
@@ -110,6 +134,9 @@ class SeparableUnit(Layer):
         first, second = self.convs
         return first.flops(shape) + second.flops(first.output_shape(shape))
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return unit_residuals(self.convs, call.shape)
+
 
 class FactorizedReduction(Layer):
     """Halves height and width by two 1x1 convolutions of stride 2, one shifted by (1, 1).
@@ -122,6 +149,8 @@ class FactorizedReduction(Layer):
     output_dim: int  # channels of the output
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
+
+    counts_parts = True
 
     def check(self) -> None:
         if self.p.output_dim % 2:
@@ -145,3 +174,6 @@ class FactorizedReduction(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.even.flops(shape) + self.odd.flops(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(NORM_COPIES, self.output_shape(call.shape))]

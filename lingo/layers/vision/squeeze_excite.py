@@ -11,6 +11,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.ops.activations import Activation, activate
 
 
@@ -27,6 +28,8 @@ class SqueezeExcite(Layer):
     ratio: float = 0.25  # R over `block_dim`
     activation: Activation = "silu"  # f
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
+
+    counts_parts = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "block_dim", "ratio")
@@ -51,3 +54,6 @@ class SqueezeExcite(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         batch, *_, channels = shape
         return self.reduce.flops([batch, channels]) + self.expand.flops([batch, self.reduced_dim])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [image_residual(1, call.shape)]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from lingo.config.lazy import tf
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 
 
 class StochasticDepth(Layer):
@@ -35,3 +36,6 @@ class StochasticDepth(Layer):
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result."""
         return tuple(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []

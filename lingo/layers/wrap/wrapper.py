@@ -10,6 +10,7 @@ from lingo.config.lazy import tf
 from lingo.config.types import Wrapped
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 
 _OF_SHAPES = ("flops", "output_shape")
 """How the names of methods end that compute with shapes: no wrapper changes these."""
@@ -52,6 +53,9 @@ class Wrapper(Layer, interface=True):
         if name.endswith(_OF_SHAPES) or not callable(getattr(wrapped_class(inside), name)):
             return getattr(inside, name)
         return functools.partial(self.call_wrapped, name)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
 
 def wrapped_class(layer: Layer) -> type[Layer]:

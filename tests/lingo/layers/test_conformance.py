@@ -28,6 +28,7 @@ from lingo.inspection.conformance.layer_call import (
     initial_values,
 )
 from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context
+from lingo.layers.residual import ResidualCall
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
@@ -490,6 +491,12 @@ def layer_classes() -> set[type[Layer]]:
     return found
 
 
+WITHOUT_RESIDUALS = {
+    *(nn.Conv1D, nn.Dropout, nn.Keras, nn.MaxPool3D, nn.Resize, nn.TransposedConv2D),
+    *(nn.Gru, nn.Lstm, nn.RecurrentLayer, Dlrm),
+}
+"""Layers that do not say what their gradients keep: plans name them."""
+
 over_all = pytest.mark.parametrize("case", ALL.values(), ids=list(ALL))
 # what a stack does with a layer depends little on the form of the layer's class
 over_stackable = pytest.mark.parametrize("case", STACKABLE.values(), ids=list(STACKABLE))
@@ -497,6 +504,17 @@ over_stackable = pytest.mark.parametrize("case", STACKABLE.values(), ids=list(ST
 
 def test_every_layer_class_has_a_case() -> None:
     assert layer_classes() == set(CASES)
+
+
+def test_every_layer_says_what_its_gradient_keeps_or_is_known_not_to() -> None:
+    silent = {
+        cls
+        for cls, case in CASES.items()
+        if cls.residuals is Layer.residuals
+        and (cls.counts_parts or case.params.build().residuals(ResidualCall((), {})) is None)
+    }
+    differ = silent ^ WITHOUT_RESIDUALS
+    assert [f"{inspect.getfile(cls)}: {cls.__name__}" for cls in differ] == []
 
 
 @over_all

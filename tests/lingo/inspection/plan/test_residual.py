@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from lingo.config import registry
+from lingo.config.lazy import tf
 from lingo.contract import build_experiment
-from lingo.inspection.plan.residual import Residual
 from lingo.inspection.plan.workload import workload
+from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.resize import Resize
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import topology
@@ -62,6 +64,30 @@ def test_norms_of_queries_and_keys_are_of_heads() -> None:
     heads = (4, 256, 4, 32)
     assert normed[heads] == plain[heads] + 4 * (2 + 2)
     assert {shape for shape in normed if shape not in plain} == set()
+
+
+class Swish(Layer):
+    """x * sigmoid(x), by a user: its gradient keeps both factors."""
+
+    def __call__(self, x: Any) -> Any:
+        return x * tf.sigmoid(x)
+
+    def output_shape(self, shape: Any) -> Any:
+        return shape
+
+    def residuals(self, call: ResidualCall) -> list[Residual]:
+        return [image_residual(2, call.shape)]
+
+
+def test_a_layer_of_the_users_counts_with_what_it_says() -> None:
+    resolved = registry.get("image.lenet.digits")
+    plain = residuals("image.lenet.digits")
+    resolved.params.task.model.layers.insert(1, Swish.params())
+    found = workload(build_experiment(resolved))
+    assert found.unknown_residuals == ()
+    shape = (64, 14, 14, 20)
+    pairs = ((kept.residual, number) for kept, number in found.residuals.items())
+    assert sum(n * one.copies for one, n in pairs if one.shape == shape) == plain[shape] + 2
 
 
 def test_kinds_of_layers_without_a_rule_are_named() -> None:

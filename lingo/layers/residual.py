@@ -1,0 +1,93 @@
+"""Residuals: what the gradient of a layer needs of its forward pass.
+
+A residual is a tensor that the forward pass keeps for the backward pass. Which ones follows from
+the derivative of each operation: a product needs both operands, a norm its input, its normalized
+input and its result, a softmax its result, an activation function what ACTIVATION_COPIES says. A
+tensor that two layers share counts once: for the layer that makes it, or for a norm that reads it.
+The counts hold for the operations that XLA runs, not for a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lingo.mesh.rules import Rules
+from lingo.mesh.topology import Topology
+from lingo.ops.activations import Activation
+
+if TYPE_CHECKING:
+    from lingo.layers.flops import Record
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+ACTIVATION_COPIES: dict[Activation, int] = {
+    "identity": 1,  # its result, which the next product reads
+    "relu": 1,
+    "sigmoid": 1,
+    "tanh": 1,
+    "squared_relu": 2,  # max(x, 0), its square
+    "silu": 2,  # x, its result
+    "gelu_tanh": 3,  # x, the tanh, its result
+    "gelu": 4,  # x, two of the error function, its result
+}
+"""Activation function -> the number of tensors that its gradient and the next product need."""
+
+NORM_COPIES = 2
+"""Tensors that a convolution with batch norm keeps: its result, and the deviation from the mean."""
+
+POSITION_AXES: dict[int, tuple[str, ...]] = {
+    3: ("length",),
+    4: ("height", "width"),
+    5: ("depth", "height", "width"),
+}
+"""Logical axes of the positions of sequences, images and volumes, by the number of dims."""
+
+SEQUENCE_AXES = ("batch", *POSITION_AXES[3])
+
+
+class Residual(NamedTuple):
+    """Tensors of one shape that a gradient needs."""
+
+    copies: int
+    shape: tuple[int, ...]  # for a whole batch
+    axes: tuple[str | None, ...]  # logical axis of each dim
+    dtype: str = "float32"
+    for_axis: str = ""  # mesh axis without whose devices it does not exist
+    # whether XLA keeps it twice where a device has one example or one head: without that dim too
+    is_squeezed: bool = False
+
+    def part_bytes(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> float:
+        """Returns the bytes of one copy on a device, of one of the parts of a batch."""
+        sizes = list(self._part_shape(mesh, rules))
+        return math.prod(sizes[1:]) * math.ceil(sizes[0] / num_parts) * ITEM_BYTES[self.dtype]
+
+    def num_copies(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> int:
+        """Returns how many copies a device has."""
+        if self.for_axis and mesh.size([self.for_axis]) == 1:
+            return 0
+        batch, second, *_ = self._part_shape(mesh, rules)
+        is_twice = self.is_squeezed and (second == 1 or math.ceil(batch / num_parts) == 1)
+        return self.copies * (2 if is_twice else 1)
+
+    def _part_shape(self, mesh: Topology, rules: Rules) -> Iterator[int]:
+        used: set[str] = set()
+        for size, name in zip(self.shape, self.axes, strict=True):
+            axes = set(rules.activations.get(name, ())) - used if name else set[str]()
+            used |= axes
+            yield math.ceil(size / mesh.size(axes))
+
+
+class ResidualCall(NamedTuple):
+    """A call of a layer, for `Layer.residuals`."""
+
+    shape: tuple[int, ...]  # of the input, or that of the nearest layer around it with `flops`
+    calls: Record  # of `flops`, of all layers of the model
+    num_slots: int | None = None  # of the layer of experts around it; None without one
+    memory_length: int | None = None  # positions that it attends to; None: those of `shape`
+
+
+def image_residual(copies: int, shape: Sequence[int]) -> Residual:
+    """Returns the residual of images or volumes, [B, H, W, C] or [B, D, H, W, C]."""
+    return Residual(copies, tuple(shape), ("batch", *POSITION_AXES[len(shape)], None))
