@@ -47,15 +47,17 @@ class StepMemory(NamedTuple):
     """An estimate of the memory of this machine that a training step holds, in bytes."""
 
     state: int  # of weights, slots and statistics
-    kept: int  # of the tensors of the forward pass that the gradient reads; 0 on accelerators
+    activations: int  # of what the gradient reads of the forward pass; 0 on accelerators
     available: int
 
     def __str__(self) -> str:
         """Returns the numbers as a sentence without its end."""
+        whole, state, read, there = map(
+            size, (self.state + self.activations, self.state, self.activations, self.available)
+        )
         return (
-            f"a step holds about {size(self.state + self.kept)}: {size(self.state)} of weights"
-            f" and of what the optimizer keeps, {size(self.kept)} of the forward pass for the"
-            f" gradient; this machine has {size(self.available)} of memory"
+            f"a step holds about {whole}: {state} of weights and of what the optimizer keeps,"
+            f" {read} of the forward pass for the gradient; this machine has {there} of memory"
         )
 
 
@@ -70,17 +72,22 @@ def step_memory(experiment: Experiment, graph: tf.Graph, *, num_processes: int =
     return StepMemory(runtime.host_bytes(experiment.learner), kept, memory_bytes())
 
 
-def check_step(memory: StepMemory, *, warn: Callable[[str], None]) -> None:
+def check_step(
+    memory: StepMemory, *, tell: Callable[[str], None], was_killed: bool = False
+) -> None:
     """Warns of a step that may not fit; raises ParamError for more than twice the memory there is.
 
-    The kernel may have room for some of it elsewhere, as in a swap file.
+    The kernel may have room for some of it elsewhere, as in a swap file. `was_killed` says that the
+    process before ended without a word, perhaps by the kernel.
     """
-    needed = memory.state + memory.kept
+    if was_killed:
+        tell(f"the last process was killed, or ended inside a step: {memory}")
+    needed = memory.state + memory.activations
     advice = "a smaller batch_size or length, accumulation_steps, or Remat around layers"
     if needed > 2 * memory.available:
         raise ParamError(f"{memory}: {advice}")
     if needed > _WARNED * memory.available:
-        warn(f"warning: {memory}, and the kernel may end the run: {advice}")
+        tell(f"warning: {memory}, and the kernel may end the run: {advice}")
 
 
 def memory_bytes() -> int:

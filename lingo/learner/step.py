@@ -18,12 +18,11 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.config.roots.user_line import definition_line, is_lingos
+from lingo.config.roots.user_line import definition_line
 from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
-from lingo.layers import context, path
+from lingo.layers import context
 from lingo.layers.hidden_state import refuse_hidden_state
-from lingo.layers.layer import Layer
 from lingo.learner import finite, loss_scale
 from lingo.learner.state import EMA, ONE_DEVICE, Learner, Placement, Slots, TrainState, map_shapes
 from lingo.learner.task import (
@@ -35,6 +34,7 @@ from lingo.learner.task import (
     check_losses,
     check_metrics,
     check_predictions,
+    untrained_error,
 )
 from lingo.ops import random
 from lingo.ops.add_in_order import add_in_order
@@ -154,7 +154,7 @@ def local_sums(
     gradients = tape.gradient(target, dict(weights))
     unused.update(where for where, gradient in gradients.items() if gradient is None)
     if untrained := unused.difference(frozen):
-        raise _untrained_error(task, min(untrained))
+        raise untrained_error(task, min(untrained))
     gradients = {
         where: tf.zeros_like(weights[where]) if g is None else tf.convert_to_tensor(g)
         for where, g in gradients.items()
@@ -177,28 +177,6 @@ def find_frozen(learner: Learner) -> set[str]:
         for where, weight in learner.weights().items()
         if not any(learner.optimizer.trainable_layers(weight))
     }
-
-
-def find_owner(task: Task, where: str) -> tuple[Layer, str]:
-    """Returns the layer that declares the weight of a program path, and the weight's name there."""
-    return next(
-        (layer, spec.path)
-        for layer in task.tree()
-        for spec in layer.declarations()
-        if path.join(layer.path, spec.path) == where
-    )
-
-
-def _untrained_error(task: Task, where: str) -> ParamError:
-    """Returns the error for a weight, by program path, that has no gradient."""
-    owner, name = find_owner(task, where)
-    line = "" if is_lingos(type(owner)) else f"{definition_line(type(owner))}: "
-    return ParamError(
-        f"{line}{owner}: the loss does not depend on the weight {name!r}, which would never be"
-        " trained.\n"
-        "Use it in the layer's call, without tf.stop_gradient, or do not declare it; a weight that"
-        " should stay as it is can be Frozen, by the optimizer ByPath."
-    )
 
 
 def normalize_losses(

@@ -21,6 +21,7 @@ from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import Specs
 from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
+from lingo.layers import path
 from lingo.layers.flops import FlopsCall, record_flops
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
@@ -249,6 +250,28 @@ def _inherited_coefficients(task: Task) -> Iterable[str]:
     """Returns the terms that the nearest class of lingo gives coefficients."""
     definers = (cls for cls in type(task).__mro__ if "coefficients" in vars(cls))
     return next(filter(is_lingos, definers)).coefficients(task)
+
+
+def find_owner(task: Task, where: str) -> tuple[Layer, str]:
+    """Returns the layer that declares the weight of a program path, and the weight's name there."""
+    return next(
+        (layer, spec.path)
+        for layer in task.tree()
+        for spec in layer.declarations()
+        if path.join(layer.path, spec.path) == where
+    )
+
+
+def untrained_error(task: Task, where: str) -> ParamError:
+    """Returns the error for a weight, by program path, that has no gradient."""
+    owner, name = find_owner(task, where)
+    line = "" if is_lingos(type(owner)) else f"{definition_line(type(owner))}: "
+    return ParamError(
+        f"{line}{owner}: the loss does not depend on the weight {name!r}, which would never be"
+        " trained.\n"
+        "Use it in the layer's call, without tf.stop_gradient, or do not declare it; a weight that"
+        " should stay as it is can be Frozen, by the optimizer ByPath."
+    )
 
 
 def check_metrics(task: Task, states: Any) -> None:

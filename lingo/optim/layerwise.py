@@ -53,7 +53,7 @@ class LayerwiseOptimizer(Optimizer, interface=True):
 
     def update(self, update: Update) -> UpdatedWeight:
         """Returns the weight and its slots after one step, of which decay is a part."""
-        move = self.checked_move(update)
+        move = self.valid_move(update)
         return UpdatedWeight(update.value - move.decrement, move.slots)
 
     def decay(self, weight: Weight) -> np.ndarray:

@@ -225,14 +225,14 @@ class Optimizer(Configurable, interface=True):
         weight, value = update.weight, update.value
         decays = [self._decays(weight, name) for name in weight.names]
         value = select(weight, decays, value - update.rate * self.p.weight_decay * value, value)
-        move = self.checked_move(update._replace(value=value))
+        move = self.valid_move(update._replace(value=value))
         return UpdatedWeight(value - move.decrement, move.slots)
 
     def move(self, update: Update) -> Move:
         """Returns what one step subtracts from a weight after its decay, and the slots after it."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
-    def checked_move(self, update: Update) -> Move:
+    def valid_move(self, update: Update) -> Move:
         """Returns `move`; raises ParamError unless it and the slots have the shapes that they had.
 
         TensorFlow would broadcast the one, and lose the others.

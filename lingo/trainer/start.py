@@ -147,15 +147,12 @@ def start_run(run: Run, status: RunStatus) -> Start:
             except inspection.UnreadableProgram as error:
                 run.progress.message(f"warning: {error}")
     injection.at("compile", status.counters.step)
-    last = run.directory.status()
-    was_killed = last is not None and last.state == "running"
+    was_killed = (last := run.directory.status()) is not None and last.state == "running"
     is_new = found is None or bool(status.changes)
     graph = program.graph(specs) if is_new or was_killed else None
     if graph is not None:
         memory = step_memory(experiment, graph, num_processes=run.processes.count)
-        if was_killed:
-            run.progress.message(f"the last process was killed, or ended inside a step: {memory}")
-        check_step(memory, warn=run.progress.message)
+        check_step(memory, tell=run.progress.message, was_killed=was_killed)
     if is_new:
         check_sums(experiment.learner, specs, Placement(compiled=experiment.runtime.compiles))
         check_padding(experiment.learner, experiment.train_input)

@@ -34,7 +34,8 @@ from lingo.inspection.conformance.layer_claims import FLOOR, ROUNDING, check_gra
 from lingo.layers import context
 from lingo.learner.padding_check import num_examples, padding_problem
 from lingo.learner.state import initial_state, load_arrays, named_tensors, restore_state
-from lingo.learner.step import evaluate_batch, find_frozen, find_owner, normalize_losses
+from lingo.learner.step import evaluate_batch, find_frozen, normalize_losses
+from lingo.learner.task import find_owner
 from lingo.ops import random
 
 NUM_STEPS = 20

@@ -170,15 +170,15 @@ def test_a_step_larger_than_memory_is_warned_of_and_one_twice_as_large_refused(m
     experiment = built()
     graph = step_graph(experiment.learner, experiment.train_input.specs())
     needed = step_memory(experiment, graph)
-    assert needed.kept > 50 * 2**20  # more than state and batch
-    total, messages = needed.state + needed.kept, []
+    assert needed.activations > 50 * 2**20  # more than state and batch
+    total, messages = needed.state + needed.activations, []
     for available in (2 * total, total, total // 2):
         monkeypatch.setattr(memory, "memory_bytes", lambda available=available: available)
-        check_step(step_memory(experiment, graph), warn=messages.append)
+        check_step(step_memory(experiment, graph), tell=messages.append)
     assert len(messages) == 2
     assert "MiB of the forward pass for the gradient; this machine has" in messages[0]
     assert "of memory, and the kernel may end the run: a smaller batch_size" in messages[0]
     monkeypatch.setattr(memory, "memory_bytes", lambda: total // 2 - 1)
     with pytest.raises(ParamError, match=r"a step holds about .*accumulation_steps, or Remat"):
-        check_step(step_memory(experiment, graph), warn=messages.append)
+        check_step(step_memory(experiment, graph), tell=messages.append)
     assert len(messages) == 2
