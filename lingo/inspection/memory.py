@@ -62,7 +62,7 @@ class StepMemory(NamedTuple):
 
 
 def step_memory(experiment: Experiment, graph: tf.Graph, *, num_processes: int = 1) -> StepMemory:
-    """Returns the memory that a step needs; `graph` is that of a step of the whole batch.
+    """Returns the memory that a step of the whole batch needs, from its graph.
 
     Each of the processes computes an equal part of the batch.
     """

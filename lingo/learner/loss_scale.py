@@ -1,12 +1,12 @@
 """Dynamic loss scaling: gradients that float16 would round to 0 stay in its range.
 
 A step multiplies its loss by a scale, and divides the gradients of the weights, which are float32,
-by it. A step whose gradients are not finite changes nothing but the scale, which it halves;
-GROWTH_STEPS finite steps in a row double it (Micikevicius et al. 2018, sec. 3.2). Start and growth
-are those of Keras's `LossScaleOptimizer`; unlike there, the scale stays at least 1, and finite.
+by it. A step whose gradients are not finite only halves the scale. GROWTH_STEPS finite steps in a
+row double it (Micikevicius et al. 2018, sec. 3.2). Keras's `LossScaleOptimizer` has the same start
+and growth, but not the limits: here the scale is at least 1, and finite.
 
-The scale is a power of two: wherever float16 neither overflows nor underflows, the gradients are
-the same bits with and without it.
+The scale is a power of two, so that it changes no bit of a gradient where float16 neither overflows
+nor underflows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ START = 2.0**15
 GROWTH_STEPS = 2000
 
 SCALE = "loss_scale/scale"
-STEPS = "loss_scale/finite_steps"  # in a row since the scale last changed
-"""Program paths of the two states, float32 scalars."""
+"""Program path of the scale, a float32 scalar."""
+
+STEPS = "loss_scale/finite_steps"
+"""Program path of the number of finite steps in a row since the scale last changed, float32."""
 
 
 def states(task: Task) -> dict[str, ParamSpec]:
@@ -44,5 +46,5 @@ def next_states(state: Mapping[str, tf.Tensor], is_finite: tf.Tensor) -> dict[st
     larger = tf.where(is_due & tf.math.is_finite(2.0 * scale), 2.0 * scale, scale)
     return {
         SCALE: tf.where(is_finite, larger, tf.maximum(0.5 * scale, 1.0)),
-        STEPS: tf.where(is_finite & (steps < GROWTH_STEPS), steps, 0.0),
+        STEPS: tf.where(is_finite & tf.logical_not(is_due), steps, 0.0),
     }

@@ -262,18 +262,16 @@ def update(
         learner, sums=sums, squares=squares, norm=grad_norm, new=new, total=place.total_of_parts
     )
     after = TrainState(state.step + 1, *place.select(check.is_finite, new, old))
-    first_non_finite = check.first_non_finite
-    if loss_scale.SCALE in state.state:
-        is_finite = tf.math.is_finite(grad_norm)
-        after.state.update(loss_scale.next_states(state.state, is_finite))
-        is_overflow = ~is_finite & tf.math.is_finite(sums["losses"]["total"])
-        scaled = state.state[loss_scale.SCALE] > 1.0
-        first_non_finite = tf.where(is_overflow & scaled, -1, first_non_finite)
     scalars = {f"loss/{term}": value for term, value in sums["losses"].items()}
     scalars[finite.GRAD_NORM] = grad_norm
     scalars |= {f"learner/{tag}": rate for tag, rate in rates.items()}
-    if loss_scale.SCALE in state.state:
-        scalars["learner/loss_scale"] = state.state[loss_scale.SCALE]
+    first_non_finite, scale = check.first_non_finite, state.state.get(loss_scale.SCALE)
+    if scale is not None:
+        is_finite = tf.math.is_finite(grad_norm)
+        after.state.update(loss_scale.next_states(state.state, is_finite))
+        is_too_large = ~is_finite & tf.math.is_finite(sums["losses"]["total"]) & (scale > 1.0)
+        first_non_finite = tf.where(is_too_large, -1, first_non_finite)
+        scalars["learner/loss_scale"] = scale
     statistics = {
         where: after.state[where] for where, spec in learner.task.states().items() if spec.shown
     }

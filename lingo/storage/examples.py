@@ -152,10 +152,12 @@ def read_archive(file: BinaryIO) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         _check_ratio(entries)
-        return {name: _read_array(archive, entry) for name, entry in _named(entries).items()}
+        return {
+            name: _read_array(archive, entry) for name, entry in _entries_by_name(entries).items()
+        }
 
 
-def _named(entries: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+def _entries_by_name(entries: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     """Returns the entries of an archive by the names of their arrays."""
     names = [entry.filename.removesuffix(".npy") for entry in entries]
     if len(set(names)) < len(names):

@@ -1,6 +1,6 @@
 """What the first bytes of a JPEG or PNG say, and whether its size is plausible.
 
-Pillow reads headers, except those of ordinary JPEGs.
+The sizes of PNGs and of ordinary JPEGs are read here; Pillow reads the rest, in ten times the time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SCAN = 0xDA
 """The marker of the pixels of a JPEG."""
 
 # Bounds that no sound image exceeds, so that a small file cannot cost hours.
-_SURPLUS_BYTES = 1 << 24  # of comments, profiles, thumbnails, beside 8 bytes for each pixel
+_SURPLUS_BYTES = 1 << 24  # of comments, profiles and thumbnails, in addition to 8 for each pixel
 _HEADER_BYTES = 1 << 23  # before the pixels of a PNG
 _SEGMENTS = 10_000  # before the pixels of a JPEG
 _JPEG_PIXELS_PER_BYTE = 512  # a block of 64 pixels has at least a bit
 _PNG_PIXELS_PER_BYTE = 8 * 1032  # a bit each, and deflate packs 1032 bytes into one
-_SCANS = 64  # of a JPEG, in each of which all pixels may change
+_SCANS = 64  # of a JPEG; each of them may change all pixels
 _SCANNED_PIXELS = 1 << 32  # in all scans, if they are more
 
 
@@ -100,17 +100,17 @@ def read_header(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Header:
     if frame is not None:
         _check_size(data, frame, max_pixels)
         if frame.is_plain:
-            return Header(frame.height, frame.width, Turn(), not frame.is_sequential)
+            return Header(frame.height, frame.width, Turn(), frame.decodes_whole)
     with explain_errors():
         image = open_image(data)
         orientation = 1
         if "exif" in image.info:
             orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    size = image.height, image.width
     if frame is None:
-        _check_size(data, _Frame(*size), max_pixels)
-    is_sequential = frame is not None and frame.is_sequential
-    return Header(*size, _TURNS.get(orientation, Turn()), not is_sequential)
+        frame = _Frame(image.height, image.width)
+        _check_size(data, frame, max_pixels)
+    turn = _TURNS.get(orientation, Turn())
+    return Header(image.height, image.width, turn, frame.decodes_whole)
 
 
 class _Frame(NamedTuple):
@@ -119,7 +119,7 @@ class _Frame(NamedTuple):
     height: int
     width: int
     is_plain: bool = False  # whether nothing turns it
-    is_sequential: bool = False  # whether a part is decoded without the rest
+    decodes_whole: bool = True  # as of `Header`
 
 
 def _jpeg_frame(data: bytes) -> _Frame | None:
@@ -132,8 +132,8 @@ def _jpeg_frame(data: bytes) -> _Frame | None:
         if marker in _FRAMES:
             _, _, height, width = _SEGMENT.unpack_from(data, at)
             # libjpeg buffers the whole image of several scans.
-            is_sequential = marker == _FRAMES[0] and data.count(b"\xff\xda") == 1
-            return _Frame(height, width, is_plain, is_sequential) if height * width else None
+            decodes_whole = marker != _FRAMES[0] or _num_scans(data) != 1
+            return _Frame(height, width, is_plain, decodes_whole) if height * width else None
         if marker not in _SKIPPED and marker != _EXIF:
             return None
         is_plain = is_plain and marker != _EXIF
@@ -174,9 +174,13 @@ def _check_size(data: bytes, frame: _Frame, max_pixels: int) -> None:
         raise BrokenImage(f"most of it is missing: {size} do not fit into {len(data):,} bytes")
     if len(data) > 8 * pixels + _SURPLUS_BYTES:
         raise BrokenImage(f"its {len(data):,} bytes are too many for {size}")
-    scans = 0 if is_png else data.count(b"\xff\xda")
+    scans = 0 if is_png else _num_scans(data)
     if scans > _SCANS and scans * pixels > _SCANNED_PIXELS:
         raise BrokenImage(f"it has {scans:,} scans, too many for {size}")
+
+
+def _num_scans(data: bytes) -> int:
+    return data.count(bytes([0xFF, SCAN]))
 
 
 def open_image(data: bytes) -> Image.Image:
