@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lingo.config.registry import experiment
     from lingo.config.text import Change
     from lingo.config.why import Chain
-    from lingo.contract import Experiment
+    from lingo.contract import Experiment, RunObserver
     from lingo.inspection.experiment_check import CheckResult
     from lingo.study.run import SweepOutcome
     from lingo.trainer.loop import Outcome
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Experiment",
+    "RunObserver",
     "__version__",
     "check",
     "diff",
@@ -55,7 +56,11 @@ __all__ = [
 
 _mount.expose()
 
-_LAZY = {"Experiment": "lingo.contract", "experiment": "lingo.config.registry"}
+_LAZY = {
+    "Experiment": "lingo.contract",
+    "RunObserver": "lingo.contract",
+    "experiment": "lingo.config.registry",
+}
 """Public names that would import much: where they are defined."""
 
 
@@ -205,7 +210,6 @@ def train(
     *,
     allow_change: bool = False,
     audit: bool = False,
-    mlperf: bool = False,
 ) -> Outcome:
     """Trains an experiment in a directory; the same call resumes a run that stopped.
 
@@ -215,7 +219,6 @@ def train(
         allow_change: whether to resume from the directory's checkpoint with another configuration,
             other data or other code.
         audit: whether to write a row into `audit.jsonl` for each step.
-        mlperf: whether to write `mllog.txt`, the log of the benchmark that the experiment names.
 
     Returns:
         How it ended: steps done, the last report and evaluations, also of a run that was done.
@@ -244,15 +247,7 @@ def train(
     directory = RunDirectory(logdir)
     flags = flags_text(directory.path.resolve(), config)
     source = find_user_files(params)
-    request = Request(
-        params,
-        config,
-        flags,
-        audit=audit,
-        allow_change=allow_change,
-        source=source,
-        mlperf=mlperf,
-    )
+    request = Request(params, config, flags, audit=audit, allow_change=allow_change, source=source)
     return run.train(request, directory)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from lingo.checkpoints.sources.hugging_face import check_rotary
 from lingo.checkpoints.transfer import Transfer
@@ -19,28 +24,14 @@ from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.learner.state import Learner
 from lingo.learner.task import Task
-from lingo.metrics.sink import Sink
 from lingo.metrics.text import Measure
 from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.local import Local
 from lingo.runtimes.runtime import Runtime
 from lingo.storage.files import PATH_PART
+from lingo.storage.rows import State
 
 MAX_STEPS = 2**31 - 1  # the program counts in int32
-
-Benchmark = Literal[
-    "resnet@0.6.0",
-    "ssd@0.6.0",
-    "transformer@0.6.0",
-    "gnmt@0.6.0",
-    "resnet@0.7.0",
-    "ssd@0.7.0",
-    "transformer@0.7.0",
-    "gnmt@0.7.0",
-    "bert@0.7.0",
-    "dlrm@0.7.0",
-]
-"""A benchmark of MLPerf training by the rules of one round, as an experiment names it."""
 
 
 class Checkpointing(Configurable):
@@ -65,13 +56,9 @@ class Summary(Configurable):
     every_steps: int = 10  # steps from one row to the next
     histograms: bool = True  # of the elements of each weight, whenever an evaluation is due
     num_examples: int = 16  # of each evaluation input's first batch, shown by `Task.summaries`
-    sinks: list[Sink] = []  # what else receives each report, such as a service
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "num_examples")
-
-    def setup(self) -> None:
-        self.sinks = [sink.build() for sink in self.p.sinks]
 
 
 class Answers(Configurable):
@@ -151,6 +138,90 @@ class Guard(Configurable):
         ranges.check_not_negative(self.p, "max_rewinds")
 
 
+# ---- observers of a run --------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ObservedRun:
+    """The run that an observer follows."""
+
+    experiment: Experiment
+    directory: Path
+    name: str  # of the experiment, as `--exp` had it; "" for one that was made in Python
+    parameters: Mapping[str, bool | int | float | str]  # by path, as in config.txt
+    stop: Callable[[str], None]  # ends the run, saved, before its next step; takes the reason
+
+
+class StepReport(NamedTuple):
+    """The report of a training step."""
+
+    step: int  # steps done
+    scalars: Mapping[str, float]  # by TensorBoard tag, such as "loss/total"; may be NaN
+    vectors: Mapping[str, np.ndarray] = MappingProxyType({})  # statistics of layers, float [E]
+
+
+class EvaluationReport(NamedTuple):
+    """The results of an evaluation on all inputs."""
+
+    step: int  # steps done
+    results: Mapping[str, Mapping[str, float]]  # input -> {metric: value}; may be NaN
+    is_last: bool  # whether the run needs no further step
+
+
+class RunEvents:
+    """The events of a run, in the order in which they come; none of them does anything here."""
+
+    def on_begin(self, run: ObservedRun, step: int) -> None:
+        """The run begins or resumes after `step` steps; none of its data is open."""
+
+    def on_start(self, run: ObservedRun, step: int) -> None:
+        """The first step follows: the data is open, and the program is compiled."""
+
+    def on_steps_start(self, run: ObservedRun, step: int) -> None:
+        """A loop of steps begins (`steps_per_loop`), after `step` steps."""
+
+    def on_report(self, run: ObservedRun, report: StepReport) -> None:
+        """A step is reported (`summary.every_steps`)."""
+
+    def on_steps_end(self, run: ObservedRun, step: int) -> None:
+        """A loop of steps has ended."""
+
+    def on_save(self, run: ObservedRun, step: int) -> None:
+        """The checkpoint of a step is on the disk."""
+
+    def on_evaluation_start(self, run: ObservedRun, step: int) -> None:
+        """An evaluation on all inputs begins."""
+
+    def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
+        """An evaluation has ended. It is recorded after this: before that, a resume repeats it."""
+
+    def on_rewind(self, run: ObservedRun, step: int) -> None:
+        """The run goes back to `step`: what came later does not count."""
+
+    def on_end(self, run: ObservedRun, state: State) -> None:
+        """The run ends: "done", "done (early)", "stopped" or "failed", as in STATUS.
+
+        A process that is killed does not call it.
+        """
+
+    def on_skip(self, run: ObservedRun, step: int, state: State) -> None:
+        """Takes the place of all other events of a run with nothing left to do."""
+
+
+class RunObserver(RunEvents, Configurable, interface=True):
+    """Follows a run: an item of `observers`.
+
+    Only the process that writes the run's directory calls it, in one thread, and training waits for
+    it. A run that resumes begins again after its last checkpoint, so that events may come twice.
+    After an exception the observer is named in a warning, and left out of the rest of the run.
+    """
+
+    is_required: bool = False  # whether an exception ends the run
+
+    def check_experiment(self, experiment: Experiment) -> None:
+        """Raises ParamError if the observer does not suit an experiment, which is being built."""
+
+
 class Experiment(Configurable):
     """A task, its data, an optimizer, and how to run them."""
 
@@ -168,7 +239,7 @@ class Experiment(Configurable):
     summary: Operational[Summary] = Summary
     evaluate: Operational[Evaluation] = Evaluation
     guard: Operational[Guard] = Guard
-    benchmark: Operational[Benchmark | None] = None  # whose log of MLPerf `--mlperf` writes
+    observers: Operational[list[RunObserver]] = []  # what else follows a run, such as a service
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
@@ -208,6 +279,9 @@ class Experiment(Configurable):
         )
         self._check_inputs()
         self._check_answers()
+        self.observers = [params.build() for params in self.p.observers]
+        for observer in self.observers:
+            observer.check_experiment(self)
         self.init_from = self.p.init_from.build() if self.p.init_from is not None else None
         if not self.declares_late:
             self.check_weights()

@@ -1,4 +1,4 @@
-"""Additive states of metrics, what is computed from them, what is shown, and where it goes."""
+"""Additive states of metrics, what is computed from them and what is shown."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ from lingo.metrics.metric import (
 )
 from lingo.metrics.results import read_state, state_summaries
 from lingo.metrics.sample_picture import sample_image
-from lingo.metrics.sink import Sink
 from lingo.metrics.text import text_scores
 
 __all__ = [
     "Accumulator",
     "Histogram",
     "Image",
-    "Sink",
     "Table",
     "Text",
     "bits",

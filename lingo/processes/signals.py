@@ -99,6 +99,10 @@ class Signals:
         finally:
             self._stops_at_once = False
 
+    def request(self) -> None:
+        """Stops as if SIGTERM had arrived."""
+        self._heed(signal.SIGTERM, None)
+
     def check(self) -> None:
         """Raises Stop if a signal has arrived."""
         if self.received is not None:

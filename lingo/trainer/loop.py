@@ -19,6 +19,7 @@ import numpy as np
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
+from lingo.contract import RunEvents, StepReport
 from lingo.data.prefetch import Item, Prefetch
 from lingo.learner.state import TrainState, name_vectors
 from lingo.processes.signals import Stop
@@ -47,11 +48,6 @@ class Outcome(NamedTuple):
     def end_as(self, state: State) -> Outcome:
         """Returns the outcome of a run in a state; a signal did not end it if it is finished."""
         return self._replace(state=state, signal=self.signal if state == "stopped" else None)
-
-
-class _Report(NamedTuple):
-    scalars: dict[str, float]  # by TensorBoard tag
-    vectors: dict[str, np.ndarray]  # statistics of layers, by name
 
 
 class Loop:
@@ -136,14 +132,13 @@ class Loop:
 
     def _train(self, items: Prefetch) -> None:
         """Trains on all items, and does what is due in between, where a signal raises Stop."""
-        evaluation, saver, log = self._evaluation, self._saver, self._run.mlperf
+        evaluation, saver, observers = self._evaluation, self._saver, self._run.observers
         if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run before
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
         while not evaluation.ends_run and (item := self._next(items)) is not None:
-            if log is not None:
-                log.start_steps(self._step)
+            observers.tell(RunEvents.on_steps_start, self._step)
             try:
                 with self._profile.record(item.steps):
                     anomaly = self._advance(item)
@@ -153,8 +148,7 @@ class Loop:
             if anomaly is not None:
                 self._rewind_or_stop(anomaly, items)
                 continue
-            if log is not None:
-                log.end_steps(self._step)
+            observers.tell(RunEvents.on_steps_end, self._step)
             evaluation.draw(self._step)
             saver.check()
             if saver.is_due(self._step):
@@ -195,7 +189,7 @@ class Loop:
             report = tf.nest.map_structure(np.asarray, self._run.program.train(batches))
         throughput.add(steps=len(item.steps), **self._work.count(first, item.batches))
         rates: dict[str, float] | None = None
-        reports: dict[int, _Report] = {}
+        reports: list[StepReport] = []
         for i in range(len(item.steps)):
             batch, own = tf.nest.map_structure(lambda v, i=i: v[i], (batches, report))
             row = recorder.add(batch, own)
@@ -206,11 +200,12 @@ class Loop:
                 row |= rates
             if self._is_reported(self._step) or recorder.counters.health.num_anomalous:
                 scalars = row | recorder.take_metrics()
-                reports[self._step] = _Report(scalars, name_vectors(own["statistics"]))
+                vectors = name_vectors(own["statistics"])
+                reports.append(StepReport(self._step, scalars, vectors))
         self._run.directory.check_there()  # else reports would go to what is in its place
         recorder.write()  # from here on, program and recorder agree on the step
-        for step, one in reports.items():
-            self._report(step, one)
+        for one in reports:
+            self._report(one)
         return recorder.anomaly()
 
     def _rewind_or_stop(self, anomaly: Anomaly, items: Prefetch) -> None:
@@ -230,13 +225,12 @@ class Loop:
             or self._evaluation.is_due(step)
         )
 
-    def _report(self, step: int, report: _Report) -> None:
-        injection.at("report", step)
-        self._scalars = report.scalars
-        self._run.summaries.write_step(step, *report)
-        self._run.progress.report(step, report.scalars)
+    def _report(self, report: StepReport) -> None:
+        injection.at("report", report.step)
+        self._scalars = dict(report.scalars)
+        self._run.observers.tell(RunEvents.on_report, report)
         if not self._is_advised:
-            self._advise(step)
+            self._advise(report.step)
 
     def _advise(self, step: int) -> None:
         """Prints how a long run of short steps may be faster, once."""

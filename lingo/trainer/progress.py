@@ -22,7 +22,7 @@ from rich.text import Text
 from lingo.config.label import value_text
 from lingo.config.printable import escape_controls
 from lingo.config.serial.serial import Origin
-from lingo.contract import Experiment
+from lingo.contract import Experiment, ObservedRun, RunEvents, StepReport
 from lingo.layers.context import Call, enter_call
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.step import find_frozen
@@ -84,7 +84,7 @@ class _Stdout:
                 os.close(descriptor)
 
 
-class Progress:
+class Progress(RunEvents):
     """Shows the progress of a run; on a terminal the latest report is updated in place."""
 
     def __init__(
@@ -123,12 +123,12 @@ class Progress:
         if self._enabled:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
-    def report(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Shows the report of a step: its scalars by TensorBoard tag.
+    def on_report(self, run: ObservedRun, report: StepReport) -> None:
+        """Shows the report of a step.
 
         On a terminal some stay, more and more seldom, so that one can look back.
         """
-        line = report_line(step, self._max_steps, scalars)
+        line = report_line(report.step, self._max_steps, report.scalars)
         if self._console.is_terminal and self._clock() - self._kept_at >= self._kept_pause:
             self._kept_at = self._clock()
             self._kept_pause = min(2 * self._kept_pause, _KEPT_SECONDS[1])
@@ -136,12 +136,11 @@ class Progress:
         self._show(line)
 
     def show_evaluation(self, name: str, results: Mapping[str, float], *, step: int) -> None:
-        """Shows the results of an evaluation in a permanent line.
+        """Shows the results of an evaluation, by metric, in a permanent line.
 
-        Metrics of layers, such as `eval/moe/entropy`, are only in TensorBoard.
+        Metrics of layers, such as `moe/entropy`, are only in TensorBoard.
         """
-        metrics = {tag.removeprefix("eval/"): value for tag, value in results.items()}
-        words = (f"{k} {_number(v)}" for k, v in metrics.items() if k.rpartition("/")[0] in _SHOWN)
+        words = (f"{k} {_number(v)}" for k, v in results.items() if k.rpartition("/")[0] in _SHOWN)
         self.message("  ".join([f"step {step}", f"eval {name}", *words]))
 
     @contextlib.contextmanager

@@ -13,7 +13,7 @@ from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.mlperf.run_log import RunLog
+from lingo.trainer.observers import Observers
 from lingo.trainer.progress import Progress
 
 NO_STEPS = range(0)
@@ -30,7 +30,6 @@ class Request(NamedTuple):
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
     allow_change: bool = False  # resume also from a checkpoint of another configuration or code
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name
-    mlperf: bool = False  # write mllog.txt; a run that has the file continues it in any case
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,5 +40,5 @@ class Run:
     experiment: Experiment  # built from `request.params`
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
-    mlperf: RunLog | None = None  # None: there is none, or another process writes it
+    observers: Observers  # of all events; none of the experiment's but in the leader
     processes: Processes = ALONE  # all do the same; the leader shares what only it can know

@@ -16,6 +16,7 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.store import share_checkpoint
+from lingo.contract import RunEvents
 from lingo.learner.state import TrainState, load_arrays
 from lingo.runtimes.runtime import LostState, explain_program_errors
 from lingo.trainer.guard.guard import Anomaly
@@ -114,10 +115,8 @@ class Rewinder:
         to = read_counters(target.step, target.metadata) if target else RunCounters()
         state = load_arrays(self._restore(target))  # read before anything is deleted
         self._saver.delete_later(after=to.step)
-        run.summaries.cut(to.step)
         run.recorder.cut(to.step)
-        if run.mlperf is not None:
-            run.mlperf.cut(to.step)
+        run.observers.tell(RunEvents.on_rewind, to.step)
         with explain_program_errors(f"loading step {to.step}"):
             run.program.load(state)
         return to

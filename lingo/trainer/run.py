@@ -23,7 +23,7 @@ from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.config.params import ParamError
-from lingo.contract import Experiment
+from lingo.contract import Experiment, ObservedRun, RunEvents
 from lingo.inspection import pipeline, pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
 from lingo.inspection.pipeline_workload import find_pipelines
@@ -39,7 +39,7 @@ from lingo.trainer.guard.hang import Watchdog, watch_program
 from lingo.trainer.guard.incidents import DUMP, Incidents
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.loop import Loop, Outcome
-from lingo.trainer.mlperf.run_log import open_run_log
+from lingo.trainer.observers import Observers
 from lingo.trainer.profile import Profile
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request, Run
@@ -89,10 +89,10 @@ def train(
 
     Raises:
         ParamError: if the experiment cannot be built, has no room in this machine's memory, its
-            evaluations lack `evaluate.metric`, or a log for MLPerf lacks its target or beginning.
+            evaluations lack `evaluate.metric`.
         ChangedConfiguration: if the directory's run has another configuration, code or data.
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
-            DataError, ProgramError, StorageError, LostWorker: as their names say.
+            DataError, ProgramError, StorageError, LostWorker, ObserverError: as their names say.
     """
     experiment: Experiment = request.params.build()
     late = experiment.declares_late
@@ -108,15 +108,41 @@ def train(
                 check_memory(experiment)
             is_leader = processes.is_leader
             directory = RunDirectory(directory.path, enabled=is_leader)
+            progress = Progress(max_steps=experiment.p.max_steps, enabled=is_leader)
             run = Run(
                 request=request,
                 experiment=experiment,
                 directory=directory,
-                progress=Progress(max_steps=experiment.p.max_steps, enabled=is_leader),
-                mlperf=open_run_log(directory, experiment, is_requested=request.mlperf),
+                progress=progress,
                 processes=processes,
+                observers=_observers(request, experiment, directory, progress, signals),
             )
             return _train(run, signals, watchdog, only_start=only_start)
+
+
+def _observers(
+    request: Request,
+    experiment: Experiment,
+    directory: RunDirectory,
+    progress: Progress,
+    signals: Signals,
+) -> Observers:
+    """Returns lingo's observers and, in the leader, the experiment's."""
+
+    def stop(reason: str) -> None:
+        progress.message(f"stopping: {reason}")
+        signals.request()
+
+    observed = ObservedRun(
+        experiment=experiment,
+        directory=directory.path,
+        name=request.origin.name,
+        parameters=parameter_values(text.resolve(request.params)),
+        stop=stop,
+    )
+    observers = Observers(observed, experiment.observers if directory.enabled else ())
+    observers.add(progress)
+    return observers
 
 
 def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start: bool) -> Outcome:
@@ -129,16 +155,15 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
                 return start
             _check_profile(run, start.status.counters.step)
         write_texts(run, start)
-        if run.mlperf is not None:
-            run.mlperf.describe(run.request.origin.name, start.environment["devices"])
         print_start(run, start)
         step, profile_steps = start.status.counters.step, run.request.profile_steps
         with (
             mark_running(directory, step),
-            Summaries(directory, step=step, sinks=run.experiment.summary.sinks) as summaries,
+            Summaries(directory, step=step) as summaries,
             Profile(directory.profile, profile_steps, enabled=directory.enabled) as profile,
         ):
             _summarize_start(run, start, summaries)
+            run.observers.add(summaries)
             live_run = _live_run(run, start, summaries, signals, watchdog or Watchdog())
             origin = start.environment.get("init_from")
             loop = Loop(
@@ -147,9 +172,10 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
                 metadata=start.metadata(run.experiment),
                 profile=profile,
             )
-            outcome = loop.save_start() if only_start else loop.train()
-            outcome = outcome.end_as(run_state(run, live_run.recorder.counters))
-            summaries.end_run(outcome.state)
+            with run.observers.start(step):
+                outcome = loop.save_start() if only_start else loop.train()
+                outcome = outcome.end_as(run_state(run, live_run.recorder.counters))
+            run.observers.tell(RunEvents.on_end, outcome.state)
         mark_ended(directory, outcome, run.progress)
     return outcome
 
@@ -178,9 +204,7 @@ def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) ->
         if state != "stopped":
             store.quarantine_all(found.later_errors, report=run.progress.message)
             return skip_run(run, status.counters, state)
-    if run.mlperf is not None:
-        step = status.counters.step
-        run.mlperf.start(step, is_evaluated=run.directory.is_evaluated(step))
+    run.observers.tell(RunEvents.on_begin, status.counters.step)
     try:
         return start_run(run, status)
     except DamagedCheckpoint as error:
@@ -229,7 +253,7 @@ def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
     experiment, lines, step = run.experiment, start.status.lines, start.status.counters.step
     total = weight_table.total_parameters(weight_table.rows(experiment.task))
     hyperparameters = hparams(lines, run.request.origin, total_parameters=total)
-    summaries.start_run(hyperparameters, parameter_values(lines))
+    summaries.start_run(hyperparameters)
     if start.status.changes or step == 0:
         summaries.write_text("config", text.render(lines), step=step)
         _summarize_pipelines(experiment, step, summaries)
@@ -309,8 +333,7 @@ def skip_run(run: Run, counters: RunCounters, state: State) -> Outcome:
     if directory.status() != (state, step):  # the run was killed, or max_steps was lowered
         directory.set_status(state, step)
     run.progress.message(f"{directory.path} is {state}: step {step} of {p.max_steps}.")
-    if run.mlperf is not None:
-        run.mlperf.end_skipped_run(step, has_reached=_ranking(run, step).has_reached)
+    run.observers.tell(RunEvents.on_skip, step, state)
     if state == "done (early)":
         run.progress.message(best.describe_end(run.experiment, _ranking(run, step)))
     own = json.dumps(_last_reports(run, step)) if run.processes.is_leader else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.writer import Policy, Writer
 from lingo.config.errors import LingoError, NumericFailure
-from lingo.contract import Experiment
+from lingo.contract import Experiment, RunEvents
 from lingo.learner.state import TrainState, named_tensors
 from lingo.processes.processes import LEADER, LostWorker
 from lingo.runtimes.runtime import ProgramError, explain_program_errors
@@ -52,7 +53,7 @@ class Saver:
             on_commit=self._show_saved,
             processes=run.processes,
         )
-        self.check, self.wait = self._writer.check, self._writer.wait
+        self._committed = queue.SimpleQueue[int]()  # steps of which the observers do not know yet
 
     def __enter__(self) -> Saver:
         self._writer.__enter__()
@@ -60,6 +61,17 @@ class Saver:
 
     def __exit__(self, *exception: Any) -> None:
         self._writer.__exit__(*exception)
+
+    def check(self) -> None:
+        """Raises an error of the writer's thread, and tells observers what it has saved."""
+        self._writer.check()
+        while not self._committed.empty():
+            self._run.observers.tell(RunEvents.on_save, self._committed.get())
+
+    def wait(self) -> None:
+        """Waits until all that was passed on is on the disk; then as `check`."""
+        self._writer.wait()
+        self.check()
 
     def is_due(self, step: int) -> bool:
         """Returns whether a checkpoint is written after a step: a regular one or the last."""
@@ -161,6 +173,7 @@ class Saver:
         """Reports a saved checkpoint; the writer calls it in its own thread."""
         self._run.directory.set_status("running", step)
         self._run.progress.message(f"step {step}  saved")
+        self._committed.put(step)
 
     def _protected_steps(self) -> list[int]:
         """Returns the steps whose checkpoints are kept once the current one is written."""

@@ -50,7 +50,7 @@ from lingo.trainer.directory.run_directory import (
 )
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.answers import check_answers
-from lingo.trainer.evaluation.evaluate import tag_metrics, trace_evaluations
+from lingo.trainer.evaluation.evaluate import trace_evaluations
 from lingo.trainer.evaluation.generate import check_prompts
 from lingo.trainer.progress import Progress, header
 from lingo.trainer.request import Run
@@ -195,7 +195,7 @@ def check_evaluations(experiment: Experiment) -> None:
     """
     _trace_predictions(experiment)
     traced = trace_evaluations(experiment)
-    best.check_metric(experiment, {k: tag_metrics(metrics) for k, metrics in traced.items()})
+    best.check_metric(experiment, traced)
     check_prompts(experiment)
     if experiment.evaluate.answers is not None:
         check_answers(experiment)

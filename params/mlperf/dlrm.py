@@ -8,6 +8,7 @@ rates, sizes and the logged values are checked, nothing else.
 from __future__ import annotations
 
 from lingo.config.registry import experiment
+from lingo.trainer.mlperf.run_log import MlperfLog
 from params.click import dlrm
 
 TARGET = 0.8025
@@ -24,4 +25,4 @@ def v07_pod(batch_size: int = 55_296, data: int = 256):
     """
     cfg = dlrm.dlrm(batch_size=batch_size, data=data)
     cfg.evaluate.set(metric="heldout/auc", goal="max", reach=TARGET)
-    return cfg.set(benchmark="dlrm@0.7.0")
+    return cfg.set(observers=[MlperfLog.params(benchmark="dlrm@0.7.0")])

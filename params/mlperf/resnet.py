@@ -12,11 +12,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lingo.config.registry import experiment
-from lingo.contract import Benchmark, Checkpointing, Evaluation, Experiment
+from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import Digits, ImageInput
 from lingo.layers import BatchNorm, Chain
 from lingo.layers.vision.resnet import resnet
 from lingo.optim import EpochWarmup, Lars, Polynomial, epochs_to_steps
+from lingo.trainer.mlperf.rules import Benchmark
+from lingo.trainer.mlperf.run_log import MlperfLog
 from params.image.imagenet import imagenet_steps
 from params.image.resnet import multipod, supercomputer
 from tasks.image.task import ImageClassification
@@ -38,8 +40,7 @@ def v06_pod(
     most 2,983 steps. On 1,024 chips of TPU v3 the result was 76.9467 seconds (Kumar et al. 2019).
 
     lingo show --exp=mlperf.resnet.v06_pod --plot_schedule
-    lingo train --exp='mlperf.resnet.v06_pod(folder="imagenet")' --logdir=runs/v06_pod \\
-        --mlperf
+    lingo train --exp='mlperf.resnet.v06_pod(folder="imagenet")' --logdir=runs/v06_pod
     """
     cfg = supercomputer(data=data, momentum=momentum, folder=folder)
     return _to_target(cfg, benchmark="resnet@0.6.0")
@@ -54,8 +55,8 @@ def v07_multipod(data: int = 8192, folder: str | None = None):
     round fix. On 4,096 chips of TPU v3 the result was 28.885 seconds (Kumar et al. 2021).
 
     lingo show --exp=mlperf.resnet.v07_multipod --plot_schedule
-    lingo train --exp='mlperf.resnet.v07_multipod(folder="imagenet")' --logdir=runs/v07_multipod \\
-        --mlperf
+    lingo train --exp='mlperf.resnet.v07_multipod(folder="imagenet")' \\
+        --logdir=runs/v07_multipod
     """
     return _to_target(multipod(data=data, folder=folder), benchmark="resnet@0.7.0")
 
@@ -64,7 +65,7 @@ def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
     """Returns an experiment that ends at the target, which it looks for every four epochs."""
     every_steps = imagenet_steps(EPOCHS_PER_EVALUATION, batch_size=cfg.train_input.batch_size)
     return cfg.set(
-        benchmark=benchmark,
+        observers=[MlperfLog.params(benchmark=benchmark)],
         evaluate=Evaluation.params(
             every_steps=every_steps, metric="heldout/accuracy", goal="max", reach=TARGET
         ),
@@ -80,7 +81,7 @@ def digits(epochs: int = 12, batch_size: int = 32):
     evaluation after each epoch; it ends when 97 % of 334 held-out digits are right, after five to
     eight epochs. Its log says that it is a small form; its time says nothing of the benchmark.
 
-    lingo train --exp=mlperf.resnet.digits --logdir=runs/digits --mlperf
+    lingo train --exp=mlperf.resnet.digits --logdir=runs/digits
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5
     """
     rate, warmup_epochs = 4.0, 2.0
@@ -111,7 +112,7 @@ def digits(epochs: int = 12, batch_size: int = 32):
             every_steps=epoch, metric="heldout/accuracy", goal="max", reach=0.97
         ),
         checkpoint=Checkpointing.params(every_steps=num_steps),
-        benchmark="resnet@0.7.0",
+        observers=[MlperfLog.params(benchmark="resnet@0.7.0")],
     )
     cfg.all(BatchNorm).set(statistics_over=batch_size)
     return cfg

@@ -11,8 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.config.registry import experiment
-from lingo.contract import Benchmark, Checkpointing, Evaluation
+from lingo.contract import Checkpointing, Evaluation
 from lingo.optim import epochs_to_steps
+from lingo.trainer.mlperf.rules import Benchmark
+from lingo.trainer.mlperf.run_log import MlperfLog
 from params.image.ssd import TRAIN_IMAGES, r34
 
 TARGET = 0.23
@@ -27,7 +29,7 @@ def v06_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str
     al. 2019).
 
     lingo show --exp=mlperf.ssd.v06_pod --plot_schedule
-    lingo train --exp='mlperf.ssd.v06_pod(folder="coco")' --logdir=runs/ssd --mlperf
+    lingo train --exp='mlperf.ssd.v06_pod(folder="coco")' --logdir=runs/ssd
     """
     cfg = r34(batch_size=batch_size, data=data, split=split, folder=folder)
     return _to_target(cfg, benchmark="ssd@0.6.0")
@@ -41,7 +43,7 @@ def v07_pod(batch_size: int = 2048, data: int = 512, split: int = 4, folder: str
     allow. Google's entry with 4,096 chips had batches of 4,096 and drops after epochs 72 and 90.
 
     lingo show --exp=mlperf.ssd.v07_pod --plot_schedule
-    lingo train --exp='mlperf.ssd.v07_pod(folder="coco")' --logdir=runs/ssd --mlperf
+    lingo train --exp='mlperf.ssd.v07_pod(folder="coco")' --logdir=runs/ssd
     """
     cfg = r34(batch_size=batch_size, data=data, split=split, folder=folder)
     return _to_target(cfg, benchmark="ssd@0.7.0")
@@ -54,7 +56,7 @@ def _to_target(cfg: Any, *, benchmark: Benchmark) -> Any:
         batch_size=cfg.train_input.batch_size,
     )
     return cfg.set(
-        benchmark=benchmark,
+        observers=[MlperfLog.params(benchmark=benchmark)],
         evaluate=Evaluation.params(
             every_steps=every_steps, metric="heldout/ap", goal="max", reach=TARGET
         ),

@@ -10,7 +10,7 @@ import pytest
 import lingo
 from lingo.layers import BatchNorm
 from lingo.trainer.mlperf.hyperparameters import hyperparameters
-from lingo.trainer.mlperf.rules import find_rules
+from lingo.trainer.mlperf.run_log import find_log
 
 SSD_STEPS = [0, 1145, 3206, 3207, 4007, 4008, 4580]
 
@@ -55,7 +55,7 @@ def test_learning_rates_are_the_published_ones(name: str, steps, expected) -> No
 )
 def test_runs_end_at_the_target_of_their_round(name: str, text: str, every_steps: int) -> None:
     experiment = lingo.get(f"mlperf.{name}").build()
-    p, rules = experiment.p.evaluate, find_rules(experiment)
+    p, rules = experiment.p.evaluate, find_log(experiment).rules
     assert (str(rules), p.reach, p.goal) == (text, rules.target, "max")
     assert p.every_steps == every_steps
 

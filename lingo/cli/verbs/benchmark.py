@@ -2,7 +2,8 @@
 
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5
     lingo benchmark --exp=mlperf.resnet.digits --logdir=runs/benchmark --runs=5 --parallel=2
-    lingo benchmark --exp=mlperf.resnet.digits --set=benchmark=resnet@0.6.0 --logdir=runs/mine
+    lingo benchmark --exp=mlperf.resnet.digits --set=MlperfLog.benchmark=resnet@0.6.0 \
+        --logdir=runs/mine
     lingo benchmark --from-logs=runs/benchmark                 the result of runs that are done
     lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
 
@@ -30,10 +31,10 @@ from lingo.cli.verbs import sweep
 from lingo.config.params import ParamError
 from lingo.contract import build_experiment
 from lingo.storage.files import write_text
-from lingo.trainer.directory.run_directory import MLLOG
 from lingo.trainer.mlperf.checker import EXTRA, check_log, has_checker
 from lingo.trainer.mlperf.mllog import Log, find_logs, read_log
-from lingo.trainer.mlperf.rules import Rules, find_rules
+from lingo.trainer.mlperf.rules import Rules
+from lingo.trainer.mlperf.run_log import MLLOG, find_log
 from lingo.trainer.mlperf.score import BenchmarkResult, RunResult, result_table, score_logs
 
 WORD = ""  # it takes no word beside its flags
@@ -63,7 +64,7 @@ def run(values: flags.FlagValues, word: str) -> int:
     if not values.logdir:
         raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")
     resolved = experiment_flags.resolve(values)
-    rules = find_rules(build_experiment(resolved))
+    rules = find_log(build_experiment(resolved)).rules
     as_json = values.format == "json"
     progress = sys.stderr if as_json else sys.stdout
     with contextlib.redirect_stdout(progress):
@@ -94,7 +95,6 @@ def _sweep_arguments(values: flags.FlagValues, rules: Rules) -> list[str]:
         f"--logdir={values.logdir}",
         f"--sweep=seed={seeds}",
         f"--workers={values.parallel or 1}",
-        "--mlperf",
     ]
 
 

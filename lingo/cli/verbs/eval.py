@@ -31,14 +31,13 @@ from lingo.cli.command import UsageError
 from lingo.config import text
 from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.directory.run_directory import RunDirectory, tag_metrics
 from lingo.trainer.evaluation.answers import answer_line, describe_measures, hide_progress
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import (
     EvaluationResult,
     Evaluator,
     loss_terms,
-    tag_metrics,
 )
 from lingo.trainer.evaluation.watch import (
     evaluated_steps,

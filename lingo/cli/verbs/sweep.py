@@ -40,7 +40,6 @@ from lingo.study.run import SweepOutcome, launch_locally, run_sweep
 from lingo.study.search import corner_points
 from lingo.study.space import read_axes
 from lingo.study.trial import Result, name_point_in_errors, overrides
-from lingo.trainer.mlperf.rules import find_rules
 
 WORD = ""  # it takes no word beside its flags
 FAILED = 1
@@ -60,7 +59,6 @@ def define(values: flags.FlagValues) -> None:
     command.integer(
         "workers", "How many trials run at a time; 1 if left out.", values, lower_bound=1
     )
-    command.boolean("mlperf", "Write mllog.txt in each trial, as `lingo train` does.", values)
     command.boolean("print", "Print the commands of the trials instead of running them.", values)
 
 
@@ -108,8 +106,6 @@ def _read_request(values: flags.FlagValues) -> SweepRequest:
     with name_point_in_errors(point):
         experiment = build_experiment(experiments.first)
     goal = values.goal if values["goal"].present else None
-    if values.mlperf:
-        find_rules(experiment)
     metric = choose_metric(experiment, values.metric, goal)
     if values.metric is not None:  # a run checks the experiment's own
         check_metric(experiment, values.metric)
@@ -134,7 +130,6 @@ def _shared_arguments(values: flags.FlagValues) -> tuple[str, ...]:
         *(f"--trust={file}" for file in values.trust),
         *(f"--params_dir={directory}" for directory in values.params_dir),
         *(f"--set={override}" for override in values.set),
-        *(["--mlperf"] if values.mlperf else []),
     )
 
 

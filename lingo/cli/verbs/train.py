@@ -10,7 +10,6 @@
     lingo train --exp=lm.source.tiny --logdir=runs/one --overfit --set=max_steps=100
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --profile_steps=10:15
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --hang_timeout=600
-    lingo train --exp=mlperf.resnet.digits --logdir=runs/digits --mlperf
 
 Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
 second process watches: give several times what the slowest loop of steps, batch of an evaluation or
@@ -42,7 +41,6 @@ from lingo.data.repeated_input import RepeatedInput
 from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard.hang import Watchdog, supervise
-from lingo.trainer.mlperf.rules import find_rules
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
@@ -58,7 +56,6 @@ def define(values: flags.FlagValues) -> None:
     command.count("overfit", "Train on the first batch, or the first N, over and over.", values)
     command.string("profile_steps", "Record steps for TensorBoard: from 10:15, five.", values)
     command.boolean("audit", "Write loss and examples of every step into audit.jsonl.", values)
-    command.boolean("mlperf", "Write mllog.txt, the log of the experiment's benchmark.", values)
     command.integer(
         "hang_timeout",
         "End with code 9 if nothing happens for so many seconds after the first step; 20 times as"
@@ -108,9 +105,7 @@ def _remember(request: Request) -> None:
 def read_request(values: flags.FlagValues) -> Request:
     """Returns the request of the flags; raises ParamError for every mistake in them."""
     resolved, places = experiment_flags.resolve(values), command.find_roots(values)
-    experiment = build_experiment(resolved)
-    if values.mlperf:
-        find_rules(experiment)
+    build_experiment(resolved)
     if values.overfit is not None:
         _overfit(resolved, values.overfit)
     config = experiment_flags.config_json(resolved, places)
@@ -123,7 +118,6 @@ def read_request(values: flags.FlagValues) -> Request:
         values.audit,
         values.allow_change,
         find_user_files(resolved.params, resolved.origin.file),
-        values.mlperf,
     )
 
 
@@ -168,7 +162,7 @@ def _flags(
         exp = _from_anywhere(values.exp, resolved, places)
         overrides += _paths(resolved.params, [exp, *overrides])
     operational = [f"--params_dir={directory}" for directory in places.user_params]
-    operational += [f"--{name}" for name in ("audit", "mlperf") if values[name].value]
+    operational += ["--audit"] if values.audit else []
     for name in ("overfit", "devices", "hang_timeout"):
         if values[name].value is not None:
             operational.append(f"--{name}={values[name].value}")

@@ -4,7 +4,7 @@
     source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
     vectors.jsonl       likewise: statistics of layers that are shown over time
-    mllog.txt           the log that MLPerf's rules want, if it was asked for
+    mllog.txt, ...      what observers write
     STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
@@ -24,6 +24,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
@@ -46,13 +47,14 @@ from lingo.storage.files import (
 from lingo.storage.rows import Rows, State, Status, parse_status
 from lingo.trainer.directory.audit import AUDIT
 
+T = TypeVar("T")
+
 CONFIG = "config.json"
 RESOLVED = "config.txt"
 FLAGS = "flags.txt"
 ENVIRONMENT = "environment.json"
 SOURCE = source_record.FOLDER
 METRICS = "metrics.jsonl"
-MLLOG = "mllog.txt"
 VECTORS = "vectors.jsonl"
 MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
@@ -144,7 +146,7 @@ class RunDirectory:
         """Raises StorageError for a link that could lead writes, or deletions, out of here."""
         folders = (self.checkpoints, self.train, self.profile, self.path / SOURCE)
         folders += tuple(self.path.glob("eval_*"))
-        for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT, MLLOG))):
+        for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
             refuse_link(path)
 
     @contextlib.contextmanager
@@ -300,12 +302,25 @@ def _check_path(path: str) -> None:
         )
 
 
+def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
+    """Returns the metrics, or summaries, of an evaluation by TensorBoard tag."""
+    return {f"eval/{metric}": value for metric, value in metrics.items()}
+
+
 def row_tag(tag: str, name: str, *, first: bool) -> str:
     """Returns the key in metrics.jsonl of an evaluation's TensorBoard tag.
 
     The keys of all evaluation inputs but the experiment's first carry their names.
     """
     return tag if first else f"{tag}@{name}"
+
+
+def evaluation_row(step: int, evaluations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the row in metrics.jsonl of evaluations, name -> {tag: value}, first one first."""
+    row: dict[str, float] = {"step": int(step)}
+    for i, (name, results) in enumerate(evaluations.items()):
+        row |= {row_tag(tag, name, first=not i): float(v) for tag, v in results.items()}
+    return row
 
 
 def _backup_paths(path: Path) -> Iterator[Path]:

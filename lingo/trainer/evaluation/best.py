@@ -6,6 +6,7 @@ resume that removes rows also removes their effect.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -79,7 +80,10 @@ def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Rankin
     name, _, metric = p.metric.partition("/")
     tag = row_tag(f"eval/{metric}", name, first=name == next(iter(experiment.eval_inputs)))
     values = {row["step"]: row[tag] for row in rows if tag in row}
-    scores = tuple(Score(*pair) for pair in sorted(values.items()))
+    scores = tuple(
+        Score(step, value if value is not None and math.isfinite(value) else None)
+        for step, value in sorted(values.items())
+    )
     return Ranking(scores, p.goal, p.patience, p.reach)
 
 
@@ -92,13 +96,12 @@ def describe_end(experiment: Experiment, ranking: Ranking) -> str:
 
 
 def check_metric(experiment: Experiment, results: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises ParamError if results, input name -> {tag: value}, lack `evaluate.metric`."""
+    """Raises ParamError if results, input -> {metric: value}, lack `evaluate.metric`."""
     p = experiment.p.evaluate
     if p.metric is None:
         return
     name, _, metric = p.metric.partition("/")
-    there = [tag.removeprefix("eval/") for tag in results[name]]
-    if metric not in there:
+    if metric not in (there := results[name]):
         error = ParamError(
             f"evaluate.metric={p.metric!r}: evaluating {name!r} gives no"
             f" {metric!r}.{suggest(metric, there)} It gives: {', '.join(there) or 'nothing'}."

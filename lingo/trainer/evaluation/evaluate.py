@@ -7,7 +7,7 @@ as far as each example's own value does: by float32 rounding, where shapes chang
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,6 @@ from lingo.trainer.evaluation.answers import (
 )
 from lingo.trainer.evaluation.generate import Between
 from lingo.trainer.evaluation.summarize import check_examples, summarize
-
-T = TypeVar("T")
 
 _TOTAL = "loss/total"
 
@@ -142,11 +140,6 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
         results[name] = metrics | scores if input.has_text_pairs else metrics
         check_examples(experiment, input, metrics=results[name])
     return results
-
-
-def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
-    """Returns the metrics, or summaries, of an evaluation by TensorBoard tag."""
-    return {f"eval/{metric}": value for metric, value in metrics.items()}
 
 
 def loss_terms(

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lingo.contract import EvaluationReport, RunEvents
 from lingo.learner.state import TrainState, named_tensors
 from lingo.storage import injection
 from lingo.storage.shards import Shards
+from lingo.trainer.directory.run_directory import evaluation_row, tag_metrics
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.answers import answer_line, describe_measures
 from lingo.trainer.evaluation.evaluate import (
     EvaluationResult,
     evaluate_all,
     loss_terms,
-    tag_metrics,
 )
 from lingo.trainer.evaluation.generate import samples
 from lingo.trainer.live_run import LiveRun
@@ -59,8 +60,7 @@ class PeriodicEvaluation:
             return
         with run.throughput.pause():
             injection.at("evaluate", step)
-            if run.mlperf is not None:
-                run.mlperf.start_evaluation(step)
+            run.observers.tell(RunEvents.on_evaluation_start, step)
             rows = run.directory.metrics.read()
             for one in evaluate_all(
                 experiment,
@@ -68,20 +68,19 @@ class PeriodicEvaluation:
                 between=run.signals.iterate,
                 show_progress=run.progress.work,
             ):
-                results[one.input] = tag_metrics(one.metrics)
-                run.progress.show_evaluation(one.input, results[one.input], step=step)
+                results[one.input] = one.metrics
+                run.progress.show_evaluation(one.input, one.metrics, step=step)
                 shown = tag_metrics(one.summaries) | loss_terms(experiment.task, one.metrics, rows)
                 run.summaries.write_summaries(step, one.input, shown)
                 self._show_answers(one, step)
+            tagged = {name: tag_metrics(metrics) for name, metrics in results.items()}
             best.check_metric(experiment, results)
-            if run.mlperf is not None:  # before the row, without which a resume evaluates again
-                run.mlperf.end_evaluation(results)
-            run.summaries.write_evaluations(step, results)
-            ranking = best.ranking(experiment, run.directory.metrics.read())
-            self.ends_run = self._agree(ranking.ends_run)
-            if run.mlperf is not None and (self.ends_run or step >= experiment.p.max_steps):
-                run.mlperf.end_run(has_reached=ranking.has_reached)
-        self.results |= results
+            ranking = best.ranking(experiment, [*rows, evaluation_row(step, tagged)])
+            self.ends_run = self._agree(run.processes.is_leader and ranking.ends_run)
+            is_last = self.ends_run or step >= experiment.p.max_steps
+            report = EvaluationReport(step, results, is_last)
+            run.observers.tell(RunEvents.on_evaluation_end, report)
+        self.results |= tagged
 
     def sample(self, step: int) -> None:
         """Shows how the model continues `evaluate.prompts`, if an evaluation is due."""

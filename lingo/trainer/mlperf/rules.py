@@ -1,7 +1,7 @@
 """The rules of MLPerf training, rounds 0.6 and 0.7, for the benchmarks that lingo can log.
 
     RULES["resnet@0.7.0"]
-    find_rules(experiment)      of the benchmark that the experiment names
+    check_target(rules, experiment)
 
 Targets and numbers of runs are those of the two rounds' training_policies/training_rules.adoc,
 sections "Quality targets" and "Benchmark results", with the correction of May 2020: round 0.6 had
@@ -10,10 +10,24 @@ the targets of 0.23 for SSD and 0.24 for GNMT. BERT's is that of the compliance 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+
+Benchmark = Literal[
+    "resnet@0.6.0",
+    "ssd@0.6.0",
+    "transformer@0.6.0",
+    "gnmt@0.6.0",
+    "resnet@0.7.0",
+    "ssd@0.7.0",
+    "transformer@0.7.0",
+    "gnmt@0.7.0",
+    "bert@0.7.0",
+    "dlrm@0.7.0",
+]
+"""A benchmark of MLPerf training by the rules of one round."""
 
 
 class FullForm(NamedTuple):
@@ -70,28 +84,19 @@ _METRICS = {
     "dlrm": "auc",
 }
 
-RULES = {
+RULES: dict[str, Rules] = {
     f"{name}@{ruleset}": Rules(
         name, ruleset, _METRICS[name], target, _NUM_RUNS[name], _FULL_FORMS.get(name)
     )
     for ruleset, targets in _TARGETS.items()
     for name, target in targets.items()
 }
-"""All rules, by the text with which an experiment names its benchmark."""
+"""All rules, by `Benchmark`."""
 
 
-def find_rules(experiment: Experiment) -> Rules:
-    """Returns the rules of the benchmark that an experiment names.
-
-    Raises ParamError if it names none, or is evaluated by another metric or without a target.
-    """
+def check_target(rules: Rules, experiment: Experiment) -> None:
+    """Raises ParamError if an experiment is evaluated by another metric, or without a target."""
     p = experiment.p.evaluate
-    if experiment.p.benchmark is None:
-        raise ParamError(
-            "a log of MLPerf needs the benchmark that the experiment is, and the experiment names"
-            f" none. Set its field benchmark to one of {', '.join(RULES)}"
-        )
-    rules = RULES[experiment.p.benchmark]
     metric = (p.metric or "").partition("/")[2]
     if p.reach is None or p.goal != "max" or metric != rules.metric:
         raise ParamError(
@@ -100,4 +105,3 @@ def find_rules(experiment: Experiment) -> Rules:
             f" --set=evaluate.metric=heldout/{rules.metric} --set=evaluate.goal=max"
             f" --set=evaluate.reach={rules.target * rules.whole:g}"
         )
-    return rules

@@ -1,15 +1,11 @@
 """The log of a run as MLPerf's rules want it, mllog.txt in the directory of the run.
 
-    log = open_run_log(directory, experiment, is_requested=True)   # cache_clear, init_start
-    log.start(step)                     # init_stop, run_start: before data is opened
-    log.describe(name, devices)         # the file begins: submission, data, hyper-parameters
-    for steps in spans:
-        log.start_steps(step)           # block_start, epoch_start, where one begins
-        log.end_steps(step)             # epoch_stop, where one ends
-        log.start_evaluation(step)      # eval_start
-        log.end_evaluation(step, ...)   # eval_accuracy, eval_stop, block_stop
-    log.end_run(has_reached=...)        # run_stop, "success" or "aborted"
-    log.end_skipped_run(step, ...)      # instead of all these: of a run with nothing left to do
+    built           cache_clear, init_start
+    begin           init_stop, run_start: before data is opened
+    start           the file begins: submission, data, hyper-parameters
+    steps           block_start, epoch_start, where one begins; epoch_stop, where one ends
+    evaluation      eval_start; eval_accuracy, eval_stop, block_stop
+    the last one    run_stop, "success" or "aborted"
 
 A block ends with an evaluation. Every line has the number of steps done, by which a run that
 resumes, or rewinds, removes what it does again; the time between is in the result, as the clock is
@@ -21,19 +17,23 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from lingo.config.params import ParamError
-from lingo.contract import Experiment
-from lingo.storage.files import append, write_text
-from lingo.trainer.directory.run_directory import MLLOG, RunDirectory
+from lingo.contract import EvaluationReport, Experiment, ObservedRun, RunObserver
+from lingo.storage.files import append, refuse_link, write_text
+from lingo.storage.rows import State
+from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.mlperf.hyperparameters import hyperparameters
 from lingo.trainer.mlperf.mllog import RULESET, LogLine, read_log
-from lingo.trainer.mlperf.rules import FullForm, Rules, find_rules
+from lingo.trainer.mlperf.rules import RULES, Benchmark, FullForm, check_target
 
+clock: Callable[[], float] = time.time
+
+MLLOG = "mllog.txt"
 STEP = "step_num"  # the steps done, in the metadata of every line
 FORM = "form"  # likewise, and of `run_start` and `run_stop`
 RESUME = "lingo_resume"
@@ -43,58 +43,48 @@ _NOT_SUBMITTED = "none: not submitted"
 _CACHE = "a new process, without data of earlier ones; caches of the system are as they are"
 
 
-class RunLog:
-    """Writes the log of a run. Once the file has begun, it has all lines when a method returns.
+class MlperfLog(RunObserver):
+    """Writes the log of a run that is a benchmark of MLPerf; a run without it cannot go on."""
 
-    Methods raise StorageError if it cannot be written.
-    """
+    benchmark: Benchmark  # with the round whose rules hold, such as "resnet@0.7.0"
+    is_required: bool = True
 
-    def __init__(
-        self,
-        path: Path,
-        experiment: Experiment,
-        rules: Rules,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Notes the start of the initialization, and touches no file yet."""
-        self._path, self._experiment, self._rules = path, experiment, rules
-        self._clock, self._step, self._form = clock, 0, ""
-        self._lines: list[LogLine] = []
+    def setup(self) -> None:
+        self.rules = RULES[self.p.benchmark]
+        self._step, self._form = 0, ""
         self._num_written: int | None = None  # None: the file has not begun
         self._initialization = [
             self._line("cache_clear", True, note=_CACHE),
             self._line("init_start"),
         ]
+        self._lines: list[LogLine] = []
 
-    def start(self, step: int, *, is_evaluated: bool) -> None:
+    def check_experiment(self, experiment: Experiment) -> None:
+        """Raises ParamError if an experiment is evaluated by another metric, or has no target."""
+        check_target(self.rules, experiment)
+
+    def on_begin(self, run: ObservedRun, step: int) -> None:
         """Starts the clock, or continues the log of a run that resumes after some steps.
 
-        `is_evaluated` says whether the evaluation after these steps is done. Raises ParamError if
-        the run was begun without a log, or with that of another benchmark.
+        Raises ParamError if the run was begun without a log, or with another benchmark's.
         """
-        self._step = step
+        self._open(run, step)
         if step == 0:
             self._lines = [*self._initialization, self._line("init_stop"), self._line("run_start")]
             return
-        self._lines = list(_read_own(self._path, self._rules))
-        self._cut(step, is_evaluated=is_evaluated)
+        self._lines = list(self._read())
+        self._cut(step, is_evaluated=RunDirectory(run.directory).is_evaluated(step))
         self._lines = [line for line in self._lines if line.key != "run_stop"]  # more is asked for
         self._lines.append(self._line(RESUME))
 
-    def describe(self, name: str, devices: Sequence[str]) -> None:
-        """Begins the file with what is trained, or continues it; the data is open.
-
-        Args:
-            name: of the experiment.
-            devices: names of the devices that the run has.
-        """
+    def on_start(self, run: ObservedRun, step: int) -> None:
+        """Begins the file with what is trained, or continues it."""
         self._form = self._describe_form()
-        if self._step == 0:
-            self._lines += self._describe_run(name, devices)
+        if step == 0:
+            self._lines += self._describe_run(run.name)
         self._write_all()
 
-    def start_steps(self, step: int) -> None:
+    def on_steps_start(self, run: ObservedRun, step: int) -> None:
         """Begins a block and an epoch after some steps, where none has begun."""
         self._step = step
         if self._open_number("block", "first_epoch_num") is None:
@@ -104,7 +94,7 @@ class RunLog:
         if not self._open_epoch():
             self._add("epoch_start", epoch_num=self._last_epoch() + 1)
 
-    def end_steps(self, step: int) -> None:
+    def on_steps_end(self, run: ObservedRun, step: int) -> None:
         """Ends, at the end of a loop of steps, the epochs whose last whole step is in it."""
         self._step = step
         num_ended = math.ceil(self._epochs(step + 1)) - 1
@@ -113,37 +103,41 @@ class RunLog:
                 self._add("epoch_start", epoch_num=number)
             self._add("epoch_stop", epoch_num=number)
 
-    def start_evaluation(self, step: int) -> None:
+    def on_evaluation_start(self, run: ObservedRun, step: int) -> None:
         """Begins an evaluation."""
         self._step = step
         self._add("eval_start", epoch_num=self._epoch_number())
 
-    def end_evaluation(self, results: Mapping[str, Mapping[str, float]]) -> None:
-        """Ends an evaluation, and with it a block; `results` are input name -> {tag: value}."""
+    def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
+        """Ends an evaluation, and with it a block; stops the clock after the last one."""
         name, _, metric = self._experiment.p.evaluate.metric.partition("/")
         number = self._epoch_number()
-        accuracy = results[name][f"eval/{metric}"] / self._rules.whole
+        accuracy = report.results[name][metric] / self.rules.whole
         self._add("eval_accuracy", accuracy, epoch_num=number)
         self._add("eval_stop", epoch_num=number)
         if (first := self._open_number("block", "first_epoch_num")) is not None:
             self._add("block_stop", first_epoch_num=first)
+        if report.is_last:
+            self._add("run_stop", status=self._status(), **{FORM: self._form})
 
-    def end_run(self, *, has_reached: bool) -> None:
-        """Stops the clock."""
-        status = "success" if has_reached else "aborted"
-        self._add("run_stop", status=status, **{FORM: self._form})
+    def on_rewind(self, run: ObservedRun, step: int) -> None:
+        """Removes what was written after a step."""
+        self._step = step
+        self._cut(step, is_evaluated=True)
+        self._write_all()
 
-    def end_skipped_run(self, step: int, *, has_reached: bool) -> None:
+    def on_skip(self, run: ObservedRun, step: int, state: State) -> None:
         """Corrects the end of the log, if there is one, of a run that has nothing left to do.
 
         A run that was killed after its last evaluation lacks `run_stop`, and one that is good
         enough for a lower target than it had says "aborted". The time of `run_stop` stays; one that
         is missing is written now, as by a run that resumes.
         """
+        self._open(run, step)
         if not self._path.exists():
             return
-        self._step, status = step, "success" if has_reached else "aborted"
-        self._lines = list(_read_own(self._path, self._rules))
+        self._lines = list(self._read())
+        status = self._status()
         stops = [line for line in self._lines if line.key == "run_stop"]
         if [line.metadata.get("status") for line in stops] == [status]:
             return
@@ -154,16 +148,14 @@ class RunLog:
         self._lines = [*others, *ends]
         self._write_all()
 
-    def cut(self, step: int) -> None:
-        """Removes what was written after `step`, which a run that rewinds does again."""
-        self._step = step
-        self._cut(step, is_evaluated=True)
-        self._write_all()
-
     # ---- lines
 
+    def _open(self, run: ObservedRun, step: int) -> None:
+        self._path, self._experiment, self._step = run.directory / MLLOG, run.experiment, step
+        refuse_link(self._path)
+
     def _line(self, key: str, value: Any = None, **metadata: Any) -> LogLine:
-        seconds = Decimal(int(self._clock() * 1000)) / 1000
+        seconds = Decimal(int(clock() * 1000)) / 1000
         return LogLine(seconds, key, value, _caller() | metadata | {STEP: self._step})
 
     def _add(self, key: str, value: Any = None, **metadata: Any) -> None:
@@ -177,7 +169,7 @@ class RunLog:
         self._num_written = len(self._lines)
 
     def _render(self, lines: Sequence[LogLine]) -> str:
-        return "".join(f"{line.render(self._rules.ruleset)}\n" for line in lines)
+        return "".join(f"{line.render(self.rules.ruleset)}\n" for line in lines)
 
     def _cut(self, step: int, *, is_evaluated: bool) -> None:
         kept = [line for line in self._lines if line.metadata.get(STEP, 0) <= step]
@@ -187,6 +179,27 @@ class RunLog:
             if line.key == "eval_start" and line.metadata[STEP] == step
         ]
         self._lines = kept[: starts[0]] if starts and not is_evaluated else kept
+
+    def _read(self) -> Sequence[LogLine]:
+        """Returns the lines of the log that a run continues, without one that a crash cut short."""
+        if not self._path.exists():
+            raise ParamError(
+                f"{self._path.parent} was begun without a log of MLPerf, whose beginning this one"
+                " would lack: train in another directory, or without it: --set=observers=[]"
+            )
+        log = read_log(self._path)
+        if (before := log.benchmark()) != str(self.rules):
+            raise ParamError(
+                f"{self._path} is a log of {before}, not of {self.rules}: train in another"
+                " directory"
+            )
+        return log.lines
+
+    def _status(self) -> str:
+        """Returns whether an evaluation so far has reached the target, as logs say it."""
+        target = self._experiment.p.evaluate.reach / self.rules.whole
+        found = (line.value for line in self._lines if line.key == "eval_accuracy")
+        return "success" if any(value >= target for value in found) else "aborted"
 
     # ---- epochs and blocks
 
@@ -223,7 +236,7 @@ class RunLog:
             self._eval_samples(),
             sum(spec.size for spec in experiment.task.weights().values()),
         )
-        if own == self._rules.full_form:
+        if own == self.rules.full_form:
             return "full"
         size = (
             f"{own.train_samples:,} training samples of {own.input}, {own.eval_samples:,} of"
@@ -235,8 +248,8 @@ class RunLog:
         name = self._experiment.p.evaluate.metric.partition("/")[0]
         return self._experiment.eval_inputs[name].num_examples()
 
-    def _describe_run(self, name: str, devices: Sequence[str]) -> list[LogLine]:
-        rules, experiment = self._rules, self._experiment
+    def _describe_run(self, name: str) -> list[LogLine]:
+        rules, experiment = self.rules, self._experiment
         form = {FORM: self._form}
         about = {RULESET: rules.ruleset, EXPERIMENT: name, **form}
         division = "closed" if self._form == "full" else "open"
@@ -246,7 +259,7 @@ class RunLog:
             self._line("submission_org", _NOT_SUBMITTED),
             self._line("submission_division", division, **form),
             self._line("submission_status", "research"),
-            self._line("submission_platform", ", ".join(devices)),
+            self._line("submission_platform", ", ".join(experiment.runtime.device_names())),
             self._line("submission_poc_name", _NOT_SUBMITTED),
             self._line("submission_entry", _NOT_SUBMITTED),
             self._line("seed", experiment.p.seed),
@@ -256,38 +269,21 @@ class RunLog:
         ]
 
 
-def open_run_log(
-    directory: RunDirectory, experiment: Experiment, *, is_requested: bool
-) -> RunLog | None:
-    """Returns the log of a run, or None if there is none, or if another process writes it.
-
-    A run that has a log continues it, whether or not it is requested. Raises ParamError for an
-    experiment that names no benchmark, or whose evaluations are not what its rules want.
-    """
-    path = directory.path / MLLOG
-    if not (is_requested or (directory.enabled and path.exists())):
-        return None
-    rules = find_rules(experiment)
-    return RunLog(path, experiment, rules) if directory.enabled else None
-
-
-def _read_own(path: Path, rules: Rules) -> Sequence[LogLine]:
-    """Returns the lines of the log that a run continues, without one that a crash cut short."""
-    if not path.exists():
-        raise ParamError(
-            f"{path.parent} was begun without --mlperf, so that its log would lack the beginning:"
-            " train in another directory"
-        )
-    log = read_log(path)
-    if (before := log.benchmark()) != str(rules):
-        raise ParamError(f"{path} is a log of {before}, not of {rules}: train in another directory")
-    return log.lines
+def find_log(experiment: Experiment) -> MlperfLog:
+    """Returns the log among an experiment's observers; ParamError if there is none."""
+    for observer in experiment.observers:
+        if isinstance(observer, MlperfLog):
+            return observer
+    raise ParamError(
+        "the experiment names no benchmark of MLPerf: add MlperfLog.params(benchmark=...) to its"
+        f" observers, with one of {', '.join(RULES)}"
+    )
 
 
 def _caller() -> dict[str, Any]:
-    """Returns the place in the code, outside this file, that makes a line."""
+    """Returns the place in this file, in the method of an event, that makes a line."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_code.co_name.startswith(("_", "<")):
         frame = frame.f_back
     if frame is None:
         return {}

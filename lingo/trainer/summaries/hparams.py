@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
@@ -19,8 +19,9 @@ from lingo.config.ast_lock import AST_LOCK
 from lingo.config.overrides import reader
 from lingo.config.serial.serial import Origin
 from lingo.config.text import Line
-from lingo.metrics.sink import ParameterValue
 from lingo.storage.rows import State
+
+ParameterValue: TypeAlias = bool | int | float | str
 
 _api: Any = api_pb2  # the names of these modules are made when they are imported
 _records: Any = plugin_data_pb2

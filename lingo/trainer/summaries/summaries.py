@@ -4,7 +4,6 @@ the run's folder    HParams: the run is a row
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
                     images, samples
 eval_<name>/        scalars and answers of an evaluation, and what its task shows besides them
-sinks               start, rows of metrics.jsonl, end
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ import numpy as np
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lingo.config.lazy import tf
+from lingo.contract import EvaluationReport, ObservedRun, RunEvents, StepReport
 from lingo.mesh.pipeline import drawing
 from lingo.mesh.pipeline.schedule import Schedule
 from lingo.metrics.media import Media
-from lingo.metrics.sink import ParameterValue, Sink
 from lingo.storage.rows import Rows, State
-from lingo.trainer.directory.run_directory import RunDirectory, row_tag
+from lingo.trainer.directory.run_directory import RunDirectory, evaluation_row, tag_metrics
 from lingo.trainer.summaries import events, hparams, picture
 from lingo.trainer.summaries.history import History, round_digits
+from lingo.trainer.summaries.hparams import ParameterValue
 from lingo.trainer.summaries.media_events import histogram_value, media_summary
-from lingo.trainer.summaries.sinks import Sinks
 
 MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
@@ -43,17 +42,15 @@ _SEVERAL = "One layer below the other, as their names below are sorted. "
 _log = logging.getLogger(__name__)
 
 
-class Summaries:
+class Summaries(RunEvents):
     """Writes the reports of a run, from one thread, in the order of steps.
 
     A report that cannot be written (a full disk) is a warning, once until it works again.
     """
 
-    def __init__(self, run: RunDirectory, *, step: int, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(self, run: RunDirectory, *, step: int) -> None:
         """Continues the reports of a run after a step; those of later ones are removed."""
         self._run, self._events = run, events.Events(run.path, enabled=run.enabled)
-        self._sinks = Sinks(sinks if run.enabled else ())
-        self._is_started = False
         self.cut(step or -1)
 
     def cut(self, step: int) -> None:
@@ -69,33 +66,40 @@ class Summaries:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None and self._is_started:
-            self.end_run("stopped" if isinstance(error, KeyboardInterrupt) else "failed")
         for rows in (self._run.metrics, self._run.vectors):
             if lost := rows.num_unwritten:
                 _log.warning("%s lacks the last %s reports.", rows.path, lost)
 
+    # ---- events
+
+    def on_report(self, run: ObservedRun, report: StepReport) -> None:
+        """Writes the report of a step."""
+        self.write_step(*report)
+
+    def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
+        """Writes the results of an evaluation."""
+        tagged = {name: tag_metrics(metrics) for name, metrics in report.results.items()}
+        self.write_evaluations(report.step, tagged)
+
+    def on_rewind(self, run: ObservedRun, step: int) -> None:
+        """Removes what came after a step."""
+        self.cut(step)
+
+    def on_end(self, run: ObservedRun, state: State) -> None:
+        """Writes how the run has ended."""
+        self.end_run(state)
+
     # ---- hyperparameters
 
-    def start_run(
-        self,
-        values: Mapping[str, ParameterValue],
-        parameters: Mapping[str, ParameterValue] = MappingProxyType({}),
-    ) -> None:
-        """Writes the run's row of the HParams table, in place of an earlier one; starts sinks.
-
-        `parameters` are all parameters by path, for the sinks.
-        """
+    def start_run(self, values: Mapping[str, ParameterValue]) -> None:
+        """Writes the run's row of the HParams table, in place of an earlier one."""
         with self._events.warn_on_failure(self._run.path):
             self._events.cut(self._run.path, -1)  # TensorBoard shows the first that it finds
         self._write_hparams(hparams.start_summary(values))
-        self._sinks.start(self._run.path, parameters)
-        self._is_started = True
 
     def end_run(self, state: State) -> None:
-        """Writes into the run's row how the run ended; an error that leaves the block does so."""
+        """Writes into the run's row how the run ended."""
         self._write_hparams(hparams.end_summary(state))
-        self._sinks.end(state)
 
     def _write_hparams(self, summary: bytes) -> None:
         if self._run.is_lost:
@@ -116,7 +120,7 @@ class Summaries:
         """
         at: dict[str, Any] = {"step": int(step), "time": time.time()}
         row = at | {tag: float(value) for tag, value in scalars.items()}
-        self._report(row)
+        self._append(self._run.metrics, row)
         self._events.add_scalars(self._run.train, step, scalars)
         if vectors:
             row = at | {name: round_digits(vector) for name, vector in vectors.items()}
@@ -125,21 +129,15 @@ class Summaries:
 
     def write_evaluations(self, step: int, evaluations: Mapping[str, Mapping[str, float]]) -> None:
         """Writes evaluations, name -> {tag: value}, in the order of the experiment (`row_tag`)."""
-        row: dict[str, Any] = {"step": int(step), "time": time.time()}
-        for i, (name, results) in enumerate(evaluations.items()):
-            for tag, value in results.items():
-                row[row_tag(tag, name, first=not i)] = float(value)
+        for name, results in evaluations.items():
             self._events.add_scalars(self._run.evaluation(name), step, results)
-        self._report(row)
+        row = evaluation_row(step, evaluations) | {"time": time.time()}
+        self._append(self._run.metrics, row)
 
     def write_summaries(self, step: int, name: str, summaries: Mapping[str, Media | float]) -> None:
         """Writes what an evaluation shows in TensorBoard alone, by tag."""
         if summaries:
             self._events.add(self._run.evaluation(name), step, media_summary(summaries))
-
-    def _report(self, row: Mapping[str, Any]) -> None:
-        self._append(self._run.metrics, row)
-        self._sinks.write(row)
 
     def _append(self, rows: Rows, row: Mapping[str, Any]) -> None:
         with self._events.warn_on_failure(rows.path):

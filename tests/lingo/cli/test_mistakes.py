@@ -228,7 +228,6 @@ MISTAKES = [
     (f"sweep {TINY} --logdir=r --sweep=seed=1,2 --sweep=seed=3", "seed is swept twice"),
     (f"sweep {TINY} --logdir=r --sweep=seed=1,x", "trial seed=x: .* takes int, got 'x'"),
     (f"sweep {TINY} --logdir=r --sweep=max_steps=10,0", "trial max_steps=0: .* is not positive"),
-    (f"sweep {TINY} --logdir=r --sweep=seed=1,2 --mlperf", "the experiment names none"),
     ("benchmark", "no directory given: --logdir=DIR, or --from-logs"),
     # ---- sizes
     (f"{TRAIN} --profile_steps=5000:5001", "the run does the steps from 0 to 1200: choose some"),

@@ -11,6 +11,7 @@ from rich.console import Console
 
 import lingo
 from lingo.config.serial.serial import Origin
+from lingo.contract import StepReport
 from lingo.trainer import progress as module
 from lingo.trainer.progress import Progress, count_devices, header, report_line
 
@@ -25,8 +26,8 @@ def test_a_process_that_is_not_the_leader_shows_nothing(is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal)
     with Progress(max_steps=10, enabled=False, console=console) as progress:
         progress.message("a line")
-        progress.report(1, {"loss/total": 1.0})
-        progress.show_evaluation("same", {"eval/loss": 1.0}, step=1)
+        progress.on_report(None, StepReport(1, {"loss/total": 1.0}))
+        progress.show_evaluation("same", {"loss": 1.0}, step=1)
     assert console.file.getvalue() == ""
 
 
@@ -70,10 +71,9 @@ def test_without_a_terminal_every_report_is_a_whole_line():
     progress, out = plain()
     with progress:
         progress.show_directory(Path("/a b"))
-        progress.report(
-            1, {"loss/total": 2.0, "perf/examples_per_sec": 123456.0, "learner/learning_rate": 1.0}
-        )
-        found = {"eval/loss": 1.5, "eval/loss/term": 1.0, "eval/moe/entropy": 0.5}
+        scalars = {"perf/examples_per_sec": 123456.0, "learner/learning_rate": 1.0}
+        progress.on_report(None, StepReport(1, {"loss/total": 2.0} | scalars))
+        found = {"loss": 1.5, "loss/term": 1.0, "moe/entropy": 0.5}
         progress.show_evaluation("heldout", found, step=1)  # without metrics of layers
         progress.message("[not] markup")
     assert out.getvalue().splitlines() == [
@@ -144,9 +144,9 @@ def test_work_of_unknown_length_that_fails_shows_no_end(clock):
 def test_on_a_terminal_the_report_stays_in_place():
     console = Console(file=io.StringIO(), force_terminal=True, width=60)
     with Progress(max_steps=10, console=console) as progress:
-        progress.report(1, {"loss/total": 2.0})
+        progress.on_report(None, StepReport(1, {"loss/total": 2.0}))
         progress.message("saved")
-        progress.report(2, {"loss/total": 1.0})
+        progress.on_report(None, StepReport(2, {"loss/total": 1.0}))
     out = console.file.getvalue()
     assert "\x1b[2K" in out, "the line is erased and written again"
     assert out.index("saved") < out.index("step 2/10")
@@ -155,7 +155,10 @@ def test_on_a_terminal_the_report_stays_in_place():
 def test_a_report_longer_than_the_terminal_is_not_cut():
     console = Console(file=io.StringIO(), force_terminal=True, width=30)
     with Progress(max_steps=10, console=console) as progress:
-        progress.report(1, {"loss/total": 2.0, "perf/steps_per_sec": 0.5, "perf/step_time_ms": 9.0})
+        progress.on_report(
+            None,
+            StepReport(1, {"loss/total": 2.0, "perf/steps_per_sec": 0.5, "perf/step_time_ms": 9.0}),
+        )
     out = console.file.getvalue()
     assert "ETA 18s" in out
     assert "\N{HORIZONTAL ELLIPSIS}" not in out
@@ -181,7 +184,7 @@ def test_on_a_terminal_reports_stay_more_and_more_seldom_and_done_is_last(clock,
     with Progress(max_steps=1000, console=console, clock=clock) as progress:
         monkeypatch.setattr(progress, "message", kept.append)
         for step in range(1, 101):
-            progress.report(step, {"loss/total": 2.0})
+            progress.on_report(None, StepReport(step, {"loss/total": 2.0}))
             clock.now += 1
         monkeypatch.undo()
         progress.end("done at step 100")

@@ -92,15 +92,6 @@ def test_an_argument_that_the_experiment_needs_may_be_what_is_swept(lingo, tmp_p
     assert "--set=exp.num_layers=2" in done.out
 
 
-def test_trials_write_the_log_that_was_asked_for(lingo, toys) -> None:
-    arguments = ("--logdir=s", "--sweep=seed=1", "--mlperf", "--print")
-    done = lingo("sweep", "--exp=mlperf.resnet.digits", *arguments)
-    assert "--mlperf" in done.out
-    done = lingo("sweep", f"--exp={toys / 'toys.py'}:narrow", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert "the experiment names none" in done.err
-
-
 # ---- a real one --------------------------------------------------------------------------------
 
 

@@ -312,8 +312,6 @@ def test_overfitting_trains_on_the_first_batches_and_says_so(exp, tmp_path, caps
         *((f"--profile_steps={text}", "write FROM:TO") for text in ("5", "5:5", "-1:3", "1:2:3")),
         *((f"--overfit={text}", "not a positive number") for text in ("0", "x")),
         *((f"--hang_timeout={text}", "hang_timeout") for text in ("0", "nan", "1.5")),
-        ("--mlperf=resnet@0.7.0", "--mlperf"),
-        ("--mlperf", "needs the benchmark that the experiment is"),
     ],
 )
 def test_a_number_that_cannot_be_meant_is_refused(flag, message, exp, tmp_path, capsys):

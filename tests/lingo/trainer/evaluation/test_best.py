@@ -75,7 +75,7 @@ def test_without_a_metric_nothing_is_ranked(compared):
 
 
 def test_a_metric_that_an_evaluation_does_not_give_is_named_with_those_it_gives(compared):
-    found = {"a": {"eval/loss": 1.0, "eval/accuracy": 0.5}, "b": {}}
+    found = {"a": {"loss": 1.0, "accuracy": 0.5}, "b": {}}
     best.check_metric(compared(metric="a/loss"), found)
     best.check_metric(compared(), found)
     with pytest.raises(

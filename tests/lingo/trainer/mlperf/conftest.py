@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 from lingo.config import registry
+from lingo.contract import EvaluationReport, ObservedRun
 from lingo.data import TsvPairs
 from lingo.optim import (
     ConstantRate,
@@ -19,9 +20,9 @@ from lingo.optim import (
     SequentialSchedule,
     Warmup,
 )
-from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.mlperf import run_log
 from lingo.trainer.mlperf.rules import RULES
-from lingo.trainer.mlperf.run_log import RunLog
+from lingo.trainer.mlperf.run_log import MLLOG, MlperfLog
 
 PAIRS = pathlib.Path(__file__).parent / "logs/pairs.tsv"
 
@@ -121,7 +122,7 @@ def settings():
         params = (MAKERS | {"sgd": sgd})[name]()
         rules = RULES[f"{'resnet' if name == 'sgd' else name}@0.7.0"]
         params.evaluate.set(metric=f"heldout/{rules.metric}", reach=rules.target * rules.whole)
-        return params.set(benchmark=str(rules))
+        return params.set(observers=[MlperfLog.params(benchmark=str(rules))])
 
     return settings
 
@@ -137,28 +138,60 @@ class Ticks:
 
 
 @pytest.fixture
-def write(tmp_path):
+def observed(tmp_path):
+    """Returns a run of an experiment, as its observers get it."""
+
+    def observed(experiment):
+        directory = tmp_path / "run"
+        return ObservedRun(
+            experiment=experiment, directory=directory, name=MADE, parameters={}, stop=print
+        )
+
+    return observed
+
+
+@pytest.fixture
+def resume(observed):
+    """Continues the log that `write` has written, and returns it with its run."""
+
+    def resume(params, step):
+        experiment = params.build()
+        run, log = observed(experiment), experiment.observers[0]
+        log.on_begin(run, step)
+        experiment.train_input.prepare()
+        log.on_start(run, step)
+        return log, run
+
+    return resume
+
+
+@pytest.fixture
+def write(observed, monkeypatch):
     """Writes the log of a run in which nothing trains, and returns its file."""
 
     def write(params, text, *, accuracies, until=None):
-        experiment, rules = params.set(benchmark=text).build(), RULES[text]
-        path = RunDirectory(tmp_path / "run").path / "mllog.txt"
-        path.parent.mkdir(exist_ok=True)
-        log = RunLog(path, experiment, rules, clock=Ticks())
-        log.start(0, is_evaluated=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(run_log, "clock", Ticks())
+            return _write(params, text, accuracies=accuracies, until=until)
+
+    def _write(params, text, *, accuracies, until):
+        experiment = params.set(observers=[MlperfLog.params(benchmark=text)]).build()
+        run, log = observed(experiment), experiment.observers[0]
+        run.directory.mkdir(exist_ok=True)
+        log.on_begin(run, 0)
         experiment.train_input.prepare()
-        log.describe(MADE, ["/device:CPU:0"])
+        log.on_start(run, 0)
         every, p = params.evaluate.every_steps, experiment.p.evaluate
-        tags = p.metric.partition("/")
+        name, _, metric = p.metric.partition("/")
         for number in range(until or every * len(accuracies)):
-            log.start_steps(number)
-            log.end_steps(number + 1)
+            log.on_steps_start(run, number)
+            log.on_steps_end(run, number + 1)
             if (number + 1) % every == 0:
-                accuracy = accuracies[number // every] * rules.whole
-                log.start_evaluation(number + 1)
-                log.end_evaluation({tags[0]: {f"eval/{tags[2]}": accuracy}})
-        if until is None:
-            log.end_run(has_reached=max(accuracies) * rules.whole >= p.reach)
-        return path
+                accuracy = accuracies[number // every] * RULES[text].whole
+                is_last = until is None and number + 1 == every * len(accuracies)
+                log.on_evaluation_start(run, number + 1)
+                results = {name: {metric: accuracy}}
+                log.on_evaluation_end(run, EvaluationReport(number + 1, results, is_last))
+        return run.directory / MLLOG
 
     return write

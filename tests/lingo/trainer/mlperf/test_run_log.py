@@ -3,11 +3,12 @@
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import periodic
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 from lingo.trainer.mlperf.mllog import read_log
-from lingo.trainer.mlperf.run_log import RESUME, open_run_log
+from lingo.trainer.mlperf.run_log import RESUME, MlperfLog
 
 
 def keys(path):
@@ -61,56 +62,57 @@ def test_a_run_below_its_target_is_aborted(settings, write):
 
 
 @pytest.mark.parametrize("is_evaluated", [True, False])
-def test_a_resume_removes_what_is_done_again(is_evaluated, settings, write, tmp_path):
+def test_a_resume_removes_what_is_done_again(is_evaluated, settings, write, resume, tmp_path):
     params = settings("sgd")
     params.evaluate.every_steps = 22
     path = write(params, "resnet@0.7.0", accuracies=[0.5, 0.6], until=30)
     before = keys(path)
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=False)
-    log.start(22, is_evaluated=is_evaluated)
-    log.describe("again", [])
+    if is_evaluated:
+        RunDirectory(tmp_path / "run").metrics.append({"step": 22, "eval/accuracy": 0.5})
+    resume(params, 22)
     kept = keys(path)
     assert kept[-1] == RESUME
     end = before.index("epoch_start 3" if is_evaluated else "eval_start 2") + is_evaluated
     assert kept[:-1] == before[:end]
 
 
-def test_a_line_that_a_crash_cut_short_is_removed(settings, write, tmp_path):
+def test_a_line_that_a_crash_cut_short_is_removed(settings, write, resume):
     params = settings("sgd")
     path = write(params, "resnet@0.7.0", accuracies=[0.5], until=20)
     whole = keys(path)
     path.write_text(path.read_text() + ':::MLLOG {"namespace": ""')
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=True)
-    log.start(20, is_evaluated=True)
-    log.describe("again", [])
+    resume(params, 20)
     assert keys(path)[:-1] == whole
     assert not read_log(path).problems
 
 
-def test_a_rewind_removes_the_steps_that_it_does_again(settings, write, tmp_path):
+def test_a_rewind_removes_the_steps_that_it_does_again(settings, write, resume):
     params = settings("sgd")
     path = write(params, "resnet@0.7.0", accuracies=[0.5], until=30)
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=True)
-    log.start(30, is_evaluated=False)
-    log.describe("again", [])
-    log.cut(11)
+    log, run = resume(params, 30)
+    log.on_rewind(run, 11)
     assert keys(path)[-2:] == ["epoch_stop 1", "epoch_start 2"]
     assert max(line.metadata["step_num"] for line in read_log(path).lines) == 11
 
 
-def test_a_log_of_another_benchmark_is_not_continued(settings, write, tmp_path):
+def test_a_log_of_another_benchmark_is_not_continued(settings, write, resume):
     params = settings("sgd")
     write(params, "resnet@0.7.0", accuracies=[0.5], until=20)
-    params.benchmark = "resnet@0.6.0"
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=True)
+    params.observers[0].benchmark = "resnet@0.6.0"
     with pytest.raises(ParamError, match=r"is a log of resnet@0\.7\.0, not of resnet@0\.6\.0"):
-        log.start(20, is_evaluated=True)
+        resume(params, 20)
 
 
-def test_a_run_that_was_begun_without_a_log_gets_none_later(settings, tmp_path):
-    log = open_run_log(RunDirectory(tmp_path), settings("resnet").build(), is_requested=True)
-    with pytest.raises(ParamError, match="was begun without --mlperf"):
-        log.start(20, is_evaluated=True)
+def test_a_run_that_was_begun_without_a_log_gets_none_later(settings, resume):
+    with pytest.raises(ParamError, match="was begun without a log of MLPerf"):
+        resume(settings("resnet"), 20)
+
+
+def test_a_link_is_not_followed(settings, resume, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/mllog.txt").symlink_to(tmp_path / "other")
+    with pytest.raises(StorageError, match="link"):
+        resume(settings("resnet"), 0)
 
 
 # ---- runs that train ----------------------------------------------------------------------------
@@ -129,15 +131,14 @@ def measured(small, monkeypatch):
         monkeypatch.setattr(periodic, "evaluate_all", found)
         params = small(max_steps=9)  # an epoch has 35 examples, and a step 4
         params.evaluate.set(every_steps=3, metric="same/accuracy", goal="max", reach=0.9)
-        params.benchmark = "resnet@0.7.0"
-        return params
+        return params.set(observers=[MlperfLog.params(benchmark="resnet@0.7.0")])
 
     return measured
 
 
 @pytest.mark.usefixtures("once_compiled")
 def test_a_run_writes_its_log_and_a_finished_one_leaves_it(measured, run, directory):
-    run(measured(at_3=0.5, at_6=0.95), directory, mlperf=True)
+    run(measured(at_3=0.5, at_6=0.95), directory)
     path = directory / "mllog.txt"
     assert keys(path) == [
         *("block_start 1", "epoch_start 1", "eval_start 1", "eval_accuracy 1", "eval_stop 1"),
@@ -145,21 +146,22 @@ def test_a_run_writes_its_log_and_a_finished_one_leaves_it(measured, run, direct
         *("block_stop 1", "run_stop success"),
     ]
     before = path.read_bytes()
-    assert run(measured(), directory, mlperf=True).state == "done (early)"
+    assert run(measured(), directory).state == "done (early)"
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("has_reached", [True, False])
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings, write, tmp_path):
+def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings, write, observed):
     params = settings("sgd")
     path = write(params, "resnet@0.7.0", accuracies=[0.5])
     before = read_log(path).lines
     step = before[-1].metadata["step_num"]
     if is_lost:
         path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    log = open_run_log(RunDirectory(tmp_path / "run"), params.build(), is_requested=False)
-    log.end_skipped_run(step, has_reached=has_reached)
+    params.evaluate.reach = 0.4 if has_reached else 0.6
+    experiment = params.build()
+    experiment.observers[0].on_skip(observed(experiment), step, "done")
     after = read_log(path).lines
     stop = after[-1]
     assert after[: len(before) - 1] == before[:-1]
@@ -172,7 +174,7 @@ def test_a_skipped_run_corrects_how_its_log_ends(has_reached, is_lost, settings,
 @pytest.mark.usefixtures("once_compiled")
 def test_a_finished_run_reaches_a_lower_target(measured, run, directory):
     params = measured(at_3=0.5, at_6=0.7, at_9=0.6)
-    run(params, directory, mlperf=True)
+    run(params, directory)
     assert keys(directory / "mllog.txt")[-1] == "run_stop aborted"
     params.evaluate.reach = 0.65
     run(params, directory)
@@ -180,15 +182,11 @@ def test_a_finished_run_reaches_a_lower_target(measured, run, directory):
 
 
 @pytest.mark.usefixtures("once_compiled")
-def test_an_interrupted_run_continues_its_log_without_being_asked(measured, run, directory):
+def test_an_interrupted_run_continues_its_log(measured, run, directory):
     with pytest.raises(KeyError, match="at_6"):
-        run(measured(at_3=0.5), directory, mlperf=True)
+        run(measured(at_3=0.5), directory)
     assert run(measured(at_6=0.6, at_9=0.7), directory).state == "done"
     found = keys(directory / "mllog.txt")
     assert found[6:10] == ["block_start 1", RESUME, "eval_start 1", "eval_accuracy 1"]
     assert [key.split()[0] for key in found].count("eval_accuracy") == 3
     assert found[-1] == "run_stop aborted"
-
-
-def test_without_a_benchmark_or_a_log_there_is_none(small, tmp_path):
-    assert open_run_log(RunDirectory(tmp_path), small().build(), is_requested=False) is None

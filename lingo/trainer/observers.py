@@ -1,0 +1,78 @@
+"""The observers of a run: each gets every event, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Concatenate, ParamSpec
+
+from lingo.config.errors import LingoError
+from lingo.config.roots.user_line import error_prefix
+from lingo.contract import ObservedRun, RunEvents, RunObserver
+
+_P = ParamSpec("_P")
+
+_log = logging.getLogger(__name__)
+
+
+class ObserverError(LingoError):
+    """A required observer has raised an exception."""
+
+
+class Observers:
+    """Passes events to the observers of the experiment, then to lingo's own.
+
+    In this order an evaluation is recorded after all have seen it: a run that is killed before
+    repeats it.
+    """
+
+    def __init__(self, run: ObservedRun, observers: Sequence[RunObserver]) -> None:
+        """Calls nothing yet; `observers` are those of the experiment."""
+        self._run, self._observers = run, list[RunEvents](observers)
+
+    def add(self, own: RunEvents) -> None:
+        """Adds an observer of lingo's own, whose exceptions are not caught."""
+        self._observers.append(own)
+
+    def tell(
+        self,
+        event: Callable[Concatenate[RunEvents, ObservedRun, _P], None],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> None:
+        """Calls the method of an event, such as `RunEvents.on_report`, of all observers.
+
+        An observer of the experiment that raises an exception is left out from here on. Raises
+        ObserverError, or the LingoError itself, if it `is_required`.
+        """
+        for observer in [*self._observers]:
+            try:
+                getattr(observer, event.__name__)(self._run, *args, **kwargs)
+            except Exception as error:
+                if not isinstance(observer, RunObserver):
+                    raise
+                self._observers.remove(observer)
+                self._report(observer, error)
+
+    def _report(self, observer: RunObserver, error: Exception) -> None:
+        """Raises the error of a required observer; logs another's."""
+        text = f"{type(observer).__name__}: {type(error).__name__}: {error}"
+        if not observer.p.is_required:
+            _log.warning("%sleft out from here on: %s", error_prefix(error), text)
+        elif isinstance(error, LingoError):
+            raise error
+        else:
+            raise ObserverError(f"a required observer failed: {text}") from error
+
+    @contextlib.contextmanager
+    def start(self, step: int) -> Iterator[None]:
+        """Tells all of the start, and of the end if an error leaves the block."""
+        self.tell(RunEvents.on_start, step)
+        try:
+            yield
+        except BaseException as error:
+            with contextlib.suppress(LingoError):  # it would hide the first one
+                state = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+                self.tell(RunEvents.on_end, state)
+            raise
