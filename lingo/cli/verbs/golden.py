@@ -1,10 +1,11 @@
-"""Compares every experiment with its golden file: resolved parameters and weights, for review.
+"""Compares every experiment with its golden file: what it sets, and its weights, for review.
 
     lingo golden
     lingo golden --write
 
 A change of the framework that should alter no experiment leaves all golden files as they are; one
-that should shows in them what it alters. They are in tests/goldens of the checkout.
+that should shows in them what it alters. Defaults of classes are in one file, defaults.txt. The
+files are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from absl import flags
 
 from lingo.cli import command
 from lingo.cli.command import UsageError
-from lingo.config import experiment_index, registry, text
-from lingo.config.registry import ResolvedExperiment
+from lingo.config import experiment_index, registry
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 from lingo.contract import build_experiment
-from lingo.inspection import weight_table
+from lingo.inspection.golden import defaults_text, experiment_text
 
 WORD = ""  # it takes no word beside its flags
 STALE = 1
 FOLDER = Path("tests", "goldens")
+DEFAULTS = "defaults.txt"
 
 
 class Golden(NamedTuple):
@@ -69,19 +70,16 @@ def run(values: flags.FlagValues, word: str) -> int:
 
 
 def goldens(checkout: Path) -> list[Golden]:
-    """Returns the goldens of all experiments of a checkout, and those without an experiment."""
+    """Returns the goldens of a checkout: of all experiments, of defaults, and of none."""
     packages = {**roots_.find().packages, "params": (checkout / "params",)}
     roots = Roots(packages)
-    wanted = {
-        checkout / FOLDER / f"{name}.txt": golden_text(registry.get(name, (), roots))
-        for name in experiment_index.index(roots).entries
+    resolved = {
+        name: registry.get(name, (), roots) for name in experiment_index.index(roots).entries
     }
+    wanted = {
+        checkout / FOLDER / f"{name}.txt": experiment_text(one.params, build_experiment(one))
+        for name, one in resolved.items()
+    }
+    wanted[checkout / FOLDER / DEFAULTS] = defaults_text(one.params for one in resolved.values())
     found = {file: file.read_text() for file in (checkout / FOLDER).glob("*.txt")}
     return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]
-
-
-def golden_text(resolved: ResolvedExperiment) -> str:
-    """Returns the resolved text and the table of weights, with one row for equal layers."""
-    task = build_experiment(resolved).task
-    parameters = text.render(text.resolve(resolved.params))
-    return f"{parameters}\n{weight_table.text(weight_table.compact(task))}"

@@ -27,7 +27,7 @@ def test_what_was_written_is_current(lingo: Callable, checkout: pathlib.Path) ->
     written = lingo("golden", "--write")
     assert (written.code, written.err) == (0, "")
     files = sorted(p.name for p in (checkout / "tests/goldens").iterdir())
-    assert files == ["toys.deep.txt", "toys.narrow.txt"]
+    assert files == ["defaults.txt", "toys.deep.txt", "toys.narrow.txt"]
     assert lingo("golden") == (0, "", "")
     assert lingo("golden", "--write") == (0, "", "")
 
@@ -40,6 +40,13 @@ def test_a_golden_file_holds_parameters_and_alike_weights_once(lingo, checkout):
     assert weights.splitlines()[1].split() == [
         *["stack/layers/[0:4]/w", "[3,", "3]", "float32", "embed,", "mlp", "36"]
     ]
+
+
+def test_a_default_is_in_one_file(lingo, checkout):
+    lingo("golden", "--write")
+    folder = checkout / "tests/goldens"
+    assert "Guard.max_rewinds = 10\n" in (folder / "defaults.txt").read_text()
+    assert "guard" not in (folder / "toys.deep.txt").read_text()
 
 
 def test_a_stale_file_is_shown_and_fails(lingo: Callable, checkout: pathlib.Path) -> None:
