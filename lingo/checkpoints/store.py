@@ -12,7 +12,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,6 +20,7 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.commit import commit
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import step_name, step_of
+from lingo.checkpoints.retention import KEEP_ALL, Retention
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage.files import StorageError, explain_write_errors, sync
 
@@ -158,9 +159,7 @@ def save(
     step: int,
     tensors: Iterable[tuple[str, Any]],
     metadata: Mapping[str, Any],
-    keep: int,
-    keep_every_steps: int | None = None,
-    protected: Collection[int] = (),
+    retention: Retention = KEEP_ALL,
     processes: Processes = ALONE,
 ) -> Path:
     """Commits a checkpoint, as `commit` does with the same errors, then deletes those not kept.
@@ -168,8 +167,7 @@ def save(
     Args:
         directory: of all checkpoints; created if it is missing, but not its parent.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
-        keep, keep_every_steps: as for `select_kept`.
-        protected: steps whose checkpoints are kept, too.
+        retention: what is kept; that of the leader counts.
         processes: those that save it together, on one file system; the leader deletes.
     """
     target = step_path(directory, step)
@@ -181,37 +179,12 @@ def save(
     except NoUsableCheckpoint as error:
         _log.warning("old checkpoints stay: %s", error)
         return target
-    kept = select_kept(existing, keep=keep, keep_every_steps=keep_every_steps, best=protected)
-    for old in sorted(set(existing) - kept.keys()):
+    for old in sorted(set(existing) - retention.reasons(existing).keys()):
         try:
             delete(step_path(directory, old))
         except StorageError as error:
             _log.warning("an old checkpoint stays: %s", error)
     return target
-
-
-def select_kept(
-    steps: Sequence[int],
-    *,
-    keep: int,
-    keep_every_steps: int | None = None,
-    best: Collection[int] = (),
-    rewind: Collection[int] = (),
-) -> dict[int, list[str]]:
-    """Returns the steps whose checkpoints are kept, with the reasons; others may be deleted.
-
-    "latest" are the last `keep`, "every" the multiples of `keep_every_steps`, "best" and "rewind"
-    the steps of these names.
-    """
-    every = keep_every_steps
-    reasons: dict[str, Collection[int]] = {
-        "latest": sorted(steps)[-keep:],
-        "every": [] if every is None else [step for step in steps if step % every == 0],
-        "best": best,
-        "rewind": rewind,
-    }
-    found = {step: [why for why, which in reasons.items() if step in which] for step in steps}
-    return {step: why for step, why in sorted(found.items()) if why}
 
 
 def delete(path: Path) -> None:

@@ -1,8 +1,8 @@
 """Writes checkpoints one at a time, in a thread of its own while training continues.
 
-    with Writer(directory, policy, on_commit=report) as writer:
+    with Writer(directory, asynchronous=True, on_commit=report) as writer:
         writer.wait()                                    # so that only one is in memory
-        writer.save(20, tensors, metadata=...)           # returns at once
+        writer.save(20, tensors, metadata=..., retention=...)  # returns at once
         writer.check()                                   # raises errors of the thread
         writer.wait()                                    # returns when it is on the disk
 
@@ -13,24 +13,17 @@ progress is finished first; also when the interpreter exits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lingo.checkpoints import store
+from lingo.checkpoints.retention import KEEP_ALL, Retention
 from lingo.processes.processes import ALONE, Processes
 
 _log = logging.getLogger(__name__)
-
-
-class Policy(NamedTuple):
-    """How checkpoints are written, and which are kept."""
-
-    asynchronous: bool  # whether training continues while a checkpoint is written
-    keep: int  # how many of the latest
-    keep_every_steps: int | None  # its multiples are kept for ever
 
 
 class Writer:
@@ -39,17 +32,18 @@ class Writer:
     def __init__(
         self,
         directory: Path,
-        policy: Policy,
         *,
+        asynchronous: bool,
         on_commit: Callable[[int], None],
         processes: Processes = ALONE,
     ) -> None:
         """Writes nothing yet; each of the processes that write together has a Writer.
 
+        `asynchronous` says whether training continues while a checkpoint is written.
         In its thread, `on_commit` is called with the step of each checkpoint that is on the disk.
         """
-        self._directory, self._policy, self._on_commit = directory, policy, on_commit
-        self._processes = processes
+        self._directory, self._asynchronous = directory, asynchronous
+        self._on_commit, self._processes = on_commit, processes
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
@@ -69,18 +63,18 @@ class Writer:
         tensors: Iterable[tuple[str, Any]],
         *,
         metadata: Mapping[str, Any],
-        protected: Collection[int] = (),
+        retention: Retention = KEEP_ALL,
     ) -> None:
-        """Starts to write a checkpoint; waits for it if the policy is not asynchronous.
+        """Starts to write a checkpoint; waits for it if it is not asynchronous.
 
         Arguments are as for `store.save`. The thread iterates over the tensors: the data that they
         are read from must not change from now on. Raises the error of the previous checkpoint.
         """
         self.wait()
         self._pending = self._thread.submit(
-            self._write, step, tensors=tensors, metadata=metadata, protected=protected
+            self._write, step, tensors=tensors, metadata=metadata, retention=retention
         )
-        if not self._policy.asynchronous:
+        if not self._asynchronous:
             self.wait()
 
     def check(self) -> None:
@@ -102,8 +96,6 @@ class Writer:
         store.save(
             self._directory,
             step=step,
-            keep=self._policy.keep,
-            keep_every_steps=self._policy.keep_every_steps,
             processes=self._processes,
             **content,
         )

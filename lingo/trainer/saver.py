@@ -15,12 +15,13 @@ import contextlib
 import logging
 import queue
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
+from lingo.checkpoints.retention import KEEP_ALL, Retention
 from lingo.checkpoints.run_counters import RunCounters
-from lingo.checkpoints.writer import Policy, Writer
+from lingo.checkpoints.writer import Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment, RunEvents
 from lingo.learner.state import TrainState, named_tensors
@@ -46,10 +47,9 @@ class Saver:
         """Writes nothing yet: the current step is already saved. All processes save together."""
         self._run, self._metadata = run, metadata
         self.saved = run.recorder.counters.step
-        p = run.experiment.p.checkpoint
         self._writer = Writer(
             run.directory.checkpoints,
-            Policy(p.asynchronous, p.keep, p.keep_every_steps),
+            asynchronous=run.experiment.p.checkpoint.asynchronous,
             on_commit=self._show_saved,
             processes=run.processes,
         )
@@ -94,8 +94,8 @@ class Saver:
         run.directory.check_there()
         run.recorder.sync()  # a checkpoint on the disk has all rows before it
         tensors = named_tensors(run.experiment.learner, state)
-        stay = self._protected_steps() if run.processes.is_leader else []
-        self._writer.save(step, tensors, metadata=metadata, protected=stay)
+        retention = self._keeping() if run.processes.is_leader else KEEP_ALL
+        self._writer.save(step, tensors, metadata=metadata, retention=retention)
         self.saved = step
 
     def rescue(self, error: LingoError) -> None:
@@ -160,7 +160,6 @@ class Saver:
                 step=step,
                 tensors=named_tensors(self._run.experiment.learner, state),
                 metadata=metadata,
-                keep=len(there) + 1,
             )
             directory.set_status("failed", step)
         self.saved = step
@@ -175,25 +174,17 @@ class Saver:
         self._run.progress.message(f"step {step}  saved")
         self._committed.put(step)
 
-    def _protected_steps(self) -> list[int]:
-        """Returns the steps whose checkpoints are kept once the current one is written."""
+    def _keeping(self) -> Retention:
+        """Returns what is kept once the current checkpoint is written."""
         run, counters = self._run, self._run.recorder.counters
         try:
             steps = [*store.steps(run.directory.checkpoints), counters.step]
-            stay = protected_steps(run.experiment, run.directory, counters, steps)
+            return retention(run.experiment, run.directory, counters, steps)
         except NoUsableCheckpoint as error:
             raise StorageError(str(error)) from error
-        return [*stay.best, *stay.rewind]
 
 
 # ---- which checkpoints are due, and which are kept -----------------------------------------------
-
-
-class Protected(NamedTuple):
-    """Steps whose checkpoints are kept, however many come later."""
-
-    best: list[int]  # the best by `evaluate.metric`
-    rewind: list[int]  # the step to which a rewind would go; empty if there is no such checkpoint
 
 
 def intervals(experiment: Experiment) -> list[int]:
@@ -209,10 +200,10 @@ def is_regular(experiment: Experiment, step: int) -> bool:
     return compared or any(step % n == 0 for n in intervals(experiment))
 
 
-def protected_steps(
+def retention(
     experiment: Experiment, directory: RunDirectory, counters: RunCounters, steps: Sequence[int]
-) -> Protected:
-    """Returns which of the checkpoints of a run, given by their steps in order, are kept.
+) -> Retention:
+    """Returns what is kept of the checkpoints of a run, given by their steps in order.
 
     A target for a rewind is also kept while nothing is wrong: many checkpoints that are not regular
     may be written before an anomaly is.
@@ -220,8 +211,12 @@ def protected_steps(
     p = experiment.p
     anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
     sound = anomaly.sound_step if anomaly else counters.step - counters.health.num_anomalous
-    targets = rewind_targets(experiment, steps, at_most=sound)
-    return Protected(best.best_steps(experiment, directory), targets[:1])
+    return Retention(
+        latest=p.checkpoint.keep,
+        every=p.checkpoint.keep_every_steps,
+        best=best.best_steps(experiment, directory),
+        rewind=rewind_targets(experiment, steps, at_most=sound)[:1],
+    )
 
 
 def rewind_targets(experiment: Experiment, steps: Sequence[int], *, at_most: int) -> list[int]:

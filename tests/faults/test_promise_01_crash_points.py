@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
+from lingo.checkpoints.retention import Retention
 
 CALLS = ("mkdir", "openat", "write", "rename", "fsync", "unlink", "unlinkat", "rmdir")
 TIMEOUT = 120.0  # seconds, for anything that a child does
@@ -25,6 +26,7 @@ import os, pathlib, sys
 import numpy as np
 from lingo.config.lazy import tf
 from lingo.checkpoints import store
+from lingo.checkpoints.retention import Retention
 
 tf.__version__  # imported before the first fork, used after it: its threads do not survive one
 for directory in map(str.strip, sys.stdin):
@@ -32,7 +34,8 @@ for directory in map(str.strip, sys.stdin):
         print(os.getpid(), flush=True)
         os.read(0, 1)
         tensors = [(f"weights/{i}", np.full((30, 40), 3 + i, np.float32)) for i in range(4)]
-        store.save(pathlib.Path(directory), step=3, tensors=tensors, metadata={}, keep=2)
+        given = {"step": 3, "tensors": tensors, "metadata": {}, "retention": Retention(2)}
+        store.save(pathlib.Path(directory), **given)
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
@@ -98,7 +101,13 @@ def saver():
 def fresh(tmp_path):
     """Makes directories with the checkpoints of two steps."""
     for step in (1, 2):
-        store.save(tmp_path / "two", step=step, tensors=tensors(step), metadata={}, keep=KEEP)
+        store.save(
+            tmp_path / "two",
+            step=step,
+            tensors=tensors(step),
+            metadata={},
+            retention=Retention(KEEP),
+        )
 
     def fresh(name):
         return pathlib.Path(shutil.copytree(tmp_path / "two", tmp_path / name))
@@ -121,7 +130,9 @@ def test_a_save_killed_at_any_system_call_loses_nothing(saver, fresh, call):
         there = store.steps(directory)
         assert sorted(os.listdir(directory)) == [f"step_{step:08d}" for step in there]
         if found.step == 2:
-            store.save(directory, step=3, tensors=tensors(3), metadata={}, keep=KEEP)
+            store.save(
+                directory, step=3, tensors=tensors(3), metadata={}, retention=Retention(KEEP)
+            )
         assert store.steps(directory)[-2:] == [2, 3]
     assert exit_code == 0
     assert killed >= 1, f"a save makes no {call}"

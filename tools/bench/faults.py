@@ -23,8 +23,9 @@ import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.manifest import MANIFEST, seal_file, write_manifest
+from lingo.checkpoints.retention import Retention
 from lingo.checkpoints.run_counters import RunCounters
-from lingo.checkpoints.writer import Policy, Writer
+from lingo.checkpoints.writer import Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.learner import finite, step
@@ -155,17 +156,19 @@ class Saves(NamedTuple):
 def measure_saves(work: Work, folder: Path, *, num: int) -> Iterator[Saves]:
     """Yields the times of some saves; those of the first, which compiles, are left out."""
     learner, batch = work.experiment.learner, work.batch(0)
-    policies = (Policy(True, 2, None), Policy(False, 2, None))
     with contextlib.ExitStack() as stack:
         later, at_once = (
-            stack.enter_context(Writer(folder, policy, on_commit=lambda step: None))
-            for policy in policies
+            stack.enter_context(Writer(folder, asynchronous=is_later, on_commit=lambda step: None))
+            for is_later in (True, False)
         )
 
         def save(writer: Writer, number: int) -> float:
             return seconds(
                 lambda: writer.save(
-                    number, named_tensors(learner, work.program.state()), metadata={}
+                    number,
+                    named_tensors(learner, work.program.state()),
+                    metadata={},
+                    retention=Retention(2),
                 )
             )
 

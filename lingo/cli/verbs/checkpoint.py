@@ -30,14 +30,13 @@ from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.run_counters import RunCounters, read_counters
-from lingo.checkpoints.store import select_kept
 from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
-from lingo.trainer.saver import protected_steps
+from lingo.trainer.saver import retention
 
 WORD = "list|inspect|verify"
 LATEST = "latest"
@@ -132,11 +131,7 @@ def _marks(
     except ParamError as error:
         experiment_flags.print_note(f"no marks: {str(error).splitlines()[0]}")
         return {}
-    p, at = experiment.p.checkpoint, _position(directory, steps)
-    best, back = protected_steps(experiment, directory, at, steps)
-    return select_kept(
-        steps, keep=p.keep, keep_every_steps=p.keep_every_steps, best=best, rewind=back
-    )
+    return retention(experiment, directory, _position(directory, steps), steps).reasons(steps)
 
 
 def _experiment(values: flags.FlagValues) -> Experiment:

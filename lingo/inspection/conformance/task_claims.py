@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.checkpoints import store
+from lingo.checkpoints.retention import Retention
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
 from lingo.inspection.conformance.claim import (
@@ -236,7 +237,7 @@ def _check_resumed(example: TaskExample) -> None:
     again = experiment.p.build()  # as a new process does
     with tempfile.TemporaryDirectory(prefix="lingo-check-") as folder:
         tensors = named_tensors(experiment.learner, state)
-        store.save(Path(folder), step=half, tensors=tensors, metadata={}, keep=1)
+        store.save(Path(folder), step=half, tensors=tensors, metadata={}, retention=Retention(1))
         found = store.find(Path(folder), half, of=Path(folder))
         resumed = load_arrays(restore_state(again.learner, found))
     again.train_input.prepare()

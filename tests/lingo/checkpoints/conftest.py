@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import manifest, store
+from lingo.checkpoints.retention import Retention
 from lingo.config.errors import LingoError
 from lingo.processes.processes import LostWorker
 
@@ -21,7 +22,7 @@ def tensors(scale=1.0):
 
 def save(directory, step, *, keep=3, scale=1.0, **options):
     given = {"tensors": tensors(scale).items(), "metadata": {"seed": 1}} | options
-    return store.save(directory, step=step, keep=keep, **given)
+    return store.save(directory, step=step, retention=Retention(keep), **given)
 
 
 def flip(path, position):

@@ -12,7 +12,8 @@ import pytest
 from lingo.checkpoints import bundle, commit, store
 from lingo.checkpoints.bundle import DTYPES
 from lingo.checkpoints.checkpoint import open_sound
-from lingo.checkpoints.writer import Policy, Writer
+from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.writer import Writer
 from lingo.config.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
 from lingo.storage.files import StorageError
@@ -61,7 +62,7 @@ def random_tensors(draw):
 
 def together(crowd, directory, step, hands, **options):
     """Saves what each process has, and returns what each of them says."""
-    given = {"metadata": {"seed": 1}, "keep": 3} | options
+    given = {"metadata": {"seed": 1}, "retention": Retention(3)} | options
 
     def save(member):
         tensors = hands[member.index].items()
@@ -92,7 +93,9 @@ def test_tensors_cut_anyhow_are_those_that_one_process_saves(tmp_path, crowd, mo
     hands = [{name: parts[i] for name, parts in shards.items()} for i in range(count)]
     path = tmp_path / "many/step_00000001"
     assert together(crowd(count), tmp_path / "many", 1, hands) == [path] * count
-    alone = store.save(tmp_path / "one", step=1, tensors=tensors.items(), metadata={}, keep=1)
+    alone = store.save(
+        tmp_path / "one", step=1, tensors=tensors.items(), metadata={}, retention=Retention(1)
+    )
 
     found = open_sound(path)
     assert dict(found.digests()) == dict(open_sound(alone).digests())
@@ -132,8 +135,7 @@ def test_every_file_of_every_process_is_verified(tmp_path, crowd, flip):
 
 
 def writer(directory, member, committed=id):
-    policy = Policy(asynchronous=True, keep=2, keep_every_steps=None)
-    return Writer(directory, policy, on_commit=committed, processes=member)
+    return Writer(directory, asynchronous=True, on_commit=committed, processes=member)
 
 
 def test_writers_of_several_processes_write_in_their_threads(tmp_path, crowd):
@@ -244,7 +246,14 @@ def test_an_error_of_any_kind_is_raised_as_it_is_and_told_to_the_others(tmp_path
     def save(member):
         tensors = breaks() if member.index else halves()[0].items()
         try:
-            store.save(tmp_path, step=1, tensors=tensors, metadata={}, keep=1, processes=member)
+            store.save(
+                tmp_path,
+                step=1,
+                tensors=tensors,
+                metadata={},
+                retention=Retention(1),
+                processes=member,
+            )
         except KeyboardInterrupt:
             return "interrupted"
 
@@ -274,7 +283,7 @@ def test_a_process_that_dies_at_any_point_leaves_the_old_checkpoints_and_nothing
     together(crowd(2), tmp_path, 1, halves())
     members = crowd(2, deaths=[(dying, point)])
     members.look = lambda: store.steps(tmp_path)
-    said = together(members, tmp_path, 2, halves(), keep=1)[1 - dying]
+    said = together(members, tmp_path, 2, halves(), retention=Retention(1))[1 - dying]
     if dying == 0 or point not in (3, 4):  # of another process the leader may hear in time
         assert members.seen[-1] == (2 if point >= 4 else 1)
     assert isinstance(said, LostWorker) or point == 5

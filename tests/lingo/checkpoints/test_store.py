@@ -13,7 +13,7 @@ from lingo.checkpoints import commit, store
 from lingo.checkpoints.checkpoint import open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
-from lingo.checkpoints.store import select_kept, share_checkpoint, share_checkpoints
+from lingo.checkpoints.store import share_checkpoint, share_checkpoints
 from lingo.config.errors import NumericFailure
 from lingo.config.lazy import tf
 from lingo.processes.processes import ALONE
@@ -103,24 +103,6 @@ def test_a_directory_that_cannot_be_written_is_a_storage_error(tmp_path, save):
 
 
 # ---- which stay --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("steps", "policy", "kept"),
-    [
-        ([], {"keep": 1}, {}),
-        ([5], {"keep": 3}, {5: ["latest"]}),
-        ([4, 1, 3, 2], {"keep": 2}, {3: ["latest"], 4: ["latest"]}),
-        (
-            [10, 20, 30, 40],
-            {"keep": 1, "keep_every_steps": 20},
-            {20: ["every"], 40: ["latest", "every"]},
-        ),
-        ([1, 2, 3], {"keep": 1, "best": [1, 3, 9]}, {1: ["best"], 3: ["latest", "best"]}),
-    ],
-)
-def test_what_is_kept_has_its_reasons(steps, policy, kept):
-    assert select_kept(steps, **policy) == kept
 
 
 def test_an_old_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path, save, monkeypatch, caplog):

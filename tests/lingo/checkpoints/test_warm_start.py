@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
+from lingo.checkpoints.retention import Retention
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.transfer import resize_grid
 from lingo.checkpoints.warm_start import WarmStart, weight_shapes
@@ -218,7 +219,7 @@ def source(experiment, text, tmp_path):
             step=step,
             tensors=named_tensors(learner, state),
             metadata={},
-            keep=9,
+            retention=Retention(9),
         )
     return tmp_path / "source"
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.writer import Policy, Writer
+from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.writer import Writer
 from lingo.storage.files import StorageError
 
 SECONDS = 60.0  # by which a thread that is not stuck has done anything here
 TENSORS = {"weights/w": np.ones(3, np.float32)}
 
 
-def writer(directory, committed=id, **policy):
-    given = {"asynchronous": True, "keep": 3, "keep_every_steps": None} | policy
-    return Writer(directory, Policy(**given), on_commit=committed)
+def writer(directory, committed=id, *, asynchronous=True):
+    return Writer(directory, asynchronous=asynchronous, on_commit=committed)
 
 
 class Gate:
@@ -62,10 +62,10 @@ def test_what_is_not_asynchronous_is_there_at_once(tmp_path):
         assert store.steps(tmp_path) == [1]
 
 
-def test_the_policy_says_which_stay(tmp_path):
-    with writer(tmp_path, keep=1, keep_every_steps=3) as out:
+def test_the_retention_says_which_stay(tmp_path):
+    with writer(tmp_path) as out:
         for step in range(1, 6):
-            out.save(step, TENSORS.items(), metadata={}, protected=[1])
+            out.save(step, TENSORS.items(), metadata={}, retention=Retention(1, every=3, best=[1]))
     assert store.steps(tmp_path) == [1, 3, 5]
 
 
@@ -106,7 +106,7 @@ def test_the_interpreter_does_not_end_before_a_checkpoint_is_committed(tmp_path)
 import pathlib, sys, time
 import numpy as np
 from lingo.config.lazy import tf
-from lingo.checkpoints.writer import Policy, Writer
+from lingo.checkpoints.writer import Writer
 
 tf.constant(0)
 
@@ -114,7 +114,7 @@ def slow():
     time.sleep(0.5)
     yield "weights/w", np.ones(3, np.float32)
 
-writer = Writer(pathlib.Path({str(tmp_path)!r}), Policy(True, 3, None), on_commit=print)
+writer = Writer(pathlib.Path({str(tmp_path)!r}), asynchronous=True, on_commit=print)
 writer.save(7, slow(), metadata={{}})
 sys.exit(3)
 """

@@ -8,6 +8,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
+from lingo.checkpoints.retention import Retention
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.layer import Layer
@@ -190,7 +191,9 @@ def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read
 ):
     one, other = learner(SEPARATE, optimizer), learner(stacked, optimizer)
     tensors = named_tensors(one, numbers(one))
-    found = open_sound(store.save(tmp_path, step=7, tensors=tensors, metadata={}, keep=1))
+    found = open_sound(
+        store.save(tmp_path, step=7, tensors=tensors, metadata={}, retention=Retention(1))
+    )
     whole, asked = state_from_named(other, 7, taken_apart(one, numbers(one))), []
     read = Checkpoint.read_slices
 

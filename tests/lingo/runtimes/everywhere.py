@@ -22,6 +22,7 @@ import numpy as np
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
+from lingo.checkpoints.retention import Retention
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
 from lingo.data.document_source import TextFiles
@@ -194,7 +195,9 @@ def main(folder: pathlib.Path, names: Sequence[str]) -> None:
         program = built.runtime.start(built.learner, initial_state(built.learner))
         programs[name], found[name] = (built, program), {"losses": losses(built, program, loops)}
         tensors = named_tensors(built.learner, program.state())
-        store.save(folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
+        store.save(
+            folder / name, step=NUM_STEPS, tensors=tensors, metadata={}, retention=Retention(1)
+        )
         found[name]["continued"] = losses(built, program, five_steps(loops), NUM_STEPS)
     for name, (built, program) in programs.items():
         found[name] |= {

@@ -21,6 +21,7 @@ from tensorflow.python.eager import context as eager
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_sound
+from lingo.checkpoints.retention import Retention
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Experiment
@@ -250,7 +251,9 @@ def handed_over(programs: Mapping[int, Any], built: Any, order: tuple[int, int])
     first.train(batches(built, range(2)))
     with tempfile.TemporaryDirectory() as folder:
         tensors = named_tensors(built.learner, first.state())
-        written = store.save(pathlib.Path(folder), step=2, tensors=tensors, metadata={}, keep=1)
+        written = store.save(
+            pathlib.Path(folder), step=2, tensors=tensors, metadata={}, retention=Retention(1)
+        )
         second.load(restore_state(built.learner, open_sound(written)))
     second.train(batches(built, range(2, STEPS)))
     return flat(second.state())

@@ -8,7 +8,6 @@ import pytest
 from lingo.checkpoints import commit, store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.run_counters import Health, RunCounters, read_counters
-from lingo.checkpoints.store import select_kept
 from lingo.runtimes.local import LocalProgram
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.audit import Audit
@@ -16,7 +15,7 @@ from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
-from lingo.trainer.saver import Saver, protected_steps, rewind_targets
+from lingo.trainer.saver import Saver, retention, rewind_targets
 
 
 def unwritable(monkeypatch, *steps):
@@ -120,8 +119,7 @@ def test_a_run_leaves_what_its_last_checkpoint_says(experiment, run, text, tmp_p
     steps = store.steps(directory.checkpoints)
     last = open_checkpoint(store.step_path(directory.checkpoints, steps[-1]))
     built, at = params.build(), read_counters(last.step, last.metadata)
-    best, back = protected_steps(built, directory, at, steps)
-    assert sorted(select_kept(steps, keep=1, best=best, rewind=back)) == steps
+    assert sorted(retention(built, directory, at, steps).reasons(steps)) == steps
     assert steps == [3, 6, 7][1 - keep_best :]  # 7 was not due: 6 to go back to
 
 
@@ -132,7 +130,7 @@ def test_a_run_in_trouble_goes_back_to_what_was_due_before_it(small, directory, 
     params = small(max_steps=20).set(eval_inputs={})
     params.checkpoint.set(every_steps=2, keep_every_steps=None)
     at = RunCounters(7, health=Health(num_skipped=anomalous, num_anomalous=anomalous))
-    found = protected_steps(params.build(), RunDirectory(directory), at, [1, 2, 3, 4, 5, 6, 7])
+    found = retention(params.build(), RunDirectory(directory), at, [1, 2, 3, 4, 5, 6, 7])
     assert found.rewind == back
     assert found.best == []
 

@@ -14,6 +14,7 @@ import pytest
 
 from lingo.checkpoints import checkpoint, store
 from lingo.checkpoints.checkpoint import digest
+from lingo.checkpoints.retention import Retention
 from lingo.cli.verbs import checkpoint as verb
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -46,7 +47,7 @@ def save(directory: pathlib.Path, step: int, **metadata: Any) -> None:
         step=step,
         tensors=tensors.items(),
         metadata={"seed": 3, "data_position": position, **metadata},
-        keep=10,
+        retention=Retention(10),
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, digest
+from lingo.checkpoints.retention import Retention
 from lingo.config.params import ParamError, Params
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary
@@ -213,7 +214,7 @@ def digests(made: Learner, program: Any) -> dict[str, str]:
 
 def saved(made: Learner, program: Any, folder: pathlib.Path) -> Checkpoint:
     tensors = named_tensors(made, program.state())
-    store.save(folder, step=NUM_STEPS, tensors=tensors, metadata={}, keep=1)
+    store.save(folder, step=NUM_STEPS, tensors=tensors, metadata={}, retention=Retention(1))
     return store.find(folder, None, of=folder)
 
 
