@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,6 +44,13 @@ class ExportError(LingoError):
     """An exported model cannot be read, or does not compute what its run computes."""
 
     exit_code: ClassVar[int] = 1
+
+
+class Loader(NamedTuple):
+    """How an export is loaded in a process without lingo."""
+
+    function: Callable[[Path], reader.Signatures]  # of reader.py
+    hidden_modules: Sequence[str] = UNNEEDED_MODULES["tensorflow"]  # which it need not import
 
 
 class Bound(NamedTuple):
@@ -143,7 +150,7 @@ def make_cases(
 
 
 def check_export(
-    folder: Path, format: str, cases: Sequence[Case], run: Run, bound: Bound
+    folder: Path, loader: Loader, cases: Sequence[Case], run: Run, bound: Bound
 ) -> Report:
     """Computes calls by the export in a folder and by its run, and compares them.
 
@@ -152,7 +159,7 @@ def check_export(
     differences: dict[str, Difference] = {}
     before: dict[str, Mean] = {}
     after: dict[str, Mean] = {}
-    for case, found in zip(cases, compute_alone(folder, format, cases), strict=True):
+    for case, found in zip(cases, compute_alone(folder, loader, cases), strict=True):
         name, expected = case.signature.name, case.signature.reference(run, case.inputs)
         difference = compare(case.signature, expected, found)
         differences[name] = differences.get(name, Difference()).merge(difference)
@@ -181,7 +188,9 @@ def check_export(
     return Report(differences, _divide(before), _divide(after))
 
 
-def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict[str, np.ndarray]]:
+def compute_alone(
+    folder: Path, loader: Loader, cases: Sequence[Case]
+) -> list[dict[str, np.ndarray]]:
     """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo.
 
     Raises ExportError if it cannot be read or computed, OSError if the results cannot be written.
@@ -195,10 +204,10 @@ def compute_alone(folder: Path, format: str, cases: Sequence[Case]) -> list[dict
         files = [str(Path(place) / name) for name in ("given.npz", "results.npz")]
         np.savez(files[0], **dict[str, Any](given))
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu"}
-        hidden = () if format == "stablehlo" else UNNEEDED_MODULES["tensorflow"]
-        program = _READER.format(hidden=hidden)
+        program = _READER.format(hidden=loader.hidden_modules)
+        name = loader.function.__name__
         done = subprocess.run(
-            [sys.executable, "-Ic", program, reader.__file__, format, str(folder), *files],
+            [sys.executable, "-Ic", program, reader.__file__, name, str(folder), *files],
             env=os.environ | quiet,
             capture_output=True,
             text=True,

@@ -1,4 +1,4 @@
-"""The formats of exported models: how each writes signatures into a folder.
+"""The formats of exported models: how each writes signatures into a folder, and loads them.
 
 savedmodel    <step>/saved_model.pb    any batch size and length; what TensorFlow Serving reads
 stablehlo     <signature>.stablehlo    static shapes; what `jax.export.deserialize` reads
@@ -7,16 +7,18 @@ tflite        model.tflite             static shapes; what `tf.lite.Interpreter`
 
 from __future__ import annotations
 
+import abc
 import errno
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.export.check import Bound, Case
+from lingo.export import reader
+from lingo.export.check import Bound, Case, Loader
 from lingo.export.exported_model import ExportedModel
 from lingo.export.ranges import quantize_in_ranges
 from lingo.export.signature import Signature
@@ -25,7 +27,7 @@ from lingo.runtimes.mesh.engine import engine
 from lingo.storage.files import describe_os_error
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
-"""A format that needs no lingo to compute."""
+"""The name of a format that needs no lingo to compute."""
 
 Quantize = Literal["none", "float16", "int8_dynamic", "int8", "int8_weights"]
 """The numbers of a model of TensorFlow Lite: float16 weights; int8 weights, and activations that
@@ -58,84 +60,120 @@ _REASONS = (
 """What compilers say of the first operation that they refuse; the first that matches is told."""
 
 
-def write_saved_model(
-    folder: Path, model: ExportedModel, signatures: Iterable[Signature], step: int
-) -> Functions:
-    """Writes `<step>/saved_model.pb` and its variables; returns the functions in it.
+class Export(NamedTuple):
+    """What a format writes."""
 
-    Raises ParamError for a layer that no other program can compute, OSError on a full disk.
-    """
-    functions = {one.name: trace(model, one) for one in signatures}
-    _save(folder / str(step), model, functions)
-    return functions
+    model: ExportedModel
+    signatures: Sequence[Signature]
+    cases: Sequence[Case]  # calls of the signatures, of the shapes that a static format gets
+    step: int  # of the checkpoint
+    quantize: Quantize
 
 
-def write_stablehlo(
-    folder: Path, model: ExportedModel, signatures: Sequence[Signature], batch: Any
-) -> Functions:
-    """Writes a file for each signature, in the shapes of a batch of examples; weights included.
+class ExportFormat(abc.ABC):
+    """A format of programs that need no lingo: an entry of `FORMATS`."""
 
-    Raises ParamError without JAX, or for a layer that XLA does not compile.
-    """
-    jax = engine()
-    from jax.experimental import jax2tf
+    name: ClassVar[Format]
+    is_static: ClassVar[bool]  # whether sizes of batches and texts are those of the cases
+    numbers: ClassVar[tuple[Quantize, ...]] = ("none",)  # what `quantize` may be
+    loader: ClassVar[Loader]
 
-    functions = {one.name: trace(model, one, batch) for one in signatures}
-    for signature in signatures:
-        function = functions[signature.name]
-        inputs = {
-            name: jax.ShapeDtypeStruct(value.shape, value.dtype)
-            for name, value in signature.examples(batch).items()
+    @abc.abstractmethod
+    def write(self, folder: Path, export: Export) -> Functions:
+        """Writes files into an empty folder; returns the functions in them.
+
+        Raises ParamError for a layer that cannot be computed or converted, OSError on a full disk.
+        """
+
+
+class SavedModelFormat(ExportFormat):
+    """`<step>/saved_model.pb` and its variables."""
+
+    name = "savedmodel"
+    is_static = False
+    numbers = ("none", "int8_weights")
+    loader = Loader(reader.load_saved_model)
+
+    def write(self, folder: Path, export: Export) -> Functions:
+        """Writes the folder of a version, which is the step."""
+        functions = {one.name: trace(export.model, one) for one in export.signatures}
+        _save(folder / str(export.step), export.model, functions)
+        return functions
+
+
+class StableHloFormat(ExportFormat):
+    """A file for each signature, weights included. It needs JAX."""
+
+    name = "stablehlo"
+    is_static = True
+    loader = Loader(reader.load_stablehlo, hidden_modules=())
+
+    def write(self, folder: Path, export: Export) -> Functions:
+        """Writes `<signature>.stablehlo`, in the shapes of the first case."""
+        jax = engine()
+        from jax.experimental import jax2tf
+
+        model, batch = export.model, export.cases[0].batch
+        functions = {one.name: trace(model, one, batch) for one in export.signatures}
+        for signature in export.signatures:
+            function = functions[signature.name]
+            inputs = {
+                name: jax.ShapeDtypeStruct(value.shape, value.dtype)
+                for name, value in signature.examples(batch).items()
+            }
+            call = jax2tf.call_tf(lambda i, call=function: call(**i), has_side_effects=False)
+            try:
+                exported = jax.export.export(jax.jit(call), platforms=["cpu"])(inputs)
+            except ValueError as error:
+                raise _refusal(model, signature, "XLA", error) from error
+            (folder / f"{signature.name}.stablehlo").write_bytes(exported.serialize())
+        return functions
+
+
+class TfLiteFormat(ExportFormat):
+    """`model.tflite`; ranges of activations are measured on the cases."""
+
+    name = "tflite"
+    is_static = True
+    numbers = ("none", "float16", "int8_dynamic", "int8")
+    loader = Loader(reader.load_tflite)
+
+    def write(self, folder: Path, export: Export) -> Functions:
+        """Writes the file; ParamError also for layers trained for levels of other bits."""
+        model, signatures, cases = export.model, export.signatures, export.cases
+        if export.quantize == "int8":
+            _check_bits(model)
+        functions = {
+            one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
+            for one in signatures
         }
-        call = jax2tf.call_tf(lambda i, call=function: call(**i), has_side_effects=False)
-        try:
-            exported = jax.export.export(jax.jit(call), platforms=["cpu"])(inputs)
-        except ValueError as error:
-            raise _refusal(model, signature, "XLA", error) from error
-        (folder / f"{signature.name}.stablehlo").write_bytes(exported.serialize())
-    return functions
+        with tempfile.TemporaryDirectory(dir=folder) as saved:
+            _save(Path(saved), model, functions)
+            _fold_pooling(Path(saved) / "saved_model.pb")
+            converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[*functions])
+            if export.quantize != "none":
+                converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            if export.quantize == "float16":
+                converter.target_spec.supported_types = [tf.float16]
+            if export.quantize == "int8":
+                converter.representative_dataset = _representative(cases)
+                converter._experimental_calibrate_only = True
+            try:
+                content = converter.convert()
+                if export.quantize == "int8":
+                    content = quantize_in_ranges(content)
+            except (OSError, ParamError):
+                raise
+            except Exception as error:  # the converter has no class of its own for what it refuses
+                signature = _signature_of(error, signatures)
+                raise _refusal(model, signature, "TensorFlow Lite", error) from error
+        (folder / "model.tflite").write_bytes(content)
+        return functions
 
 
-def write_tflite(
-    folder: Path,
-    model: ExportedModel,
-    signatures: Sequence[Signature],
-    cases: Sequence[Case],
-    quantize: Quantize,
-) -> Functions:
-    """Writes `model.tflite`; returns the functions in it.
-
-    The cases have the static shapes, and the examples that ranges of activations are measured on.
-    Raises ParamError for a layer that cannot be converted, or trained for levels of other bits.
-    """
-    if quantize == "int8":
-        _check_bits(model)
-    functions = {
-        one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
-        for one in signatures
-    }
-    with tempfile.TemporaryDirectory(dir=folder) as saved:
-        _save(Path(saved), model, functions)
-        _fold_pooling(Path(saved) / "saved_model.pb")
-        converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[*functions])
-        if quantize != "none":
-            converter.optimizations = [tf.lite.Optimize.DEFAULT]
-        if quantize == "float16":
-            converter.target_spec.supported_types = [tf.float16]
-        if quantize == "int8":
-            converter.representative_dataset = _representative(cases)
-            converter._experimental_calibrate_only = True
-        try:
-            content = converter.convert()
-            if quantize == "int8":
-                content = quantize_in_ranges(content)
-        except (OSError, ParamError):
-            raise
-        except Exception as error:  # the converter has no class of its own for what it refuses
-            signature = _signature_of(error, signatures)
-            raise _refusal(model, signature, "TensorFlow Lite", error) from error
-    (folder / "model.tflite").write_bytes(content)
-    return functions
+FORMATS: dict[str, ExportFormat] = {
+    one.name: one for one in (SavedModelFormat(), StableHloFormat(), TfLiteFormat())
+}
 
 
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:

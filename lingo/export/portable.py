@@ -33,12 +33,11 @@ from lingo.export.exported_model import Arrays, ExportedModel
 from lingo.export.formats import (
     BFLOAT16_BOUND,
     BOUNDS,
+    FORMATS,
+    Export,
     Format,
     Functions,
     Quantize,
-    write_saved_model,
-    write_stablehlo,
-    write_tflite,
 )
 from lingo.export.manifest import write_manifest
 from lingo.export.signature import Run, Signature, find_signatures
@@ -63,18 +62,19 @@ class Settings(NamedTuple):
 
     def check(self, *, config: object = None, dtype: str = "float32") -> None:
         """Raises ParamError for settings that do not suit each other, or those of huggingface."""
-        hub, programs, static = ("huggingface",), get_args(Format), ("stablehlo", "tflite")
+        hub, programs = ("huggingface",), tuple(FORMATS)
+        static = tuple(name for name, one in FORMATS.items() if one.is_static)
         if self.format not in (known := hub + programs):
             raise ParamError(f"format={self.format!r} is not one of {', '.join(known)}")
         if self.quantize not in (kinds := get_args(Quantize)):
             raise ParamError(f"quantize={self.quantize!r} is not one of {', '.join(kinds)}")
-        quantized = "savedmodel" if self.quantize == "int8_weights" else "tflite"
+        quantized = tuple(n for n, one in FORMATS.items() if self.quantize in one.numbers)
         for name, value, default, formats in (
             ("config", config, None, hub),
             ("dtype", dtype, "float32", hub),
             ("signatures", self.signatures, (), programs),
             ("batch_size", self.batch_size, 1, static),
-            ("quantize", self.quantize, "none", (quantized,)),
+            ("quantize", self.quantize, "none", quantized),
             ("prompt_length", self.prompt_length, 0, static),
         ):
             if value != default and self.format not in formats:
@@ -114,7 +114,8 @@ def export_portable(
         ExportError: if the export does not compute what the run computes.
         StorageError: if the folder cannot be written.
     """
-    is_static = settings.format != "savedmodel"
+    form = FORMATS[settings.format]
+    is_static = form.is_static
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
     examples = read_examples(data)
     specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
@@ -136,10 +137,11 @@ def export_portable(
         bound = Bound(*map(max, bound, BFLOAT16_BOUND))
     with new_folder(folder) as partial:
         progress(f"write {', '.join(one.name for one in signatures)} as {settings.format}")
-        functions = _write(partial, model, signatures, cases, settings, description["step"])
+        export = Export(model, signatures, cases, description["step"], settings.quantize)
+        functions = form.write(partial, export)
         number = len(examples["weights"])
         progress(f"compare {number} examples of {name} with a process without lingo")
-        report = check_export(partial, settings.format, cases, run, bound)
+        report = check_export(partial, form.loader, cases, run, bound)
         content = dict(description) | {
             "format": settings.format,
             "quantize": settings.quantize,
@@ -163,28 +165,10 @@ def export_portable(
 
 def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Signature]:
     names = settings.signatures
-    if settings.format == "savedmodel":
+    if not FORMATS[settings.format].is_static:
         return model_signatures(model, names, specs)
     length = specs["source_tokens"][0][1] if "source_tokens" in specs else PROMPT_LENGTH
     return find_signatures(model, names, specs, num_columns=settings.prompt_length or length)
-
-
-def _write(
-    folder: Path,
-    model: ExportedModel,
-    signatures: Sequence[Signature],
-    cases: Sequence[Case],
-    settings: Settings,
-    step: int,
-) -> Functions:
-    match settings.format:
-        case "savedmodel":
-            return write_saved_model(folder, model, signatures, step)
-        case "stablehlo":
-            return write_stablehlo(folder, model, signatures, cases[0].batch)
-        case "tflite":
-            return write_tflite(folder, model, signatures, cases, settings.quantize)
-    raise ParamError(f"format={settings.format!r} is no program: {', '.join(get_args(Format))}")
 
 
 def _describe(

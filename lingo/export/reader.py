@@ -1,6 +1,6 @@
 """Computes with an exported model in a process that cannot import lingo: `python -I reader.py`.
 
-    python -I reader.py FORMAT FOLDER GIVEN RESULTS
+    python -I reader.py load_saved_model FOLDER GIVEN RESULTS
 
 GIVEN and RESULTS are `.npz` files of arrays named `signature|call|array`: the inputs of several
 calls of each signature, and their outputs. This file is also an example of how to use an export: it
@@ -58,12 +58,9 @@ def load_tflite(folder: Path) -> Signatures:
     return {name: call(name) for name in interpreter.get_signature_list()}
 
 
-LOADERS = {"savedmodel": load_saved_model, "stablehlo": load_stablehlo, "tflite": load_tflite}
-
-
-def main(format: str, folder: str, given: str, results: str) -> None:
-    """Computes all calls of a file and writes their outputs into another."""
-    signatures = LOADERS[format](Path(folder))
+def main(loader: str, folder: str, given: str, results: str) -> None:
+    """Computes all calls of a file with a loader above, and writes their outputs into another."""
+    signatures = globals()[loader](Path(folder))
     calls: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     with np.load(given) as arrays:
         for key in arrays.files:

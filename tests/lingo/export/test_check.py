@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -23,7 +24,15 @@ from lingo.export.check import (
     split_examples,
 )
 from lingo.export.exported_model import Arrays
+from lingo.export.formats import FORMATS, Format, Quantize
 from lingo.export.signature import Predict, count_changes
+
+LITE = FORMATS["tflite"].loader
+
+
+def test_every_format_has_an_entry() -> None:
+    assert [*FORMATS] == [one.name for one in FORMATS.values()] == [*get_args(Format)]
+    assert {n for one in FORMATS.values() for n in one.numbers} == {*get_args(Quantize)}
 
 
 def test_the_largest_difference_is_relative_to_the_largest_value() -> None:
@@ -98,7 +107,7 @@ def check_labels(
         return [Labels().predict(case.inputs) if found is None else found for case in cases]
 
     monkeypatch.setattr(check, "compute_alone", compute)
-    return check_export(pathlib.Path(), "savedmodel", cases, Labels(), Bound(0, 0))  # type: ignore[arg-type]
+    return check_export(pathlib.Path(), LITE, cases, Labels(), Bound(0, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("is_static", [True, False])
@@ -123,7 +132,7 @@ def test_the_signal_that_ended_the_reader_is_told(
     )
     monkeypatch.setattr(check.reader, "__file__", str(killed))
     with pytest.raises(ExportError, match=r"^signal 9 \(Killed\) ended the process that computes"):
-        compute_alone(tmp_path, "tflite", [])
+        compute_alone(tmp_path, LITE, [])
 
 
 @pytest.mark.parametrize("repeat", [True, False])

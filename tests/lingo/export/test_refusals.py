@@ -13,7 +13,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.export.formats import Format, _refusal, write_tflite
+from lingo.export.formats import Export, Format, TfLiteFormat, _refusal
 from lingo.export.ranges import quantize_in_ranges
 from lingo.layers import (
     FakeQuantizationSchedule,
@@ -159,7 +159,7 @@ def test_levels_of_other_bits_have_no_file_of_8_bits(
     model: Any = types.SimpleNamespace(task=Stack.params(layer=layer).build(dim=2))
     words = rf"^task\.layers.*: quantize=int8 needs domains of bits=8, got bits={bits}$"
     with pytest.raises(ParamError, match=words):
-        write_tflite(tmp_path, model, [], [], "int8")
+        TfLiteFormat().write(tmp_path, Export(model, [], [], 1, "int8"))
 
 
 def test_a_compiler_that_says_nothing_is_told_by_its_class(tmp_path: pathlib.Path) -> None:
