@@ -6,6 +6,14 @@ from lingo.optim.adafactor import Adafactor
 from lingo.optim.adagrad import Adagrad
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.by_path import ByPath, Frozen
+from lingo.optim.compound_schedule import (
+    Cooldown,
+    EpochWarmup,
+    ProductSchedule,
+    SequentialSchedule,
+    Warmup,
+    WarmupStableDecay,
+)
 from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.lion import Lion
 from lingo.optim.optimizer import Optimizer
@@ -15,18 +23,13 @@ from lingo.optim.schedule import (
     ConstantRate,
     Cosine,
     Cyclic,
-    EpochWarmup,
     Exponential,
     InverseSqrt,
     LinearRate,
     Piecewise,
     Polynomial,
-    ProductSchedule,
     Schedule,
-    SequentialSchedule,
     Transformer,
-    Warmup,
-    WarmupStableDecay,
 )
 from lingo.optim.sgd import Momentum, Sgd
 
@@ -37,6 +40,7 @@ __all__ = [
     "AdamW",
     "ByPath",
     "ConstantRate",
+    "Cooldown",
     "Cosine",
     "Cyclic",
     "EpochWarmup",

@@ -86,6 +86,9 @@ class ByPath(Optimizer):
         }
         self.groups = {name: group.build(**inherited) for name, group in self.p.groups.items()}
 
+    def schedules(self) -> list[Schedule]:
+        return [schedule for group in self.groups.values() for schedule in group.schedules()]
+
     def updates_rows(self) -> bool:
         return all(group.updates_rows() for group in self.groups.values())
 

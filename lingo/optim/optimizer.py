@@ -153,6 +153,23 @@ class Optimizer(Configurable, interface=True):
         """
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
+    def schedules(self) -> list[Schedule]:
+        """Returns the schedules of all learning rates."""
+        return [self.schedule]
+
+    def ends_with_run(self) -> bool:
+        """Returns whether a schedule moves with the number of steps of the run."""
+        return any(schedule.ends_with_run() for schedule in self.schedules())
+
+    def end_at(self, num_steps: int) -> None:
+        """Tells the schedules that the run has `num_steps` steps, and checks their rates.
+
+        Raises ParamError as `check_rates`.
+        """
+        for schedule in self.schedules():
+            schedule.end_at(num_steps)
+        self.check_rates(num_steps)
+
     def check_rates(self, num_steps: int) -> None:
         """Raises ParamError if a learning rate in a number of steps is negative or not finite.
 

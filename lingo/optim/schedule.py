@@ -3,16 +3,13 @@
 One definition of a schedule serves NumPy on the host (plots, tests, progress) and TensorFlow in the
 program, in float32 both times. Steps count from 0: the first update is step 0.
 
-    Warmup.params(num_steps=1000, then=Cosine.params(num_steps=9000, end=0.1))
-    SequentialSchedule.params(parts=[(LinearRate.params(start=0.0, end=1.0), 100), (Cosine, 900)])
-    ProductSchedule.params(schedules=[Warmup.params(num_steps=1000), InverseSqrt])
+    Cosine.params(num_steps=9000, end=0.1)
+    Cosine                                      # as long as the run
 """
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, ClassVar, Literal
@@ -26,15 +23,46 @@ from lingo.config.roots.user_line import definition_line
 
 
 class Schedule(Configurable, interface=True):
-    """A factor of the learning rate. Subclasses define `factor`."""
+    """A factor of the learning rate. Subclasses define `factor`.
 
+    A schedule whose number of steps is left out ends with the run, and moves with its `max_steps`.
+    """
+
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # numbers of steps: the run's where left out (None)
     POSITIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be above 0
     NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be 0 or above
+
+    _run_steps: int | None = None  # of the run, from this schedule's step 0 on; None: no run
 
     def check(self) -> None:
         ranges.check_finite(self.p)
         ranges.check_positive(self.p, *self.POSITIVE)
         ranges.check_not_negative(self.p, *self.NOT_NEGATIVE)
+
+    def inner(self) -> list[tuple[int, Schedule]]:
+        """Returns the schedules inside, each with the step at which it begins."""
+        return []
+
+    def end_at(self, num_steps: int) -> None:
+        """Tells the schedule, and those inside, after how many of its steps the run ends."""
+        self._run_steps = num_steps
+        for start, schedule in self.inner():
+            schedule.end_at(num_steps - start)
+
+    def ends_with_run(self) -> bool:
+        """Returns whether a number of steps is left out, here or in a schedule inside."""
+        own = any(getattr(self.p, name) is None for name in self.OPTIONAL)
+        return own or any(schedule.ends_with_run() for _, schedule in self.inner())
+
+    def _num_steps(self, name: str) -> int:
+        """Returns the value of one of `OPTIONAL`; the length of the run if it is left out."""
+        if (given := getattr(self.p, name)) is not None:
+            return given
+        if self._run_steps is None:
+            raise ParamError(
+                f"{type(self).__name__}: {name} is left out, and there is no run: set it"
+            )
+        return max(1, self._run_steps)
 
     def __call__(self, step: Any) -> Any:
         """Returns the factor after a number of steps: integers of any shape, NumPy's or a tensor's.
@@ -98,15 +126,17 @@ class LinearRate(Schedule):
     array([1. , 0.5, 0. ], dtype=float32)
     """
 
-    num_steps: int  # steps from start to end
+    num_steps: int | None = None  # steps from start to end; None: those of the run
     start: float = 1.0  # factor at step 0
     end: float = 0.0  # factor at num_steps and later
 
+    OPTIONAL = ("num_steps",)
     POSITIVE = ("num_steps",)
     NOT_NEGATIVE = ("start", "end")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        done = xp.minimum(step, float(self.p.num_steps)) / self.p.num_steps
+        num_steps = self._num_steps("num_steps")
+        done = xp.minimum(step, float(num_steps)) / num_steps
         return self.p.start * (1.0 - done) + self.p.end * done
 
 
@@ -117,16 +147,17 @@ class Polynomial(Schedule):
     array([1.  , 0.25, 0.  ], dtype=float32)
     """
 
-    num_steps: int  # steps from start to end
+    num_steps: int | None = None  # steps from start to end; None: those of the run
     power: float = 2.0  # 1: a straight line
     start: float = 1.0  # factor at step 0
     end: float = 0.0  # factor at num_steps and later
 
+    OPTIONAL = ("num_steps",)
     POSITIVE = ("num_steps", "power")
     NOT_NEGATIVE = ("start", "end")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        p, length = self.p, float(self.p.num_steps)
+        p, length = self.p, float(self._num_steps("num_steps"))
         left = (length - xp.minimum(step, length)) / length  # 1 - done would lose the last digits
         return p.end + (p.start - p.end) * left**p.power
 
@@ -138,14 +169,16 @@ class Cosine(Schedule):
     array([1. , 0.5, 0. ], dtype=float32)
     """
 
-    num_steps: int  # steps from 1 to end
+    num_steps: int | None = None  # steps from 1 to end; None: those of the run
     end: float = 0.0  # factor at num_steps and later
 
+    OPTIONAL = ("num_steps",)
     POSITIVE = ("num_steps",)
     NOT_NEGATIVE = ("end",)
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        done = xp.minimum(step, float(self.p.num_steps)) / self.p.num_steps
+        num_steps = self._num_steps("num_steps")
+        done = xp.minimum(step, float(num_steps)) / num_steps
         return self.p.end + (1.0 - self.p.end) * 0.5 * (1.0 + xp.cos(math.pi * done))
 
 
@@ -275,146 +308,3 @@ class Cyclic(Schedule):
         elif p.mode == "exp_range":
             height = height * p.gamma**step
         return p.low + (1.0 - p.low) * height
-
-
-class Warmup(Schedule):
-    """Rises linearly to the first factor of another schedule, then follows that schedule.
-
-    The other schedule's step 0 is the end of the warm-up. With `start=0` the first update has a
-    learning rate of 0, as in most published recipes.
-
-    >>> then = Cosine.params(num_steps=10)
-    >>> Warmup.params(num_steps=4, then=then).build()(np.array([0, 2, 4, 14]))
-    array([0. , 0.5, 1. , 0. ], dtype=float32)
-    """
-
-    num_steps: int  # steps of the rise; 0: none
-    start: float = 0.0  # height of step 0, as a part of what the rise ends at
-    then: Schedule = ConstantRate  # what follows
-
-    NOT_NEGATIVE = ("num_steps", "start")
-
-    def setup(self) -> None:
-        self.then = self.p.then.build()
-
-    def factor(self, step: Any, xp: ModuleType) -> Any:
-        length = max(self.p.num_steps, 1)
-        rise = self.p.start + (1.0 - self.p.start) * step / length
-        later = self.then.factor(xp.maximum(step - self.p.num_steps, 0.0), xp)
-        return xp.where(step < self.p.num_steps, rise * later, later)
-
-
-class EpochWarmup(Schedule):
-    """Rises linearly to the first factor of another schedule in some epochs, then follows it.
-
-    The rise may end between two steps. As in MLPerf's reference of ResNet-50 with LARS (training
-    0.6), the other schedule's step 0 is the last step of the rise, and has the height of the rise.
-
-    >>> then = Polynomial.params(num_steps=10)
-    >>> params = EpochWarmup.params(epochs=2.5, examples_per_epoch=10, batch_size=10, then=then)
-    >>> params.build()(np.array([0, 1, 2, 7]))
-    array([0.  , 0.4 , 0.8 , 0.25], dtype=float32)
-    """
-
-    epochs: float  # length of the rise
-    examples_per_epoch: int  # of the training data
-    batch_size: int  # examples of a step
-    then: Schedule = ConstantRate  # what follows
-
-    POSITIVE = ("epochs", "examples_per_epoch", "batch_size")
-
-    def setup(self) -> None:
-        self.then = self.p.then.build()
-
-    def factor(self, step: Any, xp: ModuleType) -> Any:
-        p = self.p
-        length = p.epochs * p.examples_per_epoch / p.batch_size  # steps, not a whole number
-        rise = xp.minimum(step / length, 1.0)
-        later = self.then.factor(xp.maximum(step - math.floor(length), 0.0), xp)
-        return xp.where(step <= math.floor(length), rise * later, later)
-
-
-# ---- made of other schedules ---------------------------------------------------------------------
-
-
-class SequentialSchedule(Schedule):
-    """Runs schedules one after the other, each from its own step 0; the last one never ends.
-
-    A schedule with a field `num_steps` that is not set inherits the length of its part.
-
-    >>> parts = [(LinearRate.params(start=0.0, end=1.0), 10), (Cosine, 10)]
-    >>> SequentialSchedule.params(parts=parts).build()(np.array([0, 5, 10, 15])).round(3)
-    array([0. , 0.5, 1. , 0.5], dtype=float32)
-    """
-
-    parts: tuple[tuple[Schedule, int], ...]  # each schedule, and how many steps it lasts
-
-    def check(self) -> None:
-        super().check()
-        if not self.p.parts:
-            raise ParamError("parts is empty: give at least one schedule and its number of steps")
-        for i, (_, num_steps) in enumerate(self.p.parts):
-            if num_steps < 1:
-                raise ParamError(f"parts[{i}] lasts {num_steps} steps, which is not positive")
-
-    def setup(self) -> None:
-        self.schedules = [schedule.build(num_steps=length) for schedule, length in self.p.parts]
-
-    def factor(self, step: Any, xp: ModuleType) -> Any:
-        start, value = 0, None
-        for schedule, (_, num_steps) in zip(self.schedules, self.p.parts, strict=True):
-            factor = schedule.factor(xp.maximum(step - start, 0.0), xp)
-            value = factor if value is None else xp.where(step < start, value, factor)
-            start += num_steps
-        return value
-
-
-class ProductSchedule(Schedule):
-    """Multiplies schedules, all from the same step 0.
-
-    >>> schedules = [Warmup.params(num_steps=10), InverseSqrt.params(hold_steps=10)]
-    >>> ProductSchedule.params(schedules=schedules).build()(np.array([0, 5, 40]))
-    array([0. , 0.5, 0.5], dtype=float32)
-    """
-
-    schedules: tuple[Schedule, ...]  # the factors
-
-    def check(self) -> None:
-        super().check()
-        if not self.p.schedules:
-            raise ParamError("schedules is empty: give at least one")
-
-    def setup(self) -> None:
-        self.schedules = tuple(schedule.build() for schedule in self.p.schedules)
-
-    def factor(self, step: Any, xp: ModuleType) -> Any:
-        factors = [schedule.factor(step, xp) for schedule in self.schedules]
-        return functools.reduce(operator.mul, factors)
-
-
-class WarmupStableDecay(Schedule):
-    """Rises to 1, stays at 1 for most of a run, then falls (Hu et al. 2024, sec. 4.2).
-
-    A run may continue from any checkpoint of the stable part, whose length need not be known
-    beforehand. The fall is any schedule that starts at 1; the paper uses `Exponential`.
-
-    >>> schedule = WarmupStableDecay.params(warmup_steps=4, stable_steps=8, decay_steps=4)
-    >>> schedule.build()(np.array([0, 2, 4, 12, 14]))
-    array([0. , 0.5, 1. , 1. , 0.5], dtype=float32)
-    """
-
-    warmup_steps: int  # steps of the rise from 0; 0: none
-    stable_steps: int  # steps at 1
-    decay_steps: int  # steps of the fall
-    decay: Schedule = LinearRate  # the fall; inherits decay_steps as its num_steps
-
-    POSITIVE = ("decay_steps",)
-    NOT_NEGATIVE = ("warmup_steps", "stable_steps")
-
-    def setup(self) -> None:
-        self.decay = self.p.decay.build(num_steps=self.p.decay_steps)
-
-    def factor(self, step: Any, xp: ModuleType) -> Any:
-        p = self.p
-        fall = self.decay.factor(xp.maximum(step - (p.warmup_steps + p.stable_steps), 0.0), xp)
-        return xp.where(step < p.warmup_steps, step / max(p.warmup_steps, 1), fall)

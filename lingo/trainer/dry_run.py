@@ -16,17 +16,11 @@ from lingo.inspection.memory import kept_bytes, size
 from lingo.inspection.trace import Traced, trace
 from lingo.learner.state import FLOAT_BYTES, named_shapes, num_bytes
 from lingo.runtimes.layout import bytes_per_device
+from lingo.trainer.changes import check_changes, check_data, check_source, latest_checkpoint
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.progress import Progress
 from lingo.trainer.request import Request
-from lingo.trainer.start import (
-    check_changes,
-    check_data,
-    check_evaluations,
-    check_source,
-    latest_checkpoint,
-    prepare_data,
-)
+from lingo.trainer.start import check_evaluations, prepare_data
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 

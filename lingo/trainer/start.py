@@ -8,24 +8,19 @@ write_texts(run, start)                  # from here on the run exists
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
+from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
 from lingo.checkpoints.transfer import Transfer
 from lingo.config import source_record, text
-from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError
 from lingo.config.roots.user_line import is_lingos
-from lingo.config.serial import serial
-from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
@@ -38,15 +33,22 @@ from lingo.learner.task import Task
 from lingo.processes.processes import Processes
 from lingo.runtimes.runtime import Program, explain_program_errors
 from lingo.storage import injection
+from lingo.trainer.changes import (
+    ChangedConfiguration,
+    check_changes,
+    check_data,
+    check_source,
+    digest,
+    latest_checkpoint,
+    numeric_changes,
+)
 from lingo.trainer.directory import environment
 from lingo.trainer.directory.run_directory import (
     CONFIG,
     ENVIRONMENT,
     FLAGS,
-    METRICS,
     RESOLVED,
     SOURCE,
-    RunDirectory,
 )
 from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.answers import check_answers
@@ -57,14 +59,6 @@ from lingo.trainer.request import Run
 
 _RECORDED = ("data", "versions", "numerics", "devices", "init_from", SOURCE)
 """The parts of the environment that are also in each checkpoint."""
-
-_CHANGE = "Train in another directory, or pass --allow_change to go on from its checkpoint."
-
-
-class ChangedConfiguration(LingoError):
-    """The directory holds a run with another configuration."""
-
-    exit_code: ClassVar[int] = 7
 
 
 class RunStatus(NamedTuple):
@@ -276,6 +270,8 @@ def print_start(run: Run, start: Start) -> None:
         progress.message(f"read {start.warm.summary()}")
     for change in start.status.changes:
         progress.message(f"changed: {change}")
+        if change.path == "max_steps" and run.experiment.optimizer.ends_with_run():
+            progress.message("changed: the learning rate, whose schedule ends with the run")
     if (found := start.status.checkpoint) is not None:
         store.quarantine_all(found.later_errors, report=progress.message)
         progress.message(f"resumed from {found.path}")
@@ -303,148 +299,3 @@ def load_state(
 
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
     return initial_state(experiment.learner, warm.value if warm else None)
-
-
-# ---- the checkpoint to resume from, and checks that configuration and data are the same ----------
-
-
-def latest_checkpoint(
-    run: RunDirectory, *, unreadable: Sequence[DamagedCheckpoint] = ()
-) -> Checkpoint | None:
-    """Returns the checkpoint to resume from, or None for a run that never had one.
-
-    `unreadable` is as for `store.latest`.
-    """
-    found = store.latest(run.checkpoints, unreadable=unreadable)
-    if found is None and (evidence := _checkpoint_evidence(run)):
-        raise NoUsableCheckpoint(
-            f"{run.checkpoints} holds no checkpoint, but {evidence}.\n"
-            "Put the checkpoints back, or train in another directory."
-            f" To start here from step 0, delete STATUS and {run.metrics.path.name}."
-        )
-    return found
-
-
-def _checkpoint_evidence(run: RunDirectory) -> str:
-    """Returns the evidence that a run had checkpoints, as a text; "" if there is none.
-
-    STATUS names the step of the latest. Reports are also written between checkpoints, so they
-    count only if STATUS, which is written at the start, is missing.
-    """
-    status = run.status()
-    if status is not None:
-        return f"STATUS says {status.state} at step {status.step}" if status.step else ""
-    if (run.path / METRICS).exists() and (rows := run.metrics.read()):
-        return f"{run.metrics.path.name} goes to step {rows[-1]['step']}, and there is no STATUS"
-    return ""
-
-
-def check_changes(
-    run: RunDirectory, lines: Sequence[text.Line], found: Checkpoint | None, *, allow_change: bool
-) -> list[text.Change]:
-    """Returns the fields in which a directory's run differs from the requested one.
-
-    If there is a checkpoint to resume from, it records what was trained: any other than operational
-    changes raise ChangedConfiguration, unless `allow_change`.
-    """
-    before, is_sound = _previous_lines(run)
-    changes = [] if before is None else text.diff(before, lines)
-    if found is None or allow_change or found.metadata.get("config") == digest(lines):
-        return changes
-    refused = [str(change) for change in changes if not change.operational]
-    if not refused and not is_sound:  # else a change was allowed, and no checkpoint written since
-        refused = [
-            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing, damaged or"
-            " edited"
-        ]
-    if refused:
-        listed = "\n  ".join(refused)
-        raise ChangedConfiguration(
-            f"{run.path} was begun with another configuration (was -> is now):\n  {listed}\n"
-            f"{_CHANGE}\nWith the old values: lingo train --run={shlex.quote(str(run.path))}"
-        )
-    return changes
-
-
-def digest(lines: Sequence[text.Line]) -> str:
-    """Returns the digest of all fields that may not change when a run resumes."""
-    return text.digest(line for line in lines if not line.operational)
-
-
-def check_source(
-    run: RunDirectory,
-    source: Mapping[str, SourceFile],
-    found: Checkpoint | None,
-    *,
-    allow_change: bool,
-) -> list[text.Change]:
-    """Returns the user's own files, with digests, that differ from those that were trained with.
-
-    If there is a checkpoint to resume from, any raises ChangedConfiguration, unless `allow_change`.
-    """
-    before = run.read_source()
-    if found is not None:
-        before = source_record.from_json(found.metadata.get(SOURCE))
-    changed = source_record.changed_names(before, source)
-    if found is not None and changed and not allow_change:
-        files = ", ".join(f"{source[new].path} (was: {SOURCE}/{old})" for old, new in changed)
-        raise ChangedConfiguration(f"{run.path} was begun with other code: {files}\n{_CHANGE}")
-    return [
-        text.Change(f"{SOURCE}/{new}", before[old].sha256[:12], source[new].sha256[:12])
-        for old, new in changed
-    ]
-
-
-def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
-    """Raises ChangedConfiguration if a checkpoint comes from data of other fingerprints."""
-    before = found.metadata.get("data")
-    if before is None or before == json.loads(json.dumps(data)):
-        return
-    listed = "\n  ".join(map(str, _changed_leaves(before, data)))
-    raise ChangedConfiguration(f"{run.path} was begun with other data:\n  {listed}\n{_CHANGE}")
-
-
-def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
-    """Returns the changes, since a checkpoint, that may change the last bits of results.
-
-    They are of machine and versions: `recorded` is what the run's next checkpoint will record.
-    """
-    kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
-    return _changed_leaves(
-        {kind: found.metadata[kind] for kind in kinds}, {kind: recorded[kind] for kind in kinds}
-    )
-
-
-def _changed_leaves(before: Any, after: Any) -> list[text.Change]:
-    """Returns the differences between two trees of dicts; `after` may have other JSON types."""
-    old, new = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(after))))
-    changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
-    return [change for change in changes if change.old_value != change.new_value]
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the path and the text of every leaf in a tree of dicts."""
-    if not isinstance(value, dict):
-        yield path, str(value)
-        return
-    for name, inner in value.items():
-        yield from _leaves(inner, f"{path}.{name}" if path else name)
-
-
-def _previous_lines(run: RunDirectory) -> tuple[Sequence[text.Line] | None, bool]:
-    """Returns the resolved text of a directory's run, and whether its two files agree on it.
-
-    It is in config.txt; if that is missing, or does not match the digest in config.json, the text
-    is made again from config.json. None if neither can be read.
-    """
-    written = text.read(run.read(RESOLVED) or "")
-    saved = run.read(CONFIG)
-    recorded = serial.recorded_digest(saved or "")
-    if written and recorded == text.digest(written):
-        return written, True
-    if saved is None or (written and recorded is None):
-        return written or None, False
-    try:
-        return text.resolve(serial.load(saved).params), False
-    except ParamError:  # it is damaged, too, or uses classes that this process does not know
-        return written or None, False

@@ -28,7 +28,8 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.optim.adam import AdamW
-from lingo.optim.schedule import Cosine, Warmup
+from lingo.optim.compound_schedule import Warmup
+from lingo.optim.schedule import Cosine
 from lingo.contract import Checkpointing, Evaluation, Experiment, Summary
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

@@ -21,7 +21,8 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import Learner, TrainState
 from lingo.optim.adam import AdamW
-from lingo.optim.schedule import Cosine, Warmup
+from lingo.optim.compound_schedule import Warmup
+from lingo.optim.schedule import Cosine
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.storage import injection
 from lingo.trainer.directory.run_directory import RunDirectory

@@ -17,16 +17,13 @@ from lingo.config.node.tree import nodes
 from lingo.contract import Experiment
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.optim.adam import Adam
-from lingo.optim.schedule import (
+from lingo.optim.compound_schedule import (
     EpochWarmup,
-    Piecewise,
-    Polynomial,
     ProductSchedule,
-    Schedule,
     SequentialSchedule,
-    Transformer,
     Warmup,
 )
+from lingo.optim.schedule import Piecewise, Polynomial, Schedule, Transformer
 from lingo.optim.sgd import Sgd
 
 _DIGITS = 12  # a product such as 31.2 * (1e-4 / 31.2) is the number that was meant

@@ -53,7 +53,7 @@ def test_a_saved_model_computes_what_its_run_computes(
 ) -> None:
     assert (saved(name) / "1" / "saved_model.pb").exists()  # the version is the step
     manifest = read(saved(name))
-    assert [*manifest["signatures"]] == signatures
+    assert [*manifest["signatures"]] == sorted(signatures)
     specs = manifest["signatures"][signatures[-1]]
     served = tf.saved_model.load(str(saved(name) / "1")).signatures[signatures[-1]]
     assert {*specs["inputs"]} == {*served.structured_input_signature[1]}
@@ -249,7 +249,7 @@ def test_one_byte_that_was_changed_is_found_by_the_digests(
     with pytest.raises(ParamError, match=r"out is not an export: it has no export\.json"):
         verify_export(tmp_path / "out")
     (tmp_path / "out" / "export.json").symlink_to("export.json")
-    with pytest.raises(StorageError, match=r"cannot read .*export\.json: Too many levels"):
+    with pytest.raises(ParamError, match=r"export\.json is not what lingo wrote: Too many levels"):
         verify_export(tmp_path / "out")
 
 

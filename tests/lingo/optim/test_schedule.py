@@ -9,22 +9,25 @@ import pytest
 import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.optim.compound_schedule import (
+    Cooldown,
+    EpochWarmup,
+    ProductSchedule,
+    SequentialSchedule,
+    Warmup,
+    WarmupStableDecay,
+)
 from lingo.optim.schedule import (
     ConstantRate,
     Cosine,
     Cyclic,
-    EpochWarmup,
     Exponential,
     InverseSqrt,
     LinearRate,
     Piecewise,
     Polynomial,
-    ProductSchedule,
     Schedule,
-    SequentialSchedule,
     Transformer,
-    Warmup,
-    WarmupStableDecay,
 )
 
 SCHEDULES = [
@@ -48,6 +51,7 @@ SCHEDULES = [
     ProductSchedule.params(
         schedules=[Warmup.params(num_steps=4), InverseSqrt.params(hold_steps=4)]
     ),
+    Cooldown.params(num_steps=5, end_step=12),
     WarmupStableDecay.params(warmup_steps=3, stable_steps=4, decay_steps=5),
     WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=5, decay=Cosine),
 ]
@@ -129,6 +133,63 @@ def test_a_rise_ends_and_a_fall_ends_at_their_last_steps(compute, period):
         ),
     ):
         np.testing.assert_allclose(compute(params.build(), steps), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "given"),
+    [
+        (Cosine.params(), Cosine.params(num_steps=20)),
+        (LinearRate.params(), LinearRate.params(num_steps=20)),
+        (Polynomial.params(), Polynomial.params(num_steps=20)),
+        (Cooldown.params(num_steps=5), Cooldown.params(num_steps=5, end_step=20)),
+        (
+            WarmupStableDecay.params(warmup_steps=3, decay_steps=5),
+            WarmupStableDecay.params(warmup_steps=3, stable_steps=12, decay_steps=5),
+        ),
+        (
+            Warmup.params(num_steps=4, then=Cosine),
+            Warmup.params(num_steps=4, then=Cosine.params(num_steps=16)),
+        ),
+        (
+            EpochWarmup.params(epochs=2.5, examples_per_epoch=10, batch_size=7, then=Cosine),
+            EpochWarmup.params(
+                epochs=2.5,
+                examples_per_epoch=10,
+                batch_size=7,
+                then=Cosine.params(num_steps=17),
+            ),
+        ),
+        (
+            ProductSchedule.params(schedules=[InverseSqrt, Cooldown.params(num_steps=5)]),
+            ProductSchedule.params(
+                schedules=[InverseSqrt, Cooldown.params(num_steps=5, end_step=20)]
+            ),
+        ),
+    ],
+    ids=lambda params: params.cls.__name__,
+)
+def test_steps_that_are_left_out_end_with_the_run(left_out, given):
+    schedule, steps = left_out.build(), np.arange(25)
+    assert schedule.ends_with_run()
+    schedule.end_at(20)
+    np.testing.assert_array_equal(schedule(steps), given.build()(steps))
+    assert not given.build().ends_with_run()
+
+
+def test_parts_in_sequence_have_their_own_steps():
+    schedule = SequentialSchedule.params(parts=[(LinearRate, 3), (Cosine, 5)]).build()
+    assert not schedule.ends_with_run()
+
+
+def test_without_a_run_the_steps_are_wanted():
+    with pytest.raises(ParamError, match="Cosine: num_steps is left out, and there is no run"):
+        Cosine.params().build()(3)
+
+
+def test_an_experiment_tells_its_schedules_how_long_it_is():
+    cfg = lingo.get("tiny", "optimizer.schedule=Cooldown(num_steps=200)", "max_steps=800")
+    rates = cfg.build().optimizer.rates(np.array([600, 700, 800]))["learning_rate"]
+    np.testing.assert_allclose(rates, [0.002, 0.001, 0.0], atol=1e-9)
 
 
 def classes(cls=Schedule):

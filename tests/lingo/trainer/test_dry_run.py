@@ -15,10 +15,10 @@ from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import num_bytes
 from lingo.optim.adam import AdamW
 from lingo.runtimes.mesh.mesh import Mesh
+from lingo.trainer.changes import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.request import Request
-from lingo.trainer.start import ChangedConfiguration
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

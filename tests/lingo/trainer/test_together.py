@@ -15,10 +15,10 @@ from lingo.processes.group import Group
 from lingo.processes.processes import Cluster, LostWorker
 from lingo.processes.pulse import Patience
 from lingo.runtimes.local import Local, LocalProgram
+from lingo.trainer.changes import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
-from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = [
     pytest.mark.usefixtures("once_compiled"),

@@ -14,9 +14,9 @@ import pytest
 import lingo
 from lingo.checkpoints import store
 from lingo.cli.main import main
-from lingo.trainer import start
+from lingo.trainer import changes, start
+from lingo.trainer.changes import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.start import ChangedConfiguration
 
 pytestmark = [
     pytest.mark.xdist_group("own_code"),  # one run for all
@@ -133,10 +133,10 @@ def test_a_project_that_was_moved_is_the_same_code(project):
     directory, found = RunDirectory(project.run), store.latest(project.run / "checkpoints")
     files = directory.read_source().items()
     moved = {name: file._replace(path=f"/elsewhere/{name}") for name, file in files}
-    assert start.check_source(directory, moved, found, allow_change=False) == []
+    assert changes.check_source(directory, moved, found, allow_change=False) == []
     moved["own_code_experiment.py"] = moved["own_code_experiment.py"]._replace(sha256="other")
     with pytest.raises(ChangedConfiguration, match="code: /elsewhere/own_code_experiment"):
-        start.check_source(directory, moved, found, allow_change=False)
+        changes.check_source(directory, moved, found, allow_change=False)
 
 
 def test_show_says_which_code_it_was(project, capsys):

@@ -1,0 +1,209 @@
+"""Schedules that are made of others.
+
+Warmup.params(num_steps=1000, then=Cosine.params(num_steps=9000, end=0.1))
+SequentialSchedule.params(parts=[(LinearRate.params(start=0.0, end=1.0), 100), (Cosine, 900)])
+ProductSchedule.params(schedules=[InverseSqrt, Cooldown.params(num_steps=1000)])
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from itertools import accumulate
+from types import ModuleType
+from typing import Any
+
+from lingo.config.params import ParamError
+from lingo.optim.schedule import ConstantRate, LinearRate, Schedule
+
+
+class Warmup(Schedule):
+    """Rises linearly to the first factor of another schedule, then follows that schedule.
+
+    The other schedule's step 0 is the end of the warm-up. With `start=0` the first update has a
+    learning rate of 0, as in most published recipes.
+
+    >>> import numpy as np
+    >>> from lingo.optim import Cosine
+    >>> then = Cosine.params(num_steps=10)
+    >>> Warmup.params(num_steps=4, then=then).build()(np.array([0, 2, 4, 14]))
+    array([0. , 0.5, 1. , 0. ], dtype=float32)
+    """
+
+    num_steps: int  # steps of the rise; 0: none
+    start: float = 0.0  # height of step 0, as a part of what the rise ends at
+    then: Schedule = ConstantRate  # what follows
+
+    NOT_NEGATIVE = ("num_steps", "start")
+
+    def setup(self) -> None:
+        self.then = self.p.then.build()
+
+    def inner(self) -> list[tuple[int, Schedule]]:
+        return [(self.p.num_steps, self.then)]
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        length = max(self.p.num_steps, 1)
+        rise = self.p.start + (1.0 - self.p.start) * step / length
+        later = self.then.factor(xp.maximum(step - self.p.num_steps, 0.0), xp)
+        return xp.where(step < self.p.num_steps, rise * later, later)
+
+
+class EpochWarmup(Schedule):
+    """Rises linearly to the first factor of another schedule in some epochs, then follows it.
+
+    The rise may end between two steps. As in MLPerf's reference of ResNet-50 with LARS (training
+    0.6), the other schedule's step 0 is the last step of the rise, and has the height of the rise.
+
+    >>> import numpy as np
+    >>> from lingo.optim import Polynomial
+    >>> then = Polynomial.params(num_steps=10)
+    >>> params = EpochWarmup.params(epochs=2.5, examples_per_epoch=10, batch_size=10, then=then)
+    >>> params.build()(np.array([0, 1, 2, 7]))
+    array([0.  , 0.4 , 0.8 , 0.25], dtype=float32)
+    """
+
+    epochs: float  # length of the rise
+    examples_per_epoch: int  # of the training data
+    batch_size: int  # examples of a step
+    then: Schedule = ConstantRate  # what follows
+
+    POSITIVE = ("epochs", "examples_per_epoch", "batch_size")
+
+    def setup(self) -> None:
+        self.then, p = self.p.then.build(), self.p
+        self.length = p.epochs * p.examples_per_epoch / p.batch_size  # steps, not a whole number
+
+    def inner(self) -> list[tuple[int, Schedule]]:
+        return [(math.floor(self.length), self.then)]
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        rise, whole = xp.minimum(step / self.length, 1.0), math.floor(self.length)
+        later = self.then.factor(xp.maximum(step - whole, 0.0), xp)
+        return xp.where(step <= whole, rise * later, later)
+
+
+class SequentialSchedule(Schedule):
+    """Runs schedules one after the other, each from its own step 0; the last one never ends.
+
+    A schedule with a field `num_steps` that is not set inherits the length of its part.
+
+    >>> import numpy as np
+    >>> from lingo.optim import Cosine
+    >>> parts = [(LinearRate.params(start=0.0, end=1.0), 10), (Cosine, 10)]
+    >>> SequentialSchedule.params(parts=parts).build()(np.array([0, 5, 10, 15])).round(3)
+    array([0. , 0.5, 1. , 0.5], dtype=float32)
+    """
+
+    parts: tuple[tuple[Schedule, int], ...]  # each schedule, and how many steps it lasts
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.parts:
+            raise ParamError("parts is empty: give at least one schedule and its number of steps")
+        for i, (_, num_steps) in enumerate(self.p.parts):
+            if num_steps < 1:
+                raise ParamError(f"parts[{i}] lasts {num_steps} steps, which is not positive")
+
+    def setup(self) -> None:
+        self.schedules = [schedule.build(num_steps=length) for schedule, length in self.p.parts]
+
+    def inner(self) -> list[tuple[int, Schedule]]:
+        lengths = [length for _, length in self.p.parts]
+        return list(zip(accumulate(lengths, initial=0), self.schedules, strict=False))
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        value = None
+        for start, schedule in self.inner():
+            factor = schedule.factor(xp.maximum(step - start, 0.0), xp)
+            value = factor if value is None else xp.where(step < start, value, factor)
+        return value
+
+
+class ProductSchedule(Schedule):
+    """Multiplies schedules, all from the same step 0.
+
+    >>> import numpy as np
+    >>> from lingo.optim import InverseSqrt
+    >>> schedules = [Warmup.params(num_steps=10), InverseSqrt.params(hold_steps=10)]
+    >>> ProductSchedule.params(schedules=schedules).build()(np.array([0, 5, 40]))
+    array([0. , 0.5, 0.5], dtype=float32)
+    """
+
+    schedules: tuple[Schedule, ...]  # the factors
+
+    def check(self) -> None:
+        super().check()
+        if not self.p.schedules:
+            raise ParamError("schedules is empty: give at least one")
+
+    def setup(self) -> None:
+        self.schedules = tuple(schedule.build() for schedule in self.p.schedules)
+
+    def inner(self) -> list[tuple[int, Schedule]]:
+        return [(0, schedule) for schedule in self.schedules]
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        factors = [schedule.factor(step, xp) for schedule in self.schedules]
+        return functools.reduce(operator.mul, factors)
+
+
+class Cooldown(Schedule):
+    """Stays at 1, then falls in the last steps of the run, as a factor of another schedule.
+
+    >>> import numpy as np
+    >>> schedule = Cooldown.params(num_steps=4).build()
+    >>> schedule.end_at(10)
+    >>> schedule(np.array([0, 6, 8, 10]))
+    array([1. , 1. , 0.5, 0. ], dtype=float32)
+    """
+
+    num_steps: int  # steps of the fall
+    end_step: int | None = None  # where the fall ends; None: with the run
+    decay: Schedule = LinearRate  # the fall; inherits num_steps
+
+    OPTIONAL = ("end_step",)
+    POSITIVE = ("num_steps", "end_step")
+
+    def setup(self) -> None:
+        self.decay = self.p.decay.build(num_steps=self.p.num_steps)
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        start = self._num_steps("end_step") - self.p.num_steps
+        return self.decay.factor(xp.maximum(step - start, 0.0), xp)
+
+
+class WarmupStableDecay(Schedule):
+    """Rises to 1, stays at 1 for most of a run, then falls (Hu et al. 2024, sec. 4.2).
+
+    A run may continue from any checkpoint of the stable part, whose length need not be known
+    beforehand. The fall is any schedule that starts at 1; the paper uses `Exponential`. Without
+    `stable_steps` the fall ends with the run.
+
+    >>> import numpy as np
+    >>> schedule = WarmupStableDecay.params(warmup_steps=4, stable_steps=8, decay_steps=4)
+    >>> schedule.build()(np.array([0, 2, 4, 12, 14]))
+    array([0. , 0.5, 1. , 1. , 0.5], dtype=float32)
+    """
+
+    warmup_steps: int  # steps of the rise from 0; 0: none
+    stable_steps: int | None = None  # steps at 1; None: those that the run leaves
+    decay_steps: int  # steps of the fall
+    decay: Schedule = LinearRate  # the fall; inherits decay_steps as its num_steps
+
+    OPTIONAL = ("stable_steps",)
+    POSITIVE = ("decay_steps",)
+    NOT_NEGATIVE = ("warmup_steps", "stable_steps")
+
+    def setup(self) -> None:
+        self.decay = self.p.decay.build(num_steps=self.p.decay_steps)
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        p = self.p
+        if p.stable_steps is not None:
+            start = p.warmup_steps + p.stable_steps
+        else:
+            start = max(p.warmup_steps, self._num_steps("stable_steps") - p.decay_steps)
+        fall = self.decay.factor(xp.maximum(step - start, 0.0), xp)
+        return xp.where(step < p.warmup_steps, step / max(p.warmup_steps, 1), fall)
