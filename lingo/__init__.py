@@ -19,6 +19,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from lingo.cli import options as _options
+from lingo.config.options import documents as _documents
+from lingo.config.options import takes as _takes
 from lingo.config.roots import mount as _mount
 
 if TYPE_CHECKING:
@@ -80,7 +83,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> Sequence[str]:
-    return sorted({*globals(), *__all__} - {"_mount"})
+    private = {"_documents", "_mount", "_options", "_takes"}
+    return sorted({*globals(), *__all__} - private)
 
 
 # ---- reading experiments ---------------------------------------------------------------------
@@ -171,6 +175,7 @@ def why(params: Params, path: str) -> Sequence[Chain]:
     return trace_values(params, path)
 
 
+@_documents(_options.CheckOptions)
 def check(
     *overrides: str, names: Sequence[str] = (), trace: bool = False, contract: bool = False
 ) -> Sequence[CheckResult]:
@@ -178,9 +183,6 @@ def check(
 
     Args:
         *overrides: as `--set` takes them.
-        names: of experiments, or one, as `lingo.get` takes them; none: all.
-        trace: whether training and evaluation are traced, too, with TensorFlow but without weights.
-        contract: whether they are computed, too, to check what layers, task and input promise.
 
     Returns:
         For each experiment `name`, `num_weights`, the `error` if it failed, else None, and the
@@ -204,21 +206,13 @@ def check(
 # ---- running experiments ---------------------------------------------------------------------
 
 
-def train(
-    params: Params,
-    logdir: str | Path,
-    *,
-    allow_change: bool = False,
-    audit: bool = False,
-) -> Outcome:
+@_takes(_options.TrainCall)
+def train(call: _options.TrainCall) -> Outcome:
     """Trains an experiment in a directory; the same call resumes a run that stopped.
 
     Args:
         params: of an Experiment, as `lingo.get` returns them or made in Python.
         logdir: directory of the run.
-        allow_change: whether to resume from the directory's checkpoint with another configuration,
-            other data or other code.
-        audit: whether to write a row into `audit.jsonl` for each step.
 
     Returns:
         How it ended: steps done, the last report and evaluations, also of a run that was done.
@@ -239,36 +233,32 @@ def train(
     from lingo.trainer.directory.run_directory import RunDirectory, flags_text
     from lingo.trainer.request import Request
 
-    _check_params("train", params, Experiment)
-    _check_type("train", "a directory", logdir, (str, Path))
-    params = import_cells(params)
+    _check_params("train", call.params, Experiment)
+    _check_type("train", "a directory", call.logdir, (str, Path))
+    params = import_cells(call.params)
     digest = text.digest(text.resolve(params))
     config = serial.dump(params, serial.Origin(), digest)
-    directory = RunDirectory(logdir)
-    flags = flags_text(directory.path.resolve(), config)
-    source = find_user_files(params)
-    request = Request(params, config, flags, audit=audit, allow_change=allow_change, source=source)
+    directory = RunDirectory(call.logdir)
+    request = Request(
+        params,
+        config,
+        flags_text(directory.path.resolve(), config),
+        audit=call.audit,
+        allow_change=call.allow_change,
+        source=find_user_files(params),
+    )
     return run.train(request, directory)
 
 
-def load(
-    run_dir: str | Path,
-    *,
-    step: int | Literal["best"] | None = None,
-    trust: Sequence[str] = (),
-    quantize: Literal["none", "int8_weights"] = "none",
-) -> Trained:
+@_takes(_options.LoadCall)
+def load(call: _options.LoadCall) -> Trained:
     """Returns the model of a run.
 
     Args:
         run_dir: directory of the run.
-        step: of the checkpoint; "best" by `evaluate.metric`; the latest that is sound if None.
-        trust: files outside of lingo that define classes of the experiment and may be imported;
-            those that `lingo train --exp` has trained as they are now need none.
-        quantize: "int8_weights" keeps the weights of products in 8 bits.
 
     Warns:
-        UserWarning: for each of these files that is not what it was when the run began.
+        UserWarning: for each file with classes of the run that is not what it was when it began.
 
     Raises:
         ParamError: if the directory holds no run, or what it holds cannot be trusted or read.
@@ -284,18 +274,20 @@ def load(
     from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
     from lingo.trainer.trained import Trained
 
+    run_dir = call.run_dir
     _check_type("load", "the directory of a run", run_dir, (str, Path))
-    saved, directory = serial.read(Path(run_dir) / CONFIG, trust), RunDirectory(run_dir)
+    saved, directory = serial.read(Path(run_dir) / CONFIG, call.trust), RunDirectory(run_dir)
     params = saved.params
     for path in dict.fromkeys([*saved.changed_files, *directory.changed_source(params)]):
-        warnings.warn(f"{path} is not what it was when {run_dir} began", stacklevel=2)
+        warnings.warn(f"{path} is not what it was when {run_dir} began", stacklevel=3)
     if not issubclass(params.cls, Experiment):
         raise ParamError(
             f"{run_dir} holds the Params of a {params.cls.__name__}, not of an Experiment"
         )
-    return Trained(params, directory, step=step, quantize=quantize)
+    return Trained(params, directory, step=call.step, quantize=call.quantize)
 
 
+@_documents(_options.SweepOptions)
 def sweep(
     name: str,
     logdir: str | Path,
@@ -315,12 +307,6 @@ def sweep(
         logdir: directory of the sweep; it holds a run for each trial.
         *values: what varies, as `--sweep` takes it: `path=a,b,c`, `path=log(low..high)`.
         overrides: what all trials share, as `--set` takes it.
-        search: how to choose the combinations.
-        num_trials: how many trials; a grid runs all combinations.
-        seed: of the random choice; 0 if None.
-        metric: compares the trials: `input/metric` of an evaluation, or a tag such as `loss/total`.
-        goal: which values of the metric are best.
-        workers: how many trials run at a time.
 
     Returns:
         `results`, the best trial first, and the `signal` that ended the sweep early, or None.
@@ -331,23 +317,20 @@ def sweep(
     """
     from lingo.cli.verbs import sweep as verb
 
-    flags = {
-        "exp": name,
-        "logdir": logdir,
-        "search": search,
-        "num_trials": num_trials,
-        "seed": seed,
-        "metric": metric,
-        "goal": goal,
-        "workers": workers,
-    }
-    return verb.sweep(
-        [
-            *(f"--{flag}={value}" for flag, value in flags.items() if value is not None),
-            *(f"--sweep={text}" for text in values),
-            *(f"--set={text}" for text in overrides),
-        ]
+    options = verb.Options(
+        exp=name,
+        run=None,
+        logdir=str(logdir),
+        sweep=values,
+        set=overrides,
+        search=search,
+        num_trials=num_trials,
+        seed=seed,
+        metric=metric,
+        goal=goal,
+        workers=workers,
     )
+    return verb.sweep(options)
 
 
 def _check_type(function: str, wanted: str, value: object, types: type | tuple[type, ...]) -> None:

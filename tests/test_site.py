@@ -92,3 +92,9 @@ def test_the_table_and_the_reference_have_every_layer(site: pathlib.Path) -> Non
     assert len(names) > 30
     assert {n for n in names if f"<code>{n}</code>" not in table} == set()
     assert {n for n in exports if f".{n}" not in reference and n != "NO_INPUTS"} == set()
+
+
+def test_the_reference_shows_the_options_that_a_declaration_gives(site: pathlib.Path) -> None:
+    reference = (site / "reference/lingo.html").read_text()
+    for shown in ("Resume from a checkpoint of another configuration", "allow_change"):
+        assert shown in reference

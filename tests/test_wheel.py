@@ -45,6 +45,7 @@ import lingo
 
 params = lingo.get("lm.source.tiny", "max_steps=3")
 reveal_type(params)
+reveal_type(lingo.train)
 lingo.train(params, [3])
 """
 
@@ -128,6 +129,11 @@ def test_a_type_checker_reads_the_annotations_of_the_wheel(installed, tmp_path) 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     found = [(m["severity"], m["message"]) for m in json.loads(done.stdout)["generalDiagnostics"]]
     assert ("information", 'Type of "params" is "Params"') in found
+    signature = (
+        "(params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False,"
+        " mlperf: bool = False) -> Outcome"
+    )
+    assert ("information", f'Type of "lingo.train" is "{signature}"') in found
     (error,) = [message for severity, message in found if severity == "error"]
     assert "list[int]" in error
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -64,6 +65,30 @@ REFERENCE = {
     "metrics": "Reference of metrics",
     "runtimes": "Reference of runtimes",
 }
+
+
+_DECLARED = re.compile(r"(takes|method_takes|documents)\(")
+
+
+class DeclaredOptions(griffe.Extension):
+    """Shows functions whose parameters are declared as options with these, as `help` does."""
+
+    def on_function(self, *, func: griffe.Function, **kwargs: Any) -> None:
+        """Replaces the signature and docstring of such a function; griffe calls it for each."""
+        decorators = (str(decorator.value).strip("_") for decorator in func.decorators)
+        if func.docstring is None or not any(map(_DECLARED.match, decorators)):
+            return
+        made = griffe.dynamic_import(func.path)
+        func.docstring.value = inspect.getdoc(made) or ""
+        func.parameters = griffe.Parameters(
+            *map(_parameter, inspect.signature(made).parameters.values())
+        )
+
+
+def _parameter(one: inspect.Parameter) -> griffe.Parameter:
+    kind = griffe.ParameterKind(one.kind.description)
+    default = None if one.default is inspect.Parameter.empty else repr(one.default)
+    return griffe.Parameter(one.name, annotation=one.annotation, kind=kind, default=default)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -7,13 +7,11 @@ import operator
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from absl import flags
-
-from lingo.cli import command
-from lingo.cli.command import UsageError
+from lingo.cli.command import FormatOptions, UsageError
 from lingo.config.count_text import count_text
+from lingo.config.options import option, option_class
 from lingo.inspection.plan.hardware import HARDWARE, Hardware, read
 from lingo.mesh.allreduce import picture
 from lingo.mesh.allreduce.cost import Cost, measure
@@ -23,7 +21,6 @@ from lingo.mesh.allreduce.plan import Plan
 from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans
 
 ALL = "all"
-ELEMENTS = 25_557_032  # weights of ResNet-50
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
 MAX_ELEMENTS = 10**15
 _OWN = ("mesh", "holes", "links", "elements", "payload")
@@ -35,47 +32,51 @@ class _Result(NamedTuple):
     cost: Cost
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the flags."""
-    names = (*PLANNERS, ALL)
-    command.string("allreduce", f"Plan an all-reduce: {', '.join(names)}.", values)
-    command.string("mesh", "Of --allreduce: the sizes of its axes, as 16x32.", values)
-    command.strings("holes", "Failed chips: sizes and first position, as 2x2@4,6.", values)
-    command.choice("links", ("torus", "mesh"), "Whether links close the rows of chips.", values)
-    command.integer(
-        "elements",
-        f"Of the payload; {ELEMENTS:,} if left out.",
-        values,
-        lower_bound=1,
-        upper_bound=MAX_ELEMENTS,
+@option_class
+class AllreduceOptions(FormatOptions):
+    """The options of plans of all-reduce, and those that they share with other plans."""
+
+    allreduce: str | None = option(f"Plan an all-reduce: {', '.join((*PLANNERS, ALL))}.")
+    mesh: str | None = option("Of --allreduce: the sizes of its axes, as 16x32.")
+    holes: Sequence[str] = option("Failed chips: sizes and first position, as 2x2@4,6.", default=())
+    links: Literal["torus", "mesh"] = option(
+        "Whether links close the rows of chips.", default="torus"
     )
-    command.choice("payload", (*ELEMENT_BYTES,), "The type of what is sent.", values)
+    elements: int = option(
+        "Of the payload, as many as ResNet-50 has weights.",
+        default=25_557_032,
+        minimum=1,
+        maximum=MAX_ELEMENTS,
+    )
+    payload: Literal["float32", "bfloat16"] = option("The type of what is sent.", default="float32")
+    hardware: str | None = option(f"{', '.join(HARDWARE)}, or a file of measurements.")
+    plot: str | None = option("Draw the ways: FILE.png, FILE.svg or FILE.pdf.")
 
 
-def is_asked(values: flags.FlagValues) -> bool:
-    """Returns whether there is --allreduce; raises UsageError for flags of other plans."""
-    if values.allreduce is None:
-        if own := [name for name in sorted(_OWN) if values[name].present]:
+def find_planner(options: AllreduceOptions) -> str | None:
+    """Returns the planner of --allreduce or None; raises UsageError for flags of other plans."""
+    if options.allreduce is None:
+        if own := sorted(options.flag_names.intersection(_OWN)):
             raise UsageError(f"--{own[0]} is of --allreduce, which is missing")
-        return False
-    command.refuse_other_flags(values, _FLAGS, "--allreduce plans no experiment")
-    return True
+        return None
+    options.refuse_others(_FLAGS, "--allreduce plans no experiment")
+    return options.allreduce
 
 
-def print_allreduce(values: flags.FlagValues) -> int:
+def print_allreduce(planner: str, options: AllreduceOptions) -> int:
     """Prints plans of all-reduce; returns 1 if none is possible.
 
     Raises UsageError or ParamError for flags that are wrong, and if the planner named refuses.
     """
-    hardware = read(values.hardware or next(iter(HARDWARE)))
-    grid = _grid(values, hardware)
-    element_bytes, num_elements = ELEMENT_BYTES[values.payload], values.elements or ELEMENTS
-    if values.allreduce == ALL:
-        if values.plot:
+    hardware = read(options.hardware or next(iter(HARDWARE)))
+    grid = _grid(options, hardware)
+    element_bytes, num_elements = ELEMENT_BYTES[options.payload], options.elements
+    if planner == ALL:
+        if options.plot:
             raise UsageError(f"--plot draws one plan: name a planner in place of {ALL}")
         plans, refusals = make_plans(grid)
     else:
-        plans, refusals = [make_plan(values.allreduce, grid)], {}
+        plans, refusals = [make_plan(planner, grid)], {}
     results = []
     for plan in plans:
         if not is_exact(plan):
@@ -83,35 +84,35 @@ def print_allreduce(values: flags.FlagValues) -> int:
         cost = measure(plan, num_elements, element_bytes=element_bytes)
         results.append(_Result(plan, cost))
     results.sort(key=lambda one: one.cost.seconds)
-    if values.plot:
-        picture.write(results[0].plan, results[0].cost, Path(values.plot))
-    if values.format == "json":
-        given = {"elements": num_elements, "payload": values.payload, "hardware": hardware.name}
+    if options.plot:
+        picture.write(results[0].plan, results[0].cost, Path(options.plot))
+    if options.as_json:
+        given = {"elements": num_elements, "payload": options.payload, "hardware": hardware.name}
         print(json.dumps(_as_json(grid, given, results, refusals)))
     else:
-        payload = f"{count_text(num_elements, 'element')} of {values.payload}"
+        payload = f"{count_text(num_elements, 'element')} of {options.payload}"
         print(_text(grid, payload, results, refusals), end="")
     return 0 if results else 1
 
 
-def _grid(values: flags.FlagValues, hardware: Hardware) -> Grid:
+def _grid(options: AllreduceOptions, hardware: Hardware) -> Grid:
     """Returns the grid of the flags, with the links of the hardware.
 
     With --hardware the mesh must be a slice of its torus, and closes those sides that it can.
     """
-    if values.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", values.mesh):
-        given = "is missing" if values.mesh is None else f"is {values.mesh!r}"
+    if options.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", options.mesh):
+        given = "is missing" if options.mesh is None else f"is {options.mesh!r}"
         raise UsageError(f"--mesh {given:.80}: --allreduce needs sizes, as --mesh=16x32")
-    sizes = [int(size) for size in values.mesh.split("x")]
+    sizes = [int(size) for size in options.mesh.split("x")]
     if not hardware.torus:
-        if values["links"].present:
+        if "links" in options.flag_names:
             raise UsageError(
-                f"--links={values.links} is of a torus, and {hardware.name} has none: leave it out"
+                f"--links={options.links} is of a torus, and {hardware.name} has none: leave it out"
             )
         axes = _dimension_axes(hardware, sizes)
     else:
-        axes = _torus_axes(hardware, sizes, values.links, is_slice=values.hardware is not None)
-    return make_grid(axes, values.holes)
+        axes = _torus_axes(hardware, sizes, options.links, is_slice=options.hardware is not None)
+    return make_grid(axes, options.holes)
 
 
 def _torus_axes(

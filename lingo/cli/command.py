@@ -1,4 +1,4 @@
-"""The command line of a verb, a file in `verbs`: its own absl flags, strict parsing, and help."""
+"""The command line of a verb, a file in `verbs`: flags of its options, strict parsing, help."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import difflib
 import itertools
 import os
 import re
-import shlex
+import typing
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from absl import flags
 
 from lingo.config import regular_file
 from lingo.config.errors import ParamError
+from lingo.config.options import Declaration, declarations, option, option_class, word_field
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
 from lingo.config.synonyms import synonyms
@@ -44,42 +46,60 @@ class UsageError(ParamError):
     """A command line is not valid."""
 
 
-class Verb(Protocol):
-    """The interface of a verb's module; its docstring is the help.
+@option_class
+class VerbOptions:
+    """The options of all verbs; those of a verb are a subclass."""
 
-    `WORD` is the word beside the flags, for the usage line: "" for none, "[word]" if it is
-    optional, "-- words" for a command line of its own, which `run` gets quoted as for a shell.
-    """
+    traceback: bool = option("Show where in the code an error comes from.", default=False)
+    flagfile: Sequence[str] = option("A file with more flags, one a line.", default=())
+    flag_names: frozenset[str] = frozenset()  # those that the command line has
+
+    def refuse_others(self, names: Sequence[str], why: str) -> None:
+        """Raises UsageError, which says why, if other flags than these and traceback are given."""
+        if others := sorted(self.flag_names - {*names, "traceback"}):
+            raise UsageError(f"{why}: leave out {', '.join(f'--{name}' for name in others)}")
+
+
+@option_class
+class RootOptions(VerbOptions):
+    """The option of verbs that find experiments and classes."""
+
+    params_dir: Sequence[str] = option("A further directory of experiments.", default=())
+
+    def roots(self) -> Roots:
+        """Returns the roots of experiments and classes, with those of `--params_dir`."""
+        return roots.find(self.params_dir)
+
+
+@option_class
+class FormatOptions(VerbOptions):
+    """The option of verbs that print a text for people or for programs."""
+
+    format: Literal["text", "json"] = option("How to print the result.", default="text")
+
+    @property
+    def as_json(self) -> bool:
+        return self.format == "json"
+
+
+class Verb(Protocol):
+    """The interface of a verb's module; its docstring is the help."""
 
     __doc__: str | None
-    WORD: str
+    Options: type[VerbOptions]
 
-    def define(self, values: flags.FlagValues) -> None:
-        """Defines the verb's flags."""
-        ...
-
-    def run(self, values: flags.FlagValues, word: str) -> int:
-        """Runs the verb and returns the exit code."""
+    def run(self, options: Any) -> int:
+        """Runs the verb with options of its class, and returns the exit code."""
         ...
 
 
-def new_flags(verb: Verb) -> flags.FlagValues:
-    """Returns the flags of a verb, before any is read."""
-    values = flags.FlagValues()
-    values.set_gnu_getopt()
-    verb.define(values)
-    boolean("traceback", "Show where in the code an error comes from.", values)
-    strings("flagfile", "A file with more flags, one a line.", values)
-    return values
-
-
-def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagValues, str]:
-    """Reads the arguments after a verb; returns the flags, and the word beside them or "".
+def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
+    """Returns the options of a verb, an object of its class, from the arguments after its name.
 
     Raises UsageError also for repeated flags and `--undefok`, which absl accepts.
     """
-    values = new_flags(verb)
-    arguments, inner = _split(name, verb, arguments)
+    values, (field, form) = _new_flags(verb.Options), word_field(verb.Options)
+    arguments, inner = _split(name, form, arguments)
     written = [list(part) for part in _scan(list(_expand(arguments)), values)]
     for flag in (part[0].partition("=")[0] for part in written):
         if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
@@ -99,17 +119,45 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[flags.FlagVal
             if isinstance(text, str):
                 refuse_address(text)
     values.flagfile = _flag_files(arguments)
-    word = _word(name, verb, words, values)
-    return values, shlex.join(inner) if inner else word
+    found: dict[str, Any] = {}
+    for one in declarations(verb.Options):
+        value = values[one.flag].value
+        found[one.field] = tuple(value) if isinstance(value, list) else value
+    beside = _word(name, form, words, values)
+    if field:
+        found[field] = tuple(inner) or beside
+    return verb.Options(**found, flag_names=frozenset(f for f in values if values[f].present))
 
 
-def _split(name: str, verb: Verb, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def new_output(path: str, kind: str) -> Path:
+    """Returns the path of `--output`, a new file or folder; raises UsageError if it cannot be."""
+    output = Path(path)
+    if os.path.lexists(output):
+        raise UsageError(f"--output={output} exists: name another {kind}, or remove it")
+    if not output.parent.is_dir():
+        raise UsageError(f"--output={output}: there is no directory {output.parent}")
+    return output
+
+
+def arguments(options: VerbOptions, fields: Sequence[str]) -> list[str]:
+    """Returns the flags of these fields, but those with their default; `read` reads them again."""
+    known = {one.field: one for one in declarations(type(options))}
+    found: list[str] = []
+    for field in fields:
+        one, value = known[field], getattr(options, field)
+        if value != one.option.default:
+            texts = value if isinstance(value, tuple | list) else (value,)
+            found += [f"--{one.flag}" if text is True else f"--{one.flag}={text}" for text in texts]
+    return found
+
+
+def _split(name: str, form: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """Returns the arguments before and after `--`; () after, if the verb takes no command."""
-    if not verb.WORD.startswith(_INNER):
+    if not form.startswith(_INNER):
         return arguments, ()
     end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
     if not (inner := arguments[end + 1 :]):
-        raise UsageError(f"{name} needs a command after --: {usage(name, verb)}")
+        raise UsageError(f"{name} needs a command after --: {_usage(name, form)}")
     return arguments[:end], inner
 
 
@@ -132,6 +180,7 @@ def _absl_message(error: Exception) -> str:
     """Returns absl's error as a sentence; absl prints some of them as tuples."""
     text = re.sub(r"(\d{40})\d+", r"\1...", str(error).removeprefix("ERROR:: "))
     text = re.sub(r"Exceeds the limit .*", "has too many digits", text)
+    text = text.replace(": is not a step", " is not a step")
     text = re.sub(r"invalid literal for int.*: ('.*')", r"\1 is not a whole number", text)
     text = re.sub(r"could not convert string to float: ('.*')", r"\1 is not a number", text)
     return re.sub(r"\('Non-boolean argument to boolean flag', .*\)", "write true or false", text)
@@ -143,6 +192,8 @@ def _texts(flag: flags.Flag) -> list[Any]:
 
 def _expand(arguments: Sequence[str]) -> Iterator[str]:
     """Yields a command line in which the lines of the file replace each `--flagfile`."""
+    # absl would read the files without a bound, also from pipes, would pass over one that leads to
+    # itself, and names neither file nor line of what is wrong
     waiting, size = list(reversed(arguments)), 0
     while waiting:
         argument = waiting.pop()
@@ -157,7 +208,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
                     f"the flag files up to {file} are larger than {MAX_FLAG_FILE_BYTES >> 20} MiB"
                     " in all: perhaps one leads to itself"
                 )
-            waiting += reversed(_flag_lines(file, content))
+            waiting += reversed([*_flag_lines(file, content)])
             continue
         yield argument
         if argument == "--":
@@ -181,22 +232,19 @@ def _read_flag_file(file: str) -> bytes:
         raise UsageError(f"--flagfile={file} cannot be read: {error.strerror}") from None
 
 
-def _flag_lines(file: str, content: bytes) -> list[str]:
-    """Returns the flags in a flag file: one per line, without empty lines and comments."""
+def _flag_lines(file: str, content: bytes) -> Iterator[str]:
+    """Yields the flags in a flag file: one per line, without empty lines and comments."""
     try:
-        lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"--flagfile={file} is not text: byte {error.start}") from None
-    flags_in_file: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        if not line or line.startswith("#"):
-            continue
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if "\0" in line:
             raise UsageError(f"{file}:{number} is not text: it has a zero byte")
-        if not line.startswith("-"):
+        if line.startswith("-"):
+            yield line
+        elif line and not line.startswith("#"):
             raise UsageError(f"{file}:{number}: {line!r:.80} is not a flag: write --name=value")
-        flags_in_file.append(line)
-    return flags_in_file
 
 
 def _unknown_flag(name: str, values: flags.FlagValues, value: str = "") -> str:
@@ -236,11 +284,11 @@ def _override(name: str, value: str) -> str:
     return ""
 
 
-def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues) -> str:
-    allowed = bool(verb.WORD) and not verb.WORD.startswith(_INNER)
+def _word(name: str, form: str, words: Sequence[str], values: flags.FlagValues) -> str:
+    allowed = bool(form) and not form.startswith(_INNER)
     if len(words) > allowed:
         stray = words[allowed]
-        after = f" after {verb.WORD}" if verb.WORD else ""
+        after = f" after {form}" if form else ""
         bare = stray.lstrip(_DASHES)
         if "=" in bare:
             flag = "--" if bare.partition("=")[0] in values else "--set="
@@ -248,132 +296,120 @@ def _word(name: str, verb: Verb, words: Sequence[str], values: flags.FlagValues)
             flag = _flag_of_word(stray, values)
         meant = f" Did you mean {flag}{bare}?" if flag else ""
         raise UsageError(f"{stray!r} is one word too many: {name} takes flags only{after}.{meant}")
-    if not any(words) and allowed and not verb.WORD.startswith("["):
-        raise UsageError(f"{name} needs a word: {usage(name, verb)}")
+    if not any(words) and allowed and not form.startswith("["):
+        raise UsageError(f"{name} needs a word: {_usage(name, form)}")
     return words[0] if words else ""
 
 
 # ---- flags -------------------------------------------------------------------------------------
 
 
-def string(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a flag that may be given once."""
-    flags.DEFINE_string(name, None, help, flag_values=values, allow_overwrite=False)
+def _new_flags(cls: type[VerbOptions]) -> flags.FlagValues:
+    """Returns the flags of a class of options, before any is read."""
+    values = flags.FlagValues()
+    values.set_gnu_getopt()
+    for one in declarations(cls):
+        _define(one, values)
+    return values
 
 
-def strings(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a flag that may be repeated."""
-    flags.DEFINE_multi_string(name, [], help, flag_values=values)
+def _define(one: Declaration, values: flags.FlagValues) -> None:
+    """Defines the flag of an option, by the type of its field."""
+    said, types, choices = one.option, one.types, one.choices
+    own = {"flag_values": values, "allow_overwrite": False}
+    limits = {"lower_bound": said.minimum, "upper_bound": said.maximum}
+    if said.switch_value is not None:
+        parser = _Parser(lambda text: _read_switch(text, choices, said.switch_value))
+        flags.DEFINE_flag(_Switch(parser, None, one.flag, None, said.help), values)
+    elif _is_repeatable(one):
+        flags.DEFINE_multi_string(one.flag, [], said.help, flag_values=values)
+    elif choices and int in types:
+        flags.DEFINE(
+            _Parser(lambda text: _read_step(text, choices)), one.flag, None, said.help, **own
+        )
+    elif choices:
+        flags.DEFINE_enum(one.flag, said.default, choices, said.help, **own)
+    elif bool in types:
+        flags.DEFINE_boolean(one.flag, said.default, said.help, **own)
+    elif int in types:
+        flags.DEFINE_integer(one.flag, said.default, said.help, **limits, **own)
+    elif float in types:
+        flags.DEFINE_float(one.flag, said.default, said.help, **limits, **own)
+    else:
+        flags.DEFINE_string(one.flag, said.default, said.help, **own)
 
 
-def integer(name: str, help: str, values: flags.FlagValues, **limits: Any) -> None:
-    """Defines a flag for a whole number."""
-    flags.DEFINE_integer(name, None, help, flag_values=values, allow_overwrite=False, **limits)
+class _Parser(flags.ArgumentParser):
+    """Reads a value by a function."""
 
-
-def number(name: str, help: str, values: flags.FlagValues, **limits: Any) -> None:
-    """Defines a flag for a number."""
-    flags.DEFINE_float(name, None, help, flag_values=values, allow_overwrite=False, **limits)
-
-
-def boolean(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a switch that is off unless given."""
-    flags.DEFINE_boolean(name, False, help, flag_values=values, allow_overwrite=False)
-
-
-def count(name: str, help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional number, `--name` (1) or `--name=3`; None if not given."""
-
-    def convert(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not int(text):
-            raise ValueError(f"{text!r} is not a positive number")
-        return int(text)
-
-    flags.DEFINE_flag(_Switch(name, help, _OptionalParser("1", convert), "N"), values)
-
-
-def switch(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a switch with an optional word, the first if left out; None if it is not given."""
-    form = "|".join(choices)
-
-    def convert(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"value should be one of {form}")
-        return text
-
-    flags.DEFINE_flag(_Switch(name, help, _OptionalParser(choices[0], convert), form), values)
-
-
-class _OptionalParser(flags.ArgumentParser):
-    def __init__(self, default: str, convert: Callable[[str], Any]) -> None:
-        self._default, self._convert = default, convert
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        self._read = read
 
     def parse(self, argument: Any) -> Any:
-        text = {"true": self._default, "false": ""}.get(argument, argument)
-        return self._convert(text) if text else None
+        return self._read(argument)
+
+
+def _read_step(text: str, words: Sequence[str]) -> int | str:
+    """Returns a number, or one of some words."""
+    if text in words:
+        return text
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise ValueError(f"is not a step: a number, or {' or '.join(words)}")
+    return int(text)
+
+
+def _read_switch(text: str, words: Sequence[str], alone: Any) -> Any:
+    """Returns the word or number of a switch, None if it is off."""
+    if text in ("true", "false", ""):
+        return alone if text == "true" else None
+    if words and text not in words:
+        raise ValueError(f"value should be one of {'|'.join(words)}")
+    if words:
+        return text
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError(f"{text!r} is not a positive number")
+    return int(text)
 
 
 class _Switch(flags.Flag):
     """A flag with an optional value, which absl allows for boolean flags only."""
 
-    def __init__(self, name: str, help: str, parser: flags.ArgumentParser, form: str) -> None:
-        self.form = form  # of the value, for the help
-        super().__init__(parser, None, name, None, help, boolean=True, allow_overwrite=False)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args, boolean=True, allow_overwrite=False)
 
 
-def choice(name: str, choices: Sequence[str], help: str, values: flags.FlagValues) -> None:
-    """Defines a flag for one of some words; the first is the default."""
-    flags.DEFINE_enum(
-        name, choices[0], list(choices), help, flag_values=values, allow_overwrite=False
-    )
-
-
-def define_params_dir(values: flags.FlagValues) -> None:
-    """Defines the flag that adds a directory of experiments."""
-    strings("params_dir", "A further directory of experiments.", values)
-
-
-def find_roots(values: flags.FlagValues) -> Roots:
-    """Returns the roots of experiments and classes, with those of `--params_dir`."""
-    return roots.find(values.params_dir)
-
-
-def refuse_other_flags(values: flags.FlagValues, names: Sequence[str], why: str) -> None:
-    """Raises UsageError, which says why, if flags are given beside some and those of all verbs."""
-    known = (*names, "traceback", "flagfile")
-    if others := sorted(name for name in values if values[name].present and name not in known):
-        raise UsageError(f"{why}: leave out {', '.join(f'--{name}' for name in others)}")
+def _is_repeatable(one: Declaration) -> bool:
+    return typing.get_origin(one.hint) is Sequence
 
 
 # ---- help --------------------------------------------------------------------------------------
 
 
-def usage(name: str, verb: Verb) -> str:
-    """Returns the usage line of a verb."""
-    parts = ("lingo", name, verb.WORD, "[--flags]")
-    if verb.WORD.startswith(_INNER):
-        parts = ("lingo", name, "[--flags]", verb.WORD)
+def _usage(name: str, form: str) -> str:
+    """Returns the usage line of a verb that takes a word of this form."""
+    parts = ("lingo", name, form, "[--flags]")
+    if form.startswith(_INNER):
+        parts = ("lingo", name, "[--flags]", form)
     return " ".join(part for part in parts if part)
 
 
 def help_text(name: str, verb: Verb) -> str:
     """Returns the text of `lingo VERB --help`: description, examples, flags with defaults."""
-    values = new_flags(verb)
-    shown = [_describe_flag(values[flag]) for flag in sorted(values)]
+    _, form = word_field(verb.Options)
+    shown = sorted(_describe_flag(one) for one in declarations(verb.Options))
     width = max(len(left) for left, _ in shown)
     table = "\n".join(f"  {left:{width}}  {right}" for left, right in shown)
-    return f"usage: {usage(name, verb)}\n\n{(verb.__doc__ or '').strip()}\n\nflags:\n{table}\n"
+    return f"usage: {_usage(name, form)}\n\n{(verb.__doc__ or '').strip()}\n\nflags:\n{table}\n"
 
 
-def _describe_flag(flag: flags.Flag) -> tuple[str, str]:
-    if isinstance(flag, _Switch):
-        return f"--{flag.name}[={flag.form}]", flag.help or ""
-    if flag.boolean:
-        return f"--{flag.name}", f"{flag.help} (default: off)"
-    choices = getattr(flag.parser, "enum_values", None)
-    form = "|".join(choices) if choices else flag.name.upper()
-    if isinstance(flag, flags.MultiFlag):
-        help, _, _ = (flag.help or "").partition(";\n")  # drops absl's explanation
-        return f"--{flag.name}={form}", f"{help} (repeatable)"
-    default = f" (default: {flag.default})" if flag.default is not None else ""
-    return f"--{flag.name}={form}", f"{flag.help}{default}"
+def _describe_flag(one: Declaration) -> tuple[str, str]:
+    said, form = one.option, "|".join(one.choices)
+    if said.switch_value is not None:
+        return f"--{one.flag}[={form or 'N'}]", said.help
+    if bool in one.types:
+        return f"--{one.flag}", f"{said.help} (default: off)"
+    if _is_repeatable(one):
+        return f"--{one.flag}={one.flag.upper()}", f"{said.help} (repeatable)"
+    is_word = form and int not in one.types
+    default = "" if said.default is None else f" (default: {said.default})"
+    return f"--{one.flag}={form if is_word else one.flag.upper()}", f"{said.help}{default}"

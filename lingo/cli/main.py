@@ -154,8 +154,7 @@ def _run_verb(arguments: list[str]) -> int:
     if _has_flag(rest, _HELP_FLAGS):
         print(command.help_text(name, verb), end="")
         return 0
-    values, word = command.read(name, verb, rest)
-    return verb.run(values, word)
+    return verb.run(command.read(name, verb, rest))
 
 
 def _has_flag(arguments: list[str], flags: set[str]) -> bool:

@@ -1,12 +1,47 @@
-"""Decoding params from named settings, as the command line and `Trained.generate` take them."""
+"""Decoding params from named settings, and the options of `lingo decode` and `Trained.generate`."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from lingo.config.options import option, option_class
 from lingo.config.params import ParamError, Params, fields
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling
+
+
+@option_class
+class DecodeOptions:
+    """How texts are decoded."""
+
+    max_tokens: int = option("Tokens to add at most.", default=200, minimum=1)
+    num_samples: int | None = option("Texts for each prompt; else 1.", default=None, minimum=1)
+    temperature: float | None = option(
+        "Below 1: more of what is likely; 0: always the likeliest token; else 0.8.",
+        default=None,
+        minimum=0.0,
+    )
+    top_k: int | None = option("Draw among so many likeliest tokens.", default=None, minimum=1)
+    top_p: float | None = option(
+        "Draw among the likeliest tokens that have this probability together.",
+        default=None,
+        maximum=1.0,
+    )
+    num_beams: int | None = option(
+        "Draw nothing, but search so many texts at a time for the likeliest.",
+        default=None,
+        minimum=1,
+    )
+    length_penalty: float | None = option(
+        "Of the search: above 0, longer texts gain; often 0.6, else 0.", default=None, minimum=0.0
+    )
+    seed: int = option("Another number draws other texts.", default=0)
+
+    def decoding(self) -> Params:
+        """Returns the params of `Beam` or `Sampling`, as `decoding_of` does."""
+        names = {field.name for field in dataclasses.fields(DecodeOptions)} - {"seed"}
+        return decoding_of(**{name: getattr(self, name) for name in sorted(names)})
 
 
 def decoding_of(**settings: Any) -> Params:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.config.versions import find_versions
 from lingo.contract import Experiment
@@ -39,6 +40,7 @@ from lingo.export.formats import (
     Functions,
     Quantize,
 )
+from lingo.export.hugging_face import FloatType
 from lingo.export.manifest import write_manifest
 from lingo.export.signature import Run, Signature, find_signatures
 from lingo.export.text_signature import model_signatures
@@ -51,17 +53,40 @@ _PACKAGES = ("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax"
 """Those that an export may be made with."""
 
 
-class Settings(NamedTuple):
+@option_class
+class ExportOptions:
+    """The options of `lingo export` and `Trained.export`."""
+
+    format: Literal["huggingface"] | Format = option(
+        "The layout of the folder: that of a model of Hugging Face's hub, or a program.",
+        default="huggingface",
+    )
+    config: str | Path | None = option(
+        "Folder whose config.json describes the model, of huggingface; else the one imported.",
+        default=None,
+    )
+    dtype: FloatType = option(
+        "The type of the weights in the file of huggingface.", default="float32"
+    )
+    batch_size: int = option("Examples of a call of stablehlo and tflite.", default=1, minimum=1)
+    quantize: Quantize = option(
+        "The numbers of a tflite, or of the weights of a savedmodel.", default="none"
+    )
+    prompt_length: int | None = option(
+        "Most tokens of a prompt of stablehlo and tflite; else 64, or those of sources.",
+        default=None,
+        minimum=1,
+    )
+
+
+@option_class
+class Settings(ExportOptions):
     """How a model is exported."""
 
-    format: Literal["huggingface"] | Format
-    signatures: tuple[str, ...] = ()  # their names; none: all that the task has
-    batch_size: int = 1  # examples of a call, where shapes are static
-    quantize: Quantize = "none"  # the numbers of TensorFlow Lite, or of the weights of a SavedModel
-    prompt_length: int = 0  # tokens of a prompt of `decode`, where shapes are static; 0: default
+    signatures: Sequence[str] = ()  # their names; none: all that the task has
 
-    def check(self, *, config: object = None, dtype: str = "float32") -> None:
-        """Raises ParamError for settings that do not suit each other, or those of huggingface."""
+    def check(self) -> None:
+        """Raises ParamError for settings that do not suit each other."""
         hub, programs = ("huggingface",), tuple(FORMATS)
         static = tuple(name for name, one in FORMATS.items() if one.is_static)
         if self.format not in (known := hub + programs):
@@ -70,19 +95,19 @@ class Settings(NamedTuple):
             raise ParamError(f"quantize={self.quantize!r} is not one of {', '.join(kinds)}")
         quantized = tuple(n for n, one in FORMATS.items() if self.quantize in one.numbers)
         for name, value, default, formats in (
-            ("config", config, None, hub),
-            ("dtype", dtype, "float32", hub),
-            ("signatures", self.signatures, (), programs),
+            ("config", self.config, None, hub),
+            ("dtype", self.dtype, "float32", hub),
+            ("signatures", tuple(self.signatures), (), programs),
             ("batch_size", self.batch_size, 1, static),
             ("quantize", self.quantize, "none", quantized),
-            ("prompt_length", self.prompt_length, 0, static),
+            ("prompt_length", self.prompt_length or 0, 0, static),
         ):
             if value != default and self.format not in formats:
                 words = " or ".join(formats)
                 raise ParamError(f"{name}={value!r} is of format={words}, not of {self.format}")
         if self.batch_size < 1:
             raise ParamError(f"batch_size={self.batch_size} is not positive")
-        if self.prompt_length < 0:
+        if (self.prompt_length or 0) < 0:
             raise ParamError(f"prompt_length={self.prompt_length} is negative")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,15 +15,16 @@ from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint
 from lingo.checkpoints.store import share_checkpoint
 from lingo.config.lazy import tf
+from lingo.config.options import documents, method_takes
 from lingo.config.params import ParamError, Params, fields
 from lingo.contract import Experiment
 from lingo.data.input import Input, describe_kind
 from lingo.decode.decoding import Decoding
-from lingo.decode.settings import decoding_of
+from lingo.decode.settings import DecodeOptions
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import ExportedModel
-from lingo.export.formats import Format, Quantize
-from lingo.export.hugging_face import FloatType, export_hugging_face
+from lingo.export.formats import Quantize
+from lingo.export.hugging_face import export_hugging_face
 from lingo.export.portable import Settings, export_portable
 from lingo.layers import context
 from lingo.layers.wrap.fold import dequantize_weights
@@ -44,6 +46,7 @@ from lingo.trainer.evaluation.evaluate import evaluate_all
 from lingo.trainer.evaluation.generate import generate
 from lingo.trainer.evaluation.predict import (
     Predictions,
+    PredictOptions,
     Progress,
     as_array,
     concatenate,
@@ -56,6 +59,21 @@ from lingo.trainer.layer_weights import LayerWeights
 
 WeightQuantize = Literal["none", "int8_weights"]
 """The weights of products in memory while a model computes: float32, or of 8 bits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateCall(DecodeOptions):
+    """The arguments of `Trained.generate`."""
+
+    prompts: str | Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportCall(Settings):
+    """The arguments of `Trained.export`."""
+
+    folder: str | Path
+    progress: Callable[[str], None] = dataclasses.field(default=lambda _: None, kw_only=True)
 
 
 class Trained:
@@ -140,6 +158,7 @@ class Trained:
         progress: Progress | None = None,
     ) -> Iterator[Predictions]: ...
 
+    @documents(PredictOptions)
     def predict(
         self,
         inputs: Input | Mapping[str, Any],
@@ -156,8 +175,6 @@ class Trained:
         Args:
             inputs: an input that ends, such as `model.experiment.eval_inputs["heldout"]`; or
                 {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads.
-            batch_size: examples to compute at a time. None: those of the input; of arrays, as many
-                as in training, or all if there are fewer.
             stream: return an iterator of the results of each batch: only one is in memory.
             progress: called with the number of batches done and that of all batches.
 
@@ -203,31 +220,12 @@ class Trained:
         evaluations = evaluate_all(self.experiment, self._program)
         return {one.input: one.metrics for one in evaluations}
 
-    def generate(
-        self,
-        prompts: str | Sequence[str],
-        *,
-        max_tokens: int = 200,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        num_beams: int | None = None,
-        length_penalty: float | None = None,
-        num_samples: int | None = None,
-        seed: int = 0,
-    ) -> Any:
+    @method_takes(GenerateCall)
+    def generate(self, call: GenerateCall) -> Any:
         """Continues texts, or answers them if that is what is trained: `model.generate("def ")`.
 
         Args:
             prompts: a text, or several.
-            max_tokens: the largest number of tokens to add.
-            temperature: of sampling, as `top_k` and `top_p`: see `Sampling`.
-            top_k: sample among this number of most likely tokens.
-            top_p: sample among the most likely tokens that have this probability together.
-            num_beams: beam search of this width instead of sampling: see `Beam`.
-            length_penalty: of beam search.
-            num_samples: texts for each prompt (of a search: the best).
-            seed: of sampling.
 
         Returns:
             The text that follows the prompt, a str; for several prompts a list of them; with
@@ -237,19 +235,11 @@ class Trained:
             ParamError: for prompts that are not texts or too long, settings that are not valid, and
                 an experiment that has no texts.
         """
-        decoding = decoding_of(
-            max_tokens=max_tokens,
-            num_samples=num_samples,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            num_beams=num_beams,
-            length_penalty=length_penalty,
-        )
-        one = isinstance(prompts, str)
-        decoded = self.decode([prompts] if one else prompts, decoding, seed=seed)
+        one = isinstance(call.prompts, str)
+        prompts = [call.prompts] if isinstance(call.prompts, str) else call.prompts
+        decoded = self.decode(prompts, call.decoding(), seed=call.seed)
         samples = [[sample.text for sample in samples] for samples in decoded]
-        texts = [first for first, *_ in samples] if num_samples is None else samples
+        texts = [first for first, *_ in samples] if call.num_samples is None else samples
         return texts[0] if one else texts
 
     def decode(
@@ -273,34 +263,13 @@ class Trained:
             self.experiment, self._program, prompts, built, seed=seed, progress=progress
         )
 
-    def export(
-        self,
-        folder: str | Path,
-        *,
-        format: Literal["huggingface"] | Format = "huggingface",
-        config: str | Path | None = None,
-        dtype: FloatType = "float32",
-        signatures: Sequence[str] = (),
-        batch_size: int = 1,
-        quantize: Quantize = "none",
-        prompt_length: int = 0,
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    @method_takes(ExportCall)
+    def export(self, call: ExportCall) -> None:
         """Writes the model, with the weights of evaluations, into a new folder for other programs.
 
         Args:
             folder: it must not exist, its parent must; after an error it does not.
-            format: `huggingface`: config.json, model.safetensors and the tokenizer, as a model of
-                Hugging Face's hub has them; `savedmodel`, `stablehlo`, `tflite`: a program.
-            config: of `huggingface`: a folder with the config.json of a model of this shape. None:
-                the one that the run was imported from.
-            dtype: of `huggingface`: that of the weights in the file.
             signatures: of a program: `predict`, `score`, `decode`; none: all that the task has.
-            batch_size: of `stablehlo` and `tflite`: the examples of a call.
-            quantize: of `tflite`: `float16`, `int8_dynamic` or `int8`; of `savedmodel`:
-                `int8_weights`.
-            prompt_length: of `stablehlo` and `tflite`: the largest number of tokens of a prompt; 0:
-                64, or that of the sources of the evaluation input.
             progress: of a program: called with what is done next, where it takes seconds.
 
         Raises:
@@ -311,31 +280,31 @@ class Trained:
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
-        refuse_address(folder)
-        settings = Settings(format, tuple(signatures), batch_size, quantize, prompt_length)
-        settings.check(config=config, dtype=dtype)
-        if Path(folder).resolve().is_relative_to(self._run.path.resolve()):
+        refuse_address(call.folder)
+        call.check()
+        folder = Path(call.folder)
+        if folder.resolve().is_relative_to(self._run.path.resolve()):
             raise ParamError(f"{folder} is inside the run {self._run.path}: name a folder outside")
-        if format == "huggingface":
-            source = None if config is None else Path(config).expanduser()
+        if call.format == "huggingface":
+            source = None if call.config is None else Path(call.config).expanduser()
             export_hugging_face(
-                self.experiment, self.weights, Path(folder), config=source, dtype=dtype
+                self.experiment, self.weights, folder, config=source, dtype=call.dtype
             )
             return
         if self.experiment.runtime.join().count > 1:
             raise ParamError(
-                f"{format} is written by one process, and TF_CONFIG names several: run it once"
+                f"{call.format} is written by one process, and TF_CONFIG names several: run it once"
                 " without TF_CONFIG, on devices of this machine or with runtime=Local"
             )
         saved = json.loads(self._run.read(CONFIG) or "{}")
-        state = self._state_to_export(quantize)
-        program = self._program_to_compare(quantize, state)
+        state = self._state_to_export(call.quantize)
+        program = self._program_to_compare(call.quantize, state)
         export_portable(
             self.experiment,
             state.weights,
             state.state,
-            Path(folder),
-            settings,
+            folder,
+            call,
             run=Reference(self.experiment, program),
             description={
                 "experiment": saved.get("experiment"),
@@ -343,7 +312,7 @@ class Trained:
                 "step": self.step,
                 "weights": self.experiment.p.evaluate.weights,
             },
-            progress=progress,
+            progress=call.progress,
         )
 
     def _state_to_export(self, quantize: Quantize) -> TrainState:

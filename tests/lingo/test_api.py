@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import os
 import pathlib
 import pydoc
+import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
+from importlib import import_module, metadata
 
 import pytest
 
 import lingo
 from lingo import contract
+from lingo.cli import options
+from lingo.cli.command import help_text
 from lingo.cli.main import main
 from lingo.cli.verbs import sweep as sweep_verb
 from lingo.config import experiment_index, registry
+from lingo.config.options import declarations
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
 from lingo.config.serial import serial
+from lingo.decode.settings import DecodeOptions
+from lingo.export.portable import ExportOptions
 from lingo.study.run import SweepOutcome
+from lingo.trainer.evaluation.predict import PredictOptions
+from lingo.trainer.trained import Trained
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = """
@@ -111,6 +120,53 @@ def test_dir_and_help_show_every_public_name() -> None:
     functions = [name for name in lingo.__all__ if callable(getattr(lingo, name))]
     assert len(functions) == 12
     assert [name for name in functions if f"{name}(" not in page] == []
+
+
+SHARED = [
+    (lingo.train, "train", options.TrainOptions),
+    (lingo.load, "decode", options.LoadOptions),
+    (lingo.check, "check", options.CheckOptions),
+    (lingo.sweep, "sweep", options.SweepOptions),
+    (Trained.generate, "decode", DecodeOptions),
+    (Trained.export, "export", ExportOptions),
+    (Trained.predict, "predict", PredictOptions),
+]
+
+
+def arguments_of_page(function: Callable) -> dict[str, str]:
+    """Returns the sentence of each argument under `Args:` of a function's page of help."""
+    page = inspect.cleandoc(pydoc.plain(pydoc.render_doc(function)))
+    section = page.partition("Args:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+@pytest.mark.parametrize(("function", "verb", "cls"), SHARED, ids=lambda v: getattr(v, "__name__", v))
+def test_help_in_python_and_on_the_command_line_say_the_same(function, verb, cls) -> None:
+    module = import_module(f"lingo.cli.verbs.{verb}")
+    lines = help_text(verb, module).partition("\nflags:\n")[2].splitlines()
+    flags = {line.split()[0][2:].partition("=")[0]: line.split(maxsplit=1)[1] for line in lines}
+    page, parameters = arguments_of_page(function), inspect.signature(function).parameters
+    named = {n for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    shared = {one.field: one.flag for one in declarations(cls)}
+    others = {"names": "exp"} if function is lingo.check else {}
+    assert shared == {name: name for name in named & flags.keys()} | others
+    for name, flag in shared.items():
+        default = parameters[name].default
+        suffix = {"()": " (repeatable)", "None": "", "False": " (default: off)"}
+        said = suffix.get(str(default), f" (default: {default})")
+        assert flags[flag] == page[name] + said
+        (hint,) = (c.__annotations__[name] for c in cls.__mro__ if name in vars(c))
+        assert parameters[name].annotation == hint
+
+
+def test_a_call_that_is_not_possible_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"train\(\) got an unexpected keyword argument 'audits'"):
+        lingo.train(lingo.get("tiny"), "run", audits=True)
+    with pytest.raises(
+        TypeError, match=r"load\(\) missing 1 required positional argument: 'run_dir'"
+    ):
+        lingo.load()
 
 
 def test_experiments_are_declared_with_two_names_of_lingo() -> None:

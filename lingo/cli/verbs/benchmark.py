@@ -23,11 +23,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
-from lingo.cli.command import UsageError
+from lingo.cli.command import FormatOptions, UsageError
+from lingo.cli.experiment_options import ExperimentOptions
 from lingo.cli.verbs import sweep
+from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.contract import build_experiment
 from lingo.storage.files import write_text
@@ -37,46 +36,43 @@ from lingo.trainer.mlperf.rules import Rules
 from lingo.trainer.mlperf.run_log import MLLOG, find_log
 from lingo.trainer.mlperf.score import BenchmarkResult, RunResult, result_table, score_logs
 
-WORD = ""  # it takes no word beside its flags
 RESULT = "benchmark.json"
 FAILED = 1
 
 _MESSAGE_CHARACTERS = 200
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-    command.string("logdir", "Directory of the runs, one for each seed.", values)
-    command.integer("runs", "How many; those of the rules if left out.", values, lower_bound=1)
-    command.integer("parallel", "How many runs at a time; 1 if left out.", values, lower_bound=1)
-    command.strings("from_logs", "A log, or a folder of logs, instead of runs.", values)
-    command.choice("format", ("text", "json"), "How to print the result.", values)
+@option_class
+class Options(ExperimentOptions, FormatOptions):
+    """The options of the verb."""
+
+    logdir: str | None = option("Directory of the runs, one for each seed.")
+    runs: int | None = option("How many runs; else as the rules say.", minimum=1)
+    parallel: int = option("How many runs at a time.", default=1, minimum=1)
+    from_logs: Sequence[str] = option("A log, or a folder of logs, instead of runs.", default=())
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints the result; returns 0, 1 if it is not valid, or 128 + the signal that ended it."""
-    del word
-    if values.from_logs:
+    if options.from_logs:
         why = "--from-logs reads logs and runs nothing"
-        command.refuse_other_flags(values, ("from_logs", "format"), why)
-        return _show(_read(values.from_logs), as_json=values.format == "json")
-    if not values.logdir:
+        options.refuse_others(("from_logs", "format"), why)
+        return _show(_read(options.from_logs), as_json=options.as_json)
+    if not options.logdir:
         raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")
-    resolved = experiment_flags.resolve(values)
+    resolved = options.resolve()
     rules = find_log(build_experiment(resolved)).rules
-    as_json = values.format == "json"
-    progress = sys.stderr if as_json else sys.stdout
+    progress = sys.stderr if options.as_json else sys.stdout
     with contextlib.redirect_stdout(progress):
-        outcome = sweep.sweep(_sweep_arguments(values, rules))
+        outcome = sweep.sweep(_seeds(options, rules))
     if outcome.signal is not None:
         return 128 + outcome.signal
     trials = sorted((result.trial for result in outcome.results), key=lambda trial: trial.number)
     paths = {f"seed {trial.number}": trial.path / MLLOG for trial in trials}
     print(file=progress)
     logs, without_log = _read_runs(paths)
-    folder = Path(values.logdir)
-    code = _show(logs, without_log=without_log, as_json=as_json, folder=folder)
+    folder = Path(options.logdir)
+    code = _show(logs, without_log=without_log, as_json=options.as_json, folder=folder)
     num_failed = sum(result.state == "failed" for result in outcome.results)
     if num_failed:
         message = f"{num_failed} of {len(trials)} runs failed; the same command tries them again"
@@ -84,18 +80,19 @@ def run(values: flags.FlagValues, word: str) -> int:
     return FAILED if num_failed else code
 
 
-def _sweep_arguments(values: flags.FlagValues, rules: Rules) -> list[str]:
-    """Returns the arguments of the sweep over seeds that makes the runs."""
-    seeds = ",".join(map(str, range(values.runs or rules.num_runs)))
-    return [
-        f"--exp={values.exp}" if values.run is None else f"--run={values.run}",
-        *(f"--set={override}" for override in values.set),
-        *(f"--trust={file}" for file in values.trust),
-        *(f"--params_dir={directory}" for directory in values.params_dir),
-        f"--logdir={values.logdir}",
-        f"--sweep=seed={seeds}",
-        f"--workers={values.parallel or 1}",
-    ]
+def _seeds(options: Options, rules: Rules) -> sweep.Options:
+    """Returns the options of the sweep over seeds that makes the runs."""
+    seeds = ",".join(map(str, range(options.runs or rules.num_runs)))
+    return sweep.Options(
+        exp=options.exp,
+        run=options.run,
+        set=options.set,
+        trust=options.trust,
+        params_dir=options.params_dir,
+        logdir=options.logdir,
+        sweep=(f"seed={seeds}",),
+        workers=options.parallel,
+    )
 
 
 def _read(paths: Sequence[str]) -> dict[str, Log]:

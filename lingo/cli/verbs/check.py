@@ -35,59 +35,51 @@ import logging
 import traceback
 from collections.abc import Iterator, Sequence
 
-from absl import flags
-
-from lingo.cli import command
-from lingo.cli.command import UsageError
+from lingo.cli.command import RootOptions, UsageError
+from lingo.cli.options import CheckOptions
 from lingo.config import experiment_index
 from lingo.config.errors import LingoError
+from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.inspection.experiment_check import CheckResult, check_experiments, check_matches
-
-WORD = ""  # it takes no word beside its flags
 
 
 class ExperimentsFailed(LingoError):
     """Some experiments do not build or trace, for another reason than their parameters."""
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.strings("exp", "Check this experiment only.", values)
-    command.strings("set", "An override, as `lingo show` takes it.", values)
-    command.boolean("trace", "Trace training and evaluation, too.", values)
-    command.boolean(
-        "contract", "Compute it, and check what layers, task and input promise.", values
-    )
-    command.define_params_dir(values)
+@option_class
+class Options(CheckOptions, RootOptions):
+    """The options of the verb."""
+
+    set: Sequence[str] = option("An override, as `lingo show` takes it.", default=())
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints a line for every experiment, and a summary."""
-    del word
-    if values.contract and not values.exp:
+    if options.contract and not options.names:
         raise UsageError("--contract computes an experiment: name it, --exp=mine.py:mine")
-    roots = command.find_roots(values)
-    names = values.exp or [*experiment_index.index(roots).entries]
+    roots = options.roots()
+    names = options.names or [*experiment_index.index(roots).entries]
     width = max(map(len, names), default=0)
     results: list[CheckResult] = []
     with _without_advice():
         for result in check_experiments(
-            values.set,
+            options.set,
             names=names,
             roots=roots,
-            trace_programs=values.trace,
-            contract=values.contract,
+            trace_programs=options.trace,
+            contract=options.contract,
             report=lambda claim: print(claim, flush=True),
         ):
-            if values.traceback and result.error is not None:
+            if options.traceback and result.error is not None:
                 traceback.print_exception(result.error)
             print(f"{result.name:{width}}  {result}", flush=True)
             results.append(result)
     failures = [result for result in results if result.error is not None]
     print(f"{len(results)} checked, {len(failures)} failed")
     _raise_first(failures, len(results))
-    check_matches(results, values.set)
+    check_matches(results, options.set)
     return 0
 
 

@@ -23,67 +23,65 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.run_counters import RunCounters, read_counters
-from lingo.cli import command, experiment_flags
-from lingo.cli.command import UsageError
+from lingo.cli import experiment_options
+from lingo.cli.command import FormatOptions, RootOptions, UsageError
+from lingo.cli.options import TrustOptions
+from lingo.config.options import option, option_class, word
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.best import BEST, choose
 from lingo.trainer.saver import retention
 
-WORD = "list|inspect|verify"
 LATEST = "latest"
 
 _WEIGHTS = "weights/"
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.string("run", "Directory of the run.", values)
-    command.string(
-        "step", f"The checkpoint of this step, {LATEST}, or, to inspect, {BEST}.", values
-    )
-    command.choice("format", ("text", "json"), "How to print it.", values)
-    command.strings("trust", "A file that --run may import, where a run's own classes are.", values)
-    command.define_params_dir(values)
+@option_class
+class Options(FormatOptions, TrustOptions, RootOptions):
+    """The options of the verb."""
+
+    action: str = word("list|inspect|verify")
+    run: str | None = option("Directory of the run.")
+    step: str | None = option(f"The checkpoint of this step, {LATEST}, or, to inspect, {BEST}.")
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Runs `list`, `inspect` or `verify`; returns 0, or 3 if `verify` found damage."""
-    actions: Mapping[str, Callable[[flags.FlagValues, RunDirectory], int]] = {
+    actions: Mapping[str, Callable[[Options, RunDirectory], int]] = {
         "list": _list,
         "inspect": _inspect,
         "verify": _verify,
     }
-    if word not in actions:
-        raise UsageError(f"lingo checkpoint {word}: {WORD} is what it does")
-    if values.run is None:
+    if options.action not in actions:
+        known = "|".join(actions)
+        raise UsageError(f"lingo checkpoint {options.action}: {known} is what it does")
+    if options.run is None:
         raise UsageError("no run given: --run=DIR")
-    directory = RunDirectory(values.run)
+    directory = RunDirectory(options.run)
     if not directory.exists and not directory.checkpoints.is_dir():
-        raise UsageError(f"{values.run} is not a run directory: it holds no checkpoints")
-    return actions[word](values, directory)
+        raise UsageError(f"{options.run} is not a run directory: it holds no checkpoints")
+    return actions[options.action](options, directory)
 
 
 # ---- list --------------------------------------------------------------------------------------
 
 
-def _list(values: flags.FlagValues, directory: RunDirectory) -> int:
-    if values.step is not None:
+def _list(options: Options, directory: RunDirectory) -> int:
+    if options.step is not None:
         raise UsageError("list shows all checkpoints: leave --step")
     steps = store.steps(directory.checkpoints)
-    marks = _marks(values, directory, steps) if steps else {}
+    marks = _marks(options, directory, steps) if steps else {}
     found = [_row(directory, step, marks.get(step, [])) for step in steps]
     rows = [row for row in found if row is not None]
     aside = store.quarantined_names(directory.checkpoints)
-    if values.format == "json":
+    if options.as_json:
         print(json.dumps({"checkpoints": rows, "set_aside": aside}, indent=1))
         return 0
     if rows:
@@ -122,20 +120,20 @@ def _damage(error: DamagedCheckpoint | NoUsableCheckpoint) -> str:
     return str(error)
 
 
-def _marks(
-    values: flags.FlagValues, directory: RunDirectory, steps: list[int]
-) -> dict[int, list[str]]:
+def _marks(options: Options, directory: RunDirectory, steps: list[int]) -> dict[int, list[str]]:
     """Returns why checkpoints are kept, by step; {} if the configuration cannot be read."""
     try:
-        experiment = _experiment(values)
+        experiment = _experiment(options)
     except ParamError as error:
-        experiment_flags.print_note(f"no marks: {str(error).splitlines()[0]}")
+        experiment_options.print_note(f"no marks: {str(error).splitlines()[0]}")
         return {}
     return retention(experiment, directory, _position(directory, steps), steps).reasons(steps)
 
 
-def _experiment(values: flags.FlagValues) -> Experiment:
-    return build_experiment(experiment_flags.resolve_run(values, []))
+def _experiment(options: Options) -> Experiment:
+    return build_experiment(
+        experiment_options.read_run(str(options.run), (), options.trust, options.roots())
+    )
 
 
 def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
@@ -150,8 +148,8 @@ def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
 # ---- inspect -----------------------------------------------------------------------------------
 
 
-def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
-    found = _one(values, directory)
+def _inspect(options: Options, directory: RunDirectory) -> int:
+    found = _one(options, directory)
     digests = dict(found.digests())
     tensors = {
         name: {"shape": list(shape), "dtype": dtype, "digest": digests[name]}
@@ -171,7 +169,7 @@ def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
         "weights": weights,
         "tensors": tensors,
     }
-    if values.format == "json":
+    if options.as_json:
         print(json.dumps(content, indent=1))
         return 0
     for key, value in content.items():
@@ -182,13 +180,13 @@ def _inspect(values: flags.FlagValues, directory: RunDirectory) -> int:
     return 0
 
 
-def _one(values: flags.FlagValues, directory: RunDirectory) -> Checkpoint:
+def _one(options: Options, directory: RunDirectory) -> Checkpoint:
     """Returns the sound checkpoint that --step names."""
-    if values.step == BEST:
-        return choose(_experiment(values), directory, BEST)
-    number = None if values.step in (None, LATEST) else _number(values.step)
+    if options.step == BEST:
+        return choose(_experiment(options), directory, BEST)
+    number = None if options.step in (None, LATEST) else _number(options.step)
     found = store.find(directory.checkpoints, number, of=directory.path)
-    experiment_flags.print_later_errors(found)
+    experiment_options.print_later_errors(found)
     return found
 
 
@@ -201,14 +199,14 @@ def _number(step: str) -> int:
 # ---- verify ------------------------------------------------------------------------------------
 
 
-def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
+def _verify(options: Options, directory: RunDirectory) -> int:
     steps = store.steps(directory.checkpoints)
     if not steps:
         raise NoUsableCheckpoint(f"{directory.path} has no checkpoint to verify.")
-    if values.step == LATEST:
+    if options.step == LATEST:
         steps = steps[-1:]
-    elif values.step is not None:
-        steps = [_number(values.step)]
+    elif options.step is not None:
+        steps = [_number(options.step)]
         store.find_path(directory.checkpoints, steps[0], of=directory.path)
     rows: list[dict[str, Any]] = []
     for step in steps:
@@ -217,7 +215,7 @@ def _verify(values: flags.FlagValues, directory: RunDirectory) -> int:
             rows.append({"step": step, "damage": damage})
     if not rows:
         raise DeletedCheckpoint(store.step_path(directory.checkpoints, steps[-1]))
-    if values.format == "json":
+    if options.as_json:
         print(json.dumps({"checkpoints": rows}, indent=1))
     else:
         for row in rows:

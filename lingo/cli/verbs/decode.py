@@ -20,105 +20,61 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
-from lingo.cli.command import UsageError
+from lingo.cli import experiment_options
+from lingo.cli.command import FormatOptions, UsageError
+from lingo.cli.experiment_options import DeviceOptions, RunOptions
+from lingo.cli.options import LoadOptions
+from lingo.config.options import option, option_class
 from lingo.contract import build_experiment
-from lingo.decode.settings import decoding_of
+from lingo.decode.settings import DecodeOptions
 from lingo.decode.text import Continuation
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation.generate import answers
-from lingo.trainer.trained import Trained, WeightQuantize
+from lingo.trainer.trained import Trained
 
-WORD = ""  # it takes no word beside its flags
 STDIN = "-"
 
-_SETTINGS = (
-    "max_tokens",
-    "num_samples",
-    "temperature",
-    "top_k",
-    "top_p",
-    "num_beams",
-    "length_penalty",
-)
+
+@option_class
+class Options(DecodeOptions, LoadOptions, RunOptions, DeviceOptions, FormatOptions):
+    """The options of the verb."""
+
+    prompt: Sequence[str] = option(
+        "A text to continue; - reads one from standard input.", default=()
+    )
+    prompts_file: str | None = option("A file with more of them, one a line.")
+    continuation_only: bool = option("Print texts without their prompts.", default=False)
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define_run(values)
-    experiment_flags.define_devices(values)
-    experiment_flags.define_step(values)
-    command.strings("prompt", "A text to continue; - reads one from standard input.", values)
-    command.string("prompts_file", "A file with more of them, one a line.", values)
-    command.integer("max_tokens", "Tokens to add at most (default: 200).", values, lower_bound=1)
-    command.integer("num_samples", "Texts for each (default: 1).", values, lower_bound=1)
-    command.number(
-        "temperature",
-        "Below 1: more of what is likely; 0: always the likeliest token (default: 0.8).",
-        values,
-        lower_bound=0.0,
-    )
-    command.integer("top_k", "Draw among so many likeliest tokens.", values, lower_bound=1)
-    command.number(
-        "top_p",
-        "Draw among the likeliest tokens that have this probability.",
-        values,
-        upper_bound=1.0,
-    )
-    command.integer(
-        "num_beams",
-        "Draw nothing, but search so many texts at a time for the likeliest.",
-        values,
-        lower_bound=1,
-    )
-    command.number(
-        "length_penalty",
-        "Of the search: above 0, longer texts gain; often 0.6 (default: 0).",
-        values,
-        lower_bound=0.0,
-    )
-    command.integer("seed", "Another number draws other texts (default: 0).", values)
-    command.boolean("continuation_only", "Print texts without their prompts.", values)
-    command.choice("format", ("text", "json"), "How to print them.", values)
-    command.choice(
-        "quantize", get_args(WeightQuantize), "Keep the weights of products in 8 bits.", values
-    )
-
-
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints the model's continuations of the prompts, or its answers."""
-    del word
-    if values.run is None:
-        raise UsageError("no run given: --run=DIR")
-    step = experiment_flags.read_step(values.step)
-    prompts = _prompts(values)
-    decoding = decoding_of(**{name: values[name].value for name in _SETTINGS})
+    run = options.require_run()
+    prompts = _prompts(options)
+    decoding = options.decoding()
     decoding.build()  # a mistake shows before anything is loaded
-    resolved = experiment_flags.resolve_run(values, values.set)
+    resolved = options.resolve_run()
     experiment = build_experiment(resolved)
-    experiment_flags.make_devices(values, resolved.params)
+    options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
-        if processes.count > 1 and STDIN in values.prompt:
+        if processes.count > 1 and STDIN in options.prompt:
             raise UsageError(
                 "--prompt=- is for one process: several have no standard input in common"
             )
         model = Trained(
             resolved.params,
-            RunDirectory(values.run),
-            step=step,
-            quantize=values.quantize,
+            RunDirectory(run),
+            step=options.step,
+            quantize=options.quantize,
         )
-        experiment_flags.print_later_errors(model.checkpoint)
+        experiment_options.print_later_errors(model.checkpoint)
         progress = _print_progress if processes.is_leader else None
-        found = model.decode(prompts, decoding, seed=values.seed or 0, progress=progress)
+        found = model.decode(prompts, decoding, seed=options.seed, progress=progress)
     if processes.is_leader:
-        alone = values.continuation_only or answers(experiment)
-        _show(found, prompts, as_json=values.format == "json", alone=alone)
+        alone = options.continuation_only or answers(experiment)
+        _show(found, prompts, as_json=options.as_json, alone=alone)
     return 0
 
 
@@ -140,16 +96,16 @@ def _show(
         print(f"\n{'-' * 8}\n".join(map(_visible, texts)))
 
 
-def _prompts(values: flags.FlagValues) -> list[str]:
+def _prompts(options: Options) -> list[str]:
     """Returns the prompts in the order of the flags, those of the file last."""
-    if values.prompt.count(STDIN) > 1:
+    if options.prompt.count(STDIN) > 1:
         raise UsageError("--prompt=- reads all of the standard input: give it once")
-    prompts = list(values.prompt)
+    prompts = list(options.prompt)
     if STDIN in prompts:
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
         prompts[prompts.index(STDIN)] = text
-    if values.prompts_file is not None:
-        prompts += _lines(values.prompts_file)
+    if options.prompts_file is not None:
+        prompts += _lines(options.prompts_file)
     if not prompts:
         raise UsageError("no prompt given: --prompt='def ' or --prompts_file=FILE")
     return prompts
@@ -176,4 +132,4 @@ def _visible(text: str) -> str:
 def _print_progress(done: int, total: int) -> None:
     """Prints a note after each batch of prompts but the last."""
     if done < total:
-        experiment_flags.print_note(f"{done} of {total} prompts are done.")
+        experiment_options.print_note(f"{done} of {total} prompts are done.")

@@ -11,28 +11,27 @@ from __future__ import annotations
 
 import inspect
 
-from absl import flags
-
-from lingo.cli import command
+from lingo.cli.command import RootOptions
 from lingo.config import docs, experiment_index, types
 from lingo.config.experiment_index import Entry
 from lingo.config.node.field import field_of
+from lingo.config.options import option_class, word
 from lingo.config.params import Configurable, ParamError, fields, interface
 from lingo.config.printable import relative_path
 from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 
-WORD = "NAME"
+
+@option_class
+class Options(RootOptions):
+    """The options of the verb."""
+
+    name: str = word("NAME")
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.define_params_dir(values)
-
-
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints the description of a class or an experiment."""
-    places = command.find_roots(values)
+    places, word = options.roots(), options.name
     if word.rpartition(":")[2][:1].isupper():
         name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
         cls = Classes(places).find(name if dot else word)

@@ -10,45 +10,51 @@ Of an experiment and a run, the experiment comes first. With two of them, --set 
 
 from __future__ import annotations
 
-from absl import flags
+from collections.abc import Sequence
 
-from lingo.cli import command, experiment_flags
 from lingo.cli.command import UsageError
+from lingo.cli.experiment_options import (
+    EXPERIMENT,
+    RUN,
+    OverrideOptions,
+    read_run,
+    resolve_name,
+)
 from lingo.config import text
+from lingo.config.options import option, option_class
 from lingo.config.registry import ResolvedExperiment
 
-WORD = ""  # it takes no word beside its flags
+
+@option_class
+class Options(OverrideOptions):
+    """The options of the verb."""
+
+    exp: Sequence[str] = option(EXPERIMENT, default=())
+    run: Sequence[str] = option(RUN, default=())
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values, several=True)
-
-
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints the differences."""
-    del word
-    before, after = (text.resolve(resolved.params) for resolved in _resolve_two(values))
+    before, after = (text.resolve(resolved.params) for resolved in _resolve_two(options))
     for change in text.diff(before, after):
         print(change)
     return 0
 
 
-def _resolve_two(values: flags.FlagValues) -> tuple[ResolvedExperiment, ResolvedExperiment]:
-    given = len(values.exp) + len(values.run)
-    if given == 1 and values.set:
-        return _resolve_all(values, [])[0], _resolve_all(values, values.set)[0]
+def _resolve_two(options: Options) -> tuple[ResolvedExperiment, ResolvedExperiment]:
+    given = len(options.exp) + len(options.run)
+    if given == 1 and options.set:
+        return _resolve_all(options, [])[0], _resolve_all(options, options.set)[0]
     if given != 2:
         raise UsageError(
             f"diff compares two of --exp and --run, or one with and without --set; {given} given"
         )
-    first, second = _resolve_all(values, values.set)
+    first, second = _resolve_all(options, options.set)
     return first, second
 
 
-def _resolve_all(values: flags.FlagValues, overrides: list[str]) -> list[ResolvedExperiment]:
-    places = command.find_roots(values)
-    return [experiment_flags.resolve_name(form, overrides, places) for form in values.exp] + [
-        experiment_flags.read_run(directory, overrides, values.trust, places)
-        for directory in values.run
+def _resolve_all(options: Options, overrides: Sequence[str]) -> list[ResolvedExperiment]:
+    places = options.roots()
+    return [resolve_name(form, overrides, places) for form in options.exp] + [
+        read_run(directory, overrides, options.trust, places) for directory in options.run
     ]

@@ -21,14 +21,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from absl import flags
-
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.store import share_checkpoints
-from lingo.cli import command, experiment_flags
+from lingo.cli import experiment_options
 from lingo.cli.command import UsageError
+from lingo.cli.experiment_options import DeviceOptions, RunOptions
+from lingo.cli.options import StepOptions
 from lingo.config import text
+from lingo.config.options import option, option_class
 from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory, tag_metrics
@@ -46,98 +47,84 @@ from lingo.trainer.evaluation.watch import (
     write_evaluations,
 )
 
-WORD = ""  # it takes no word beside its flags
-TIMEOUT_SECONDS = 3600
 
+@option_class
+class Options(StepOptions, RunOptions, DeviceOptions):
+    """The options of the verb."""
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define_run(values)
-    experiment_flags.define_devices(values)
-    experiment_flags.define_step(values)
-    command.boolean("watch", "Evaluate checkpoints as they come, until the run is over.", values)
-    command.boolean("newest", "With --watch: of several that wait, only the latest.", values)
-    command.integer(
-        "timeout_seconds",
-        f"With --watch: end after so long without news (default: {TIMEOUT_SECONDS}).",
-        values,
-        lower_bound=0,
+    watch: bool = option("Evaluate checkpoints as they come, until the run is over.", default=False)
+    newest: bool = option("With --watch: of several that wait, only the latest.", default=False)
+    timeout_seconds: int = option(
+        "With --watch: end after so long without news.", default=3600, minimum=0
     )
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints and writes the metrics of every evaluation input."""
-    del word
-    _check(values)
-    directory = RunDirectory(values.run)
-    if values.watch:
-        wait_for_run(directory, timeout_seconds=_timeout(values))
-    resolved = experiment_flags.resolve_run(values, values.set)
+    _check(options)
+    directory = RunDirectory(options.require_run())
+    if options.watch:
+        wait_for_run(directory, timeout_seconds=options.timeout_seconds)
+    resolved = options.resolve_run()
     experiment = build_experiment(resolved)
-    experiment_flags.make_devices(values, resolved.params)
+    options.make_devices(resolved.params)
     if not experiment.eval_inputs:
-        raise UsageError(f"{values.run} has no eval_inputs to evaluate on")
-    is_same = _is_same(values, resolved)
+        raise UsageError(f"{options.run} has no eval_inputs to evaluate on")
+    is_same = _is_same(options, resolved)
     with experiment.runtime.join() as processes:
         if not is_same and processes.is_leader:
-            experiment_flags.print_note(
+            experiment_options.print_note(
                 "--set: the results are not kept, for the run has another configuration."
             )
         if experiment.evaluate.answers and processes.is_leader:
             for line in describe_measures(experiment).splitlines():
-                experiment_flags.print_note(f"answers: {line}")
+                experiment_options.print_note(f"answers: {line}")
         evaluator = Evaluator(experiment)
         show_progress = _print_progress if processes.is_leader else hide_progress
         unreadable: list[DamagedCheckpoint] = []
         checkpoints = _checkpoints(
-            values, experiment, directory, is_same=is_same, unreadable=unreadable
+            options, experiment, directory, is_same=is_same, unreadable=unreadable
         )
         for found in share_checkpoints(processes, directory.checkpoints, checkpoints):
             try:
                 results = evaluator.evaluate_checkpoint(found, show_progress=show_progress)
             except (DamagedCheckpoint, DeletedCheckpoint) as error:
-                if processes.count > 1 and not values.watch:
+                if processes.count > 1 and not options.watch:
                     raise  # the others are still computing
                 if isinstance(error, DamagedCheckpoint):
                     unreadable.append(error)
-                    if values.step is not None:
+                    if options.step is not None:
                         raise
-                experiment_flags.print_note(f"passed over: {error}")
+                experiment_options.print_note(f"passed over: {error}")
                 continue
             if processes.is_leader:
                 _show(found.step, results)
                 if is_same:
                     _write(directory, experiment, found.step, results)
-            if not values.watch:
+            if not options.watch:
                 break
     return 0
 
 
-def _is_same(values: flags.FlagValues, resolved: ResolvedExperiment) -> bool:
+def _is_same(options: Options, resolved: ResolvedExperiment) -> bool:
     """Returns whether overrides change nothing but `runtime`, and so not the results."""
-    if not values.set:
+    if not options.set:
         return True
-    own = experiment_flags.resolve_run(values, [])
+    own = options.resolve_run([])
     changes = text.diff(text.resolve(own.params), text.resolve(resolved.params))
     return all(change.path.partition(".")[0] == "runtime" for change in changes)
 
 
-def _check(values: flags.FlagValues) -> None:
-    if values.run is None:
-        raise UsageError("no run given: --run=DIR")
-    if values.watch and values.step is not None:
+def _check(options: Options) -> None:
+    options.require_run()
+    if options.watch and options.step is not None:
         raise UsageError("--watch and --step both say which checkpoints: give one of them")
-    if not values.watch and (values.newest or values.timeout_seconds is not None):
+    if not options.watch and not options.flag_names.isdisjoint({"newest", "timeout_seconds"}):
         raise UsageError("--newest and --timeout_seconds are for --watch")
-    experiment_flags.read_step(values.step)
-
-
-def _timeout(values: flags.FlagValues) -> float:
-    return TIMEOUT_SECONDS if values.timeout_seconds is None else values.timeout_seconds
 
 
 def _checkpoints(
-    values: flags.FlagValues,
+    options: Options,
     experiment: Experiment,
     directory: RunDirectory,
     *,
@@ -148,26 +135,24 @@ def _checkpoints(
 
     With --watch it yields each that this configuration has not evaluated yet.
     """
-    if not values.watch:
-        step = experiment_flags.read_step(values.step)
-        found = choose(experiment, directory, step)
-        experiment_flags.print_later_errors(found)
+    if not options.watch:
+        found = choose(experiment, directory, options.step)
+        experiment_options.print_later_errors(found)
         yield found
         while True:  # it could not be evaluated
-            yield choose(experiment, directory, step, unreadable=unreadable)
+            yield choose(experiment, directory, options.step, unreadable=unreadable)
     done = evaluated_steps(directory, experiment.eval_inputs) if is_same else ()
-    timeout_seconds = _timeout(values)
     for step in new_checkpoints(
-        directory, done=done, newest=values.newest, timeout_seconds=timeout_seconds
+        directory, done=done, newest=options.newest, timeout_seconds=options.timeout_seconds
     ):
         try:
             yield choose(experiment, directory, step)
         except (NoUsableCheckpoint, DamagedCheckpoint) as error:
-            experiment_flags.print_note(f"passed over: {error}")  # or the run has deleted it
+            experiment_options.print_note(f"passed over: {error}")  # or the run has deleted it
     status = directory.status()
     if status is None or not status.is_over:
-        experiment_flags.print_note(
-            f"no news of {directory.path} for {timeout_seconds} s; it may be over."
+        experiment_options.print_note(
+            f"no news of {directory.path} for {options.timeout_seconds} s; it may be over."
         )
 
 
@@ -198,6 +183,6 @@ def _print_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
     def show(done: int, total: int) -> None:
         if done < total:
-            experiment_flags.print_note(f"{what}: {done} of {total} are done.")
+            experiment_options.print_note(f"{what}: {done} of {total} are done.")
 
     yield show

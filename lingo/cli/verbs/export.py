@@ -26,87 +26,52 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
-from lingo.cli.command import UsageError
+from lingo.cli import experiment_options
+from lingo.cli.command import UsageError, new_output
+from lingo.cli.experiment_options import DeviceOptions, WeightOptions
+from lingo.cli.options import StepOptions
+from lingo.config.options import option, option_class
 from lingo.contract import build_experiment
-from lingo.export.formats import Format, Quantize
 from lingo.export.manifest import MANIFEST, verify_export
+from lingo.export.portable import ExportOptions
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.trained import Trained
 
-WORD = ""  # it takes no word beside its flags
+
+@option_class
+class Options(ExportOptions, StepOptions, WeightOptions, DeviceOptions):
+    """The options of the verb."""
+
+    output: str | None = option("The folder to write; it must not exist.")
+    signature: str | None = option(
+        "What a program computes: of predict, score, decode; all, if not given."
+    )
+    verify: str | None = option("An exported folder: check that its files are as written.")
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define_run(values)
-    experiment_flags.define_devices(values)
-    experiment_flags.define_step(values)
-    formats = ["huggingface", *get_args(Format)]
-    command.choice("format", formats, "The layout of the folder.", values)
-    command.string("output", "The folder to write; it must not exist.", values)
-    experiment_flags.define_weights(values)
-    command.string(
-        "signature",
-        "What a program computes: of predict, score, decode; all, if not given.",
-        values,
-    )
-    command.integer(
-        "batch_size",
-        "Examples of a call of stablehlo and tflite (default: 1).",
-        values,
-        lower_bound=1,
-    )
-    command.integer(
-        "prompt_length",
-        "Most tokens of a prompt of stablehlo and tflite (default: 64, or those of sources).",
-        values,
-        lower_bound=1,
-    )
-    command.string("verify", "An exported folder: check that its files are as written.", values)
-    command.choice(
-        "quantize",
-        get_args(Quantize),
-        "The numbers of a tflite, or of the weights of a savedmodel.",
-        values,
-    )
-    command.string(
-        "config",
-        "Folder whose config.json describes the model; the one imported, if not given.",
-        values,
-    )
-    command.choice("dtype", ["float32", "bfloat16"], "The type of the weights.", values)
-
-
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Writes the folder, and prints its size."""
-    del word
-    if values.verify is not None:
-        alone = ("verify", "traceback", "flagfile")
-        if others := [name for name in values if values[name].present and name not in alone]:
-            raise UsageError(f"--verify reads nothing but a folder: leave out --{others[0]}")
-        return _verify(Path(values.verify))
-    output = _check(values)
-    step = experiment_flags.read_step(values.step)
-    resolved = experiment_flags.resolve_run_with_weights(values)
-    experiment_flags.make_devices(values, resolved.params)
+    if options.verify is not None:
+        options.refuse_others(("verify",), "--verify reads nothing but a folder")
+        return _verify(Path(options.verify))
+    run, output = _check(options)
+    resolved = options.resolve_with_weights()
+    options.make_devices(resolved.params)
     with build_experiment(resolved).runtime.join() as processes:
-        model = Trained(resolved.params, RunDirectory(values.run), step=step)
-        experiment_flags.print_later_errors(model.checkpoint)
-        if processes.is_leader or values.format != "huggingface":  # which refuse several processes
+        model = Trained(resolved.params, RunDirectory(run), step=options.step)
+        experiment_options.print_later_errors(model.checkpoint)
+        if processes.is_leader or options.format != "huggingface":  # which refuse several processes
             model.export(
                 output,
-                format=values.format,
-                config=values.config,
-                dtype=values.dtype,
-                signatures=values.signature.split(",") if values.signature else (),
-                batch_size=values.batch_size or 1,
-                quantize=values.quantize,
-                prompt_length=values.prompt_length or 0,
+                format=options.format,
+                config=options.config,
+                dtype=options.dtype,
+                signatures=options.signature.split(",") if options.signature else (),
+                batch_size=options.batch_size,
+                quantize=options.quantize,
+                prompt_length=options.prompt_length,
                 progress=lambda text: print(text, flush=True),
             )
             size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
@@ -123,19 +88,15 @@ def _verify(folder: Path) -> int:
     return 0
 
 
-def _check(values: flags.FlagValues) -> Path:
-    """Returns the path of the output; raises UsageError for a mistake in the flags."""
-    for name in ("run", "output"):
-        if values[name].value is None:
-            raise UsageError(f"no {name} given: lingo export --run=DIR --output=FOLDER")
-    output = Path(values.output)
-    if os.path.lexists(output):
-        raise UsageError(f"--output={output} exists: name another folder, or remove it")
-    if not output.parent.is_dir():
-        raise UsageError(f"--output={output}: there is no directory {output.parent}")
-    if values.config is not None and not os.path.isdir(values.config):
-        raise UsageError(f"--config={values.config}: there is no such folder")
-    return output
+def _check(options: Options) -> tuple[str, Path]:
+    """Returns the run and the path of the output; raises UsageError for a mistake in the flags."""
+    if options.run is None or options.output is None:
+        name = "run" if options.run is None else "output"
+        raise UsageError(f"no {name} given: lingo export --run=DIR --output=FOLDER")
+    output = new_output(options.output, "folder")
+    if options.config is not None and not os.path.isdir(options.config):
+        raise UsageError(f"--config={options.config}: there is no such folder")
+    return options.run, output
 
 
 def _print_check(manifest: Mapping[str, Any]) -> None:

@@ -14,17 +14,14 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import NamedTuple
 
-from absl import flags
-
-from lingo.cli import command
-from lingo.cli.command import UsageError
+from lingo.cli.command import UsageError, VerbOptions
 from lingo.config import experiment_index, registry
+from lingo.config.options import option, option_class
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 from lingo.contract import build_experiment
 from lingo.inspection.golden import defaults_text, experiment_text
 
-WORD = ""  # it takes no word beside its flags
 STALE = 1
 FOLDER = Path("tests", "goldens")
 DEFAULTS = "defaults.txt"
@@ -38,32 +35,33 @@ class Golden(NamedTuple):
     expected_text: str | None  # None if there is no such experiment
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.boolean("write", "Write the files instead of comparing them.", values)
+@option_class
+class Options(VerbOptions):
+    """The options of the verb."""
+
+    write: bool = option("Write the files instead of comparing them.", default=False)
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints or writes the goldens that differ."""
-    del word
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
         raise UsageError("goldens belong to a checkout of lingo; this one is installed without")
     stale = [g for g in goldens(checkout) if g.file_text != g.expected_text]
     for file, found, expected in stale:
-        if expected is None and values.write:
+        if expected is None and options.write:
             file.unlink()
             print(f"removed {file}")
         elif expected is None:
             print(f"{file} is of no experiment")
-        elif values.write:
+        elif options.write:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(expected)
             print(f"wrote {file}")
         else:
             before, after = (found or "").splitlines(), expected.splitlines()
             print("\n".join(unified_diff(before, after, str(file), "now", n=0, lineterm="")))
-    if stale and not values.write:
+    if stale and not options.write:
         print(f"{len(stale)} golden files are stale; if that is meant: lingo golden --write")
         return STALE
     return 0

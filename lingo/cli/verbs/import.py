@@ -14,12 +14,12 @@ have an argument `path`, the folder, and read its weights by `init_from`.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
-from lingo.cli.command import UsageError
+from lingo.cli import experiment_options
+from lingo.cli.command import RootOptions, UsageError
 from lingo.config import registry
+from lingo.config.options import option, option_class
 from lingo.config.source_files import find_user_files
 from lingo.contract import build_experiment
 from lingo.export.hugging_face import PRETRAINED
@@ -27,36 +27,36 @@ from lingo.trainer.directory.run_directory import RunDirectory, flags_text
 from lingo.trainer.request import Request
 from lingo.trainer.run import create
 
-WORD = ""  # it takes no word beside its flags
+
+@option_class
+class Options(RootOptions):
+    """The options of the verb."""
+
+    folder: str | None = option(
+        "Folder of the model: config.json and model.safetensors.", flag="from"
+    )
+    run: str | None = option("Directory of the new run.")
+    exp: str = option("Experiment with an argument `path`.", default=PRETRAINED)
+    set: Sequence[str] = option("Override path=value, applied in order.", default=())
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.string("from", "Folder of the model: config.json and model.safetensors.", values)
-    command.string("run", "Directory of the new run.", values)
-    command.string("exp", f"Experiment with an argument `path`; {PRETRAINED} if not given.", values)
-    command.strings("set", "Override path=value, applied in order; may be repeated.", values)
-    command.define_params_dir(values)
-
-
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Writes the run."""
-    del word
-    folder: str = values["from"].value or ""
-    for name in ("from", "run"):
-        if not values[name].value:
-            raise UsageError(f"no {name} given: lingo import --from=FOLDER --run=DIR")
+    folder, run = options.folder, options.run
+    if folder is None or run is None:
+        name = "from" if folder is None else "run"
+        raise UsageError(f"no {name} given: lingo import --from=FOLDER --run=DIR")
     if not os.path.isdir(os.path.expanduser(folder)):
         raise UsageError(f"--from={folder}: there is no such folder")
-    places = command.find_roots(values)
+    places = options.roots()
     path = os.path.abspath(os.path.expanduser(folder))
-    overrides = [f"exp.path={path!r}", *values.set]
-    exp = values.exp or PRETRAINED
+    overrides = [f"exp.path={path!r}", *options.set]
+    exp = options.exp
     resolved = registry.get(exp, overrides, places)
     if build_experiment(resolved).init_from is None:
         raise UsageError(f"{exp} sets no init_from: nothing of {folder} would be read")
-    directory = RunDirectory(values.run)
-    config = experiment_flags.config_json(resolved, places)
+    directory = RunDirectory(run)
+    config = experiment_options.config_json(resolved, places)
     given = flags_text(directory.path.resolve(), config, exp=exp, overrides=overrides)
     source = find_user_files(resolved.params, resolved.origin.file)
     create(Request(resolved.params, config, given, resolved.origin, source=source), directory)

@@ -15,39 +15,39 @@ the exit code is that of the first that failed.
 
 from __future__ import annotations
 
-import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from absl import flags
-
 from lingo.cli import command, workers
-from lingo.cli.command import UsageError, Verb
+from lingo.cli.command import UsageError, Verb, VerbOptions
 from lingo.cli.verbs import decode, eval, predict, train
+from lingo.config.options import option, option_class, word
 from lingo.config.params import suggest
 from lingo.processes.signals import Signals
 
-WORD = "-- VERB [--flags]"
 MOST = 1024
 VERBS = {"train": train, "eval": eval, "predict": predict, "decode": decode}
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.integer("workers", "How many processes.", values, lower_bound=1, upper_bound=MOST)
-    command.string("logs", "A directory for a log of each worker.", values)
+@option_class
+class Options(VerbOptions):
+    """The options of the verb."""
+
+    command: Sequence[str] = word("-- VERB [--flags]")
+    workers: int | None = option("How many processes.", minimum=1, maximum=MOST)
+    logs: str | None = option("A directory for a log of each worker.")
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Starts the workers and waits for them; returns the code of the first that failed."""
-    if values.workers is None:
+    if options.workers is None:
         raise UsageError("how many workers? --workers=N.")
-    asked = shlex.split(word)
-    _check(*asked)
-    program = (sys.executable, "-P", "-m", "lingo.cli.main", *asked)
-    logs = Path(values.logs) if values.logs else None
-    addresses = workers.free_addresses(values.workers)
+    _check(*options.command)
+    program = (sys.executable, "-P", "-m", "lingo.cli.main", *options.command)
+    logs = Path(options.logs) if options.logs else None
+    addresses = workers.free_addresses(options.workers)
     with Signals() as signals:
         endings = workers.run(program, addresses, signals=signals, logs=logs)
     failed = workers.first_failed(endings)

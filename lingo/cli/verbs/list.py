@@ -13,27 +13,30 @@ from __future__ import annotations
 import sys
 import textwrap
 
-from absl import flags
-
-from lingo.cli import command
+from lingo.cli.command import RootOptions
 from lingo.config import experiment_index
+from lingo.config.options import option_class, word
 from lingo.config.printable import escape_controls
 
-WORD = "[word]"
 MAX_COLUMNS = 100
 MAX_NAME_COLUMNS = 48  # a longer name has its description on the next line
 
-define = command.define_params_dir
+
+@option_class
+class Options(RootOptions):
+    """The options of the verb."""
+
+    word: str = word("[word]")
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints every experiment, in at most 100 columns."""
-    index = experiment_index.index(command.find_roots(values))
+    index = experiment_index.index(options.roots())
     for problem in index.unreadable:
         print(escape_controls(problem), file=sys.stderr)
     rows = [
         (escape_controls(f"{entry.name}{entry.signature}"), escape_controls(entry.summary))
-        for entry in index.search(word)
+        for entry in index.search(options.word)
     ]
     short = [len(left) for left, _ in rows if len(left) <= MAX_NAME_COLUMNS]
     for left, right in rows:

@@ -26,11 +26,12 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import flags
-
-from lingo.cli import allreduce, command, experiment_flags
+from lingo.cli import allreduce
+from lingo.cli.allreduce import AllreduceOptions
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
+from lingo.cli.experiment_options import ExperimentOptions
+from lingo.config.options import option, option_class
 from lingo.config.overrides.apply import apply
 from lingo.config.roots.classes import Classes
 from lingo.contract import Experiment, build_experiment
@@ -57,8 +58,6 @@ from lingo.mesh.topology import MAX_MESH_DEVICES
 from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
 from lingo.runtimes.mesh import engine
 
-WORD = ""  # it takes no word beside its flags
-TOP = 10
 MAX_VERIFIED = 2
 MAX_VARIATION = 10.0
 MIN_RATE = 1e-6  # examples a second: one in eleven days
@@ -67,16 +66,16 @@ MIN_RATE = 1e-6  # examples a second: one in eleven days
 class _Request:
     """An experiment as the flags have it, and how it is built with further overrides."""
 
-    def __init__(self, values: flags.FlagValues) -> None:
-        resolved, roots = experiment_flags.resolve(values), command.find_roots(values)
-        self._resolved, self._classes = resolved, Classes(roots, trust=values.trust)
-        batch = batch_settings(resolved.params, values.batch) if values.batch else []
-        self._batch, self.name = batch, values.exp or values.run
-        self.flag = f"--{'exp' if values.exp else 'run'}={shlex.quote(self.name)}"
-        self.overrides = (*values.set, *batch)
+    def __init__(self, options: Options) -> None:
+        resolved, roots = options.resolve(), options.roots()
+        self._resolved, self._classes = resolved, Classes(roots, trust=options.trust)
+        batch = batch_settings(resolved.params, options.batch) if options.batch else []
+        self._batch, self.name = batch, options.exp or options.run or ""
+        self.flag = f"--{'exp' if options.exp else 'run'}={shlex.quote(self.name)}"
+        self.overrides = (*options.set, *batch)
         self.experiment = self.build(())
-        if values.batch:
-            check_batch(self.experiment, values.batch)
+        if options.batch:
+            check_batch(self.experiment, options.batch)
 
     def build(self, settings: Sequence[str]) -> Experiment:
         """Returns the experiment with overrides, as `--set` takes them."""
@@ -85,61 +84,49 @@ class _Request:
         return build_experiment(self._resolved._replace(params=params))
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-    command.integer(
-        "devices",
+@option_class
+class Options(AllreduceOptions, ExperimentOptions):
+    """The options of the verb."""
+
+    devices: int | None = option(
         "How many devices there are; left out: those of the experiment's own runtime.",
-        values,
-        lower_bound=1,
-        upper_bound=MAX_MESH_DEVICES,
+        minimum=1,
+        maximum=MAX_MESH_DEVICES,
     )
-    command.string("hardware", f"{', '.join(HARDWARE)}, or a file of measurements.", values)
-    command.integer("batch", "Examples of a step, in place of the input's.", values, lower_bound=1)
-    command.integer("top", f"How many ways to show; {TOP} if left out.", values, lower_bound=1)
-    command.number(
-        "price",
-        "Of a device for an hour, to show that of steps, examples and the training.",
-        values,
-        lower_bound=0,
+    batch: int | None = option("Examples of a step, in place of the input's.", minimum=1)
+    top: int = option("How many ways to show.", default=10, minimum=1)
+    price: float | None = option(
+        "Of a device for an hour, to show that of steps, examples and the training.", minimum=0
     )
-    command.number("input_rate", "Examples/s that one core of a host makes.", values, lower_bound=0)
-    command.number(
-        "input_variation",
+    input_rate: float | None = option("Examples/s that one core of a host makes.", minimum=0)
+    input_variation: float | None = option(
         "Standard deviation over mean of the time of a host's batch: uneven hosts are simulated.",
-        values,
-        lower_bound=0,
-        upper_bound=MAX_VARIATION,
+        minimum=0,
+        maximum=MAX_VARIATION,
     )
-    command.boolean(
-        "measure_input", "Measure both on this machine, for seconds; it reads the data.", values
+    measure_input: bool = option(
+        "Measure both on this machine, for seconds; it reads the data.", default=False
     )
-    command.boolean("verify", "Compile the first two for virtual devices, and compare.", values)
-    command.string("calibrate", "Measure --devices of this machine, into this .json file.", values)
-    command.string("plot", "Draw the ways: FILE.png, FILE.svg or FILE.pdf.", values)
-    command.choice("format", ("text", "json"), "How to print it.", values)
-    allreduce.define(values)
+    verify: bool = option("Compile the first two for virtual devices, and compare.", default=False)
+    calibrate: str | None = option("Measure --devices of this machine, into this .json file.")
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints the plan; returns 1 if nothing fits."""
-    del word
-    if allreduce.is_asked(values):
-        if values.plot:
-            _check_file("plot", values.plot, (".png", ".svg", ".pdf"))
-        return allreduce.print_allreduce(values)
-    if values.calibrate is not None:
-        return _calibrate(values)
-    _check_flags(values)
-    hardware, request = read(values.hardware), _Request(values)
+    if planner := allreduce.find_planner(options):
+        if options.plot:
+            _check_file("plot", options.plot, (".png", ".svg", ".pdf"))
+        return allreduce.print_allreduce(planner, options)
+    if options.calibrate is not None:
+        return _calibrate(options, options.calibrate)
+    hardware, request = read(_check_flags(options)), _Request(options)
     left_out = missing_flops(request.experiment)
     load = workload(request.experiment)
     estimator = Estimator(load, hardware, request.build)
-    if values.devices is None:
+    if options.devices is None:
         ranking = rank_own(request.experiment, estimator, hardware)
     else:
-        ranking = rank(load, estimator, hardware, values.devices)
+        ranking = rank(load, estimator, hardware, options.devices)
     first = ranking.best[0].candidate
     examples = examples_of_host(hardware, load, estimator.rules(first.rules), first)
     plan = Plan(
@@ -149,56 +136,58 @@ def run(values: flags.FlagValues, word: str) -> int:
         ranking=ranking,
         training=training(request.experiment),
         missing_flops=left_out,
-        rate=_rate(values, request.experiment.train_input, examples),
-        price=values.price,
+        rate=_rate(options, request.experiment.train_input, examples),
+        price=options.price,
         rules=own_rules(request.experiment),
         flag=request.flag,
-        is_own=values.devices is None,
+        is_own=options.devices is None,
         own=request.overrides,
     )
-    found = report(plan, estimator, top=values.top or TOP)
-    if values.plot:
-        picture.write(found, Path(values.plot))
-    _print(found, _verify(plan, request.build) if values.verify else {}, values.format)
+    found = report(plan, estimator, top=options.top)
+    if options.plot:
+        picture.write(found, Path(options.plot))
+    _print(found, _verify(plan, request.build) if options.verify else {}, options)
     return 0 if ranking.feasible else 1
 
 
-def _check_flags(values: flags.FlagValues) -> None:
-    """Raises UsageError for flags that are missing, or do not go together."""
-    if values.hardware is None:
+def _check_flags(options: Options) -> str:
+    """Returns the hardware; raises UsageError for flags that are missing or do not go together."""
+    if options.hardware is None:
         raise UsageError(f"--hardware=NAME is missing: {', '.join(HARDWARE)}, or a file")
-    if values.plot:
-        _check_file("plot", values.plot, (".png", ".svg", ".pdf"))
+    if options.plot:
+        _check_file("plot", options.plot, (".png", ".svg", ".pdf"))
     for name in ("price", "input_rate", "input_variation"):
-        if not math.isfinite(values[name].value or 0):
-            raise UsageError(f"--{name}={values[name].value} is not a finite number")
-    if values.input_rate is not None and values.input_rate < MIN_RATE:
+        if not math.isfinite(getattr(options, name) or 0):
+            raise UsageError(f"--{name}={getattr(options, name)} is not a finite number")
+    if options.input_rate is not None and options.input_rate < MIN_RATE:
         raise UsageError(
-            f"--input_rate={values.input_rate}: an input that makes less than {MIN_RATE} examples/s"
-            " feeds no step"
+            f"--input_rate={options.input_rate}: an input that makes less than {MIN_RATE}"
+            " examples/s feeds no step"
         )
-    if values.input_rate and values.measure_input:
+    if options.input_rate and options.measure_input:
         raise UsageError("--input_rate is what --measure_input measures: leave one of them out")
-    if values.input_variation is not None and not (values.input_rate or values.measure_input):
+    if options.input_variation is not None and not (options.input_rate or options.measure_input):
         raise UsageError(
             "--input_variation needs the rate of a core: --input_rate=EXAMPLES_PER_SECOND, or"
             " --measure_input"
         )
+    return options.hardware
 
 
-def _rate(values: flags.FlagValues, data: Input, num_examples: int) -> InputRate | None:
+def _rate(options: Options, data: Input, num_examples: int) -> InputRate | None:
     """Returns the rate of an input on a core, as given or measured; None without either."""
-    given = {} if values.input_variation is None else {"variation": values.input_variation}
-    if values.input_rate:
-        return InputRate(values.input_rate, **given)
-    if not values.measure_input:
+    if options.input_rate:
+        found = InputRate(options.input_rate)
+    elif options.measure_input:
+        found = run_with_clock("measuring the input", lambda: measure(data, num_examples))
+    else:
         return None
-    measured = run_with_clock("measuring the input", lambda: measure(data, num_examples))
-    return measured._replace(**given)
+    given = options.input_variation
+    return found if given is None else found._replace(variation=given)
 
 
-def _print(found: Report, comparisons: dict[str, list[Comparison]], how: str) -> None:
-    if how == "json":
+def _print(found: Report, comparisons: dict[str, list[Comparison]], options: Options) -> None:
+    if options.as_json:
         verified = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
         types = {"verified_dtype": verification.DTYPE, "verified": verified}
         print(json.dumps(as_json(found) | types))
@@ -209,15 +198,14 @@ def _print(found: Report, comparisons: dict[str, list[Comparison]], how: str) ->
         print(verification.text(rows), end="")
 
 
-def _calibrate(values: flags.FlagValues) -> int:
+def _calibrate(options: Options, file: str) -> int:
     """Measures the devices of this machine, and writes a file for --hardware."""
-    _check_file("calibrate", values.calibrate, (".json",))
-    command.refuse_other_flags(
-        values,
+    _check_file("calibrate", file, (".json",))
+    options.refuse_others(
         ("calibrate", "devices"),
         "--calibrate measures this machine, and takes --devices=N alone",
     )
-    path, num_devices = Path(values.calibrate), values.devices or 1
+    path, num_devices = Path(file), options.devices or 1
     if num_devices > MAX_VIRTUAL_DEVICES:
         raise UsageError(
             f"--devices={num_devices}: one machine has at most {MAX_VIRTUAL_DEVICES} virtual"

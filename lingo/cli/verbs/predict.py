@@ -16,63 +16,54 @@ batch of predictions is in memory.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from absl import flags
 
-from lingo.cli import command, experiment_flags
-from lingo.cli.command import UsageError
+from lingo.cli import experiment_options
+from lingo.cli.command import UsageError, new_output
+from lingo.cli.experiment_options import DeviceOptions, RunOptions
+from lingo.cli.options import StepOptions
+from lingo.config.options import option, option_class
 from lingo.config.params import suggest
 from lingo.contract import Experiment, build_experiment
 from lingo.storage.examples import SUFFIXES, read_examples, write_examples
 from lingo.trainer.directory.run_directory import RunDirectory
+from lingo.trainer.evaluation.predict import PredictOptions
 from lingo.trainer.progress import Progress
 from lingo.trainer.trained import Trained
-
-WORD = ""  # it takes no word beside its flags
 
 _FILE = " or ".join(f"FILE{suffix}" for suffix in SUFFIXES)
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define_run(values)
-    experiment_flags.define_devices(values)
-    experiment_flags.define_step(values)
-    command.string("input", f"An evaluation input of the run, or {_FILE}.", values)
-    command.string("output", f"The new file of the predictions: {_FILE}.", values)
-    command.integer(
-        "batch_size",
-        "Examples to compute at a time (default: those of the input; of a file, of the training).",
-        values,
-        lower_bound=1,
-    )
+@option_class
+class Options(PredictOptions, StepOptions, RunOptions, DeviceOptions):
+    """The options of the verb."""
+
+    input: str | None = option(f"An evaluation input of the run, or {_FILE}.")
+    output: str | None = option(f"The new file of the predictions: {_FILE}.")
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Computes the predictions and writes them into the output."""
-    del word
-    output = _check(values)
-    step = experiment_flags.read_step(values.step)
-    resolved = experiment_flags.resolve_run(values, values.set)
+    run, name, output = _check(options)
+    resolved = options.resolve_run()
     experiment = build_experiment(resolved)
-    arrays = _read(values.input, experiment)
-    experiment_flags.make_devices(values, resolved.params)
+    arrays = _read(name, experiment)
+    options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
-        model = Trained(resolved.params, RunDirectory(values.run), step=step)
-        experiment_flags.print_later_errors(model.checkpoint)
-        inputs = model.experiment.eval_inputs[values.input] if arrays is None else arrays
+        model = Trained(resolved.params, RunDirectory(run), step=options.step)
+        experiment_options.print_later_errors(model.checkpoint)
+        inputs = model.experiment.eval_inputs[name] if arrays is None else arrays
         with contextlib.ExitStack() as stack:
             progress = stack.enter_context(Progress(max_steps=1, enabled=processes.is_leader))
             add = stack.enter_context(write_examples(output)) if processes.is_leader else None
-            advance = stack.enter_context(progress.work(f"predicting {values.input}"))
+            advance = stack.enter_context(progress.work(f"predicting {name}"))
             shapes: dict[str, str] = {}
             num_examples = 0
             for batch in model.predict(
-                inputs, batch_size=values.batch_size, stream=True, progress=advance
+                inputs, batch_size=options.batch_size, stream=True, progress=advance
             ):
                 shapes = {name: f"{a.dtype} {list(a.shape[1:])}" for name, a in batch.items()}
                 num_examples += len(next(iter(batch.values())))
@@ -80,27 +71,21 @@ def run(values: flags.FlagValues, word: str) -> int:
                     add(batch)
     if processes.is_leader:
         print(f"{output}: {num_examples:,} examples at step {model.step}")
-        for name, shape in shapes.items():
-            print(f"  {name}: {shape} for each")
+        for array, shape in shapes.items():
+            print(f"  {array}: {shape} for each")
     return 0
 
 
-def _check(values: flags.FlagValues) -> Path:
-    """Returns the path of the output; raises UsageError for a mistake in the flags."""
-    if values.run is None:
-        raise UsageError("no run given: --run=DIR")
-    if values.input is None:
+def _check(options: Options) -> tuple[str, str, Path]:
+    """Returns run, input and output; raises UsageError for a mistake in the flags."""
+    run = options.require_run()
+    if options.input is None:
         raise UsageError(f"no input given: --input=NAME, an evaluation input, or {_FILE}")
-    if values.output is None:
+    if options.output is None:
         raise UsageError(f"no output given: --output={_FILE}")
-    output = Path(values.output)
-    if output.suffix not in SUFFIXES:
-        raise UsageError(f"--output={output} is not the name of a {_FILE}")
-    if os.path.lexists(output):
-        raise UsageError(f"--output={output} exists: name another file, or remove it")
-    if not output.parent.is_dir():
-        raise UsageError(f"--output={output}: there is no directory {output.parent}")
-    return output
+    if Path(options.output).suffix not in SUFFIXES:
+        raise UsageError(f"--output={options.output} is not the name of a {_FILE}")
+    return run, options.input, new_output(options.output, "file")
 
 
 def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | None:

@@ -12,49 +12,49 @@ too. The new folder appears only when it is complete, and no folder is overwritt
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
 
-from absl import flags
-
-from lingo.cli import command
-from lingo.cli.command import UsageError
+from lingo.cli.command import UsageError, VerbOptions, new_output
+from lingo.config.options import option, option_class
 from lingo.config.params import Params
 from lingo.data.images.encoded import open_images, read_classes
 from lingo.data.images.image_folder import ImageFolder, class_folders
 from lingo.data.images.record_writer import CLASSES, write_records
 from lingo.trainer.progress import Progress
 
-WORD = ""  # it takes no word beside its flags
 SHARD_BYTES = 128 * 2**20  # about as many as those of ImageNet have
 
 _PLAIN = re.compile(r"[\w./~*-]+")
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    command.string("images", "The folder that has a folder of images for each class.", values)
-    command.string("output", "The folder to write; it must not exist.", values)
-    command.string("classes", "File with a class a line; else the folders, sorted.", values)
-    command.integer("shards", "Number of files; else one per 128 MiB.", values, lower_bound=1)
-    pixels = "Pixels of the shorter side of larger images; else as they are."
-    command.integer("size", pixels, values, lower_bound=1)
+@option_class
+class Options(VerbOptions):
+    """The options of the verb."""
+
+    images: str | None = option("The folder that has a folder of images for each class.")
+    output: str | None = option("The folder to write; it must not exist.")
+    classes: str | None = option("File with a class a line; else the folders, sorted.")
+    shards: int | None = option("Number of files; else one per 128 MiB.", minimum=1)
+    size: int | None = option(
+        "Pixels of the shorter side of larger images; else as they are.", minimum=1
+    )
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Writes the folder, and prints the flag that uses it."""
-    del word
-    output = _check(values)
-    source = _source(values).build()
+    images, output = _check(options)
+    source = _source(images, options.classes).build()
     with Progress(max_steps=0) as progress:
-        with progress.work(f"reading {values.images}") as advance:
+        with progress.work(f"reading {images}") as advance:
             index = open_images(source, progress=advance)
         total = len(index.size)
-        num_shards = min(total, values.shards or -(-int(index.size.sum()) // SHARD_BYTES))
+        num_shards = min(total, options.shards or -(-int(index.size.sum()) // SHARD_BYTES))
         with progress.work(f"writing {output}") as advance:
-            write_records(source, output, num_shards=num_shards, size=values.size, progress=advance)
+            write_records(
+                source, output, num_shards=num_shards, size=options.size, progress=advance
+            )
     shards = sorted(output.glob("*.tfrecord"))
     size = sum(file.stat().st_size for file in shards)
     num_classes = source.p.num_classes
@@ -66,23 +66,18 @@ def run(values: flags.FlagValues, word: str) -> int:
     return 0
 
 
-def _check(values: flags.FlagValues) -> Path:
-    """Returns the path of the output; raises UsageError for a mistake in the flags."""
-    for name in ("images", "output"):
-        if values[name].value is None:
-            raise UsageError(f"no {name} given: lingo records --images=FOLDER --output=FOLDER")
-    output = Path(values.output)
-    if os.path.lexists(output):
-        raise UsageError(f"--output={output} exists: name another folder, or remove it")
-    if not output.parent.is_dir():
-        raise UsageError(f"--output={output}: there is no directory {output.parent}")
-    return output
+def _check(options: Options) -> tuple[str, Path]:
+    """Returns the folder and the path of the output; raises UsageError without one of them."""
+    if options.images is None or options.output is None:
+        name = "images" if options.images is None else "output"
+        raise UsageError(f"no {name} given: lingo records --images=FOLDER --output=FOLDER")
+    return options.images, new_output(options.output, "folder")
 
 
-def _source(values: flags.FlagValues) -> Params:
+def _source(images: str, classes: str | None) -> Params:
     """Returns the source of the images, which has as many classes as there are."""
-    names = read_classes(values.classes) if values.classes else class_folders(values.images)
-    return ImageFolder.params(folder=values.images, num_classes=len(names), classes=values.classes)
+    names = read_classes(classes) if classes else class_folders(images)
+    return ImageFolder.params(folder=images, num_classes=len(names), classes=classes)
 
 
 def _usage(output: Path, num_classes: int) -> str:

@@ -26,12 +26,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
+from lingo.cli import experiment_options
 from lingo.cli.command import UsageError
+from lingo.cli.experiment_options import DeviceOptions, WeightOptions
+from lingo.cli.options import StepOptions
 from lingo.config import regular_file
 from lingo.config.errors import MissingPackage
+from lingo.config.options import option, option_class
 from lingo.config.printable import escape_controls
 from lingo.contract import build_experiment
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -40,83 +41,62 @@ from lingo.trainer.trained import Trained
 if TYPE_CHECKING:
     from lingo.serving.model import ServedModel
 
-WORD = ""  # it takes no word beside its flags
 
 _PACKAGES = ("prometheus_client", "starlette", "uvicorn")  # of the extra
-_HOST, _PORT = "127.0.0.1", 8501  # the port of TensorFlow Serving
 _BYTES_PER_MB = 1_000_000
 _MAX_KEY_BYTES = 4096
-_DEFAULTS = {
-    "max_batch_size": 32,
-    "max_positions": 1024,
-    "max_delay_ms": 5,
-    "max_requests": 512,
-    "max_body_mb": 8,
-    "timeout": 60,
-    "read_timeout": 10,
-}
-"""Of the limits, by flag."""
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define_run(values)
-    experiment_flags.define_devices(values)
-    experiment_flags.define_step(values)
-    experiment_flags.define_weights(values)
-    command.string("export", "A folder of lingo export, instead of a run.", values)
-    command.string("name", "The model's name in paths (default: the folder's).", values)
-    command.string("host", f"The address to listen at (default: {_HOST}).", values)
-    command.integer(
-        "port",
-        f"The port; 0: any that is free (default: {_PORT}).",
-        values,
-        lower_bound=0,
-        upper_bound=65535,
+@option_class
+class Options(StepOptions, WeightOptions, DeviceOptions):
+    """The options of the verb."""
+
+    export: str | None = option("A folder of lingo export, instead of a run.")
+    name: str | None = option("The model's name in paths; else the folder's.")
+    host: str = option("The address to listen at.", default="127.0.0.1")
+    port: int = option(
+        "The port, as of TensorFlow Serving; 0: any that is free.",
+        default=8501,
+        minimum=0,
+        maximum=65535,
     )
-    _define_limit("max_batch_size", "Examples of a batch, and of a request", values)
-    command.number(
-        "max_delay_ms",
-        f"How long a request waits for others (default: {_DEFAULTS['max_delay_ms']}).",
-        values,
-        lower_bound=0,
+    max_batch_size: int = option("Examples of a batch, and of a request.", default=32, minimum=1)
+    max_delay_ms: float = option("How long a request waits for others.", default=5, minimum=0)
+    max_positions: int = option(
+        "Tokens, or bytes of a text, of an example, else 413.", default=1024, minimum=1
     )
-    _define_limit("max_positions", "Tokens, or bytes of a text, of an example, else 413", values)
-    _define_limit("max_requests", "Requests in progress at a time, else 429", values)
-    _define_limit("max_body_mb", "Size of a request, else 413", values)
-    _define_limit("timeout", "Seconds for a request, else 504", values)
-    _define_limit("read_timeout", "Seconds for a client to send, else 408", values)
-    command.string("api_key_file", "A file with the key that requests give, else 401.", values)
+    max_requests: int = option("Requests in progress at a time, else 429.", default=512, minimum=1)
+    max_body_mb: int = option("Size of a request, else 413.", default=8, minimum=1)
+    timeout: int = option("Seconds for a request, else 504.", default=60, minimum=1)
+    read_timeout: int = option("Seconds for a client to send, else 408.", default=10, minimum=1)
+    api_key_file: str | None = option("A file with the key that requests give, else 401.")
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Serves until a signal."""
-    del word
-    if (values.run is None) == (values.export is None):
-        both = ", not both" if values.run is not None else ""
+    if (options.run is None) == (options.export is None):
+        both = ", not both" if options.run is not None else ""
         raise UsageError(f"give either --run=DIR or --export=FOLDER{both}")
     _check_packages()
     from lingo.serving.app import Limits
     from lingo.serving.batcher import BatchLimits
     from lingo.serving.server import bind, serve
 
-    given = {name: values[name].value for name in _DEFAULTS}
-    most = {name: _DEFAULTS[name] if value is None else value for name, value in given.items()}
     limits = Limits(
         batch=BatchLimits(
-            max_examples=most["max_batch_size"],
-            max_delay_seconds=most["max_delay_ms"] / 1000,
-            max_positions=most["max_positions"],
+            max_examples=options.max_batch_size,
+            max_delay_seconds=options.max_delay_ms / 1000,
+            max_positions=options.max_positions,
         ),
-        max_requests=most["max_requests"],
-        max_body_bytes=most["max_body_mb"] * _BYTES_PER_MB,
-        timeout_seconds=most["timeout"],
-        read_timeout_seconds=most["read_timeout"],
-        api_key=b"" if values.api_key_file is None else _read_key(Path(values.api_key_file)),
+        max_requests=options.max_requests,
+        max_body_bytes=options.max_body_mb * _BYTES_PER_MB,
+        timeout_seconds=options.timeout,
+        read_timeout_seconds=options.read_timeout,
+        api_key=b"" if options.api_key_file is None else _read_key(Path(options.api_key_file)),
     )
-    host, port = values.host or _HOST, _PORT if values.port is None else values.port
-    with bind(host, port) as bound:
-        model = _load(values)
+    host = options.host
+    with bind(host, options.port) as bound:
+        model = _load(options)
         print(f"{model.name}, version {model.version}: {', '.join(model.signatures)}")
 
         def print_address() -> None:
@@ -128,24 +108,24 @@ def run(values: flags.FlagValues, word: str) -> int:
     return 0
 
 
-def _load(values: flags.FlagValues) -> ServedModel:
+def _load(options: Options) -> ServedModel:
     from lingo.serving.model import load_export, load_run
 
-    if values.export is not None:
+    if options.export is not None:
         given = ["set", "step", "weights", "devices"]
-        if stray := next((flag for flag in given if values[flag].value), None):
+        if stray := next((flag for flag in given if getattr(options, flag)), None):
             raise UsageError(
                 f"--{stray} applies to --run only: an export's weights and settings are fixed"
             )
         print("note: an export's operations run as code: serve only those that you trust")
-        return load_export(Path(values.export), name=values.name)
-    step = experiment_flags.read_step(values.step)
-    resolved = experiment_flags.resolve_run_with_weights(values)
-    experiment_flags.make_devices(values, resolved.params)
+        return load_export(Path(options.export), name=options.name)
+    resolved = options.resolve_with_weights()
+    options.make_devices(resolved.params)
     with build_experiment(resolved).runtime.join():
-        trained = Trained(resolved.params, RunDirectory(values.run), step=step)
-        experiment_flags.print_later_errors(trained.checkpoint)
-        return load_run(trained, Path(values.run), name=values.name)
+        run = RunDirectory(options.require_run())
+        trained = Trained(resolved.params, run, step=options.step)
+        experiment_options.print_later_errors(trained.checkpoint)
+        return load_run(trained, run.path, name=options.name)
 
 
 def _read_key(file: Path) -> bytes:
@@ -168,10 +148,6 @@ def _check_packages() -> None:
         raise MissingPackage(
             "serving needs packages that are not installed: pip install 'lingo-tf[serve]'"
         )
-
-
-def _define_limit(name: str, help: str, values: flags.FlagValues) -> None:
-    command.integer(name, f"{help} (default: {_DEFAULTS[name]}).", values, lower_bound=1)
 
 
 def _print_error(line: str) -> None:

@@ -31,14 +31,16 @@ import functools
 import json
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
-from absl import flags
 
-from lingo.cli import command, experiment_flags, graph, plot
+from lingo.cli import experiment_options, graph, plot
 from lingo.cli.clock import run_with_clock
-from lingo.cli.command import UsageError
+from lingo.cli.command import FormatOptions, UsageError
+from lingo.cli.experiment_options import DeviceOptions, ExperimentOptions
 from lingo.config import source_files, text
+from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.config.printable import escape_controls
 from lingo.contract import Experiment, build_experiment
@@ -57,76 +59,69 @@ from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from lingo.trainer.directory.run_directory import SOURCE, RunDirectory
 
-WORD = ""  # it takes no word beside its flags
 POINTS = 1000  # steps between those of a plot
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-    command.boolean("weights", "Show the weights instead of the parameters.", values)
-    command.string("only", "With --weights: a pattern that occurs in the path.", values)
-    command.choice("sort", ("path", "size"), "With --weights: which come first.", values)
-    command.integer(
-        "depth", "With --weights: sums of modules of so many parts.", values, lower_bound=1
+@option_class
+class Options(ExperimentOptions, DeviceOptions, FormatOptions):
+    """The options of the verb."""
+
+    weights: bool = option("Show the weights instead of the parameters.", default=False)
+    only: str | None = option("With --weights: a pattern that occurs in the path.")
+    sort: Literal["path", "size"] = option("With --weights: which come first.", default="path")
+    depth: int | None = option("With --weights: sums of modules of so many parts.", minimum=1)
+    plot_schedule: bool = option(
+        "Draw every learning rate from step 0 to max_steps.", default=False
     )
-    command.boolean("plot_schedule", "Draw every learning rate from step 0 to max_steps.", values)
-    command.string("graph", "Draw the parameters that were set: FILE.dot or FILE.svg.", values)
-    command.switch(
-        "pipeline",
-        ("schedule", "simulation"),
+    graph: str | None = option("Draw the parameters that were set: FILE.dot or FILE.svg.")
+    pipeline: Literal["schedule", "simulation"] | None = option(
         "Show the stages of a pipeline and their clock; or simulate it, from measured layers.",
-        values,
+        switch_value="schedule",
     )
-    command.switch(
-        "program",
-        ("train", "eval"),
+    program: Literal["train", "eval"] | None = option(
         "Compile a training step, or an evaluation, and show what devices exchange.",
-        values,
+        switch_value="train",
     )
-    experiment_flags.define_devices(values)
-    command.choice("format", ("text", "json"), "How to print it.", values)
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints what the flags request."""
-    del word
     kinds = ("weights", "plot_schedule", "graph", "pipeline", "program")
-    asked = [f"--{flag}" for flag in kinds if values[flag].value]
+    asked = [f"--{flag}" for flag in kinds if getattr(options, flag)]
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
-    if values.devices is not None and not (values.program or values.pipeline):
+    if options.devices is not None and not (options.program or options.pipeline):
         raise UsageError(
             "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
         )
-    details = [f"--{flag}" for flag in ("only", "sort", "depth") if values[flag].present]
-    if details and not values.weights:
+    details = [f"--{flag}" for flag in ("only", "sort", "depth") if flag in options.flag_names]
+    if details and not options.weights:
         raise UsageError(f"{' and '.join(details)}: only with --weights")
-    if values.depth is not None and values.format == "json":
+    if options.depth is not None and options.as_json:
         raise UsageError("--depth prints sums as text; --format=json lists every weight")
-    if values.graph and values.format == "json":
+    if options.graph and options.as_json:
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
-    resolved, as_json = experiment_flags.resolve(values), values.format == "json"
-    if values.graph:
-        graph.write(resolved.params, Path(values.graph))
-    elif values.weights:
-        _print_weights(build_experiment(resolved), values, as_json=as_json)
-    elif values.plot_schedule:
+    resolved, as_json = options.resolve(), options.as_json
+    if options.graph:
+        graph.write(resolved.params, Path(options.graph))
+    elif options.weights:
+        _print_weights(build_experiment(resolved), options)
+    elif options.plot_schedule:
         _print_rates(build_experiment(resolved), as_json=as_json)
-    elif values.pipeline:
+    elif options.pipeline:
         experiment = build_experiment(resolved)
-        experiment_flags.make_devices(values, resolved.params)
-        _print_pipelines(experiment, values, as_json=as_json)
-    elif values.program:
+        options.make_devices(resolved.params)
+        _print_pipelines(experiment, options)
+    elif options.program:
         experiment = build_experiment(resolved)
         _check_compiles_here(experiment)
-        experiment_flags.make_devices(values, resolved.params)
-        _print_program(experiment, values, as_json=as_json)
+        options.make_devices(resolved.params)
+        _print_program(experiment, options)
     elif as_json:
-        print(experiment_flags.config_json(resolved, command.find_roots(values)), end="")
+        print(experiment_options.config_json(resolved, options.roots()), end="")
     else:
         print(text.render(text.resolve(resolved.params)), end="")
-        _print_source(values.run)
+        _print_source(options.run)
     return 0
 
 
@@ -142,19 +137,19 @@ def _print_source(run: str | None) -> None:
         print(escape_controls(line))
 
 
-def _print_weights(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
+def _print_weights(experiment: Experiment, options: Options) -> None:
     if experiment.declares_late:
         experiment.check_weights()  # building did not
     learner = experiment.learner
-    table = weight_table.rows(learner.task) if as_json else weight_table.brief(learner.task)
-    if values.only is not None and not (table := weight_table.select(table, values.only)):
-        raise UsageError(f"--only={values.only}: no weight has such a path; --weights lists them")
-    if values.sort == "size":
+    table = weight_table.rows(learner.task) if options.as_json else weight_table.brief(learner.task)
+    if options.only is not None and not (table := weight_table.select(table, options.only)):
+        raise UsageError(f"--only={options.only}: no weight has such a path; --weights lists them")
+    if options.sort == "size":
         table = sorted(table, key=lambda row: -row.parameters)
     layout, frozen = experiment.runtime.layout(learner), weight_table.find_frozen(learner)
-    if values.depth is not None:
-        print(weight_table.sums_text(table, values.depth), end="")
-    elif as_json:
+    if options.depth is not None:
+        print(weight_table.sums_text(table, options.depth), end="")
+    elif options.as_json:
         found = split_table.as_json(learner, layout, table) if layout else None
         print(json.dumps(found or weight_table.as_json(table, frozen)))
     else:
@@ -162,8 +157,8 @@ def _print_weights(experiment: Experiment, values: flags.FlagValues, *, as_json:
         print(found or weight_table.text(table, frozen), end="")
 
 
-def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
-    if not (workloads := find_pipelines(experiment, started=values.devices is not None)):
+def _print_pipelines(experiment: Experiment, options: Options) -> None:
+    if not (workloads := find_pipelines(experiment, started=options.devices is not None)):
         raise UsageError(
             "the experiment has no pipeline. A flag makes one of its layers:"
             f" --set='{_pipeline_override(experiment)}'"
@@ -171,12 +166,12 @@ def _print_pipelines(experiment: Experiment, values: flags.FlagValues, *, as_jso
     shown = []
     for workload in workloads:
         report, simulation = pipeline.report(workload, experiment), None
-        if values.pipeline == "simulation":
+        if options.pipeline == "simulation":
             work = functools.partial(stage_times.simulate, workload)
             simulation = run_with_clock(f"measuring layers of {report.path}", work)
-        render = pipeline_table.as_json if as_json else pipeline_table.text
+        render = pipeline_table.as_json if options.as_json else pipeline_table.text
         shown.append(render(report, simulation))
-    print(json.dumps({"pipelines": shown}) if as_json else "\n".join(shown), end="")
+    print(json.dumps({"pipelines": shown}) if options.as_json else "\n".join(shown), end="")
 
 
 def _pipeline_override(experiment: Experiment) -> str:
@@ -196,7 +191,7 @@ def _check_compiles_here(experiment: Experiment) -> None:
         )
 
 
-def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json: bool) -> None:
+def _print_program(experiment: Experiment, options: Options) -> None:
     """Prints the report on a compiled step, for --devices or as many devices as the mesh needs."""
     runtime, learner = experiment.runtime, experiment.learner
     layout, specs = runtime.layout(learner), experiment.train_input.specs()
@@ -206,15 +201,15 @@ def _print_program(experiment: Experiment, values: flags.FlagValues, *, as_json:
             " --set='runtime=Mesh(data=2,model=4)' and the like."
         )
     num = layout.mesh.num_devices
-    if values.devices is None:
+    if options.devices is None:
         runtime.make_devices(num)
-    only = values.program == "eval"
+    only = options.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
     compiled = run_with_clock(
         what, lambda: runtime.compile_program(learner, specs, evaluation=only)
     )
     report = program.report(compiled, experiment.task)
-    if as_json:
+    if options.as_json:
         print(json.dumps(program.as_json(report)))
     else:
         print(program.text(report) + program.seconds(compiled), end="")

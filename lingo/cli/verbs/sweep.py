@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
+from lingo.cli import command
 from lingo.cli.command import UsageError, Verb
+from lingo.cli.experiment_options import ExperimentOptions, resolve_name
+from lingo.cli.options import SweepOptions
 from lingo.config import registry, text
+from lingo.config.options import declarations, option, option_class
 from lingo.config.overrides.apply import apply
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.classes import Classes
@@ -41,35 +42,29 @@ from lingo.study.search import corner_points
 from lingo.study.space import read_axes
 from lingo.study.trial import Result, name_point_in_errors, overrides
 
-WORD = ""  # it takes no word beside its flags
 FAILED = 1
-METHODS = ("grid", "random", "optuna")
+
+_SHARED = ("exp", "run", "trust", "params_dir", "set")  # options of all trials
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-    command.string("logdir", "Directory of the sweep; it holds a run for each trial.", values)
-    command.strings("sweep", "path=a,b,c or path=low..high or path=log(low..high).", values)
-    command.choice("search", METHODS, "How to choose the combinations.", values)
-    command.integer("num_trials", "How many trials; a grid runs all.", values, lower_bound=1)
-    command.integer("seed", "Seed of --search=random and optuna; 0 if left out.", values)
-    command.string("metric", "input/metric of an evaluation, or a tag as loss/total.", values)
-    command.choice("goal", ("min", "max"), "Which values of the metric are best.", values)
-    command.integer(
-        "workers", "How many trials run at a time; 1 if left out.", values, lower_bound=1
+@option_class
+class Options(SweepOptions, ExperimentOptions):
+    """The options of the verb."""
+
+    logdir: str | None = option("Directory of the sweep; it holds a run for each trial.")
+    sweep: Sequence[str] = option(
+        "path=a,b,c or path=low..high or path=log(low..high).", default=()
     )
-    command.boolean("print", "Print the commands of the trials instead of running them.", values)
+    print: bool = option("Print the commands of the trials instead of running them.", default=False)
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Runs the trials; returns 0, 1 if one failed, or 128 + the signal that ended it early."""
-    del word
-    request = _read_request(values)
-    if values.print:
+    request = _read_request(options)
+    if options.print:
         print("".join(f"{line}\n" for line in remaining_commands(request)), end="")
         return 0
-    outcome = _run_trials(request, num_workers=values.workers or 1)
+    outcome = _run_trials(request, num_workers=options.workers)
     if outcome.results:
         _print_results(outcome.results, request.metric)
     if outcome.signal is not None:
@@ -77,10 +72,12 @@ def run(values: flags.FlagValues, word: str) -> int:
     return FAILED if any(result.state == "failed" for result in outcome.results) else 0
 
 
-def sweep(arguments: Sequence[str]) -> SweepOutcome:
+def sweep(options: Options) -> SweepOutcome:
     """Runs the trials as the command line does, without the table at the end."""
-    values, _ = command.read("sweep", cast(Verb, sys.modules[__name__]), arguments)
-    return _run_trials(_read_request(values), num_workers=values.workers or 1)
+    names = [one.field for one in declarations(Options)]
+    texts = command.arguments(options, names)
+    options = command.read("sweep", cast(Verb, sys.modules[__name__]), texts)  # checks them
+    return _run_trials(_read_request(options), num_workers=options.workers)
 
 
 def _run_trials(request: SweepRequest, *, num_workers: int) -> SweepOutcome:
@@ -90,61 +87,47 @@ def _run_trials(request: SweepRequest, *, num_workers: int) -> SweepOutcome:
     return run_sweep(request, launch=launch, num_workers=num_workers, show=show)
 
 
-def _read_request(values: flags.FlagValues) -> SweepRequest:
-    if not values.logdir:
+def _read_request(options: Options) -> SweepRequest:
+    if not options.logdir:
         raise UsageError("no directory given: --logdir=DIR")
-    if not values.sweep:
+    if not options.sweep:
         raise UsageError("nothing to sweep: --sweep=path=a,b,c")
-    if values.search != "grid" and values.num_trials is None:
-        raise UsageError(f"--search={values.search} needs --num_trials=N")
+    if options.search != "grid" and options.num_trials is None:
+        raise UsageError(f"--search={options.search} needs --num_trials=N")
     for flag in ("num_trials", "seed"):
-        if values.search == "grid" and values[flag].value is not None:
+        if options.search == "grid" and getattr(options, flag) is not None:
             raise UsageError(f"--{flag} is for --search=random and optuna")
-    axes = read_axes(values.sweep)
+    axes = read_axes(options.sweep)
     point = corner_points(axes)[0]
-    experiments = _Experiments(values, overrides(point))
+    experiments = _Experiments(options, overrides(point))
     with name_point_in_errors(point):
         experiment = build_experiment(experiments.first)
-    goal = values.goal if values["goal"].present else None
-    metric = choose_metric(experiment, values.metric, goal)
-    if values.metric is not None:  # a run checks the experiment's own
-        check_metric(experiment, values.metric)
+    metric = choose_metric(experiment, options.metric, options.goal)
+    if options.metric is not None:  # a run checks the experiment's own
+        check_metric(experiment, options.metric)
     return SweepRequest(
-        logdir=Path(values.logdir),
-        train_arguments=_shared_arguments(values),
+        logdir=Path(options.logdir),
+        train_arguments=(*command.arguments(options, _SHARED),),
         resolve=experiments.resolve,
         axes=axes,
-        method=values.search,
-        num_trials=values.num_trials or 0,
-        seed=values.seed or 0,
+        method=options.search,
+        num_trials=options.num_trials or 0,
+        seed=options.seed or 0,
         metric=metric,
         source=find_user_files(experiments.first.params, experiments.first.origin.file),
-    )
-
-
-def _shared_arguments(values: flags.FlagValues) -> tuple[str, ...]:
-    """Returns the arguments of `lingo train` that all trials share."""
-    experiment = f"--exp={values.exp}" if values.run is None else f"--run={values.run}"
-    return (
-        experiment,
-        *(f"--trust={file}" for file in values.trust),
-        *(f"--params_dir={directory}" for directory in values.params_dir),
-        *(f"--set={override}" for override in values.set),
     )
 
 
 class _Experiments:
     """Resolves the experiment of a sweep with the overrides of any trial, and of the first."""
 
-    def __init__(self, values: flags.FlagValues, first: Sequence[str]) -> None:
-        self._values, self._places = values, command.find_roots(values)
-        if values.exp is None or values.run is not None:
-            self._base = experiment_flags.resolve(values)
+    def __init__(self, options: Options, first: Sequence[str]) -> None:
+        self._options, self._places = options, options.roots()
+        if options.exp is None or options.run is not None:
+            self._base = options.resolve()
             self.first = self._choose(first)
         else:  # never without overrides: a swept value may be a required argument
-            self.first = experiment_flags.resolve_name(
-                values.exp, [*values.set, *first], self._places
-            )
+            self.first = resolve_name(options.exp, [*options.set, *first], self._places)
 
     def resolve(self, overrides: Sequence[str]) -> list[Line]:
         """Returns the resolved text with a trial's overrides; does not need TensorFlow."""
@@ -153,11 +136,11 @@ class _Experiments:
         return text.resolve(resolved.params)
 
     def _choose(self, overrides: Sequence[str]) -> ResolvedExperiment:
-        if self._values.run is None:
-            every = [*self._values.set, *overrides]
-            return registry.get(self._values.exp, every, self._places)
+        if self._options.exp is not None:
+            every = [*self._options.set, *overrides]
+            return registry.get(self._options.exp, every, self._places)
         params = self._base.params.copy()
-        applied = apply(params, overrides, Classes(self._places, trust=self._values.trust))
+        applied = apply(params, overrides, Classes(self._places, trust=self._options.trust))
         return ResolvedExperiment(params, self._base.origin, applied)
 
 

@@ -15,13 +15,13 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
+from lingo.cli.experiment_options import ExperimentOptions
 from lingo.config.node.tree import nodes
+from lingo.config.options import option, option_class
 from lingo.config.overrides.apply import parse_template
 from lingo.config.params import Params
 from lingo.config.roots.classes import Classes
@@ -34,50 +34,46 @@ from lingo.data.tokenizer import ByteTokenizer
 from lingo.storage.files import write_bytes
 from lingo.trainer.progress import Progress
 
-WORD = ""  # it takes no word beside its flags
-MAX_BYTES = 100_000_000
 SHOWN_BYTES = 1_000_000  # the size of the text on which bytes per token are measured
-METHODS = ("unigram", "bpe")
 
 _PLAIN = re.compile(r"[\w./~-]+")
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-    command.string("source", "Class(field=value, ...) of a source, instead of --exp.", values)
-    fewest = sentence_piece_training.NUM_RESERVED + 1
-    command.integer("vocab_size", "Number of token ids.", values, lower_bound=fewest)
-    command.string("out", "File to write; must not exist.", values)
-    command.choice("method", METHODS, "How pieces are chosen.", values)
-    command.integer(
-        "max_bytes", f"Text to learn from, drawn from all; else {MAX_BYTES}.", values, lower_bound=1
+@option_class
+class Options(ExperimentOptions):
+    """The options of the verb."""
+
+    source: str | None = option("Class(field=value, ...) of a source, instead of --exp.")
+    vocab_size: int | None = option(
+        "Number of token ids.", minimum=sentence_piece_training.NUM_RESERVED + 1
     )
+    out: str | None = option("File to write; must not exist.")
+    method: Literal["unigram", "bpe"] = option("How pieces are chosen.", default="unigram")
+    max_bytes: int = option("Text to learn from, drawn from all.", default=100_000_000, minimum=1)
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Trains and writes the tokenizer, and prints the flag that uses it."""
-    del word
-    if values.vocab_size is None or values.out is None:
+    if options.vocab_size is None or options.out is None:
         raise UsageError("a tokenizer needs --vocab_size=NUMBER and --out=FILE.model")
-    out = Path(values.out)
+    out = Path(options.out)
     _check_free(out)
-    sources = _sources(values)
+    sources = _sources(options)
     with Progress(max_steps=0) as progress:
         indices = [_index_source(source.build(), progress) for source in sources]
         with progress.work("reading text") as advance:
             text = sentence_piece_training.sample(
-                indices, max_bytes=values.max_bytes or MAX_BYTES, progress=advance
+                indices, max_bytes=options.max_bytes, progress=advance
             )
-    what = f"learning {values.vocab_size} pieces from {sum(map(len, text)):,} bytes of text"
-    sizes = {"vocab_size": values.vocab_size, "model_type": values.method}
+    what = f"learning {options.vocab_size} pieces from {sum(map(len, text)):,} bytes of text"
+    sizes = {"vocab_size": options.vocab_size, "model_type": options.method}
     train = functools.partial(sentence_piece_training.train, text, **sizes)
     write_bytes(out, run_with_clock(what, train))
-    tokenizer = SentencePiece.params(model=str(out), vocab_size=values.vocab_size).build()
+    tokenizer = SentencePiece.params(model=str(out), vocab_size=options.vocab_size).build()
     shown = b"".join(text)[:SHOWN_BYTES]
     rate = len(shown) / len(tokenizer.encode(shown))
-    print(f"{out}: {values.vocab_size} pieces, {rate:.2f} bytes a token")
-    print(f"use: {usage(out, values.vocab_size)}")
+    print(f"{out}: {options.vocab_size} pieces, {rate:.2f} bytes a token")
+    print(f"use: {usage(out, options.vocab_size)}")
     return 0
 
 
@@ -96,21 +92,17 @@ def usage(out: Path, vocab_size: int) -> str:
     return f"--set={shlex.quote(value)}"
 
 
-def _sources(values: flags.FlagValues) -> Sequence[Params]:
-    if values.source is None:
-        resolved = experiment_flags.resolve(values)
+def _sources(options: Options) -> Sequence[Params]:
+    if options.source is None:
+        resolved = options.resolve()
         build_experiment(resolved)
         found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, DocumentSource)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")
         return found
-    if values.exp is not None or values.run is not None or values.set:
+    if options.exp is not None or options.run is not None or options.set:
         raise UsageError("--source replaces them: leave --exp, --run and --set")
-    return [
-        parse_template(
-            values.source, DocumentSource, Classes(command.find_roots(values)), "--source"
-        )
-    ]
+    return [parse_template(options.source, DocumentSource, Classes(options.roots()), "--source")]
 
 
 def _index_source(source: DocumentSource, progress: Progress) -> Index:

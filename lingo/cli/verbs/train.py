@@ -26,12 +26,13 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import flags
-
-from lingo.cli import command, experiment_flags
+from lingo.cli import command, experiment_options
 from lingo.cli.command import UsageError
+from lingo.cli.experiment_options import DeviceOptions, ExperimentOptions
+from lingo.cli.options import TrainOptions
 from lingo.config import trained_files, types
 from lingo.config.node.tree import walk
+from lingo.config.options import option, option_class
 from lingo.config.params import Params, fields
 from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
@@ -44,49 +45,46 @@ from lingo.trainer.guard.hang import Watchdog, supervise
 from lingo.trainer.request import NO_STEPS, Request
 from lingo.trainer.run import train
 
-WORD = ""  # it takes no word beside its flags
+_OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")  # options in flags.txt
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-    command.string("logdir", "Directory of the run; that of --run if left out.", values)
-    command.boolean("allow_change", "Resume from a checkpoint with another configuration.", values)
-    command.boolean("dry_run", "Build, trace and check; train and write nothing.", values)
-    command.count("overfit", "Train on the first batch, or the first N, over and over.", values)
-    command.string("profile_steps", "Record steps for TensorBoard: from 10:15, five.", values)
-    command.boolean("audit", "Write loss and examples of every step into audit.jsonl.", values)
-    command.integer(
-        "hang_timeout",
+@option_class
+class Options(TrainOptions, ExperimentOptions, DeviceOptions):
+    """The options of the verb."""
+
+    logdir: str | None = option("Directory of the run; that of --run if left out.")
+    dry_run: bool = option("Build, trace and check; train and write nothing.", default=False)
+    overfit: int | None = option(
+        "Train on the first batch, or the first N, over and over.", switch_value=1
+    )
+    profile_steps: str | None = option("Record steps for TensorBoard: from 10:15, five.")
+    hang_timeout: int | None = option(
         "End with code 9 if nothing happens for so many seconds after the first step; 20 times as"
         " many in a save.",
-        values,
-        lower_bound=1,
+        minimum=1,
     )
-    experiment_flags.define_devices(values)
 
 
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Trains; returns 0, or 128 + the signal that ended it early."""
-    del word
-    logdir = values.logdir or values.run
-    if not logdir and not values.dry_run:
+    logdir = options.logdir or options.run
+    if not logdir and not options.dry_run:
         raise UsageError("no directory given: --logdir=DIR")
-    _check_moved(values.flagfile, logdir)
-    if values.hang_timeout is None or values.dry_run:
-        return _run(values, logdir)
-    work = functools.partial(_run, values, logdir)
-    return supervise(work, RunDirectory(logdir), timeout_seconds=values.hang_timeout)
+    _check_moved(options.flagfile, logdir)
+    if options.hang_timeout is None or options.dry_run or not logdir:
+        return _run(options, logdir)
+    work = functools.partial(_run, options, logdir)
+    return supervise(work, RunDirectory(logdir), timeout_seconds=options.hang_timeout)
 
 
-def _run(values: flags.FlagValues, logdir: str | None, watchdog: Watchdog | None = None) -> int:
+def _run(options: Options, logdir: str | None, watchdog: Watchdog | None = None) -> int:
     directory = RunDirectory(logdir) if logdir else None
-    request = read_request(values)
-    experiment_flags.make_devices(values, request.params)
-    if values.dry_run or directory is None:
+    request = read_request(options)
+    options.make_devices(request.params)
+    if options.dry_run or directory is None:
         print(dry_run(request, directory), end="")
         return 0
-    if values.exp is not None:
+    if options.exp is not None:
         _remember(request)
     outcome = train(request, directory, watchdog=watchdog)
     return 0 if outcome.signal is None else 128 + outcome.signal
@@ -99,24 +97,24 @@ def _remember(request: Request) -> None:
         trained_files.remember(files)
     except OSError as error:
         names = ", ".join(file.path for file in files)
-        experiment_flags.print_note(f"--run will need --trust for {names}: {error}")
+        experiment_options.print_note(f"--run will need --trust for {names}: {error}")
 
 
-def read_request(values: flags.FlagValues) -> Request:
+def read_request(options: Options) -> Request:
     """Returns the request of the flags; raises ParamError for every mistake in them."""
-    resolved, places = experiment_flags.resolve(values), command.find_roots(values)
+    resolved, places = options.resolve(), options.roots()
     build_experiment(resolved)
-    if values.overfit is not None:
-        _overfit(resolved, values.overfit)
-    config = experiment_flags.config_json(resolved, places)
+    if options.overfit is not None:
+        _overfit(resolved, options.overfit)
+    config = experiment_options.config_json(resolved, places)
     return Request(
         resolved.params,
         config,
-        _flags(values, resolved, places, config) if values.logdir or values.run else "",
+        _flags(options, resolved, places, config) if options.logdir or options.run else "",
         resolved.origin,
-        NO_STEPS if values.profile_steps is None else _steps(values.profile_steps),
-        values.audit,
-        values.allow_change,
+        NO_STEPS if options.profile_steps is None else _steps(options.profile_steps),
+        options.audit,
+        options.allow_change,
         find_user_files(resolved.params, resolved.origin.file),
     )
 
@@ -153,20 +151,15 @@ def _steps(text: str) -> range:
     return range(int(match[1]), int(match[2]))
 
 
-def _flags(
-    values: flags.FlagValues, resolved: ResolvedExperiment, places: Roots, config: str
-) -> str:
+def _flags(options: Options, resolved: ResolvedExperiment, places: Roots, config: str) -> str:
     """Returns the text of flags.txt."""
-    exp, overrides = "", list(values.set)
-    if values.run is None:
-        exp = _from_anywhere(values.exp, resolved, places)
+    exp, overrides = "", list(options.set)
+    if options.exp is not None:
+        exp = _from_anywhere(options.exp, resolved, places)
         overrides += _paths(resolved.params, [exp, *overrides])
     operational = [f"--params_dir={directory}" for directory in places.user_params]
-    operational += ["--audit"] if values.audit else []
-    for name in ("overfit", "devices", "hang_timeout"):
-        if values[name].value is not None:
-            operational.append(f"--{name}={values[name].value}")
-    run = Path(values.logdir or str(values.run)).resolve()
+    operational += command.arguments(options, _OPERATIONAL)
+    run = Path(options.logdir or str(options.run)).resolve()
     return flags_text(run, config, exp=exp, overrides=overrides, operational=operational)
 
 

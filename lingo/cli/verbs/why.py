@@ -8,21 +8,20 @@ A path of one field, or Class.field for every one of a class.
 
 from __future__ import annotations
 
-from absl import flags
-
-from lingo.cli import experiment_flags
+from lingo.cli.experiment_options import ExperimentOptions
+from lingo.config.options import option_class, word
 from lingo.config.why import why
 
-WORD = "PATH"
+
+@option_class
+class Options(ExperimentOptions):
+    """The options of the verb."""
+
+    path: str = word("PATH")
 
 
-def define(values: flags.FlagValues) -> None:
-    """Defines the verb's flags."""
-    experiment_flags.define(values)
-
-
-def run(values: flags.FlagValues, word: str) -> int:
+def run(options: Options) -> int:
     """Prints the history of the values of a field."""
-    for chain in why(experiment_flags.resolve(values).params, word):
+    for chain in why(options.resolve().params, options.path):
         print(chain)
     return 0

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.config.options import option, option_class
 from lingo.config.params import ParamError, suggest
 from lingo.contract import Experiment
 from lingo.data.array_spec import ArraySpec
@@ -28,6 +29,19 @@ Predictions = dict[str, np.ndarray]
 
 Progress = Callable[[int, int], None]
 """Called with the number of batches done and that of all batches."""
+
+
+@option_class
+class PredictOptions:
+    """How predictions are computed."""
+
+    batch_size: int | None = option(
+        "Examples to compute at a time; else those of the input, or of arrays and files at most"
+        " those of the training.",
+        default=None,
+        minimum=1,
+    )
+
 
 _COUNTS = ("example_id", "rows", "weights")  # arrays of every batch that need not be given
 

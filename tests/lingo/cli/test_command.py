@@ -5,42 +5,55 @@ from __future__ import annotations
 import os
 import pathlib
 import types
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pytest
 
 from lingo.cli import command
 from lingo.cli.command import MAX_FLAG_FILE_BYTES, UsageError
+from lingo.config.options import option, option_class, word
 
 
-def toy(word: str = "") -> Any:
-    def define(values: Any) -> None:
-        command.string("exp", "The experiment.", values)
-        command.strings("set", "An override.", values)
-        command.integer("step", "Which step.", values, lower_bound=0)
-        command.choice("format", ("text", "json"), "How to print.", values)
-        command.boolean("weights", "Print weights.", values)
-        command.boolean("dry_run", "Do nothing.", values)
-        command.string("params_dir", "A directory.", values)
-
-    return types.SimpleNamespace(__doc__="Does nothing.", WORD=word, define=define, run=None)
+@option_class
+class ToyOptions(command.VerbOptions):
+    exp: str | None = option("The experiment.", default=None)
+    set: Sequence[str] = option("An override.", default=())
+    step: int | None = option("Which step.", default=None, minimum=0)
+    format: Literal["text", "json"] = option("How to print.", default="text")
+    weights: bool = option("Print weights.", default=False)
+    dry_run: bool = option("Do nothing.", default=False)
+    params_dir: str | None = option("A directory.", default=None)
 
 
-def refused(*arguments: str, word: str = "") -> str:
+@option_class
+class NameOptions(ToyOptions):
+    name: str = word("NAME")
+
+
+@option_class
+class OptionalNameOptions(ToyOptions):
+    name: str = word("[NAME]")
+
+
+def toy(cls: type[ToyOptions] = ToyOptions) -> Any:
+    return types.SimpleNamespace(__doc__="Does nothing.", Options=cls, run=None)
+
+
+def refused(*arguments: str, cls: type[ToyOptions] = ToyOptions) -> str:
     with pytest.raises(UsageError) as caught:
-        command.read("toy", toy(word), arguments)
+        command.read("toy", toy(cls), arguments)
     return str(caught.value)
 
 
 def test_a_value_follows_an_equals_sign_or_a_space() -> None:
     for arguments in (["--exp=a=b"], ["--exp", "a=b"]):
-        values, word = command.read("toy", toy(), arguments)
-        assert (values.exp, word) == ("a=b", "")
+        assert command.read("toy", toy(), arguments).exp == "a=b"
 
 
 def test_repeatable_flags_keep_their_order() -> None:
-    values, _ = command.read("toy", toy(), ["--set=b=1", "--exp=x", "--set", "a=2", "--set=b=3"])
-    assert values.set == ["b=1", "a=2", "b=3"]
+    read = command.read("toy", toy(), ["--set=b=1", "--exp=x", "--set", "a=2", "--set=b=3"])
+    assert read.set == ("b=1", "a=2", "b=3")
 
 
 def test_dashes_in_the_name_of_a_flag_are_underscores_and_those_of_values_stay() -> None:
@@ -49,25 +62,25 @@ def test_dashes_in_the_name_of_a_flag_are_underscores_and_those_of_values_stay()
         ["--params-dir", "a-b/--c-d", "--set", "e-f=--g-h", "-dry-run"],
         ["--params_dir=a-b/--c-d", "--set=e-f=--g-h", "--dry-run=true"],
     ):
-        values, _ = command.read("toy", toy(), arguments)
-        assert (values.dry_run, values.params_dir) == (True, "a-b/--c-d")
-        assert values.set == ["e-f=--g-h"]
-    values, word = command.read("toy", toy("WORD"), ["--exp", "--dry-run", "a-b"])
-    assert (values.exp, values.dry_run, word) == ("--dry-run", False, "a-b")
+        read = command.read("toy", toy(), arguments)
+        assert (read.dry_run, read.params_dir) == (True, "a-b/--c-d")
+        assert read.set == ("e-f=--g-h",)
+    read = command.read("toy", toy(NameOptions), ["--exp", "--dry-run", "a-b"])
+    assert (read.exp, read.dry_run, read.name) == ("--dry-run", False, "a-b")
     assert "'--dry-run' is one word too many" in refused("--", "--dry-run")
 
 
 def test_two_readings_share_nothing() -> None:
     verb = toy()
     command.read("toy", verb, ["--set=a=1"])
-    assert command.read("toy", verb, [])[0].set == []
+    assert command.read("toy", verb, []).set == ()
 
 
 def test_a_flag_file_stands_for_its_lines(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "flags.txt"
     file.write_bytes(b"\xef\xbb\xbf# again\r\n--exp=a\n\n  --set=b=1 and more \n--dry-run\n")
-    values, _ = command.read("toy", toy(), [f"--flagfile={file}", "--set=c=2"])
-    assert (values.exp, values.set, values.dry_run) == ("a", ["b=1 and more", "c=2"], True)
+    read = command.read("toy", toy(), [f"--flagfile={file}", "--set=c=2"])
+    assert (read.exp, read.set, read.dry_run) == ("a", ("b=1 and more", "c=2"), True)
 
 
 @pytest.mark.parametrize(
@@ -104,12 +117,12 @@ def test_what_a_verb_does_not_take_is_refused(arguments: list[str], said: str) -
 
 
 def test_a_verb_takes_its_word_before_or_after_flags_and_no_second_one() -> None:
-    assert "lingo toy NAME [--flags]" in refused(word="NAME")
-    assert "'b' is one word too many" in refused("a", "b", word="NAME")
+    assert "lingo toy NAME [--flags]" in refused(cls=NameOptions)
+    assert "'b' is one word too many" in refused("a", "b", cls=NameOptions)
     for arguments in (["a", "--exp=b"], ["--exp=b", "a"]):
-        values, word = command.read("toy", toy("NAME"), arguments)
-        assert (word, values.exp) == ("a", "b")
-    assert command.read("toy", toy("[NAME]"), [])[1] == ""
+        read = command.read("toy", toy(NameOptions), arguments)
+        assert (read.name, read.exp) == ("a", "b")
+    assert command.read("toy", toy(OptionalNameOptions), []).name == ""
 
 
 @pytest.mark.parametrize(
@@ -137,18 +150,18 @@ def test_a_long_chain_of_flag_files_is_read(tmp_path: pathlib.Path) -> None:
     for i in range(1200):
         (tmp_path / f"{i}").write_text(f"--flagfile={tmp_path / str(i + 1)}\n--set={i}\n")
     (tmp_path / "1200").write_text("--set=end\n")
-    values, _ = command.read("toy", toy(), [f"--flagfile={tmp_path / '0'}", "--set=last"])
-    assert values.set[:2] == ["end", "1199"]
-    assert values.set[-2:] == ["0", "last"]
+    read = command.read("toy", toy(), [f"--flagfile={tmp_path / '0'}", "--set=last"])
+    assert read.set[:2] == ("end", "1199")
+    assert read.set[-2:] == ("0", "last")
 
 
 def test_a_verb_knows_which_flag_files_there_were(tmp_path: pathlib.Path) -> None:
     inner, outer = tmp_path / "inner.txt", tmp_path / "outer.txt"
     inner.write_text("--exp=a\n")
     outer.write_text(f"--flagfile={inner}\n")
-    values, _ = command.read("toy", toy(), ["--flagfile", str(outer), "--set=b=1"])
-    assert (values.flagfile, values.exp, values.set) == ([str(outer)], "a", ["b=1"])
-    assert command.read("toy", toy(), ["--set=b=1"])[0].flagfile == []
+    read = command.read("toy", toy(), ["--flagfile", str(outer), "--set=b=1"])
+    assert (read.flagfile, read.exp, read.set) == ((str(outer),), "a", ("b=1",))
+    assert command.read("toy", toy(), ["--set=b=1"]).flagfile == ()
 
 
 def test_a_pipe_is_no_flag_file(tmp_path: pathlib.Path) -> None:
@@ -157,7 +170,14 @@ def test_a_pipe_is_no_flag_file(tmp_path: pathlib.Path) -> None:
 
 
 def test_help_shows_every_flag_with_its_default() -> None:
-    text = command.help_text("toy", toy("[NAME]"))
+    text = command.help_text("toy", toy(OptionalNameOptions))
     assert text.startswith("usage: lingo toy [NAME] [--flags]\n\nDoes nothing.\n")
     parts = ("--format=text|json", "(default: text)", "--set=SET", "(repeatable)", "--weights ")
     assert [part for part in parts if part not in text] == []
+
+
+def test_options_are_written_as_flags_that_give_them_again() -> None:
+    given = ["--set=a=1", "--set=b=--c", "--weights", "--step=0"]
+    read = command.read("toy", toy(), [*given, "--format=text"])
+    assert command.arguments(read, ["set", "weights", "step", "format", "exp"]) == given
+    assert read.flag_names == {"set", "weights", "step", "format"}

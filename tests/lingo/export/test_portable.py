@@ -294,31 +294,40 @@ def test_a_disk_that_is_full_for_the_results_is_told(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (Settings("onnx"), "format='onnx' is not one of huggingface, savedmodel, stablehlo, tfl"),  # type: ignore[arg-type]
-        (Settings("tflite", quantize="int4"), "quantize='int4' is not one of none, float16"),  # type: ignore[arg-type]
         (
-            Settings("tflite", quantize="int8_weights"),
+            Settings(format="onnx"),
+            "format='onnx' is not one of huggingface, savedmodel, stablehlo, tfl",
+        ),  # type: ignore[arg-type]
+        (Settings(format="tflite", quantize="int4"), "quantize='int4' is not one of none, float16"),  # type: ignore[arg-type]
+        (
+            Settings(format="tflite", quantize="int8_weights"),
             "quantize='int8_weights' is of format=savedmodel, not of tflite",
         ),
         (
-            Settings("savedmodel", quantize="int8"),
+            Settings(format="savedmodel", quantize="int8"),
             "quantize='int8' is of format=tflite, not of saved",
         ),
-        (Settings("tflite", batch_size=0), "batch_size=0 is not positive"),
-        (Settings("stablehlo", prompt_length=-1), "prompt_length=-1 is negative"),
+        (Settings(format="tflite", batch_size=0), "batch_size=0 is not positive"),
+        (Settings(format="stablehlo", prompt_length=-1), "prompt_length=-1 is negative"),
         (
-            Settings("savedmodel", prompt_length=9),
+            Settings(format="savedmodel", prompt_length=9),
             "prompt_length=9 is of format=stablehlo or tflit",
         ),
         (
-            Settings("savedmodel", batch_size=2),
+            Settings(format="savedmodel", batch_size=2),
             "batch_size=2 is of format=stablehlo or tflite, not",
         ),
-        (Settings("huggingface", batch_size=2), "batch_size=2 is of .*, not of huggingface"),
-        (Settings("huggingface", prompt_length=9), "prompt_length=9 is of .*, not of huggingface"),
-        (Settings("huggingface", quantize="int8"), "quantize='int8' is of .*, not of huggingface"),
+        (Settings(format="huggingface", batch_size=2), "batch_size=2 is of .*, not of huggingface"),
         (
-            Settings("huggingface", ("score",)),
+            Settings(format="huggingface", prompt_length=9),
+            "prompt_length=9 is of .*, not of huggingface",
+        ),
+        (
+            Settings(format="huggingface", quantize="int8"),
+            "quantize='int8' is of .*, not of huggingface",
+        ),
+        (
+            Settings(format="huggingface", signatures=("score",)),
             r"signatures=\('score',\) is of format=savedmodel or stablehlo or tflite, not of hugg",
         ),
     ],
@@ -331,8 +340,8 @@ def test_settings_that_contradict_each_other_are_refused(settings: Settings, wor
 @pytest.mark.parametrize("setting", [{"config": "folder"}, {"dtype": "bfloat16"}])
 def test_settings_of_the_hub_are_refused_for_a_program(setting: dict[str, str]) -> None:
     with pytest.raises(ParamError, match=r"^\w+='\w+' is of format=huggingface, not of tflite$"):
-        Settings("tflite").check(**setting)
-    Settings("huggingface").check(**setting)
+        Settings(format="tflite", **setting).check()
+    Settings(format="huggingface", **setting).check()
 
 
 def test_signatures_that_a_task_does_not_have_are_refused(

@@ -97,7 +97,7 @@ def test_a_log_by_two_paths_counts_once(published, lingo) -> None:
 def trials(published, monkeypatch):
     """Replaces the sweep by one that ends at once, with the logs of `published`."""
 
-    def sweep(arguments):
+    def sweep(options):
         print("progress")
         paths = sorted(folder.parent.glob("run_*"))
         done = [SimpleNamespace(path=path, number=int(path.name[-1])) for path in paths]
