@@ -5,9 +5,8 @@ from __future__ import annotations
 from lingo.data.array_input import ArrayInput, write_arrays
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.dataset_input import DatasetInput
-from lingo.data.document_source import DocumentSource, InstalledSource, TextFiles
 from lingo.data.example_input import ExampleInput
-from lingo.data.hugging_face import HuggingFaceTokenizer
+from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
 from lingo.data.images.blob_input import BlobInput
 from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.digits import Digits
@@ -28,6 +27,7 @@ from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokeni
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
+from lingo.data.record_source import InstalledSource, RecordSource, TextFiles
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sequence_input import SequenceInput
 from lingo.data.sources.docstrings import Docstrings, Doctests
@@ -51,7 +51,6 @@ __all__ = [
     "Digits",
     "Docstrings",
     "Doctests",
-    "DocumentSource",
     "EncodedImages",
     "ExampleInput",
     "GlyphInput",
@@ -73,6 +72,7 @@ __all__ = [
     "Photographs",
     "PrefixText",
     "RandomView",
+    "RecordSource",
     "SentencePiece",
     "SentinelTokenizer",
     "SequenceInput",

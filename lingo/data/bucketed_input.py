@@ -148,7 +148,7 @@ class BucketedInput(DocumentInput):
     @functools.cached_property
     def _plan(self) -> Buckets:
         return Buckets(
-            self.index.tokens + 1,
+            self.index.units + 1,
             boundaries=self.p.boundaries,
             rows=self._rows(),
             seed=self.p.seed if self.p.shuffle else None,

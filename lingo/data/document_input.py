@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from lingo.data.array_spec import ArraySpec
-from lingo.data.document_source import DocumentSource, InstalledSource, Records
 from lingo.data.epoch_order import permutation
 from lingo.data.gzip_copy import describe_copies
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
 from lingo.data.packing import Packing, Piece
+from lingo.data.record_source import DecodedRecords, InstalledSource, RecordSource
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 _ARRAYS = ("tokens", "targets", "segments", "positions")
@@ -29,7 +29,7 @@ class DocumentInput(Input):
     The built `tokenizer` encodes prompts and decodes samples, too.
     """
 
-    source: DocumentSource = InstalledSource  # where the documents are
+    source: RecordSource = InstalledSource  # where the documents are
     tokenizer: Tokenizer = ByteTokenizer  # how they become integers
     shuffle: bool = True  # a new order each epoch; False: as listed
 
@@ -58,11 +58,13 @@ class DocumentInput(Input):
         return {
             "source": self.source.describe(),
             "tokenizer": self.tokenizer.describe(),
-            "documents": len(index.tokens),
+            "documents": len(index.units),
             "bytes": int(index.size.sum()),
-            "tokens": int(index.tokens.sum()),
+            "tokens": int(index.units.sum()),
             "digest": index.digest,
-            **({"damaged": index.damage.records} if isinstance(self.source, Records) else {}),
+            **(
+                {"damaged": index.damage.records} if isinstance(self.source, DecodedRecords) else {}
+            ),
         }
 
     def remarks(self) -> list[str]:
@@ -109,7 +111,7 @@ class DocumentInput(Input):
 
     def _sequence(self, piece: Piece) -> np.ndarray:
         """Returns the tokens of a piece and the one before it, int32 [end - begin + 1]."""
-        length = int(self.index.tokens[piece.document])
+        length = int(self.index.units[piece.document])
         begin, end = max(piece.begin - 1, 0), min(piece.end, length)
         ids = self.index.encode(piece.document, begin, end)
         start = [self.tokenizer.start_id] if piece.begin == 0 else []

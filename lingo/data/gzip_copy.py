@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 
-from lingo.data.document_source import CorruptRecord, DocumentSource
 from lingo.data.index_cache import cache_folder, clear_unused
+from lingo.data.record_source import CorruptRecord, RecordSource
 from lingo.data.sources.files import GZIP_MAGIC, Copy, DataError, File
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
 
@@ -26,7 +26,7 @@ _MAX_RATIO = 200  # of content to file: about 10 for text, and at most 1,000, fo
 _UNCHECKED_BYTES = 1 << 30  # contents up to this size may have any ratio
 
 
-def is_gzip(file: File, source: DocumentSource) -> bool:
+def is_gzip(file: File, source: RecordSource) -> bool:
     """Returns whether a file of a source is compressed by gzip, by its first bytes.
 
     Raises DataError if its name ends in .gz and it is not, or if it cannot be read.
@@ -77,7 +77,7 @@ def describe_copies(files: Sequence[File]) -> list[str]:
     ]
 
 
-def _starts_with_record(file: File, source: DocumentSource) -> bool:
+def _starts_with_record(file: File, source: RecordSource) -> bool:
     """Returns whether a file starts with a record, whose checksum no gzip file has by chance."""
     try:
         with file.open() as read:

@@ -1,4 +1,6 @@
-"""The index of a source: where every document is and how many tokens it has, cached between runs.
+"""The index of a source: where every document is and how many units it has, cached between runs.
+
+Units are the tokens of a text, or the bytes of what is no text.
 
 Indexing reads all data once; later reads touch only the bytes that they need. Files compressed by
 gzip are read in copies (`gzip_copy.py`): bytes count in their content. The user's cache directory
@@ -26,16 +28,16 @@ import numpy as np
 from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.data import index_cache
-from lingo.data.document_source import CorruptRecord, DocumentSource, Records
 from lingo.data.gzip_copy import is_gzip, unpack
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
+from lingo.data.record_source import CorruptRecord, DecodedRecords, RecordSource
 from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
 """Called during long work with the bytes done and the total."""
 
-_FORMAT = 8
+_FORMAT = 9
 _BLOCK_BYTES = 1 << 20
 _RECENT_BYTES = 1 << 26
 
@@ -74,13 +76,13 @@ class Recent:
 
 
 class Index(NamedTuple):
-    """The documents of a source; those without a token are left out.
+    """The documents of a source; those without a unit are left out.
 
     Axes: N documents, F files, C cuts of all documents.
     """
 
-    source: DocumentSource
-    tokenizer: Tokenizer  # counted the tokens
+    source: RecordSource
+    tokenizer: Tokenizer | None  # counted the units, its tokens; None: units are bytes
     files: Sequence[File]  # [F]
     digest: str  # SHA-256 of the files' names and contents, hexadecimal; equal for two copies
     file_id: np.ndarray  # int64 [N], index of each document's file in `files`
@@ -88,8 +90,8 @@ class Index(NamedTuple):
     start: np.ndarray  # int64 [N], first byte of the document's span in its file
     extent: np.ndarray  # int64 [N], bytes of the span
     size: np.ndarray  # int64 [N], bytes of the document's text
-    tokens: np.ndarray  # int64 [N], tokens of the document's text
-    cuts: np.ndarray  # int64 [C, 2], (bytes, tokens) before each place where a text may be cut
+    units: np.ndarray  # int64 [N], units of the document
+    cuts: np.ndarray  # int64 [C, 2], (bytes, units) before each place where a text may be cut
     first_cut: np.ndarray  # int64 [N], index in `cuts` of a document's first cut
     num_cuts: np.ndarray  # int64 [N], number of a document's cuts
     damage: Damage  # damaged records that were left out, in all splits
@@ -150,7 +152,12 @@ class Index(NamedTuple):
         return self.source.where(self.files[self.file_id[document]], number, start)
 
     def encode(self, document: int, begin: int, end: int) -> np.ndarray:
-        """Returns tokens begin, ..., end - 1 of a document, int32 [end - begin]."""
+        """Returns tokens begin, ..., end - 1 of a document, int32 [end - begin].
+
+        Raises ValueError for an index without a tokenizer.
+        """
+        if self.tokenizer is None:
+            raise ValueError(f"{self.source.describe()} has no tokens")
         read = functools.partial(self.read, document)
         size = int(self.size[document])
         return self.tokenizer.part(read, size, self._cuts(document), begin, end)
@@ -160,7 +167,7 @@ class Index(NamedTuple):
 
         Exact at cuts, and where tokens are bytes; interpolated between cuts.
         """
-        size, tokens = int(self.size[document]), int(self.tokens[document])
+        size, tokens = int(self.size[document]), int(self.units[document])
         cuts = self._cuts(document)
         if not len(cuts):
             return round(size * min(token, tokens) / tokens)
@@ -173,9 +180,11 @@ class Index(NamedTuple):
 
 
 def open_index(
-    source: DocumentSource, tokenizer: Tokenizer, *, progress: Progress | None = None
+    source: RecordSource, tokenizer: Tokenizer | None = None, *, progress: Progress | None = None
 ) -> Index:
     """Returns the index of a source, from the cache or by reading all files.
+
+    Units are the tokens of a tokenizer, or bytes without one.
 
     Raises DataError if there is no document, or a file cannot be read or is damaged.
     """
@@ -200,7 +209,7 @@ def open_index(
         else:
             is_in_split = source.files_in_split(files)[documents["file_id"]]
         documents = {name: column[is_in_split] for name, column in documents.items()}
-    if not len(documents["tokens"]):
+    if not len(documents["units"]):
         raise DataError(f"{source.describe()}: there is no text in the {len(files)} files.")
     return Index(
         source,
@@ -215,8 +224,8 @@ def open_index(
     )
 
 
-def _max_damaged(source: DocumentSource) -> int:
-    return source.p.max_damaged if isinstance(source, Records) else 0
+def _max_damaged(source: RecordSource) -> int:
+    return source.p.max_damaged if isinstance(source, DecodedRecords) else 0
 
 
 def _unpack(files: Sequence[File], are_gzip: Sequence[bool], progress: Progress) -> list[File]:
@@ -255,7 +264,7 @@ class _Unreadable(NamedTuple):
 
 
 def _measure(
-    files: Sequence[File], source: DocumentSource, tokenizer: Tokenizer, progress: Progress
+    files: Sequence[File], source: RecordSource, tokenizer: Tokenizer | None, progress: Progress
 ) -> Columns:
     total, done = sum(f.size for f in files), 0
     rows, hashes, cuts = array.array("q"), array.array("Q"), array.array("q")
@@ -271,10 +280,12 @@ def _measure(
                 if text_hash in seen:
                     continue
                 seen.add(text_hash)
-            tokens, document_cuts = tokenizer.measure(item.read, item.size)
-            if tokens:
+            units, document_cuts = item.size, ()
+            if tokenizer is not None:
+                units, document_cuts = tokenizer.measure(item.read, item.size)
+            if units:
                 span = item.number, item.start, item.extent, item.size
-                rows.extend((file_id, *span, tokens, len(cuts) // 2, len(document_cuts)))
+                rows.extend((file_id, *span, units, len(cuts) // 2, len(document_cuts)))
                 hashes.append(text_hash)
                 cuts.extend(itertools.chain.from_iterable(document_cuts))
             if item.start - shown >= _BLOCK_BYTES:
@@ -295,17 +306,17 @@ def _measure(
     )
 
 
-def _add_unreadable(damage: Damage, lost: _Unreadable, source: DocumentSource) -> Damage:
+def _add_unreadable(damage: Damage, lost: _Unreadable, source: RecordSource) -> Damage:
     """Returns more damage; raises DataError if the source does not allow any."""
     if not _max_damaged(source):
         hint = ""
-        if isinstance(source, Records):
+        if isinstance(source, DecodedRecords):
             hint = " max_damaged=N of the source leaves out up to N damaged records."
         raise DataError(f"{lost.error}{hint}")
     return damage.plus(str(lost.error), num_bytes=lost.num_bytes, records=lost.records)
 
 
-def _documents(file: File, source: DocumentSource) -> Iterator[_Document | _Unreadable]:
+def _documents(file: File, source: RecordSource) -> Iterator[_Document | _Unreadable]:
     """Yields the documents of a file that are not empty, and its damaged records."""
     with file.open() as read:
         if not source.checksums:
@@ -326,7 +337,7 @@ def _documents(file: File, source: DocumentSource) -> Iterator[_Document | _Unre
 
 
 def _document(
-    file: File, source: DocumentSource, read: Read, number: int, start: int, extent: int
+    file: File, source: RecordSource, read: Read, number: int, start: int, extent: int
 ) -> _Document | _Unreadable:
     if not source.decodes:
         return _Document(
@@ -355,7 +366,7 @@ def _rest(error: CorruptRecord, file: File, end: int, number: int) -> _Unreadabl
     return _Unreadable(CorruptRecord(message), left, records)
 
 
-def _hash(document: _Document, source: DocumentSource) -> int:
+def _hash(document: _Document, source: RecordSource) -> int:
     """Returns the `split_hash` of a text's identity; 0 if the source needs none."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
@@ -365,7 +376,7 @@ def _hash(document: _Document, source: DocumentSource) -> int:
     return int.from_bytes(content.digest()[:8], "big")
 
 
-def _key(files: Sequence[File], source: DocumentSource, tokenizer: Tokenizer) -> str:
+def _key(files: Sequence[File], source: RecordSource, tokenizer: Tokenizer | None) -> str:
     """Returns a digest of everything that an index depends on."""
     kind = type(source)
     values = {name: repr(getattr(source.p, name)) for name in fields(kind)}
@@ -374,11 +385,11 @@ def _key(files: Sequence[File], source: DocumentSource, tokenizer: Tokenizer) ->
         del values["split"], values["heldout_fraction"]
     code = [list(sys.version_info[:2]), _own_code(kind)]
     about = [_FORMAT, kind.__module__, kind.__qualname__, code]
-    about += [values, tokenizer.describe(), files]
+    about += [values, tokenizer and tokenizer.describe(), files]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
-def _own_code(kind: type[DocumentSource]) -> str | None:
+def _own_code(kind: type[RecordSource]) -> str | None:
     """Returns the SHA-256 of the file of a class outside lingo; `_FORMAT` covers those inside."""
     file = None if kind.__module__.partition(".")[0] == "lingo" else roots.source_file(kind)
     return hashlib.sha256(roots.source(file)).hexdigest() if file else None

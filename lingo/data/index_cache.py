@@ -23,7 +23,7 @@ import numpy as np
 from lingo.data.sources.files import DataError, open_file
 
 DOCUMENT_COLUMNS = (
-    *("file_id", "number", "start", "extent", "size", "tokens"),
+    *("file_id", "number", "start", "extent", "size", "units"),
     *("first_cut", "num_cuts"),
 )
 
@@ -59,7 +59,7 @@ class Columns(NamedTuple):
 
     documents: dict[str, np.ndarray]  # int64 [N] for each of `DOCUMENT_COLUMNS`, see `Index`
     hashes: np.ndarray  # uint64 [N], the `split_hash` of each text; 0 where not needed
-    cuts: np.ndarray  # int64 [C, 2], (bytes, tokens) before each place where a text may be cut
+    cuts: np.ndarray  # int64 [C, 2], (bytes, units) before each place where a text may be cut
     is_gzip: np.ndarray  # bool [F], which of the files are compressed
     digest: str  # SHA-256 of the files' names and contents, hexadecimal
     damage: Damage

@@ -33,7 +33,7 @@ class TextInput(PlannedInput):
         return super().specs() | self.filled_specs(length=self.p.length)
 
     def _make_plan(self) -> Packing:
-        lengths = self.index.tokens + 1  # the end after each document
+        lengths = self.index.units + 1  # the end after each document
         if self.p.packing == "bins":
             return pack_bins(lengths, row_length=self.p.length)
         seed = self.p.seed if self.p.shuffle else None

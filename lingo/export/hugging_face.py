@@ -25,7 +25,7 @@ from lingo.config import registry
 from lingo.config.params import ParamError, Params, fields
 from lingo.config.text import flatten, render
 from lingo.contract import Experiment
-from lingo.data.hugging_face import HuggingFaceTokenizer
+from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline

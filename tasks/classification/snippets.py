@@ -23,8 +23,8 @@ from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
-from lingo.data.document_source import PythonPackages
 from lingo.data.pairs.pair import SEPARATOR, PairSource, Part, pair
+from lingo.data.record_source import PythonPackages
 from lingo.data.sources import syntax
 from lingo.data.sources.docstrings import summary
 from lingo.data.sources.files import File, Read, list_files

@@ -19,7 +19,7 @@ from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.config import regular_file
 from lingo.config.params import ParamError, Params, suggest
 from lingo.data import ByteTokenizer, HuggingFaceTokenizer
-from lingo.data.hugging_face import MAX_BYTES
+from lingo.data.hugging_face_tokenizer import MAX_BYTES
 from tasks.hugging_face.config import Config, HubModel
 from tasks.hugging_face.decoder import DECODERS
 from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("tensorboard")
 
 MICRO = """
 from lingo.config.registry import experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -570,7 +570,7 @@ from lingo import Experiment, experiment
 from lingo.checkpoints.warm_start import WarmStart
 from lingo.config.lazy import tf
 from lingo.data import ArrayInput, HuggingFaceTokenizer, ImageFileInput, ImageFolder, TextInput
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.layers import Layer, Linear
 from lingo.learner.task import Task

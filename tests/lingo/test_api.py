@@ -141,7 +141,9 @@ def arguments_of_page(function: Callable) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in found}
 
 
-@pytest.mark.parametrize(("function", "verb", "cls"), SHARED, ids=lambda v: getattr(v, "__name__", v))
+@pytest.mark.parametrize(
+    ("function", "verb", "cls"), SHARED, ids=lambda v: getattr(v, "__name__", v)
+)
 def test_help_in_python_and_on_the_command_line_say_the_same(function, verb, cls) -> None:
     module = import_module(f"lingo.cli.verbs.{verb}")
     lines = help_text(verb, module).partition("\nflags:\n")[2].splitlines()

@@ -7,7 +7,7 @@ import pytest
 from lingo.config.overrides.apply import apply
 from lingo.config.params import ParamError, Params
 from lingo.contract import Checkpointing, Experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from tools.compressed import bits_per_byte, documents, evaluation_text, main
 

@@ -24,10 +24,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data import sentence_piece_training
 from lingo.data.bucketed_input import BucketedInput
-from lingo.data.document_source import InstalledSource
 from lingo.data.index import open_index
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Item, Prefetch
+from lingo.data.record_source import InstalledSource
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines

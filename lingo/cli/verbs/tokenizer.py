@@ -27,8 +27,8 @@ from lingo.config.params import Params
 from lingo.config.roots.classes import Classes
 from lingo.contract import build_experiment
 from lingo.data import sentence_piece_training
-from lingo.data.document_source import DocumentSource
 from lingo.data.index import Index, open_index
+from lingo.data.record_source import RecordSource
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.storage.files import write_bytes
@@ -96,16 +96,16 @@ def _sources(options: Options) -> Sequence[Params]:
     if options.source is None:
         resolved = options.resolve()
         build_experiment(resolved)
-        found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, DocumentSource)]
+        found = [n for n in nodes(resolved.params.train_input) if issubclass(n.cls, RecordSource)]
         if not found:
             raise UsageError("the experiment's train_input has no source of text")
         return found
     if options.exp is not None or options.run is not None or options.set:
         raise UsageError("--source replaces them: leave --exp, --run and --set")
-    return [parse_template(options.source, DocumentSource, Classes(options.roots()), "--source")]
+    return [parse_template(options.source, RecordSource, Classes(options.roots()), "--source")]
 
 
-def _index_source(source: DocumentSource, progress: Progress) -> Index:
+def _index_source(source: RecordSource, progress: Progress) -> Index:
     with progress.work(f"indexing {source.describe()}") as advance:
         index = open_index(source, ByteTokenizer.params().build(), progress=advance)
     if index.damage.records:

@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
-from lingo.data.document_source import CorruptRecord, Records
 from lingo.data.images.header import MAX_BYTES
 from lingo.data.index import Index, Progress, open_index
+from lingo.data.record_source import CorruptRecord, DecodedRecords
 from lingo.data.sources.files import DataError, Read, open_file
-from lingo.data.tokenizer import ByteTokenizer
 
 _LABEL = struct.Struct("<i")
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG
 _CLASSES_BYTES = 1 << 26  # the most that a file of classes may have
-_BYTES = ByteTokenizer.params().build()  # an index counts tokens, here bytes
 
 
 class EncodedImage(NamedTuple):
@@ -30,7 +28,7 @@ class EncodedImage(NamedTuple):
     data: bytes  # JPEG or PNG
 
 
-class EncodedImages(Records, interface=True):
+class EncodedImages(DecodedRecords, interface=True):
     """Encoded images with one class each.
 
     A subclass defines where the files are (`places`) and, by `document` or `text`, what
@@ -82,7 +80,7 @@ def from_document(document: bytes) -> EncodedImage:
 def open_images(source: EncodedImages, *, progress: Progress | None = None) -> Index:
     """Returns the index of a source; raises DataError as `open_index`, or for other classes."""
     source.class_names()
-    return open_index(source, _BYTES, progress=progress)
+    return open_index(source, progress=progress)
 
 
 def check_classes(names: Sequence[str], num_classes: int, where: str) -> list[str]:

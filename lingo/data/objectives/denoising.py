@@ -52,7 +52,7 @@ class Denoising(PairedInput):
 
     def _make_plan(self) -> Packing:
         seed = self.p.seed if self.p.shuffle else None
-        return Stream(self.index.tokens + 1, row_length=self.text_length, seed=seed)
+        return Stream(self.index.units + 1, row_length=self.text_length, seed=seed)
 
     def _key(self, number: int) -> random.Key:
         root = random.fold(random.root_key(self.p.seed), random.text_hash("denoising"))

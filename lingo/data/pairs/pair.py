@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from lingo.data.document_source import CorruptRecord, DocumentSource
+from lingo.data.record_source import CorruptRecord, RecordSource
 from lingo.data.sources.files import DataError, Read
 from lingo.data.tokenizer import ByteTokenizer, TokenCounts, Tokenizer, as_bytes
 
@@ -20,7 +20,7 @@ Part = Literal["pair", "source", "target"]
 """A part of a pair: all of it, or one side."""
 
 
-class PairSource(DocumentSource, interface=True):
+class PairSource(RecordSource, interface=True):
     """A source whose documents are pairs: `text` returns what `pair` makes.
 
     The part `identified_by` decides a pair's split and whether it is unique. With `source` or

@@ -82,7 +82,7 @@ class PairInput(PairedInput):
         """Number of tokens of every source and target, their ends included, int64 [P, 2]."""
         index = self.index
         source = index.cuts[index.first_cut, 1]
-        return np.stack([source, index.tokens - source + 1], axis=1)
+        return np.stack([source, index.units - source + 1], axis=1)
 
     @functools.cached_property
     def _kept_pairs(self) -> np.ndarray:
@@ -105,7 +105,7 @@ class PairInput(PairedInput):
         return FixedRows(np.stack([kept, np.zeros_like(kept), sizes], axis=1), rows)
 
     def _pair(self, document: int) -> Pair:
-        ids = self.index.encode(document, 0, int(self.index.tokens[document]))
+        ids = self.index.encode(document, 0, int(self.index.units[document]))
         source_size, end = int(self._sizes[document, 0]), [self.tokenizer.end_id]
         room = min(source_size, self.lengths.source) - 1
         source = np.concatenate([ids[:room], end])
@@ -119,5 +119,5 @@ class PairInput(PairedInput):
 
     def _target_bytes(self, document: int) -> int:
         begin = int(self._sizes[document, 0])
-        end = min(begin + self.lengths.target, int(self.index.tokens[document]))
+        end = min(begin + self.lengths.target, int(self.index.units[document]))
         return self.index.bytes_before(document, end) - self.index.bytes_before(document, begin)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from lingo.config.ast_lock import AST_LOCK
-from lingo.data.document_source import PythonPackages
+from lingo.data.record_source import PythonPackages
 from lingo.data.sources import syntax
 from lingo.data.sources.files import File, Read
 

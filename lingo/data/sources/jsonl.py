@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import CorruptRecord, MatchingFiles, Records
+from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
 from lingo.data.sources.files import File, Read, refuse_empty
 
 _BLOCK_BYTES = 1 << 20
 _NEWLINE = 10
 
 
-class JsonLines(Records, MatchingFiles):
+class JsonLines(DecodedRecords, MatchingFiles):
     """A field of the JSON object in each line of each file; empty lines are skipped."""
 
     field: str = "text"  # where the text is; a.b for field b of the object in field a

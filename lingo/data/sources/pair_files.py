@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
-from lingo.data.document_source import CorruptRecord, MatchingFiles, Records
 from lingo.data.pairs.pair import PairSource, pair
+from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
 from lingo.data.sources.files import File, Read
 from lingo.data.sources.jsonl import check_field, json_value, lines, text_of
 
 
-class PairLines(Records, MatchingFiles, PairSource):
+class PairLines(DecodedRecords, MatchingFiles, PairSource):
     """A pair in each line of each file; empty lines, and pairs with an empty side, are left out."""
 
     unit: ClassVar[str] = "line"

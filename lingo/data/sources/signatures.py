@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.data.document_source import PythonPackages
 from lingo.data.pairs.pair import PairSource, Part, pair
+from lingo.data.record_source import PythonPackages
 from lingo.data.sources import syntax
 from lingo.data.sources.docstrings import summary
 from lingo.data.sources.files import File, Read

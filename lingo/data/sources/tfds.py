@@ -17,7 +17,7 @@ from typing import Any
 
 from lingo.config.params import ParamError, suggest
 from lingo.config.types import FilePath
-from lingo.data.document_source import Records
+from lingo.data.record_source import DecodedRecords
 from lingo.data.sources.files import DataError, File, Place, Read, open_file
 from lingo.data.sources.tfrecord import one_string, parse_example, payload, records
 
@@ -25,7 +25,7 @@ _JSON_BYTES = 1 << 26
 _TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
-class TfdsRecords(Records):
+class TfdsRecords(DecodedRecords):
     """The records of a data set that TensorFlow Datasets prepared."""
 
     directory: FilePath  # the version's directory, as ~/tensorflow_datasets/ag_news_subset/1.0.0

@@ -15,7 +15,7 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from lingo.config.lazy import tf
-from lingo.data.document_source import CorruptRecord, MatchingFiles, Records
+from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
 from lingo.data.sources.files import File, Read, refuse_empty
 
 _HEADER = struct.Struct("<QI")
@@ -24,7 +24,7 @@ _FRAME_BYTES = _HEADER.size + _FOOTER.size
 _MASK_DELTA = 0xA282EAD8
 
 
-class TfRecords(Records, MatchingFiles):
+class TfRecords(DecodedRecords, MatchingFiles):
     """A string feature of the tf.train.Example in each record of each file."""
 
     feature: str = "text"  # the name of the feature that holds the text

@@ -163,7 +163,7 @@ MISTAKES = [
     (f"{TRAIN} --set=FeedForward.dropout_rate=10%", "takes float, got '10%'"),
     (f"{TRAIN} --set=FeedForward.dropout_rate=1.5", r"dropout_rate=1.5 is not in \[0, 1\)"),
     (f"{TRAIN} --set=Attention.num_heads=3", "dim=128 is not a multiple of num_heads=3"),
-    (f"{TRAIN} --set=train_input.source=data.txt", "takes a DocumentSource, got 'data.txt'"),
+    (f"{TRAIN} --set=train_input.source=data.txt", "takes a RecordSource, got 'data.txt'"),
     (f"{TRAIN} --set=train_input.source=TextFiles", "TextFiles needs pattern"),
     (f"{TRAIN} --set=accumulation_steps=3", "does not split into accumulation_steps=3"),
     (f"{TRAIN} --set=evaluate.metric=loss", "'loss' is not input/metric .*: heldout, keras"),

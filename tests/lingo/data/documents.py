@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
-from lingo.data.document_source import DocumentSource
 from lingo.data.index import Index, open_index
 from lingo.data.input import Input
+from lingo.data.record_source import RecordSource
 from lingo.data.sources.files import Read
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer, as_bytes
 
@@ -37,7 +37,7 @@ def reader(data: bytes) -> Read:
     return lambda begin, end: data[begin:end]
 
 
-def opened(kind: type[DocumentSource], pattern: pathlib.Path | str, **fields: Any) -> Index:
+def opened(kind: type[RecordSource], pattern: pathlib.Path | str, **fields: Any) -> Index:
     """Returns the index of the files that match a pattern."""
     return open_index(kind.params(pattern=str(pattern), **fields).build(), BYTES)
 

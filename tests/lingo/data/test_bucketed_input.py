@@ -5,7 +5,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.bucketed_input import BucketedInput, Buckets
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.repeated_input import RepeatedInput
 from tests.lingo.data.documents import (
     assert_starts_anywhere,

@@ -3,7 +3,7 @@
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.sources.files import DataError
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords, frame
@@ -66,7 +66,7 @@ def test_a_file_cut_short_costs_its_last_record(folder, left):
         opened(folder)
     index = opened(folder, max_damaged=1)
     assert index.damage[:2] == (1, left)
-    assert len(index.tokens) == 19
+    assert len(index.units) == 19
 
 
 @pytest.mark.parametrize("content", [b"no records", b"", b"\x1f\x8b\x08\0" + bytes(40), None])

@@ -14,8 +14,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.data import gzip_copy
-from lingo.data.document_source import TextFiles
 from lingo.data.pairs.pair_input import PairInput
+from lingo.data.record_source import TextFiles
 from lingo.data.sources.files import DataError
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
@@ -99,15 +99,15 @@ def test_a_file_is_unpacked_once_and_again_when_it_changes_or_the_copy_is_gone(
     made, write = [], gzip_copy._write_content
     monkeypatch.setattr(gzip_copy, "_write_content", lambda *a: made.append(1) or write(*a))
     for number in (1, 1):
-        assert len(documents.opened(JsonLines, packed).tokens) == len(WORDS)
+        assert len(documents.opened(JsonLines, packed).units) == len(WORDS)
         assert len(made) == number
     (copy,) = copies.iterdir()
     assert copy.read_bytes() == CONTENTS[JsonLines]
     assert copy.stat().st_mode & 0o777 == 0o600
     copy.unlink()
-    assert len(documents.opened(JsonLines, packed).tokens) == len(WORDS)
+    assert len(documents.opened(JsonLines, packed).units) == len(WORDS)
     packed.write_bytes(gzip.compress(CONTENTS[JsonLines] * 2))
-    assert len(documents.opened(JsonLines, packed).tokens) == 2 * len(WORDS)
+    assert len(documents.opened(JsonLines, packed).units) == 2 * len(WORDS)
     assert len(made) == 3
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lingo.data import index as index_module
-from lingo.data.document_source import TextFiles
 from lingo.data.index import Index, Recent, open_index
+from lingo.data.record_source import TextFiles
 from lingo.data.sources.files import DataError, File, Read
 from tests.lingo.data import documents
 from tests.lingo.data.documents import BYTES, texts
@@ -47,7 +47,7 @@ def test_every_document_that_is_not_empty_is_listed(data):
     index = opened(data)
     assert [index.files[i].name for i in index.file_id] == ["a", "c"]
     np.testing.assert_array_equal(index.size, [3, 10])
-    np.testing.assert_array_equal(index.tokens, [3, 10])
+    np.testing.assert_array_equal(index.units, [3, 10])
     assert index.read(1, 2, 5) == b"ree"
 
 
@@ -66,7 +66,7 @@ def test_what_an_index_depends_on_is_in_its_key(data, measured):
     os.utime(data / "a", ns=(5, 5))
     opened(data)
     (data / "d").write_text("new")
-    assert len(opened(data).tokens) == 3
+    assert len(opened(data).units) == 3
     assert len(measured) == 4
 
 
@@ -112,7 +112,7 @@ def test_a_decoded_document_is_measured_and_read_as_its_text(data):
     (data / "d").write_text("  \n padded \n")
     index = opened(data, Sentences)
     assert texts(index) == ["ONE", "THREE", "FOUR", "PADDED"]
-    assert index.size.tolist() == index.tokens.tolist() == [3, 5, 4, 6]
+    assert index.size.tolist() == index.units.tolist() == [3, 5, 4, 6]
     assert index.extent.tolist() == [3, 6, 4, 9]
     assert index.read(1, 2, 4) == b"RE"
     np.testing.assert_array_equal(index.encode(1, 1, 3), BYTES.encode("HR"))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lingo.data import index_cache
-from lingo.data.document_source import TextFiles
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
+from lingo.data.record_source import TextFiles
 from tests.lingo.data import documents
 
 

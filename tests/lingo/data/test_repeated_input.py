@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.repeated_input import RepeatedInput
 from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import assert_equal, assert_starts_anywhere

@@ -8,8 +8,8 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.data import part_tokenizer, sentence_piece_training
-from lingo.data.document_source import TextFiles
 from lingo.data.index import open_index
+from lingo.data.record_source import TextFiles
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sources.files import DataError
 from lingo.data.text_input import TextInput

@@ -3,7 +3,7 @@
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sentence_piece_training import sample, train
 from lingo.data.sources.files import DataError

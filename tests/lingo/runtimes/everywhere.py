@@ -25,7 +25,7 @@ from lingo.checkpoints.checkpoint import digest
 from lingo.checkpoints.retention import Retention
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.keras import Keras

@@ -15,7 +15,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.types import Wrapped
 from lingo.contract import Checkpointing, Evaluation, Experiment, Guard, Summary
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer

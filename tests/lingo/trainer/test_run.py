@@ -12,8 +12,8 @@ import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.manifest import MANIFEST, render, seal_file
 from lingo.config.params import ParamError
-from lingo.data.document_source import DataError
 from lingo.data.prefetch import Prefetch
+from lingo.data.record_source import DataError
 from lingo.inspection import memory
 from lingo.layers.sequence.positions import LearnedPositions
 from lingo.layers.sequence.transformer import TransformerLayer

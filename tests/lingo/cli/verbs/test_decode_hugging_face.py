@@ -16,7 +16,7 @@ TEXT = "the cat sat on the mat, and größer things happened to all of them."
 pytestmark = pytest.mark.xdist_group("decode_hugging_face")  # each model is trained once
 EXPERIMENT = """
 from lingo.config.registry import experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from params.lm.source import tiny
 
 

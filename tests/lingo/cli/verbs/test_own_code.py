@@ -25,7 +25,7 @@ pytestmark = [
 FILES = {
     "own_code_experiment.py": """
 from lingo.config.registry import experiment
-from lingo.data.document_source import InstalledSource
+from lingo.data.record_source import InstalledSource
 from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from own_code_layers.layer import OwnLayer

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 SMALL = """
 from lingo.config.registry import experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from params.lm.source import tiny
 
 

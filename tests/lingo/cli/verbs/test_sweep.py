@@ -23,7 +23,7 @@ TINY = ["--exp=tiny(model_dim=16, num_layers=1)", "--logdir=runs/s"]
 RATE = "--sweep=optimizer.learning_rate=0.1,0.2"
 MICRO = '''
 from lingo.config.registry import experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from params.lm.source import tiny
 
 

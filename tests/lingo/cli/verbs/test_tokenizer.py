@@ -15,7 +15,7 @@ pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'"
 
 EXPERIMENT = """
 from lingo.config.registry import experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from params.lm.source import tiny
 
 @experiment

@@ -31,7 +31,7 @@ pytestmark = [
 ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """
 from lingo.config.registry import experiment
-from lingo.data.document_source import InstalledSource
+from lingo.data.record_source import InstalledSource
 from lingo.data.text_input import TextInput
 from params.lm.source import tiny
 
@@ -94,7 +94,7 @@ def test_a_run_goes_on_by_its_directory_with_more_steps(run: pathlib.Path) -> No
 
 RELATIVE = """
 from lingo.config.registry import experiment
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.layers.feed_forward import FeedForward
 from params.lm.source import tiny
 

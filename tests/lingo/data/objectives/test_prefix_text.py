@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import TextFiles
 from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import random_letters
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import TextFiles
 from lingo.data.objectives.sentinels import SentinelTokenizer
 from lingo.data.objectives.span_corruption import (
     Noise,
@@ -17,6 +16,7 @@ from lingo.data.objectives.span_corruption import (
     noise_mask,
     text_length,
 )
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.ops import random

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lingo.data.document_source import CorruptRecord
 from lingo.data.pairs.pair import PairTokenizer, pair
+from lingo.data.record_source import CorruptRecord
 from lingo.data.sources.files import DataError
 from lingo.data.tokenizer import ByteTokenizer
 from tests.lingo.data.documents import Words, reader

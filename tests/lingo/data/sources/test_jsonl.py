@@ -30,7 +30,7 @@ def test_every_line_is_a_document(file):
     write(file, *({"id": i, "text": text} for i, text in enumerate(lines)))
     index = opened(file)
     assert texts(index) == [line for line in lines if line]
-    assert index.tokens.tolist() == [len(line.encode()) for line in lines if line]
+    assert index.units.tolist() == [len(line.encode()) for line in lines if line]
     assert index.read(1, 4, 6).decode() == "ß"
 
 

@@ -104,4 +104,4 @@ def test_a_first_length_that_looks_like_gzip_is_one(file):
     others = len(example("x" * 0x080000)) - 0x080000
     file.write_bytes(frame(example("x" * (0x088B1F - others))))
     assert file.read_bytes()[:3] == b"\x1f\x8b\x08"
-    assert len(opened(file).tokens) == 1
+    assert len(opened(file).units) == 1

@@ -16,7 +16,7 @@ from lingo.cli.main import main
 from lingo.config.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.contract import Answers
-from lingo.data.document_source import TextFiles
+from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.sequence.attention import Attention

@@ -1,8 +1,8 @@
-"""Sources of documents: files in one fixed order, and the documents in each.
+"""Sources of records: files in one fixed order, and the documents in each.
 
 A document is a span of bytes in a file, and its text depends on these bytes alone: it is the bytes
-themselves (a text file), or decoded from them (a string in a line of JSON). So an index of spans is
-enough to find any document again without reading those before it.
+themselves (a text file), or decoded from them (a string in a line of JSON, an image with its
+class). So an index of spans is enough to find any document again without reading those before it.
 
 Axes: F files.
 """
@@ -24,8 +24,8 @@ from lingo.data.sources.files import DataError, File, Place, Read, describe_plac
 from lingo.data.splittable import Splittable, split_hash
 
 
-class DocumentSource(Splittable, interface=True):
-    """Documents in files.
+class RecordSource(Splittable, interface=True):
+    """Records in files: a whole file each, or several in a file. Messages call one a `unit`.
 
     A subclass defines where the files are (`places`). One whose files hold several documents
     defines `spans`; one whose documents are decoded sets `decodes` and defines `text`: without it,
@@ -101,7 +101,7 @@ class DocumentSource(Splittable, interface=True):
         return self.in_split(np.array(hashes, np.uint64))
 
 
-class InstalledSource(DocumentSource):
+class InstalledSource(RecordSource):
     """The source code of an installed Python package, found without importing it."""
 
     package: str = "tensorflow"  # top-level import name
@@ -115,7 +115,7 @@ class InstalledSource(DocumentSource):
         return [Place(_package_directory(self.p.package), self.p.pattern)]
 
 
-class PythonPackages(DocumentSource):
+class PythonPackages(RecordSource):
     """Documents in the Python files of some packages; a file's name begins with its package's."""
 
     packages: list[str] = ["tensorflow", "keras", "numpy"]  # top-level import names
@@ -131,7 +131,7 @@ class PythonPackages(DocumentSource):
         return [Place(_package_directory(p), "**/*.py", f"{p}/") for p in self.p.packages]
 
 
-class MatchingFiles(DocumentSource):
+class MatchingFiles(RecordSource):
     """Your own files: every file that matches a pattern."""
 
     pattern: FilePath  # a path, or a glob such as ~/books/**/*.txt; ** is any depth
@@ -158,7 +158,7 @@ class TextFiles(MatchingFiles):
     """Your own text: every file that matches a pattern is a document."""
 
 
-class Records(DocumentSource):
+class DecodedRecords(RecordSource):
     """Files of records, each a document that is decoded by itself.
 
     A record that cannot be decoded is an error. With `max_damaged`, indexing leaves out up to that

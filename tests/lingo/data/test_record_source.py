@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.document_source import InstalledSource, TextFiles
+from lingo.data.record_source import InstalledSource, TextFiles
 from lingo.data.sources.files import DataError
 
 
@@ -104,7 +104,7 @@ def test_a_file_that_changed_or_went_away_is_an_error(books):
 
 def test_an_installed_package_is_found_without_importing_it():
     code = (
-        "import sys; from lingo.data.document_source import InstalledSource as S;"
+        "import sys; from lingo.data.record_source import InstalledSource as S;"
         "print(len(S.params(package='keras').build().files()) > 100, 'keras' in sys.modules,"
         " len(S.params().build().files()) > 1000, 'tensorflow' in sys.modules)"
     )
