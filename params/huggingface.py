@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data import Docstrings, PairInput, Signatures, TextInput
+from lingo.data import PairInput, TextInput
+from lingo.datasets import Docstrings, Signatures
 from lingo.optim import AdamW, Warmup
 from tasks.hugging_face.read import configure_model, read_model, read_tokenizer
 from tasks.seq2seq.task import SequenceToSequence

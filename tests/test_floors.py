@@ -24,6 +24,8 @@ FLOORS = {
     "decode": 3,
     "learner": 4,
     "checkpoints": 4,
+    "models": 4,  # of one field each: nothing else in lingo imports these two
+    "datasets": 4,
     "runtimes": 5,
     "contract": 6,
     "inspection": 7,
@@ -61,6 +63,13 @@ def test_imports_point_down(tree: SourceTree) -> None:
         if is_ours and other != one.file.room and here <= there:
             wrong.append(f"{one}: {other} is not below {one.file.room}")
     assert wrong == []
+
+
+def test_nothing_else_in_lingo_knows_a_model_or_a_dataset(tree: SourceTree) -> None:
+    own = ("lingo.models", "lingo.datasets")
+    framework = [one for one in tree.imports if one.file.path.startswith("lingo/")]
+    outside = [one for one in framework if one.file.room not in ("models", "datasets")]
+    assert [str(one) for one in outside if one.name.startswith(own)] == []
 
 
 def test_nothing_in_lingo_imports_from_a_package(tree: SourceTree) -> None:

@@ -7,18 +7,13 @@ from lingo.data.bucketed_input import BucketedInput
 from lingo.data.dataset_input import DatasetInput
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
-from lingo.data.images.blob_input import BlobInput
 from lingo.data.images.coco_input import CocoInput
-from lingo.data.images.digits import Digits
 from lingo.data.images.encoded import EncodedImages
-from lingo.data.images.glyph_input import GlyphInput
-from lingo.data.images.glyph_scene_input import GlyphSceneInput
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.image_records import ImageRecords, TfdsImages
 from lingo.data.images.mixed_input import MixedInput
-from lingo.data.images.photographs import Photographs
 from lingo.data.images.view import CentralView, RandomView, View
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
@@ -30,10 +25,8 @@ from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import InstalledSource, RecordSource, TextFiles
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sequence_input import SequenceInput
-from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
-from lingo.data.sources.signatures import Signatures
 from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.tensor_input import TensorInput
@@ -42,19 +35,13 @@ from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 __all__ = [
     "ArrayInput",
-    "BlobInput",
     "BucketedInput",
     "ByteTokenizer",
     "CentralView",
     "CocoInput",
     "DatasetInput",
-    "Digits",
-    "Docstrings",
-    "Doctests",
     "EncodedImages",
     "ExampleInput",
-    "GlyphInput",
-    "GlyphSceneInput",
     "HuggingFaceTokenizer",
     "ImageFileInput",
     "ImageFolder",
@@ -69,14 +56,12 @@ __all__ = [
     "OwnSentinelTokenizer",
     "PairInput",
     "PairSource",
-    "Photographs",
     "PrefixText",
     "RandomView",
     "RecordSource",
     "SentencePiece",
     "SentinelTokenizer",
     "SequenceInput",
-    "Signatures",
     "SpanCorruption",
     "TensorInput",
     "TextFiles",

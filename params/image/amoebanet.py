@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers import AuxiliaryHead, BatchNorm, Chain
 from lingo.layers.vision.amoebanet import amoebanet
 from lingo.optim import Cosine, Exponential, Momentum, RmsProp, Warmup

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data import GlyphInput
+from lingo.datasets import GlyphInput
 from lingo.layers import Chain
 from lingo.optim import epochs_to_steps
 from tasks.image.task import ImageClassification

@@ -16,13 +16,13 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.data import (
     CentralView,
-    Digits,
     ImageFileInput,
     ImageInput,
     ImageRecords,
     MixedInput,
     RandomView,
 )
+from lingo.datasets import Digits
 from lingo.layers import Chain
 from lingo.optim import epochs_to_steps
 from tasks.image.augmentation import train_example

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers import Chain, Quantized
 from lingo.layers.vision.lenet import lenet5 as lenet5_layers
 from lingo.optim import Adam, ConstantRate, Cosine, Exponential, SequentialSchedule, Warmup

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers.vision.image_head import ImageHead
 from lingo.optim import Cosine, Momentum, Warmup
 from params.image import resnet

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lingo.config.registry import experiment
-from lingo.data.sources.docstrings import Docstrings, Doctests
+from lingo.datasets.docstrings import Docstrings, Doctests
 from params.lm.source import tiny
 
 

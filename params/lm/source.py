@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data import Docstrings, InstalledSource, Mixture, TextInput
+from lingo.data import InstalledSource, Mixture, TextInput
+from lingo.datasets import Docstrings
 from lingo.layers import (
     Attention,
     FeedForward,

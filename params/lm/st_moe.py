@@ -14,8 +14,9 @@ from typing import Literal
 
 from lingo.checkpoints.warm_start import WarmStart
 from lingo.config.registry import experiment
-from lingo.data import Docstrings, Mixture, PairInput, SpanCorruption
+from lingo.data import Mixture, PairInput, SpanCorruption
 from lingo.data.objectives.sentinels import SentinelTokenizer
+from lingo.datasets import Docstrings
 from lingo.layers import FeedForward, MoE, RmsNorm, SoftmaxHead, TopNRouter, TransformerLayer
 from lingo.optim import AdamW, ByPath, Frozen, Warmup
 from params.lm.source import tiny

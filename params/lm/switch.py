@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data import Docstrings, SpanCorruption
+from lingo.data import SpanCorruption
+from lingo.datasets import Docstrings
 from lingo.layers import Attention, FanIn, FeedForward, MoE, Remat, Repeat, SoftmaxHead, Stack
 from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.sequence.cross_attention import CrossAttention

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers import BatchNorm, Chain
 from lingo.layers.vision.resnet import resnet
 from lingo.optim import EpochWarmup, Lars, Polynomial, epochs_to_steps

@@ -17,7 +17,8 @@ from __future__ import annotations
 from lingo.config.params import ParamError
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data import PairInput, Signatures
+from lingo.data import PairInput
+from lingo.datasets import Signatures
 from lingo.layers import Attention, Embedding, FeedForward, GShardRouter, MoE, Remat, Repeat
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lingo.config.registry import experiment
-from lingo.data import PairInput, Signatures
+from lingo.data import PairInput
+from lingo.datasets import Signatures
 from params.lm.source import tiny
 from params.lm.switch import t5, t5_layer
 

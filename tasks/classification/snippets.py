@@ -25,9 +25,9 @@ from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.pairs.pair import SEPARATOR, PairSource, Part, pair
 from lingo.data.record_source import PythonPackages
-from lingo.data.sources import syntax
-from lingo.data.sources.docstrings import summary
 from lingo.data.sources.files import File, Read, list_files
+from lingo.datasets import syntax
+from lingo.datasets.docstrings import summary
 
 
 class LabelledText(NamedTuple):

@@ -29,11 +29,11 @@ from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Item, Prefetch
 from lingo.data.record_source import InstalledSource
 from lingo.data.sentence_piece import SentencePiece
-from lingo.data.sources.docstrings import Docstrings, Doctests
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
+from lingo.datasets.docstrings import Docstrings, Doctests
 from tools.harness import Report, alternate, choose, ratios
 
 PACKAGE = "keras"  # whose source is read: some 11 MB in 1,000 files

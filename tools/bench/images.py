@@ -26,9 +26,9 @@ from lingo.contract import Experiment
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_input import ImageInput
 from lingo.data.images.image_records import IMAGE, LABEL, ImageRecords
-from lingo.data.images.photographs import NAMES, Photographs, read_photograph
 from lingo.data.images.view import RandomView
 from lingo.data.prefetch import Prefetch
+from lingo.datasets.photographs import NAMES, Photographs, read_photograph
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.resnet import resnet
 from lingo.learner.state import initial_state

@@ -13,7 +13,6 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import EpochOrder
-from lingo.data.images.digits import Digits
 from lingo.data.images.labelled import LabelledImages
 from lingo.data.index import Progress
 from lingo.data.input import Input
@@ -24,7 +23,7 @@ _DIMS = ("height", "width", "channels")
 class ImageInput(Input):
     """Images and their labels, each once per epoch."""
 
-    source: LabelledImages = Digits  # where the images come from
+    source: LabelledImages  # where the images come from
     shuffle: bool = True  # a new order each epoch; False: as they stand in the source
     enlarged_to: tuple[int, int, int] | None = None  # (H, W, C), by repeating pixels; None: as are
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.params import REQUIRED
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import FixedRows, Packing, best_fit, permutation
 from lingo.data.pairs.pair import SEPARATOR, Pair, PairSource, PairTokenizer
@@ -18,7 +19,6 @@ from lingo.data.pairs.pair_packing import best_fit_pairs
 from lingo.data.pairs.paired_input import Lengths, PairedInput, Row
 from lingo.data.prompt import TextPair
 from lingo.data.sources.files import DataError
-from lingo.data.sources.signatures import Signatures
 
 
 class PairInput(PairedInput):
@@ -29,7 +29,7 @@ class PairInput(PairedInput):
     there.
     """
 
-    source: PairSource = Signatures  # where the pairs are
+    source: PairSource = REQUIRED  # where the pairs are
     source_length: int  # tokens a row of sources, ends included
     target_length: int  # tokens a row of targets, ends included
     packing: Literal["bins", "none"] = "bins"  # none: a pair a row

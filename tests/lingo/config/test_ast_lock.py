@@ -12,7 +12,7 @@ import pytest
 from lingo.config import docs, types
 from lingo.config.ast_lock import AST_LOCK
 from lingo.config.roots import roots
-from lingo.data.sources import docstrings
+from lingo.datasets import docstrings
 from lingo.trainer.summaries import hparams
 
 

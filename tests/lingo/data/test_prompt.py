@@ -10,11 +10,12 @@ from lingo.data.pairs.pair_input import PairInput
 from lingo.data.prompt import Prompt
 from lingo.data.repeated_input import RepeatedInput
 from lingo.data.text_input import TextInput
+from lingo.datasets import Signatures
 
 PAD, END, START = 0, 1, 2
 A, B = 100, 101  # ids of "a" and "b"
 TEXT = TextInput.params(batch_size=1, length=8)
-PAIRS = PairInput.params(batch_size=1, source_length=8, target_length=8)
+PAIRS = PairInput.params(source=Signatures, batch_size=1, source_length=8, target_length=8)
 
 
 def laid_out(params, text):
@@ -47,7 +48,7 @@ def test_what_is_gone_from_a_text_is_marked():
 
 
 def test_an_input_around_another_lays_out_as_it_does():
-    pairs = PairInput.params(source_length=8, target_length=8)
+    pairs = PairInput.params(source=Signatures, source_length=8, target_length=8)
     mixture = Mixture.params(batch_size=1, inputs={"one": pairs, "other": pairs.copy()})
     repeated = RepeatedInput.params(input=PAIRS)
     assert laid_out(mixture, "ab") == laid_out(repeated, "ab") == laid_out(PAIRS, "ab")

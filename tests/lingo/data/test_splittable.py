@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.images.digits import Digits
 from lingo.data.record_source import TextFiles
 from lingo.data.sources.files import File
 from lingo.data.splittable import Splittable, split_hash
+from lingo.datasets.digits import Digits
 
 HASHES = np.array([split_hash(b"%d" % i) for i in range(1000)], np.uint64)
 

@@ -28,7 +28,8 @@ from tests.lingo.runtimes.child import printed
 
 EXPERIMENT = """
 import lingo
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers import Keras
 from lingo.optim import ByPath, Sgd
 from tasks.image.task import ImageClassification

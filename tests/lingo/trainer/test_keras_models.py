@@ -16,7 +16,8 @@ import lingo
 from lingo.checkpoints import store
 from lingo.config.params import ParamError, Params
 from lingo.contract import Evaluation
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers import Keras
 from lingo.optim import Adam, ByPath, Frozen
 from tasks.image.task import ImageClassification

@@ -12,8 +12,8 @@ from typing import Any
 
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
-from lingo.data.sources import syntax
 from lingo.data.sources.files import File
+from lingo.datasets import syntax
 from tasks.classification.snippets import (
     Brackets,
     DocstringMatch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lingo.data import GlyphSceneInput
+from lingo.datasets import GlyphSceneInput
 from lingo.ops import random
 from lingo.ops.image import BoxedImage, color_jitter, flip_boxed, min_iou_crop, resize
 from tasks.detection.augmentation import train_example

@@ -9,7 +9,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.config.text import render, resolve
-from lingo.data import GlyphInput
+from lingo.datasets import GlyphInput
 from lingo.ops import image as ops
 from lingo.ops import random
 from tasks.image.augmentation import eval_example, train_example

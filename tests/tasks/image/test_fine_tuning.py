@@ -13,7 +13,8 @@ from lingo.checkpoints.warm_start import WarmStart
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
+from lingo.datasets import Digits
 from lingo.layers import Chain, LayerNorm, context
 from lingo.layers.vision.image_positions import LearnedImagePositions
 from lingo.layers.vision.patch_embedding import PatchEmbedding

@@ -10,7 +10,7 @@ import pytest
 from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.data import BlobInput, GlyphInput, GlyphSceneInput
+from lingo.datasets import BlobInput, GlyphInput, GlyphSceneInput
 from lingo.layers.context import apply
 from lingo.learner.state import initial_value
 from tasks.detection.task import ObjectDetection

@@ -16,6 +16,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
 from lingo.data import ImageInput, TextInput
+from lingo.datasets import Digits
 from lingo.layers import BatchNorm, Chain, Layer, ReductionCell, context
 from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.learner.state import Learner, initial_state, load_arrays
@@ -147,7 +148,7 @@ def test_top5_is_that_of_sklearn_over_images_that_count() -> None:
 
 
 def test_an_evaluation_counts_each_image_once_whatever_the_batches() -> None:
-    data = ImageInput.params(batch_size=100, repeat=False, shuffle=False).build()
+    data = ImageInput.params(source=Digits, batch_size=100, repeat=False, shuffle=False).build()
     built = ImageClassification.params(model=FirstPixels, confusion=True).build(**data.offers())
     sums = Accumulator()
     for step in range(data.num_batches()):
@@ -293,7 +294,7 @@ def network(**batch_norm: Any) -> Params:
 def test_an_input_fills_in_what_the_task_has_to_know() -> None:
     cfg = Experiment.params(
         task=network(),
-        train_input=ImageInput.params(batch_size=4),
+        train_input=ImageInput.params(source=Digits, batch_size=4),
         optimizer=Momentum.params(learning_rate=0.1),
     )
     built = cfg.build()
@@ -306,7 +307,7 @@ def test_an_input_fills_in_what_the_task_has_to_know() -> None:
 
 def stepped(accumulation_steps: int, steps: int = 2) -> dict[str, Any]:
     """Returns weights and moving statistics after steps of training, and a batch's metrics."""
-    data = ImageInput.params(batch_size=8).build()
+    data = ImageInput.params(source=Digits, batch_size=8).build()
     built = network(statistics_over=2).build(**data.offers())
     optimizer = Momentum.params(learning_rate=0.1).build()
     learner = Learner(built, optimizer, accumulation_steps=accumulation_steps)

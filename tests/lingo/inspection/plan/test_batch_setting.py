@@ -7,8 +7,8 @@ import pytest
 from lingo.config import registry
 from lingo.config.params import ParamError, Params
 from lingo.contract import build_experiment
-from lingo.data import GlyphInput
 from lingo.data.repeated_input import RepeatedInput
+from lingo.datasets import GlyphInput
 from lingo.inspection.plan.batch_setting import batch_settings, check_batch
 
 

@@ -12,8 +12,9 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.data import Digits, ImageInput
+from lingo.data import ImageInput
 from lingo.data.prompt import Prompt
+from lingo.datasets import Digits
 from lingo.decode.sampling import Sampling
 from lingo.decode.text import prompt_batch
 from lingo.layers import BatchNorm, Chain

@@ -7,7 +7,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.index import open_index
-from lingo.data.sources.docstrings import (
+from lingo.datasets.docstrings import (
     Docstrings,
     Doctests,
     docstring,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.images.blob_input import CLASSES, BlobInput
+from lingo.datasets.blob_input import CLASSES, BlobInput
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
-from lingo.data.sources.signatures import Signatures
+from lingo.datasets.signatures import Signatures
 from tests.lingo.data import documents
 
 PAIRS = PairTokenizer.params().build()

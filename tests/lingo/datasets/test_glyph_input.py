@@ -14,11 +14,11 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.config.params import ParamError
-from lingo.data.images import glyph_input, typeface
-from lingo.data.images.glyph import Change, draw_glyph
-from lingo.data.images.glyph_input import GlyphInput
-from lingo.data.images.typeface import CLASSES, FAMILIES, read_font
 from lingo.data.sources.files import DataError
+from lingo.datasets import glyph_input, typeface
+from lingo.datasets.glyph import Change, draw_glyph
+from lingo.datasets.glyph_input import GlyphInput
+from lingo.datasets.typeface import CLASSES, FAMILIES, read_font
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 CHARACTERS = string.digits + string.ascii_letters

@@ -16,9 +16,9 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.example_input import IndexedInput
-from lingo.data.images.glyph import Change, draw_glyph, font_size
-from lingo.data.images.typeface import CLASSES, Split, list_faces, open_font, read_font
 from lingo.data.index import Progress
+from lingo.datasets.glyph import Change, draw_glyph, font_size
+from lingo.datasets.typeface import CLASSES, Split, list_faces, open_font, read_font
 from lingo.ops import random
 
 _SMALLEST, _LARGEST = 32, 224  # pixels

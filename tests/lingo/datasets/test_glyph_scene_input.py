@@ -9,10 +9,10 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.config.params import ParamError
-from lingo.data.images import glyph_scene_input
-from lingo.data.images.glyph_scene_input import GlyphSceneInput
-from lingo.data.images.photographs import read_photograph
-from lingo.data.images.typeface import CLASSES
+from lingo.datasets import glyph_scene_input
+from lingo.datasets.glyph_scene_input import GlyphSceneInput
+from lingo.datasets.photographs import read_photograph
+from lingo.datasets.typeface import CLASSES
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from lingo.data.sources import syntax
+from lingo.datasets import syntax
 
 CODE = '''class Größe:
     """A size."""

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 
 from lingo.data.pairs.pair import PairSource, Part, pair
 from lingo.data.record_source import PythonPackages
-from lingo.data.sources import syntax
-from lingo.data.sources.docstrings import summary
 from lingo.data.sources.files import File, Read
+from lingo.datasets import syntax
+from lingo.datasets.docstrings import summary
 
 
 class Signatures(PythonPackages, PairSource):

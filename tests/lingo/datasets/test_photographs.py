@@ -9,7 +9,7 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.data.images.image_input import ImageInput
-from lingo.data.images.photographs import Photographs, photograph_path, read_photograph, squares
+from lingo.datasets.photographs import Photographs, photograph_path, read_photograph, squares
 
 
 def test_squares_are_those_of_the_photographs():

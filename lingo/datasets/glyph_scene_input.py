@@ -17,10 +17,10 @@ from PIL import Image
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.example_input import IndexedInput
-from lingo.data.images.glyph import Change, draw_glyph, font_size
-from lingo.data.images.photographs import NAMES, cut_split, read_photograph
-from lingo.data.images.typeface import CLASSES, Split, list_faces, open_font, read_font
 from lingo.data.index import Progress
+from lingo.datasets.glyph import Change, draw_glyph, font_size
+from lingo.datasets.photographs import NAMES, cut_split, read_photograph
+from lingo.datasets.typeface import CLASSES, Split, list_faces, open_font, read_font
 from lingo.ops import random
 from lingo.ops.image.pixel import draw
 

@@ -1,0 +1,22 @@
+"""Data that is drawn or found on any machine: letters, scenes, photographs, digits, docstrings."""
+
+from __future__ import annotations
+
+from lingo.datasets.blob_input import BlobInput
+from lingo.datasets.digits import Digits
+from lingo.datasets.docstrings import Docstrings, Doctests
+from lingo.datasets.glyph_input import GlyphInput
+from lingo.datasets.glyph_scene_input import GlyphSceneInput
+from lingo.datasets.photographs import Photographs
+from lingo.datasets.signatures import Signatures
+
+__all__ = [
+    "BlobInput",
+    "Digits",
+    "Docstrings",
+    "Doctests",
+    "GlyphInput",
+    "GlyphSceneInput",
+    "Photographs",
+    "Signatures",
+]
