@@ -53,22 +53,12 @@ from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
-from lingo.layers.vision.amoebanet_cell import (
-    NormalCell,
-    NormalCellB,
-    ReductionCell,
-    ReductionCellB,
-)
-from lingo.layers.vision.auxiliary_head import AuxiliaryHead
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.botnet import AttentionBlock, AttentionNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv1d import Conv1D
 from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
-from lingo.layers.vision.efficientnet import MBConv
 from lingo.layers.vision.group_norm import GroupNorm
 from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.image_head import ImageHead
@@ -77,18 +67,13 @@ from lingo.layers.vision.image_positions import (
     LearnedImagePositions,
     SinusoidImagePositions,
 )
-from lingo.layers.vision.lenet import ConvPool
 from lingo.layers.vision.patch_embedding import PatchEmbedding
 from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool
-from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 from lingo.layers.vision.resize import Resize
-from lingo.layers.vision.resnet import BasicBlock, BottleneckBlock
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
-from lingo.layers.vision.ssd import ExtraMap, Ssd
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.layers.vision.transposed_conv import TransposedConv2D
-from lingo.layers.vision.unet import ConvNorm3D, UNet3D
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
@@ -97,17 +82,10 @@ from lingo.layers.wrap.wrapper import Wrapper
 __all__ = [
     "NO_INPUTS",
     "Alibi",
-    "AmoebaNetHead",
-    "AmoebaNetStem",
     "Attention",
-    "AttentionBlock",
-    "AttentionNorm",
-    "AuxiliaryHead",
     "AveragePool",
-    "BasicBlock",
     "BatchNorm",
     "Bidirectional",
-    "BottleneckBlock",
     "CallInputs",
     "Causal",
     "Chain",
@@ -117,8 +95,6 @@ __all__ = [
     "Conv2D",
     "Conv3D",
     "ConvNorm",
-    "ConvNorm3D",
-    "ConvPool",
     "CrossAttention",
     "DepthwiseConv2D",
     "Dropout",
@@ -126,8 +102,6 @@ __all__ = [
     "EmbeddingTables",
     "EnlargingConv3D",
     "ExpertChoiceRouter",
-    "ExtraMap",
-    "FactorizedReduction",
     "FakeQuantizationSchedule",
     "FanIn",
     "FeedForward",
@@ -152,14 +126,11 @@ __all__ = [
     "LocalWindow",
     "Lora",
     "Lstm",
-    "MBConv",
     "Mask",
     "MaxPool",
     "MaxPool3D",
     "MoE",
     "Norm",
-    "NormalCell",
-    "NormalCellB",
     "NtkScaling",
     "PassiveAsymQDomain",
     "PatchEmbedding",
@@ -171,10 +142,7 @@ __all__ = [
     "QDomain",
     "Quantized",
     "RecurrentLayer",
-    "ReductionCell",
-    "ReductionCellB",
     "RelativeBias",
-    "ReluConvNorm",
     "Remat",
     "Repeat",
     "Resize",
@@ -183,12 +151,10 @@ __all__ = [
     "RotaryScaling",
     "Router",
     "SeparableConv2D",
-    "SeparableUnit",
     "SinusoidImagePositions",
     "SinusoidPositions",
     "SoftmaxHead",
     "SqueezeExcite",
-    "Ssd",
     "Stack",
     "StochasticDepth",
     "SwitchRouter",
@@ -198,7 +164,6 @@ __all__ = [
     "TransformerLayer",
     "TransposedConv2D",
     "TruncatedNormal",
-    "UNet3D",
     "Uniform",
     "WeightNorm",
     "WeightQDomain",

@@ -6,8 +6,9 @@ from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import ImageInput
 from lingo.datasets import Digits
-from lingo.layers import AuxiliaryHead, BatchNorm, Chain
-from lingo.layers.vision.amoebanet import amoebanet
+from lingo.layers import BatchNorm, Chain
+from lingo.models import AuxiliaryHead
+from lingo.models.image.amoebanet import amoebanet
 from lingo.optim import Cosine, Exponential, Momentum, RmsProp, Warmup
 from params.image.imagenet import imagenet_experiment, imagenet_steps
 from tasks.image.task import ImageClassification

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.layers import BatchNorm
-from lingo.layers.vision.botnet import botnet
+from lingo.models.image.botnet import botnet
 from lingo.optim import Cosine, Momentum, Warmup, scale_linearly
 from params.image import resnet
 from params.image.glyphs import IMAGE_SHAPE

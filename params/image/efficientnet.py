@@ -19,7 +19,7 @@ from typing import Literal
 
 from lingo.config.registry import experiment
 from lingo.layers import BatchNorm
-from lingo.layers.vision.efficientnet import SCALINGS, Scaling, efficientnet
+from lingo.models.image.efficientnet import SCALINGS, Scaling, efficientnet
 from lingo.optim import Cosine, Exponential, Lars, Polynomial, RmsProp, Warmup, scale_linearly
 from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps
 from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS

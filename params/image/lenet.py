@@ -7,7 +7,7 @@ from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import ImageInput
 from lingo.datasets import Digits
 from lingo.layers import Chain, Quantized
-from lingo.layers.vision.lenet import lenet5 as lenet5_layers
+from lingo.models.image.lenet import lenet5 as lenet5_layers
 from lingo.optim import Adam, ConstantRate, Cosine, Exponential, SequentialSchedule, Warmup
 from tasks.image.task import ImageClassification
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from lingo.config.registry import experiment
 from lingo.layers import BatchNorm, Quantized
-from lingo.layers.vision.resnet import resnet
+from lingo.models.image.resnet import resnet
 from lingo.optim import (
     AdamW,
     Cosine,

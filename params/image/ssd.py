@@ -14,8 +14,9 @@ from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import CocoInput
 from lingo.datasets import GlyphSceneInput
-from lingo.layers import BasicBlock, BatchNorm, Chain, ConvNorm, Ssd
-from lingo.layers.vision.ssd import SSD300, resnet34_trunk, ssd300_extras
+from lingo.layers import BatchNorm, Chain, ConvNorm
+from lingo.models import BasicBlock, Ssd
+from lingo.models.detection.ssd import SSD300, resnet34_trunk, ssd300_extras
 from lingo.optim import (
     AdamW,
     Cosine,

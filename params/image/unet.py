@@ -7,7 +7,7 @@ from typing import Any
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.datasets import BlobInput
-from lingo.layers import UNet3D
+from lingo.models import UNet3D
 from lingo.optim import Adam, Cosine
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.image.segmentation import Segmentation

@@ -9,7 +9,7 @@ from typing import Literal
 
 from lingo.config.registry import experiment
 from lingo.layers.vision.patch_head import Pooling
-from lingo.layers.vision.vit import SIZES, vit
+from lingo.models.image.vit import SIZES, vit
 from lingo.optim import AdamW, Cosine, Warmup
 from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps
 from params.image.glyphs import NUM_CLASSES as NUM_GLYPHS

@@ -16,7 +16,7 @@ from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import ImageInput
 from lingo.datasets import Digits
 from lingo.layers import BatchNorm, Chain
-from lingo.layers.vision.resnet import resnet
+from lingo.models.image.resnet import resnet
 from lingo.optim import EpochWarmup, Lars, Polynomial, epochs_to_steps
 from lingo.trainer.mlperf.rules import Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog

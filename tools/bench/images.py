@@ -30,8 +30,8 @@ from lingo.data.images.view import RandomView
 from lingo.data.prefetch import Prefetch
 from lingo.datasets.photographs import NAMES, Photographs, read_photograph
 from lingo.layers.stacks.chain import Chain
-from lingo.layers.vision.resnet import resnet
 from lingo.learner.state import initial_state
+from lingo.models.image.resnet import resnet
 from lingo.ops.image.box import random_boxes
 from lingo.ops.random import fold, key_array, root_key
 from lingo.optim.sgd import Momentum

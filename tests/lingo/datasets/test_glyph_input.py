@@ -211,7 +211,7 @@ def test_the_fingerprint_tells_faces_and_drawings_apart(monkeypatch):
 
 
 def test_matplotlib_is_not_imported():
-    program = "import sys; from lingo.data import GlyphInput;"
+    program = "import sys; from lingo.datasets import GlyphInput;"
     program += (
         "GlyphInput.params(batch_size=1).build().batch(0); print('matplotlib' in sys.modules)"
     )

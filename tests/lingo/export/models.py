@@ -7,7 +7,7 @@ from lingo.config.params import Params
 from lingo.data import PrefixText
 from lingo.layers import ConvNorm, ImageHead, MaxPool, Quantized
 from lingo.layers.sequence.mask import Prefix
-from lingo.layers.vision.resnet import resnet
+from lingo.models.image.resnet import resnet
 from lingo.optim import ConstantRate
 
 TINY = ("eval_inputs={}", "evaluate.prompts=[]", "max_steps=1", "evaluate.sampling.max_tokens=6")

@@ -19,10 +19,10 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv3d import Conv3D
-from lingo.layers.vision.ssd import Ssd
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, local_sums, train_step, update
 from lingo.learner.task import Task
+from lingo.models.detection.ssd import Ssd
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW
 from lingo.optim.optimizer import Move, Slot, Update, Weight

@@ -33,9 +33,9 @@ from lingo.layers.layer import Dtype
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state, named_tensors, restore_state
+from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Momentum
 from lingo.runtimes.devices import split_processor

@@ -12,10 +12,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import Specs
 from lingo.layers.stacks.chain import Chain
-from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state, num_bytes
 from lingo.mesh.allreduce.planner import PLANNERS
+from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local

@@ -12,10 +12,11 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.layers import Chain, Conv2D, ConvNorm, Ssd, context
-from lingo.layers.vision.ssd import AnchorOutputs
+from lingo.layers import Chain, Conv2D, ConvNorm, context
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import train_step
+from lingo.models import Ssd
+from lingo.models.detection.ssd import AnchorOutputs
 from lingo.ops.boxes import box_overlaps, encode_boxes
 from lingo.ops.detection import match_anchors
 from lingo.optim.adam import Adam

@@ -17,11 +17,12 @@ from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
 from lingo.data import ImageInput, TextInput
 from lingo.datasets import Digits
-from lingo.layers import BatchNorm, Chain, Layer, ReductionCell, context
-from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
+from lingo.layers import BatchNorm, Chain, Layer, context
 from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, train_step
 from lingo.metrics import Accumulator, confusion_image, sample_image
+from lingo.models import ReductionCell
+from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.ops import random
 from lingo.optim.sgd import Momentum
 from tasks.image.task import ImageClassification

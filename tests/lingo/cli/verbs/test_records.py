@@ -18,7 +18,7 @@ EXPERIMENT = """
 from lingo import Experiment, experiment
 from lingo.data import ImageFileInput, ImageFolder
 from lingo.layers import Chain
-from lingo.layers.vision.resnet import resnet
+from lingo.models.image.resnet import resnet
 from lingo.optim import Sgd
 from tasks.image.task import ImageClassification
 

@@ -17,8 +17,8 @@ from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
 from lingo.inspection.plan.verification import compare, float32_estimator, text
 from lingo.inspection.plan.workload import workload
-from lingo.layers.vision.amoebanet_cell import NormalCellB
 from lingo.mesh.topology import topology
+from lingo.models.image.amoebanet_cell import NormalCellB
 
 LANGUAGE, EXPERTS = "lm.source.tiny", "lm.source.tiny_moe"
 DEEP = "lm.source.tiny(num_layers=8)"

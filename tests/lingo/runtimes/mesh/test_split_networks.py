@@ -20,10 +20,10 @@ from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.initial import ZEROS
-from lingo.layers.vision.resnet import STAGES, resnet
 from lingo.layers.vision.split_image import annotate_image
-from lingo.layers.vision.ssd import SSD300, resnet34_trunk, ssd300_extras
 from lingo.learner.state import Learner, initial_state
+from lingo.models.detection.ssd import SSD300, resnet34_trunk, ssd300_extras
+from lingo.models.image.resnet import STAGES, resnet
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh

@@ -14,10 +14,11 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers import BasicBlock, Chain, ConvNorm, ImageHead, Remat
+from lingo.layers import Chain, ConvNorm, ImageHead, Remat
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.learner.task import Task
+from lingo.models import BasicBlock
 from lingo.optim.by_path import ByPath
 from lingo.optim.layerwise import Lamb, Lars
 from lingo.optim.sgd import Sgd

@@ -10,9 +10,9 @@ from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.vision.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner
+from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.replicated.shares import Shares, check_statistics
 from tasks.image.task import ImageClassification

@@ -11,7 +11,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.layers import Chain, Layer
 from lingo.layers.context import apply
-from lingo.layers.vision.vit import SIZES, Encoder, vit
+from lingo.models.image.vit import SIZES, Encoder, vit
 
 erf = np.vectorize(math.erf)
 

@@ -10,10 +10,11 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import BasicBlock, BatchNorm, BottleneckBlock, Chain, GroupNorm, Layer
+from lingo.layers import BatchNorm, Chain, GroupNorm, Layer
 from lingo.layers.context import apply
-from lingo.layers.vision.resnet import resnet
 from lingo.learner.state import initial_value
+from lingo.models import BasicBlock, BottleneckBlock
+from lingo.models.image.resnet import resnet
 from tests.conftest import graph_flops
 
 NUM_WEIGHTS = {

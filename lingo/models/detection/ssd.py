@@ -22,8 +22,8 @@ from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.resnet import STAGES, resnet
 from lingo.layers.vision.window import Padding
+from lingo.models.image.resnet import STAGES, resnet
 from lingo.ops.boxes import AnchorMap, anchor_boxes
 from lingo.ops.shape import sizes_of
 

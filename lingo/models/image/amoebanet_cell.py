@@ -28,8 +28,8 @@ from lingo.layers.dropout import check_rate
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.pool import AveragePool, MaxPool
-from lingo.layers.vision.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 from lingo.layers.vision.stochastic_depth import StochasticDepth
+from lingo.models.image.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 
 Operation = Literal[
     "none",

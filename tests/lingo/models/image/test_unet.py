@@ -10,7 +10,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.vision.unet import UNet3D
+from lingo.models.image.unet import UNet3D
 
 VOLUME = np.random.default_rng(0).normal(size=[2, 5, 4, 3, 2])
 PLACES = list(itertools.product(range(2), repeat=3))

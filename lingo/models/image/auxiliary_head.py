@@ -19,11 +19,11 @@ from lingo.layers.residual import (
     ResidualCall,
     image_residual,
 )
-from lingo.layers.vision.amoebanet_cell import Pair, Shape
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
 from lingo.layers.vision.pool import AveragePool
+from lingo.models.image.amoebanet_cell import Pair, Shape
 
 
 class AuxiliaryHead(Layer):

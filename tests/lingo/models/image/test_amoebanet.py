@@ -9,20 +9,18 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import (
+from lingo.layers import BatchNorm, Chain, Layer
+from lingo.layers.context import apply
+from lingo.learner.state import initial_value
+from lingo.models import (
     AuxiliaryHead,
-    BatchNorm,
-    Chain,
-    Layer,
     NormalCell,
     NormalCellB,
     ReductionCell,
     ReductionCellB,
     SeparableUnit,
 )
-from lingo.layers.context import apply
-from lingo.layers.vision.amoebanet import amoebanet
-from lingo.learner.state import initial_value
+from lingo.models.image.amoebanet import amoebanet
 from tests.conftest import graph_flops
 
 COUNTS = {  # with the published number and its last digit

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers import Chain, Layer, MBConv
+from lingo.layers import Chain, Layer
 from lingo.layers.context import apply
-from lingo.layers.vision.efficientnet import SCALINGS, Scaling, efficientnet, round_channels
 from lingo.learner.state import initial_value
+from lingo.models import MBConv
+from lingo.models.image.efficientnet import SCALINGS, Scaling, efficientnet, round_channels
 from lingo.ops import random
 from tests.conftest import graph_flops
 

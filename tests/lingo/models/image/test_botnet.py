@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.lingo.layers.vision.test_resnet import EPSILON, states, unit
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import AttentionBlock, Chain, ImageAttention
+from lingo.layers import Chain, ImageAttention
 from lingo.layers.context import apply
-from lingo.layers.vision.botnet import botnet
+from lingo.models import AttentionBlock
+from lingo.models.image.botnet import botnet
 from tests.conftest import graph_flops
-from tests.lingo.layers.vision.test_resnet import EPSILON, states, unit
 
 X = np.random.default_rng(1).normal(size=[2, 6, 5, 8]).astype(np.float32)
 

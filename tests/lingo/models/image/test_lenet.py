@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.layers import Chain, ConvPool, Layer
+from lingo.layers import Chain, Layer
 from lingo.layers.context import apply
-from lingo.layers.vision.lenet import lenet5
+from lingo.models import ConvPool
+from lingo.models.image.lenet import lenet5
 
 
 def model(**fields: Any) -> Layer:

@@ -9,10 +9,11 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import Conv2D, ExtraMap, Ssd
+from lingo.layers import Conv2D
 from lingo.layers.context import apply
-from lingo.layers.vision.ssd import SSD300, resnet34_trunk, ssd300_extras
 from lingo.learner.state import initial_value
+from lingo.models import ExtraMap, Ssd
+from lingo.models.detection.ssd import SSD300, resnet34_trunk, ssd300_extras
 from tests.conftest import graph_flops
 
 SMALL = Ssd.params(

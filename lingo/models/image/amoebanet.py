@@ -2,7 +2,7 @@
 
     Chain.params(layers=amoebanet(num_layers=18, num_filters=208, num_classes=1000))
 
-Each layer passes a pair of tensors to the next (`lingo.layers.vision.amoebanet_cell`).
+Each layer passes a pair of tensors to the next (`lingo.models.image.amoebanet_cell`).
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -19,7 +19,10 @@ from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
 from lingo.layers.residual import NORM_COPIES, Residual, ResidualCall, image_residual
 from lingo.layers.stacks.chain import Chain
-from lingo.layers.vision.amoebanet_cell import (
+from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv_norm import convolve_and_normalize
+from lingo.models.image.amoebanet_cell import (
     Cell,
     NormalCell,
     NormalCellB,
@@ -28,10 +31,7 @@ from lingo.layers.vision.amoebanet_cell import (
     ReductionCellB,
     Shape,
 )
-from lingo.layers.vision.auxiliary_head import AuxiliaryHead
-from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.conv_norm import convolve_and_normalize
+from lingo.models.image.auxiliary_head import AuxiliaryHead
 
 
 class AmoebaNetStem(Layer):

@@ -24,7 +24,7 @@ from lingo.layers.residual import (
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.pool import AveragePool, Pool
-from lingo.layers.vision.resnet import STAGES, BottleneckBlock, Step, resnet
+from lingo.models.image.resnet import STAGES, BottleneckBlock, Step, resnet
 
 
 class AttentionNorm(Layer):

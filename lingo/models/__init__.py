@@ -1,0 +1,42 @@
+"""Networks of one field each, made of `lingo.layers`."""
+
+from __future__ import annotations
+
+from lingo.models.detection.ssd import ExtraMap, Ssd
+from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
+from lingo.models.image.amoebanet_cell import (
+    NormalCell,
+    NormalCellB,
+    ReductionCell,
+    ReductionCellB,
+)
+from lingo.models.image.auxiliary_head import AuxiliaryHead
+from lingo.models.image.botnet import AttentionBlock, AttentionNorm
+from lingo.models.image.efficientnet import MBConv
+from lingo.models.image.lenet import ConvPool
+from lingo.models.image.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
+from lingo.models.image.resnet import BasicBlock, BottleneckBlock
+from lingo.models.image.unet import ConvNorm3D, UNet3D
+
+__all__ = [
+    "AmoebaNetHead",
+    "AmoebaNetStem",
+    "AttentionBlock",
+    "AttentionNorm",
+    "AuxiliaryHead",
+    "BasicBlock",
+    "BottleneckBlock",
+    "ConvNorm3D",
+    "ConvPool",
+    "ExtraMap",
+    "FactorizedReduction",
+    "MBConv",
+    "NormalCell",
+    "NormalCellB",
+    "ReductionCell",
+    "ReductionCellB",
+    "ReluConvNorm",
+    "SeparableUnit",
+    "Ssd",
+    "UNet3D",
+]
