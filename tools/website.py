@@ -47,11 +47,13 @@ class Table(NamedTuple):
 
 TABLES = {
     "layers": Table("Layers", "layers", Layer, "A layer computes tensors from tensors."),
+    "models": Table("Models", "models", Layer, "A layer of a network of one field."),
     "optimizers": Table("Optimizers", "optim", Optimizer, "An optimizer updates weights."),
     "schedules": Table(
         "Schedules", "optim", Schedule, "A schedule is the factor of the learning rate, by step."
     ),
     "inputs": Table("Inputs", "data", Input, "An input returns the batch of a step."),
+    "datasets": Table("Datasets", "datasets", Input, "Data that is drawn or found anywhere."),
     "runtimes": Table(
         "Runtimes", "runtimes", Runtime, "A runtime says which devices compute a step, and how."
     ),
@@ -59,8 +61,10 @@ TABLES = {
 
 REFERENCE = {
     "layers": "Reference of layers",
+    "models": "Reference of models",
     "optim": "Reference of optimizers and schedules",
     "data": "Reference of inputs and sources",
+    "datasets": "Reference of datasets",
     "ops.image": "Reference of changes of images",
     "metrics": "Reference of metrics",
     "runtimes": "Reference of runtimes",

@@ -5,12 +5,13 @@ Axes: B batch, T positions, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.ops import dropout as ops
 from lingo.ops.dropout import DropoutForm
 from lingo.ops.random import Part
@@ -30,6 +31,13 @@ class Dropout(Layer):
 
     def check(self) -> None:
         check_rate("rate", self.p.rate)
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result."""
+        return tuple(shape)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Zeroes parts of x, [B, ..., T, D], any float type, and scales up the rest."""

@@ -5,6 +5,13 @@
     calls[layer]        # its first call
 
 A layer without an entry was not called: its parent counts it in another way, or not at all.
+
+Shapes say which tensors they belong to, as far as layers pass them on: what `output_shape` returns
+for one input is one tensor, which the layer makes, and a new tuple or list is a new tensor.
+
+    shape = conv.output_shape(shape)
+    norm.flops(shape)           # reads what `conv` makes
+    other.flops(tuple(shape))   # reads another tensor of this size
 """
 
 from __future__ import annotations
@@ -13,7 +20,8 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -28,7 +36,69 @@ class FlopsCall(NamedTuple):
     memory_length: int | None = None  # positions of the memory that it attends to; None: of `shape`
 
 
-Record = dict["Layer", FlopsCall]
+class TensorShape(tuple[Any, ...]):
+    """The shape of a tensor in a forward pass: shapes with one number are of one tensor."""
+
+    tensor: int
+
+
+BATCH = 0
+"""The number of tensors of the batch, which are arguments of a step."""
+
+
+class Record(dict["Layer", FlopsCall]):
+    """The first call of each layer, and the tensors that layers make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count(BATCH + 1)
+        self._outputs: dict[Any, int] = {}  # layer, input tensors, index of the output -> tensor
+
+    def output(self, layer: Layer, shape: Any, index: int = 0) -> int:
+        """Returns the tensor that a layer makes of an input with a shape; `index` of several."""
+        inputs = tuple(map(tensor_number, _shapes(shape)))
+        key = layer, inputs, index
+        return self._outputs.setdefault(key, next(self._numbers))
+
+    def new_tensor(self, shape: Any) -> TensorShape:
+        return number_tensor(shape, next(self._numbers))
+
+    def number_outputs(self, layer: Layer, shape: Any, result: Any, *, keeps: bool) -> Any:
+        """Returns what `output_shape` returned, with the numbers of its tensors."""
+        indices: dict[int, int] = {}  # a shape that is there twice is one tensor
+
+        def number(one: Any) -> Any:
+            if not _is_shape(one):
+                parts = [number(part) for part in one]
+                return type(one)(*parts) if hasattr(one, "_fields") else tuple(parts)
+            if keeps and isinstance(one, TensorShape):
+                return one
+            index = indices.setdefault(id(one), len(indices))
+            return number_tensor(one, self.output(layer, shape, index))
+
+        return number(result)
+
+
+def number_tensor(shape: Any, number: int) -> TensorShape:
+    """Returns a shape as that of a tensor with a number."""
+    numbered = TensorShape(shape)
+    numbered.tensor = number
+    return numbered
+
+
+def tensor_number(shape: Any) -> int | None:
+    """Returns the number of the tensor that a shape belongs to; None: it is not known."""
+    return shape.tensor if isinstance(shape, TensorShape) else None
+
+
+def _is_shape(shape: Any) -> bool:
+    return not (shape and isinstance(shape[0], Sequence))
+
+
+def _shapes(shape: Any) -> list[Any]:
+    """Returns the single shapes in nested tuples of shapes."""
+    return [shape] if _is_shape(shape) else [one for part in shape for one in _shapes(part)]
+
 
 _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)
 
@@ -36,7 +106,7 @@ _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record"
 @contextlib.contextmanager
 def record_flops() -> Iterator[Record]:
     """Records the first call of each layer's `flops` in a `with` block."""
-    record: Record = {}
+    record = Record()
     token = _record.set(record)
     try:
         yield record
@@ -63,3 +133,33 @@ def record_calls(flops: Callable[..., int]) -> Callable[..., int]:
         return number
 
     return call
+
+
+def record_outputs(output_shape: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a layer's `output_shape` to number the tensors of its result, if there is a record."""
+
+    @functools.wraps(output_shape)
+    def call(self: Layer, shape: Any) -> Any:
+        result = output_shape(self, shape)
+        record = _record.get()
+        if record is None:
+            return result
+        keeps = getattr(output_shape, "passes_tensors", False)
+        return record.number_outputs(self, shape, result, keeps=keeps)
+
+    return call
+
+
+def passes_tensors(output_shape: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks the `output_shape` of a layer that returns tensors as it, or a layer inside, got them.
+
+    The shapes of these tensors it returns as they are; others make new tensors.
+    """
+    vars(output_shape)["passes_tensors"] = True
+    return output_shape
+
+
+def new_tensor(shape: Any) -> Any:
+    """Returns a shape as that of a tensor that no layer makes, such as a sum of two."""
+    record = _record.get()
+    return tuple(shape) if record is None else record.new_tensor(shape)

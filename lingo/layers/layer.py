@@ -28,7 +28,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import is_lingos
 from lingo.layers import context, path
-from lingo.layers.flops import record_calls
+from lingo.layers.flops import record_calls, record_outputs
 from lingo.layers.initial import FAN_IN, ZEROS, InitialValue
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs, accept_inputs
 from lingo.layers.product import Product
@@ -55,12 +55,6 @@ class Layer(LayerTree, Configurable, interface=True):
     """The products that `__call__` computes of `operands`; those of weights that do not exist, as
     that of a gate, are left out. Layers inside have their own."""
 
-    counts_parts: ClassVar[bool] = False
-    """Whether `residuals` has those of all layers inside that are a part, too."""
-
-    is_part: ClassVar[bool] = False
-    """Whether a layer around it that `counts_parts` has its residuals."""
-
     _fits_parent: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -74,6 +68,8 @@ class Layer(LayerTree, Configurable, interface=True):
             cls.step = cls.step if "step" in own else Layer.step
         if "flops" in own:
             cls.flops = record_calls(own["flops"])
+        if "output_shape" in own:
+            cls.output_shape = record_outputs(own["output_shape"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
@@ -275,8 +271,9 @@ class Layer(LayerTree, Configurable, interface=True):
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         """Returns what the gradient of a call keeps of its forward pass, without the layers inside.
 
-        None: it is not known, and plans name the class. The default is [] for a layer of lingo that
-        has layers inside, and multiplies nothing itself.
+        It speaks for layers inside that `flops` does not call. None: it is not known, and plans
+        name the class. The default is [] for a layer of lingo that has layers inside, and
+        multiplies nothing itself.
         """
         is_known = is_lingos(type(self)) and not self.products and any(self.inner_layers())
         return [] if is_known else None
@@ -346,8 +343,8 @@ class Layer(LayerTree, Configurable, interface=True):
 def _own_attributes(cls: type[Layer]) -> dict[str, Any]:
     """Returns what a class, or a mixin of it that is no layer, defines anew, by name."""
     own = {}
-    for name in ("__call__", "step", "positionwise", "flops"):
-        owner = next(base for base in cls.__mro__ if name in vars(base))
+    for name in ("__call__", "step", "positionwise", "flops", "output_shape"):
+        owner = next((base for base in cls.__mro__ if name in vars(base)), Layer)
         if owner is cls or not issubclass(owner, Layer):
             own[name] = vars(owner)[name]
     return own

@@ -12,7 +12,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 
 
 class Linear(Layer):
@@ -32,8 +32,6 @@ class Linear(Layer):
     positionwise = True
     products = (Product("w"),)
 
-    is_part = True
-
     def setup(self) -> None:
         p = self.p
         self.w = self.weight("w", [p.dim, p.output_dim], axes=p.axes, init=p.init.build())
@@ -50,5 +48,4 @@ class Linear(Layer):
         return 2 * math.prod(shape) * self.p.output_dim
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        names = [None] * (len(call.shape) - 2)
-        return [Residual(1, (*call.shape[:-1], self.p.output_dim), ("batch", *names, None))]
+        return [batch_residual(1, call.shape, "input")]

@@ -12,7 +12,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.initial import ONES, ZEROS
 from lingo.layers.layer import Layer
-from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall, image_residual
+from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall, batch_residual
 
 
 class Norm(Layer, interface=True):
@@ -24,8 +24,6 @@ class Norm(Layer, interface=True):
     takes_scale: ClassVar[bool] = False
     """Whether a call takes the `scale` of its input, as `Layer.result_scale` returns it."""
 
-    is_part = True
-
     def check(self) -> None:
         ranges.check_not_negative(self.p, "epsilon")
 
@@ -35,15 +33,17 @@ class Norm(Layer, interface=True):
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         shape = call.shape
-        if len(shape) in (4, 5):  # the deviation, its result
-            return [image_residual(2, shape)]
+        if len(shape) in (4, 5):
+            # the input, its deviation from the mean
+            return [batch_residual(1, shape, "input"), batch_residual(1, shape)]
         if len(shape) not in (2, 3):
             return super().residuals(call)
-        size = (*shape[:2], self.p.dim)
-        # products read all features of its result
+        size, axes = (*shape[:2], self.p.dim), (*SEQUENCE_AXES, "embed")
         return [
-            Residual(2, size, (*SEQUENCE_AXES, "embed")),
-            Residual(1, size, (*SEQUENCE_AXES, None)),
+            Residual(1, size, axes, origin="input"),
+            Residual(1, size, axes),
+            # products read all features of its result
+            Residual(1, size, (*SEQUENCE_AXES, None), origin="output"),
         ]
 
 

@@ -1,9 +1,10 @@
 """Residuals: what the gradient of a layer needs of its forward pass.
 
 A residual is a tensor that the forward pass keeps for the backward pass. Which ones follows from
-the derivative of each operation: a product needs both operands, a norm its input, its normalized
-input and its result, a softmax its result, an activation function what ACTIVATION_COPIES says. A
-tensor that two layers share counts once: for the layer that makes it, or for a norm that reads it.
+the derivative of each operation: a product needs both operands, a norm its input and its normalized
+input, a softmax its result, an activation function what ACTIVATION_COPIES says. A tensor that one
+layer makes and another one reads counts once: each layer says which of its residuals are its input
+or its output, and the shapes that `flops` passes from layer to layer say which tensor this is.
 The counts hold for the operations that XLA runs, not for a model.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lingo.mesh.rules import Rules
 from lingo.mesh.topology import Topology
@@ -34,15 +35,16 @@ ACTIVATION_COPIES: dict[Activation, int] = {
 }
 """Activation function -> the number of tensors that its gradient and the next product need."""
 
-NORM_COPIES = 2
-"""Tensors that a convolution with batch norm keeps: its result, and the deviation from the mean."""
+Origin = Literal["input", "output", "own"]
+"""Whether a residual is the layer's input or its output, which other layers may keep, too."""
 
 POSITION_AXES: dict[int, tuple[str, ...]] = {
+    2: (),
     3: ("length",),
     4: ("height", "width"),
     5: ("depth", "height", "width"),
 }
-"""Logical axes of the positions of sequences, images and volumes, by the number of dims."""
+"""Logical axes of positions by the number of dims: vectors, sequences, images and volumes."""
 
 SEQUENCE_AXES = ("batch", *POSITION_AXES[3])
 
@@ -53,10 +55,11 @@ class Residual(NamedTuple):
     copies: int
     shape: tuple[int, ...]  # for a whole batch
     axes: tuple[str | None, ...]  # logical axis of each dim
-    dtype: str = "float32"
+    dtype: str = ""  # "": that of the layer
     for_axis: str = ""  # mesh axis without whose devices it does not exist
     # whether XLA keeps it twice where a device has one example or one head: without that dim too
     is_squeezed: bool = False
+    origin: Origin = "own"
 
     def part_bytes(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> float:
         """Returns the bytes of one copy on a device, of one of the parts of a batch."""
@@ -88,6 +91,7 @@ class ResidualCall(NamedTuple):
     memory_length: int | None = None  # positions that it attends to; None: those of `shape`
 
 
-def image_residual(copies: int, shape: Sequence[int]) -> Residual:
-    """Returns the residual of images or volumes, [B, H, W, C] or [B, D, H, W, C]."""
-    return Residual(copies, tuple(shape), ("batch", *POSITION_AXES[len(shape)], None))
+def batch_residual(copies: int, shape: Sequence[int], origin: Origin = "own") -> Residual:
+    """Returns the residual of vectors [B, C], sequences [B, T, C], images or volumes."""
+    axes = ("batch", *POSITION_AXES[len(shape)], None)
+    return Residual(copies, tuple(shape), axes, origin=origin)

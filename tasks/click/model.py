@@ -22,6 +22,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import EmbeddingTables, FanIn, Layer, Linear, Product
 from lingo.layers.context import annotate
+from lingo.layers.residual import Residual, ResidualCall
 
 
 class Mlp(Layer):
@@ -60,9 +61,10 @@ class Mlp(Layer):
         return x
 
     def flops(self, shape: Sequence[int]) -> int:
-        total, (batch, _) = 0, shape
-        for layer, dim in zip(self.layers, (self.p.dim, *self.p.output_dims), strict=False):
-            total += layer.flops([batch, dim])
+        total = 0
+        for layer, dim in zip(self.layers, self.p.output_dims, strict=True):
+            total += layer.flops(shape)
+            shape = [shape[0], dim]
         return total
 
 
@@ -111,6 +113,14 @@ class Dlrm(Layer):
         num_vectors, dim = len(self.p.vocab_sizes) + 1, self.tables.p.dim
         pairs = 2 * batch * num_vectors**2 * dim
         return self.bottom.flops(shape) + pairs + self.top.flops([batch, self.top.p.dim])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        batch, num_vectors = call.shape[0], len(self.p.vocab_sizes) + 1
+        axes = ("batch", None, None)
+        vectors = Residual(1, (batch, num_vectors, self.tables.p.dim), axes)
+        # the gradient of the products, whose transpose is the largest tensor of the step
+        products = Residual(1, (batch, num_vectors, num_vectors), axes)
+        return [*(self.tables.residuals(call) or ()), vectors, products]
 
 
 def lower_triangle(matrices: tf.Tensor) -> tf.Tensor:

@@ -25,7 +25,7 @@ KILOBYTES_PER_GB = 1024**2
 NO_TESTS = 5  # pytest's exit code
 
 GROUPS = {
-    "layers": ("tests/lingo/layers", "tests/lingo/ops"),
+    "layers": ("tests/lingo/layers", "tests/lingo/models", "tests/lingo/ops"),
     "images": (
         "tests/lingo/runtimes/mesh/test_split_images.py",
         "tests/lingo/runtimes/mesh/test_split_networks.py",

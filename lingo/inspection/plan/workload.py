@@ -17,7 +17,14 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection.plan.missing_flops import no_flops_message
 from lingo.layers import path
-from lingo.layers.flops import FlopsCall, Record, record_flops
+from lingo.layers.flops import (
+    BATCH,
+    FlopsCall,
+    Record,
+    number_tensor,
+    record_flops,
+    tensor_number,
+)
 from lingo.layers.layer import Layer
 from lingo.layers.moe.moe import MoE
 from lingo.layers.residual import Residual, ResidualCall
@@ -29,6 +36,7 @@ from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.reweighted import is_matrix, split_dims
 from lingo.layers.wrap.wrapper import Wrapper
+from lingo.learner.task import Task
 
 SEQUENCE_DIMS, IMAGE_DIMS = 3, 4
 """Dims of the input of a layer of sequences, [B, T, D], and of images, [B, H, W, C]."""
@@ -159,8 +167,9 @@ def workload(experiment: Experiment) -> Workload:
     Raises ParamError if its task does not count its operations.
     """
     specs = experiment.train_input.specs()
+    batch = {name: (number_tensor(shape, BATCH), dtype) for name, (shape, dtype) in specs.items()}
     with record_flops() as calls:
-        total = experiment.task.batch_flops(specs)
+        total = experiment.task.batch_flops(batch)
     if not total:
         raise ParamError(no_flops_message(experiment))
     stacks = [layer for layer in calls if isinstance(layer, Stack)]
@@ -188,6 +197,12 @@ def workload(experiment: Experiment) -> Workload:
     )
 
 
+def _speaks(layer: Layer) -> bool:
+    """Whether a class says itself what its gradient keeps."""
+    is_silent = type(layer).residuals is Layer.residuals
+    return not (is_silent or isinstance(layer, Wrapper | Task))
+
+
 def _num_steps(stack: Stack) -> int:
     return stack.p.num_layers // len(stack.pattern)
 
@@ -206,7 +221,8 @@ class _Place(NamedTuple):
     in_stack: bool = False
     is_recomputed: bool = False
     mixture: MoE | None = None  # around it
-    in_whole: bool = False  # whether a layer around it `counts_parts`
+    # whether a layer around it speaks for the layers inside that `flops` does not call
+    is_spoken_for: bool = False
 
 
 class _LayerWalk:
@@ -220,12 +236,15 @@ class _LayerWalk:
         self._num_weights = 0  # of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
+        self._kept = {BATCH}  # numbers of tensors
         self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
 
     def add(self, layer: Layer, place: _Place) -> None:
         """Adds the units of a layer and of all layers inside."""
-        if layer in self._calls and not isinstance(layer, Wrapper):
-            place = place._replace(shape=tuple(first_shape(self._calls[layer].shape)))
+        is_called = layer in self._calls
+        if is_called and not isinstance(layer, Wrapper):
+            shape = tuple(first_shape(self._calls[layer].shape))
+            place = place._replace(shape=shape, is_spoken_for=False)
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
@@ -236,7 +255,7 @@ class _LayerWalk:
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
             mixture=layer if isinstance(layer, MoE) else place.mixture,
-            in_whole=place.in_whole or layer.counts_parts,
+            is_spoken_for=place.is_spoken_for or (is_called and _speaks(layer)),
         )
         for child in layer.inner_layers():
             self.add(child, inside)
@@ -244,7 +263,7 @@ class _LayerWalk:
     def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
         """Adds what the gradient of a layer needs."""
         found: list[Residual] | None = []
-        if not (place.in_whole and layer.is_part):
+        if not place.is_spoken_for:
             slots = None if place.mixture is None else self._slots(place.mixture)
             memory = self._memory_length(layer)
             found = layer.residuals(ResidualCall(place.shape, self._calls, slots, memory))
@@ -254,12 +273,29 @@ class _LayerWalk:
         if unit is not None and unit.num_classes:
             found = [*found, _logits_residual(place.shape, unit.num_classes)]
         for one in found:
-            typed = one._replace(dtype=layer.p.dtype)
+            if not one.copies or self._is_kept(layer, one):
+                continue
+            typed = one._replace(dtype=one.dtype or layer.p.dtype)
             needed = LayerResidual(typed, place.in_stack)
             self.residuals[needed] = self.residuals.get(needed, 0) + _count(layer)
             self._order.append((needed, self._num_weights))
         sizes = [math.prod(spec.shape) for spec in layer.declarations()]
         self._num_weights += sum(sizes) * _count(layer)
+
+    def _is_kept(self, layer: Layer, residual: Residual) -> bool:
+        """Whether a residual is a tensor of the batch, or one that another layer has said to keep.
+
+        It then counts as kept.
+        """
+        if residual.origin == "own" or layer not in self._calls:
+            return False
+        shape = self._calls[layer].shape
+        number = tensor_number(first_shape(shape))
+        if residual.origin == "output":
+            number = self._calls.output(layer, shape)
+        is_kept = number in self._kept
+        self._kept.add(BATCH if number is None else number)
+        return is_kept
 
     def order(self) -> tuple[tuple[LayerResidual, float], ...]:
         """Returns what gradients need, with the share of the weights before it."""

@@ -80,8 +80,6 @@ class DotProductAttention(Layer, interface=True):
         *ATTENTION_PRODUCTS,
     )
 
-    counts_parts = True
-
     def check(self) -> None:
         p = self.p
         check_rate("dropout_rate", p.dropout_rate)

@@ -23,6 +23,7 @@ from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm, RmsNorm
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of
 
@@ -52,6 +53,8 @@ class Recurrent(Layer, interface=True):
 
     num_gates: ClassVar[int]
     state_names: ClassVar[tuple[str, ...]] = ("hidden",)
+    num_kept: ClassVar[int | None] = None
+    """How many tensors [B, H] of a position the gradient keeps, gates included; None: unknown."""
 
     def check(self) -> None:
         ranges.check_positive(self.p, "hidden_dim")
@@ -105,6 +108,13 @@ class Recurrent(Layer, interface=True):
         width = self.output_dim
         return 2 * batch * length * self.num_gates * width * (dim + width)
 
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        if self.num_kept is None:
+            return None
+        size = (*call.shape[:2], self.output_dim)
+        kept = Residual(self.num_kept, size, ("batch", None, "mlp"), dtype="float32")
+        return [batch_residual(1, call.shape, "input"), kept]
+
     def _run(self, x: tf.Tensor, state: State, position_ids: tf.Tensor | None) -> tuple[Any, State]:
         """Returns the outputs [B, T, H] for x [B, T, D], and the state after the last position."""
         x = tf.cast(x, self.p.dtype)
@@ -134,6 +144,7 @@ class Lstm(Recurrent):
 
     num_gates = 4
     state_names = ("hidden", "cell")
+    num_kept = 11  # gates before and after their functions, both states, the tanh of the cell
 
     def check(self) -> None:
         super().check()
@@ -161,6 +172,7 @@ class Gru(Recurrent):
     """
 
     num_gates = 3
+    num_kept = 9  # gates before and after their functions, 1 - keep, the sum at reset, the state
 
     def setup(self) -> None:
         super().setup()
@@ -219,7 +231,13 @@ class RecurrentLayer(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         back = 2 * math.prod(shape) * self.network.output_dim if self._has_output else 0
-        return self.network.flops(shape) + back
+        inside = self.norm.flops(shape) + self.network.flops(self.norm.output_shape(shape))
+        return inside + back
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        if not self._has_output:
+            return []
+        return [batch_residual(1, (*call.shape[:2], self.network.output_dim))]
 
     @property
     def _has_output(self) -> bool:

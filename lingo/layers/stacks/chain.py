@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lingo.config.params import ParamError
+from lingo.layers.flops import passes_tensors
 from lingo.layers.layer import Layer
 
 
@@ -39,6 +40,7 @@ class Chain(Layer):
             x = layer(x)
         return x
 
+    @passes_tensors
     def output_shape(self, shape: Any) -> Any:
         """Returns the shape of the result; tuples of shapes for several tensors."""
         for layer in self.layers:

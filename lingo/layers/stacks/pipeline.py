@@ -130,6 +130,7 @@ class Pipeline(Stack):
 
     def layer_flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> list[int]:
         """Returns the operations of each layer in a forward call, for a shape of the input."""
+        shape = tuple(shape)  # each layer reads another tensor
         found: list[int] = []
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
             found += [layer.flops(shape, memory_length=memory_length) for layer in layers] * num

@@ -57,6 +57,7 @@ class Repeat(Stack):
         return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        shape = tuple(shape)  # each layer reads another tensor
         once = sum(layer.flops(shape, memory_length=memory_length) for layer in self.body)
         return self.num_steps * once
 

@@ -60,4 +60,5 @@ class Stack(Layer):
         return tuple(shape)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
+        shape = tuple(shape)  # each layer reads another tensor
         return sum(layer.flops(shape, memory_length=memory_length) for layer in self.layers)

@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.convolution import apply_kernel
 from lingo.layers.vision.split_image import Windows, convolve
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
@@ -42,8 +42,6 @@ class Conv2D(Layer):
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     products = (Product("w"),)
-
-    is_part = True
 
     def check(self) -> None:
         check_kernel(self.p)
@@ -81,4 +79,4 @@ class Conv2D(Layer):
         return 2 * taps * math.prod(self.output_shape(shape))
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(1, self.output_shape(call.shape))]
+        return [batch_residual(1, call.shape, "input")]

@@ -13,6 +13,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.convolution import apply_kernel
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
 
@@ -70,3 +71,6 @@ class Conv1D(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for sequences [B, T, C], including those on padding."""
         return 2 * self.p.kernel * self.p.dim * math.prod(self.output_shape(shape))
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [batch_residual(1, call.shape, "input")]

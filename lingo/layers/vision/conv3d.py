@@ -16,7 +16,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.convolution import apply_kernel
 from lingo.layers.vision.split_image import Windows, annotate_image, convolve, window_slices
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
@@ -42,8 +42,6 @@ class Conv3D(Layer):
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     products = (Product("w"),)
-
-    is_part = True
 
     def check(self) -> None:
         check_kernel(self.p)
@@ -80,7 +78,7 @@ class Conv3D(Layer):
         return 2 * math.prod(self.p.kernel) * self.p.dim * math.prod(self.output_shape(shape))
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(1, self.output_shape(call.shape))]
+        return [batch_residual(1, call.shape, "input")]
 
 
 class EnlargingConv3D(Layer):
@@ -102,8 +100,6 @@ class EnlargingConv3D(Layer):
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     products = (Product("w"),)
-
-    is_part = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "stride")
@@ -130,15 +126,13 @@ class EnlargingConv3D(Layer):
         return 2 * self.p.stride**3 * math.prod(shape) * self.p.output_dim
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(1, self.output_shape(call.shape))]
+        return [batch_residual(1, call.shape, "input")]
 
 
 class MaxPool3D(Layer):
     """The maximum of each window of a volume, for each channel; windows lie side by side."""
 
     window: int = 2  # depth, height and width of a window, and the distance to the next
-
-    is_part = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "window")
@@ -153,6 +147,9 @@ class MaxPool3D(Layer):
         """Returns the shape of the result for volumes of shape [B, D, H, W, C]."""
         batch, *volume, channels = shape
         return (batch, *self._windows().count(volume), channels)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [batch_residual(1, call.shape, "input")]  # it is compared with the maxima
 
     def _windows(self) -> Windows:
         return Windows((self.p.window,) * 3, self.p.window, "SAME")

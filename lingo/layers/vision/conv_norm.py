@@ -12,13 +12,7 @@ from lingo.config.params import ParamError, fields
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
-from lingo.layers.residual import (
-    ACTIVATION_COPIES,
-    NORM_COPIES,
-    Residual,
-    ResidualCall,
-    image_residual,
-)
+from lingo.layers.residual import ACTIVATION_COPIES, Residual, ResidualCall, batch_residual
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.ops.activations import Activation, activate
@@ -38,8 +32,6 @@ class ConvNorm(Layer):
     conv: Layer = Conv2D  # or `DepthwiseConv2D`, with C output channels
     norm: Norm = BatchNorm
 
-    counts_parts = True
-
     def setup(self) -> None:
         p = self.p
         self.conv = p.conv.build(
@@ -58,7 +50,7 @@ class ConvNorm(Layer):
         return self.conv.output_shape(shape)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.conv.flops(shape)
+        return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
 
     def _check_parts(self) -> None:
         """Raises ParamError if convolution or normalization cannot be what the fields say."""
@@ -76,9 +68,10 @@ class ConvNorm(Layer):
             )
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        activation = self.p.activation
-        more = 0 if activation == "identity" else ACTIVATION_COPIES[activation]
-        return [image_residual(NORM_COPIES + more, self.output_shape(call.shape))]
+        if self.p.activation == "identity":
+            return []
+        shape, copies = self.output_shape(call.shape), ACTIVATION_COPIES[self.p.activation]
+        return [batch_residual(copies - 1, shape)]
 
 
 def convolve_and_normalize(x: tf.Tensor, *, conv: Layer, norm: Norm) -> tf.Tensor:

@@ -15,7 +15,7 @@ from lingo.layers.context import annotate, current
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.split_image import Windows, window_slices
 from lingo.layers.vision.window import Padding, check_kernel, count_windows
@@ -80,7 +80,10 @@ class DepthwiseConv2D(Layer):
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         # products of its channels at each place of the window are added
         copies = math.prod(self.p.kernel)
-        return [image_residual(copies, self.output_shape(call.shape))]
+        return [
+            batch_residual(1, call.shape, "input"),
+            batch_residual(copies, self.output_shape(call.shape)),
+        ]
 
 
 class SeparableConv2D(Layer):

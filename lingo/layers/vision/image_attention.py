@@ -19,7 +19,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.sequence.dot_product import ATTENTION_PRODUCTS, weight_rounding
 from lingo.ops.attention import attend
 from lingo.ops.lookup import lookup
@@ -51,8 +51,6 @@ class ImageAttention(Layer):
         *(Product(f"r_{name}", ("query",), sum_axes=(1,)) for name in ("height", "width")),
         *ATTENTION_PRODUCTS,
     )
-
-    counts_parts = True
 
     def check(self) -> None:
         p = self.p
@@ -132,11 +130,12 @@ class ImageAttention(Layer):
         return tf.reshape(logits, [-1, self.p.num_heads, places, places])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns what attention keeps of places; queries twice more, for rows and for columns."""
+        """Returns images, and what attention keeps: queries twice more, for rows and columns."""
         batch, heads, places = call.shape[0], self.p.num_heads, math.prod(self.p.image)
         size = (batch, places, heads, self.p.output_dim // heads)
         weights = (batch, heads, places, places)
         return [
+            batch_residual(1, call.shape, "input"),
             Residual(6, size, ("batch", "length", "heads", None)),
             Residual(1, weights, ("batch", "heads", "length", None), is_squeezed=True),
         ]

@@ -12,7 +12,7 @@ from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 
 
 class ImageHead(Layer):
@@ -46,5 +46,5 @@ class ImageHead(Layer):
         return self.linear.flops([batch, channels])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        # the vector that it multiplies
-        return [Residual(1, (call.shape[0], self.p.dim), ("batch", None))]
+        logits = batch_residual(1, self.output_shape(call.shape), "output")
+        return [batch_residual(1, call.shape, "input"), logits]  # XLA keeps the image of a mean

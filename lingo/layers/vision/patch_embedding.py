@@ -14,7 +14,6 @@ from lingo.config.params import ParamError
 from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn
 from lingo.layers.layer import Layer
-from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.vision.conv import Conv2D
 
 
@@ -44,8 +43,6 @@ class PatchEmbedding(Layer):
     patch: int = 16  # height and width of a patch, in pixels
     conv: Conv2D = Conv2D.params(use_bias=True, padding="VALID", init=FanIn, axes=(None, "embed"))
 
-    counts_parts = True
-
     def check(self) -> None:
         ranges.check_positive(self.p, "patch")
 
@@ -72,6 +69,3 @@ class PatchEmbedding(Layer):
 
     def flops(self, shape: Sequence[int]) -> int:
         return self.conv.flops(shape)
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return []

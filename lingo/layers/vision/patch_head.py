@@ -14,7 +14,7 @@ from lingo.layers.context import annotate
 from lingo.layers.initial import ZEROS
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
-from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 
 Pooling = Literal["mean", "first"]
 """The vector that stands for an image: the mean of all, or the first, that of a `ClassToken`."""
@@ -94,5 +94,4 @@ class PatchHead(Layer):
         return self.hidden.flops([batch, dim]) + self.linear.flops(hidden_shape)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        # the vector that it multiplies
-        return [Residual(1, (call.shape[0], self.p.dim), ("batch", None))]
+        return [batch_residual(1, (call.shape[0], self.p.num_classes), "output")]

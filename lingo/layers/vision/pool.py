@@ -12,7 +12,7 @@ from typing import ClassVar
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.split_image import (
     Windows,
     annotate_image,
@@ -36,8 +36,6 @@ class Pool(Layer, interface=True):
     num_indices: ClassVar[int] = 0
     """How many numbers its gradient keeps to find each result in its window; 0 of a mean."""
 
-    is_part = True
-
     def check(self) -> None:
         ranges.check_positive(self.p, "window", "stride")
 
@@ -56,7 +54,10 @@ class Pool(Layer, interface=True):
         return (batch, *count_windows(image, p.window, p.stride, p.padding), channels)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(1 + self.num_indices, self.output_shape(call.shape))]
+        if not self.num_indices:
+            return []
+        indices = batch_residual(self.num_indices, self.output_shape(call.shape))
+        return [batch_residual(1, call.shape, "input"), indices]
 
 
 class MaxPool(Pool):

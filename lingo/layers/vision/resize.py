@@ -13,6 +13,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.vision.split_image import annotate_image, static_sizes
 
 
@@ -40,6 +41,9 @@ class Resize(Layer):
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""
         return (shape[0], *self.p.size, shape[-1])
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return []  # its matrices are constants
 
 
 def resize_matrix(size: int, new_size: int, method: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.ops.activations import Activation, activate
 
 
@@ -28,8 +28,6 @@ class SqueezeExcite(Layer):
     ratio: float = 0.25  # R over `block_dim`
     activation: Activation = "silu"  # f
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
-
-    counts_parts = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "block_dim", "ratio")
@@ -56,4 +54,4 @@ class SqueezeExcite(Layer):
         return self.reduce.flops([batch, channels]) + self.expand.flops([batch, self.reduced_dim])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(1, call.shape)]
+        return [batch_residual(1, call.shape, "input")]

@@ -13,6 +13,7 @@ from lingo.config.lazy import tf
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.split_image import (
     annotate_image,
     has_copies,
@@ -101,3 +102,6 @@ class TransposedConv2D(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for images of shape [B, H, W, C], including those cut off."""
         return 2 * math.prod(self.p.kernel) * math.prod(shape) * self.p.output_dim
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [batch_residual(1, call.shape, "input")]

@@ -19,7 +19,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.initial import FanIn
 from lingo.layers.layer import Layer
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.window import Padding
@@ -48,8 +48,6 @@ class ExtraMap(Layer):
     padding: Padding = "SAME"  # of the second; VALID makes a map smaller by 2
     conv: Conv2D = Conv2D.params(use_bias=True)
 
-    counts_parts = True
-
     def setup(self) -> None:
         p = self.p
         self.reduce = p.conv.build(dim=p.dim, output_dim=p.hidden_dim, kernel=(1, 1))
@@ -68,10 +66,6 @@ class ExtraMap(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         return self.reduce.flops(shape) + self.shrink.flops(self.reduce.output_shape(shape))
 
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        hidden = self.reduce.output_shape(call.shape)
-        return [image_residual(1, hidden), image_residual(1, self.shrink.output_shape(hidden))]
-
 
 class Ssd(Layer):
     """A detector that says at all positions of several maps, for each anchor, what is there.
@@ -88,8 +82,6 @@ class Ssd(Layer):
     ratios: tuple[tuple[float, ...], ...]  # for each map, of the sides of its oblong anchors
     steps: tuple[float, ...] | None = None  # pixels between positions; None: H / H', W / W'
     head: Conv2D = Conv2D.params(use_bias=True, init=FanIn.params())
-
-    counts_parts = True
 
     def check(self) -> None:
         p, num_maps = self.p, 1 + len(self.p.extras)

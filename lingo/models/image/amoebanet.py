@@ -17,7 +17,7 @@ from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
-from lingo.layers.residual import NORM_COPIES, Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
@@ -43,8 +43,6 @@ class AmoebaNetStem(Layer):
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
 
-    counts_parts = True
-
     def setup(self) -> None:
         p = self.p
         self.conv = p.conv.build(dim=p.dim, output_dim=p.output_dim, kernel=(3, 3), stride=p.stride)
@@ -61,10 +59,7 @@ class AmoebaNetStem(Layer):
         return output, output
 
     def flops(self, shape: Shape) -> int:
-        return self.conv.flops(shape)
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(NORM_COPIES, self.conv.output_shape(call.shape))]
+        return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
 
 
 class AmoebaNetHead(Layer):
@@ -102,8 +97,7 @@ class AmoebaNetHead(Layer):
         return self.linear.flops([batch, channels])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        # the vector that it multiplies
-        return [Residual(1, (call.shape[0], self.p.dim), ("batch", None))]
+        return [batch_residual(1, (call.shape[0], self.p.num_classes), "output")]
 
 
 Version = Literal["B", "D"]

@@ -25,8 +25,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.lazy import tf
 from lingo.layers.dropout import check_rate
+from lingo.layers.flops import new_tensor, passes_tensors
 from lingo.layers.layer import Layer
-from lingo.layers.residual import Residual, ResidualCall, image_residual
 from lingo.layers.vision.pool import AveragePool, MaxPool
 from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.models.image.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
@@ -123,8 +123,6 @@ class Cell(Layer, interface=True):
     genotype: ClassVar[Genotype]  # the architecture
     stride: ClassVar[int]  # of operations on nodes 0 and 1
 
-    counts_parts = True
-
     def check(self) -> None:
         check_rate("drop_path_rate", self.p.drop_path_rate)
 
@@ -168,11 +166,12 @@ class Cell(Layer, interface=True):
         y = self.operations[where](x) if where in self.operations else x
         return self.drop_paths[where](y) if where in self.drop_paths else y
 
+    @passes_tensors
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Returns the shapes of the result and of x for the shapes of x and `before`."""
         x, _, *others = shape
         *front, channels = self.node_shapes(shape)[-1]
-        return (*front, channels * len(self.genotype.result)), tuple(x), *others
+        return (*front, channels * len(self.genotype.result)), x, *others
 
     def flops(self, shape: tuple[Shape, ...]) -> int:
         x, before, *_ = shape
@@ -218,26 +217,11 @@ class Cell(Layer, interface=True):
         """Returns the shapes of all nodes for the shapes of x and `before`."""
         x, before, *_ = shape
         nodes = [self.squeeze.output_shape(x)]
-        nodes.append(self.align.output_shape(before) if self.align else tuple(before))
+        nodes.append(self.align.output_shape(before) if self.align else before)
         for node, layer in self.edges()[::2]:
-            nodes.append(layer.output_shape(nodes[node]) if layer else nodes[node])
+            shape = layer.output_shape(nodes[node]) if layer else nodes[node]
+            nodes.append(new_tensor(shape))
         return nodes
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns the ReLU of each tensor that units read, and where maxima were.
-
-        `before` has the ReLU of the cell before this one.
-        """
-        shapes = call.calls[self].shape
-        found, nodes = [image_residual(1, shapes[0])], self.node_shapes(shapes)
-        units = (ReluConvNorm, SeparableUnit)
-        read = {node for node, one in self.edges() if isinstance(one, units)}
-        for node in sorted(read if self.align else read - {1}):
-            found.append(image_residual(1, nodes[node]))
-        for node, one in self.edges():
-            if isinstance(one, MaxPool):
-                found.append(image_residual(one.num_indices, one.output_shape(nodes[node])))
-        return found
 
 
 class NormalCell(Cell):

@@ -9,16 +9,10 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers.flops import passes_tensors
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
-from lingo.layers.residual import (
-    ACTIVATION_COPIES,
-    NORM_COPIES,
-    Residual,
-    ResidualCall,
-    image_residual,
-)
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
@@ -43,8 +37,6 @@ class AuxiliaryHead(Layer):
     norm: Norm = BatchNorm
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
 
-    counts_parts = True
-
     def setup(self) -> None:
         p = self.p
         self.pool = p.pool.build()
@@ -68,6 +60,7 @@ class AuxiliaryHead(Layer):
             y = tf.nn.relu(convolve_and_normalize(y, conv=conv, norm=norm))
         return *state, self.linear(y[:, 0, 0])
 
+    @passes_tensors
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
         """Returns the shapes of the tensors and of the logits; raises as a call."""
         self._check(shape[0])
@@ -81,16 +74,10 @@ class AuxiliaryHead(Layer):
             )
 
     def flops(self, shape: tuple[Shape, ...]) -> int:
-        x, total = self.pool.output_shape(shape[0]), 0
-        for conv in self.convs:
+        total, x = self.pool.flops(shape[0]), self.pool.output_shape(shape[0])
+        for conv, norm in zip(self.convs, self.norms, strict=True):
             total += conv.flops(x)
             x = conv.output_shape(x)
+            total += norm.flops(x)
+            x = norm.output_shape(x)
         return total + self.linear.flops([x[0], x[-1]])
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        shape = self.pool.output_shape(call.shape)
-        found = [image_residual(1, shape)]
-        for conv in self.convs:
-            shape = conv.output_shape(shape)
-            found.append(image_residual(NORM_COPIES + ACTIVATION_COPIES["relu"], shape))
-        return found

@@ -14,13 +14,6 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
-from lingo.layers.residual import (
-    ACTIVATION_COPIES,
-    NORM_COPIES,
-    Residual,
-    ResidualCall,
-    image_residual,
-)
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.pool import AveragePool, Pool
@@ -37,8 +30,6 @@ class AttentionNorm(Layer):
     attention: ImageAttention = ImageAttention
     pool: Pool = AveragePool  # built with a stride of 2 or more
     norm: Norm = BatchNorm
-
-    counts_parts = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "stride")
@@ -61,11 +52,12 @@ class AttentionNorm(Layer):
         return self.pool.output_shape(shape) if self.p.stride > 1 else shape
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.attention.flops(shape)
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        copies = NORM_COPIES + ACTIVATION_COPIES["relu"]
-        return [image_residual(copies, self.output_shape(call.shape))]
+        total = self.attention.flops(shape)
+        shape = self.attention.output_shape(shape)
+        if self.p.stride > 1:
+            total += self.pool.flops(shape)
+            shape = self.pool.output_shape(shape)
+        return total + self.norm.flops(shape)
 
 
 class AttentionBlock(BottleneckBlock):

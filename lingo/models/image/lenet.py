@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.dropout import check_rate, dropout
 from lingo.layers.layer import Layer
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import MaxPool, Pool
@@ -28,8 +28,6 @@ class ConvPool(Layer):
     dropout_rate: float = 0.0  # of the result
     conv: Conv2D = Conv2D
     pool: Pool | None = MaxPool  # None: the result has the size of the convolution's
-
-    counts_parts = True
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -51,15 +49,14 @@ class ConvPool(Layer):
         return self.pool.output_shape(shape) if self.pool else tuple(shape)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.conv.flops(shape)
+        pool = self.pool.flops(self.conv.output_shape(shape)) if self.pool else 0
+        return self.conv.flops(shape) + pool
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        shape = self.conv.output_shape(call.shape)
-        found = [image_residual(1, shape)]
-        if self.pool is not None:
-            copies = 1 + self.pool.num_indices
-            found.append(image_residual(copies, self.pool.output_shape(shape)))
-        return found
+        if self.pool and self.pool.num_indices:
+            return []  # a maximum keeps what the ReLU makes
+        origin = "own" if self.pool else "output"
+        return [batch_residual(1, self.conv.output_shape(call.shape), origin)]
 
 
 def lenet5(

@@ -11,7 +11,6 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
-from lingo.layers.residual import NORM_COPIES, Residual, ResidualCall, image_residual
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
@@ -20,20 +19,15 @@ from lingo.layers.vision.depthwise_conv import SeparableConv2D
 NARROWING = 4  # the width of a bottleneck over the width of its middle
 
 
-def unit_residuals(convs: Sequence[Layer], shape: Sequence[int]) -> list[Residual]:
-    """Returns what convolutions with a norm keep, and the ReLU before each but the first.
-
-    Units that read the same tensor share the first ReLU, which the cell keeps.
-    """
-    found = []
-    for i, conv in enumerate(convs):
-        if i:
-            found.append(image_residual(1, shape))
-        if isinstance(conv, SeparableConv2D):
-            found.append(image_residual(1, conv.depthwise.output_shape(shape)))
+def unit_flops(convs: Sequence[Layer], norms: Sequence[Layer], shape: Sequence[int]) -> int:
+    """Returns the operations of convolutions with a norm each, for images of shape [B, H, W, C]."""
+    total = 0
+    for conv, norm in zip(convs, norms, strict=True):
+        total += conv.flops(shape)
         shape = conv.output_shape(shape)
-        found.append(image_residual(NORM_COPIES, shape))
-    return found
+        total += norm.flops(shape)
+        shape = norm.output_shape(shape)
+    return total
 
 
 class ReluConvNorm(Layer):
@@ -49,8 +43,6 @@ class ReluConvNorm(Layer):
     narrow: list[tuple[int, int]] = []  # windows in the middle of a bottleneck
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
-
-    counts_parts = True
 
     def check(self) -> None:
         if self.p.narrow and self.p.output_dim % NARROWING:
@@ -87,14 +79,7 @@ class ReluConvNorm(Layer):
         return tuple(shape)
 
     def flops(self, shape: Sequence[int]) -> int:
-        total = 0
-        for conv in self.convs:
-            total += conv.flops(shape)
-            shape = conv.output_shape(shape)
-        return total
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return unit_residuals(self.convs, call.shape)
+        return unit_flops(self.convs, self.norms, shape)
 
 
 class SeparableUnit(Layer):
@@ -106,8 +91,6 @@ class SeparableUnit(Layer):
     dilation: int = 1  # from one position of a window to the next, in windows without a stride
     conv: SeparableConv2D = SeparableConv2D
     norm: Norm = BatchNorm
-
-    counts_parts = True
 
     def setup(self) -> None:
         p = self.p
@@ -131,11 +114,7 @@ class SeparableUnit(Layer):
         return tuple(shape)
 
     def flops(self, shape: Sequence[int]) -> int:
-        first, second = self.convs
-        return first.flops(shape) + second.flops(first.output_shape(shape))
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return unit_residuals(self.convs, call.shape)
+        return unit_flops(self.convs, self.norms, shape)
 
 
 class FactorizedReduction(Layer):
@@ -149,8 +128,6 @@ class FactorizedReduction(Layer):
     output_dim: int  # channels of the output
     conv: Conv2D = Conv2D
     norm: Norm = BatchNorm
-
-    counts_parts = True
 
     def check(self) -> None:
         if self.p.output_dim % 2:
@@ -173,7 +150,5 @@ class FactorizedReduction(Layer):
         return (*self.even.output_shape(shape)[:-1], self.p.output_dim)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.even.flops(shape) + self.odd.flops(shape)
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(NORM_COPIES, self.output_shape(call.shape))]
+        joined = tuple(self.output_shape(shape))
+        return self.even.flops(shape) + self.odd.flops(shape) + self.norm.flops(joined)

@@ -14,7 +14,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
-from lingo.layers.residual import Residual, ResidualCall, image_residual
+from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import MaxPool
@@ -104,7 +104,7 @@ class ResNetBlock(Layer, interface=True):
         return total
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [image_residual(1, self.output_shape(call.shape))]
+        return []  # the next layer reads its result
 
 
 class BasicBlock(ResNetBlock):

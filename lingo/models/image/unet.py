@@ -13,13 +13,6 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
-from lingo.layers.residual import (
-    ACTIVATION_COPIES,
-    NORM_COPIES,
-    Residual,
-    ResidualCall,
-    image_residual,
-)
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
@@ -33,8 +26,6 @@ class ConvNorm3D(Layer):
     output_dim: int  # channels of the output
     conv: Conv3D = Conv3D
     norm: Norm = BatchNorm
-
-    counts_parts = True
 
     def setup(self) -> None:
         p = self.p
@@ -50,11 +41,7 @@ class ConvNorm3D(Layer):
         return self.conv.output_shape(shape)
 
     def flops(self, shape: Sequence[int]) -> int:
-        return self.conv.flops(shape)
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        copies = NORM_COPIES + ACTIVATION_COPIES["relu"]
-        return [image_residual(copies, self.output_shape(call.shape))]
+        return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
 
 
 class UNet3D(Layer):
@@ -76,8 +63,6 @@ class UNet3D(Layer):
     enlarge: EnlargingConv3D = EnlargingConv3D
     pool: MaxPool3D = MaxPool3D
     conv: Conv3D = Conv3D.params(use_bias=True)  # the last
-
-    counts_parts = True
 
     def check(self) -> None:
         ranges.check_positive(self.p, "width", "num_levels")
@@ -123,7 +108,9 @@ class UNet3D(Layer):
         shapes: list[Sequence[int]] = []  # of each level
         total = 0
         for i in range(0, len(self.down), 2):
-            shape = self.pool.output_shape(shape) if shapes else shape
+            if shapes:
+                total += self.pool.flops(shape)
+                shape = self.pool.output_shape(shape)
             for unit in self.down[i : i + 2]:
                 total += unit.flops(shape)
                 shape = unit.output_shape(shape)
@@ -138,7 +125,3 @@ class UNet3D(Layer):
                 shape = unit.output_shape(shape)
             below = shape
         return total + self.conv.flops(below)
-
-    def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        # what is joined before the first convolution of each level
-        return [image_residual(1, call.calls[one].shape) for one in self.up[::2]]

@@ -1,6 +1,6 @@
 """What every layer class promises, tested on every layer class there is.
 
-A new layer class makes `test_every_layer_class_has_a_case` fail until it has an example here.
+A new layer class makes `test_owes.py` fail until it has an example here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.inspection.conformance.layer_call import (
@@ -28,7 +29,6 @@ from lingo.inspection.conformance.layer_call import (
     initial_values,
 )
 from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context
-from lingo.layers.residual import ResidualCall
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
@@ -132,14 +132,14 @@ STATE = {"state": PAIR["pair"]}
 SAME_SIZE = {"pair": (floats(B, 6, 5, D), floats(B, 6, 5, 4))}
 CELL = {"dim": D, "before_dim": 4, "num_filters": 4}
 NETWORK = [
-    nn.AmoebaNetStem.params(dim=1, output_dim=4),
-    nn.AmoebaNetHead.params(dim=4, num_classes=3),
+    models.AmoebaNetStem.params(dim=1, output_dim=4),
+    models.AmoebaNetHead.params(dim=4, num_classes=3),
 ]
 PICTURES = {"images": floats(B, 6, 5, 1), "labels": integers(3, B), "weights": np.ones(B, "f")}
 VOXELS = {"images": 0.1 * VOLUMES["x"], "labels": integers(3, B, 4, 3, 2)}
-DETECTOR = nn.Ssd.params(
+DETECTOR = models.Ssd.params(
     trunk=smooth(nn.ConvNorm.params(dim=1, output_dim=4, stride=2)),
-    extras=[nn.ExtraMap.params(dim=4, hidden_dim=5, output_dim=4)],
+    extras=[models.ExtraMap.params(dim=4, hidden_dim=5, output_dim=4)],
     scales=(2.0, 3.0, 5.0),
     ratios=((2.0,), ()),
 )
@@ -157,34 +157,35 @@ CASES: dict[type[Layer], Case] = {
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
         method="bias",
     ),
-    nn.AmoebaNetHead: Case(nn.AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
-    nn.AmoebaNetStem: Case(nn.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
+    models.AmoebaNetHead: Case(models.AmoebaNetHead.params(dim=D, num_classes=3), PAIR),
+    models.AmoebaNetStem: Case(models.AmoebaNetStem.params(dim=D, output_dim=4), IMAGES),
     nn.Attention: stacked(ATTENTION.copy().set(dim=D)),
-    nn.AttentionBlock: Case(
-        smooth(nn.AttentionBlock.params(dim=D, output_dim=16, stride=2, image=(6, 5))), IMAGES
+    models.AttentionBlock: Case(
+        smooth(models.AttentionBlock.params(dim=D, output_dim=16, stride=2, image=(6, 5))), IMAGES
     ),
-    nn.AuxiliaryHead: Case(
-        smooth(nn.AuxiliaryHead.params(dim=D, image=(6, 5), num_classes=3, widths=(8, 16))), STATE
+    models.AuxiliaryHead: Case(
+        smooth(models.AuxiliaryHead.params(dim=D, image=(6, 5), num_classes=3, widths=(8, 16))),
+        STATE,
     ),
-    nn.AttentionNorm: Case(
-        smooth(nn.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
+    models.AttentionNorm: Case(
+        smooth(models.AttentionNorm.params(dim=D, output_dim=4, stride=2, image=(6, 5))), IMAGES
     ),
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
-    nn.BasicBlock: Case(nn.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
+    models.BasicBlock: Case(models.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
-    nn.BottleneckBlock: Case(nn.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
+    models.BottleneckBlock: Case(models.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
     nn.Conv2D: Case(nn.Conv2D.params(dim=D, output_dim=4, stride=2, use_bias=True), IMAGES),
     nn.Conv3D: Case(
         nn.Conv3D.params(dim=D, output_dim=4, kernel=(3, 2, 1), stride=2, use_bias=True), VOLUMES
     ),
-    nn.ConvNorm3D: Case(nn.ConvNorm3D.params(dim=D, output_dim=4), VOLUMES),
+    models.ConvNorm3D: Case(models.ConvNorm3D.params(dim=D, output_dim=4), VOLUMES),
     nn.EnlargingConv3D: Case(nn.EnlargingConv3D.params(dim=D, output_dim=4), VOLUMES),
     nn.MaxPool3D: Case(nn.MaxPool3D.params(), VOLUMES),
     nn.Resize: Case(nn.Resize.params(size=(3, 7)), IMAGES),
-    nn.UNet3D: Case(
-        smooth(nn.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)),
+    models.UNet3D: Case(
+        smooth(models.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)),
         VOLUMES,
         num_terms=B * 4 * 3 * 2,  # voxels
     ),
@@ -192,7 +193,7 @@ CASES: dict[type[Layer], Case] = {
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
     ),
     nn.ConvNorm: Case(nn.ConvNorm.params(dim=D, output_dim=4), IMAGES),
-    nn.ConvPool: Case(nn.ConvPool.params(dim=D, output_dim=4, dropout_rate=0.2), IMAGES),
+    models.ConvPool: Case(models.ConvPool.params(dim=D, output_dim=4, dropout_rate=0.2), IMAGES),
     nn.CrossAttention: Case(
         nn.CrossAttention.params(dim=D, num_heads=2, memory_dim=5),
         {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
@@ -212,9 +213,11 @@ CASES: dict[type[Layer], Case] = {
     EncoderDecoder: Case(
         PAIRS.copy().set(vocab_size=7), DOCUMENTS | {"source_tokens": SOURCE["source_tokens"]}
     ),
-    nn.ExtraMap: Case(nn.ExtraMap.params(dim=D, hidden_dim=5, output_dim=4), IMAGES),
+    models.ExtraMap: Case(models.ExtraMap.params(dim=D, hidden_dim=5, output_dim=4), IMAGES),
     nn.ExpertChoiceRouter: routed(nn.ExpertChoiceRouter, z_loss=0.1),
-    nn.FactorizedReduction: Case(nn.FactorizedReduction.params(dim=D, output_dim=4), IMAGES),
+    models.FactorizedReduction: Case(
+        models.FactorizedReduction.params(dim=D, output_dim=4), IMAGES
+    ),
     nn.FeedForward: stacked(nn.FeedForward.params(dim=D, hidden_dim=5, gated=True, use_bias=True)),
     nn.GShardRouter: routed(nn.GShardRouter),
     nn.GroupNorm: Case(nn.GroupNorm.params(dim=D, num_groups=2), IMAGES),
@@ -254,18 +257,20 @@ CASES: dict[type[Layer], Case] = {
     Linear: stacked(Linear.params(dim=D, output_dim=D, use_bias=True)),
     Lora: stacked(Lora.params(layer=EXPERT.copy().set(dim=D), rank=1)),
     nn.Lstm: stacked(nn.Lstm.params(dim=D)),
-    nn.MBConv: Case(
-        smooth(nn.MBConv.params(dim=D, output_dim=D, expansion=2, drop_path_rate=0.5)), IMAGES
+    models.MBConv: Case(
+        smooth(models.MBConv.params(dim=D, output_dim=D, expansion=2, drop_path_rate=0.5)), IMAGES
     ),
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     Mlp: Case(Mlp.params(dim=T, output_dims=(5, 4), activate_last=False), {"x": floats(B, T)}),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
-    nn.NormalCell: Case(
-        smooth(nn.NormalCell.params(**CELL)),
+    models.NormalCell: Case(
+        smooth(models.NormalCell.params(**CELL)),
         SAME_SIZE,
         num_terms=B * 6 * 5 * D,
     ),
-    nn.NormalCellB: Case(smooth(nn.NormalCellB.params(**CELL, drop_path_rate=0.2)), SAME_SIZE),
+    models.NormalCellB: Case(
+        smooth(models.NormalCellB.params(**CELL, drop_path_rate=0.2)), SAME_SIZE
+    ),
     ObjectDetection: Case(
         ObjectDetection.params(model=DETECTOR, num_classes=3, image_shape=(6, 5, 1)),
         {"batch": SCENES},
@@ -298,9 +303,15 @@ CASES: dict[type[Layer], Case] = {
         {"query_positions": POSITIONS, "key_positions": POSITIONS},
         method="bias",
     ),
-    nn.ReductionCell: Case(smooth(nn.ReductionCell.params(**CELL, after_reduction=True)), PAIR),
-    nn.ReductionCellB: Case(smooth(nn.ReductionCellB.params(**CELL, after_reduction=True)), PAIR),
-    nn.ReluConvNorm: Case(nn.ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES),
+    models.ReductionCell: Case(
+        smooth(models.ReductionCell.params(**CELL, after_reduction=True)), PAIR
+    ),
+    models.ReductionCellB: Case(
+        smooth(models.ReductionCellB.params(**CELL, after_reduction=True)), PAIR
+    ),
+    models.ReluConvNorm: Case(
+        models.ReluConvNorm.params(dim=D, output_dim=4, narrow=[(3, 3)]), IMAGES
+    ),
     nn.Quantized: stacked(nn.Quantized.params(layer=EXPERT.copy().set(dim=D))),
     Remat: stacked(Remat.params(layer=EXPERT.copy().set(dim=D))),
     Repeat: stacked(Repeat.params(layer=EXPERT.copy().set(dim=D), num_layers=2)),
@@ -322,7 +333,7 @@ CASES: dict[type[Layer], Case] = {
         {"batch": {**VOXELS, "weights": np.ones(B, "f")}},
         method="loss",
     ),
-    nn.SeparableUnit: Case(smooth(nn.SeparableUnit.params(dim=D, stride=2)), IMAGES),
+    models.SeparableUnit: Case(smooth(models.SeparableUnit.params(dim=D, stride=2)), IMAGES),
     nn.SeparableConv2D: Case(
         nn.SeparableConv2D.params(dim=D, output_dim=4, dilation=2, use_bias=True), IMAGES
     ),
@@ -339,7 +350,7 @@ CASES: dict[type[Layer], Case] = {
             layer=[EXPERT.copy().set(dim=D), Linear.params(dim=D, output_dim=D)], num_layers=2
         )
     ),
-    nn.Ssd: Case(
+    models.Ssd: Case(
         DETECTOR.copy().set(num_classes=3, image_shape=(6, 5, 1)), {"x": SCENES["images"]}
     ),
     nn.StochasticDepth: Case(nn.StochasticDepth.params(rate=0.5), {"branch": floats(B, T, D)}),
@@ -475,9 +486,12 @@ def assert_same(a: LayerResult, b: LayerResult, *, num_terms: int = 0) -> None:
         np.testing.assert_allclose(value, b.gradients[name], rtol=1e-4, atol=atol, err_msg=name)
 
 
+FOLDERS = ("lingo/layers", "lingo/models", "tasks")
+
+
 def layer_classes() -> set[type[Layer]]:
     """Returns every layer class of lingo and tasks that computes something."""
-    for folder in ("lingo/layers", "tasks"):
+    for folder in FOLDERS:
         for file in (ROOT / folder).rglob("*.py"):
             module = file.relative_to(ROOT).with_suffix("")
             importlib.import_module(".".join(module.parts).removesuffix(".__init__"))
@@ -485,36 +499,15 @@ def layer_classes() -> set[type[Layer]]:
     while todo:
         cls = todo.pop()
         todo += cls.__subclasses__()
-        here = inspect.getfile(cls).startswith((str(ROOT / "lingo/layers"), str(ROOT / "tasks")))
+        here = inspect.getfile(cls).startswith(tuple(str(ROOT / folder) for folder in FOLDERS))
         if here and cls._interface is not cls:
             found.add(cls)
     return found
 
 
-WITHOUT_RESIDUALS = {
-    *(nn.Conv1D, nn.Dropout, nn.Keras, nn.MaxPool3D, nn.Resize, nn.TransposedConv2D),
-    *(nn.Gru, nn.Lstm, nn.RecurrentLayer, Dlrm),
-}
-"""Layers that do not say what their gradients keep: plans name them."""
-
 over_all = pytest.mark.parametrize("case", ALL.values(), ids=list(ALL))
 # what a stack does with a layer depends little on the form of the layer's class
 over_stackable = pytest.mark.parametrize("case", STACKABLE.values(), ids=list(STACKABLE))
-
-
-def test_every_layer_class_has_a_case() -> None:
-    assert layer_classes() == set(CASES)
-
-
-def test_every_layer_says_what_its_gradient_keeps_or_is_known_not_to() -> None:
-    silent = {
-        cls
-        for cls, case in CASES.items()
-        if cls.residuals is Layer.residuals
-        and (cls.counts_parts or case.params.build().residuals(ResidualCall((), {})) is None)
-    }
-    differ = silent ^ WITHOUT_RESIDUALS
-    assert [f"{inspect.getfile(cls)}: {cls.__name__}" for cls in differ] == []
 
 
 @over_all

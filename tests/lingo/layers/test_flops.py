@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from lingo.layers import (
     Attention,
+    Chain,
+    Conv2D,
     CrossAttention,
     Linear,
     Repeat,
     Stack,
     TransformerLayer,
 )
-from lingo.layers.flops import FlopsCall, record_flops
+from lingo.layers.flops import FlopsCall, record_flops, tensor_number
 
 LINEAR = Linear.params(dim=3, output_dim=3)
-SHAPE = [2, 4, 3]
+SHAPE = (2, 4, 3)
 OF_ONE = 2 * 2 * 4 * 3 * 3  # operations of one layer
 
 
@@ -58,3 +60,24 @@ def test_nothing_is_recorded_outside_of_the_innermost_block() -> None:
         assert (len(outer), len(inner)) == (0, 1)
     layer.flops(SHAPE)
     assert outer == {}
+
+
+def test_what_a_layer_makes_of_one_input_is_one_tensor_and_a_new_tuple_is_another() -> None:
+    first, second = Conv2D.params(dim=3, output_dim=3), Conv2D.params(dim=3, output_dim=3)
+    layers, image = [first.build(), second.build()], (2, 4, 4, 3)
+    with record_flops():
+        once, again, other = (layer.output_shape(image) for layer in (*layers[:1] * 2, layers[1]))
+        after = layers[0].output_shape(once)
+    assert once == image
+    assert tensor_number(once) == tensor_number(again)
+    assert len({tensor_number(one) for one in (once, other, after)}) == 3
+    assert tensor_number(tuple(once)) is None
+    assert tensor_number(layers[0].output_shape(image)) is None  # nothing is recorded
+
+
+def test_a_chain_passes_the_tensor_of_its_last_layer_on() -> None:
+    chain = Chain.params(layers=[Conv2D.params(dim=3, output_dim=3)]).build()
+    with record_flops():
+        image = (2, 4, 4, 3)
+        made = chain.layers[0].output_shape(image)
+        assert tensor_number(chain.output_shape(image)) == tensor_number(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.params import ParamError, Params
 
 ATTENTION = nn.Attention.params(dim=8, num_heads=2)
@@ -38,7 +39,11 @@ REFUSED = [
     (CONV, {"stride": 2, "dilation": 3}, "stride=2 with dilation=3: one of the two has to be 1"),
     (nn.Conv1D.params(dim=3, output_dim=5), {"kernel": 0}, "kernel=0 is not positive"),
     (nn.DepthwiseConv2D.params(dim=3), {"multiplier": 0}, "multiplier=0 is not positive"),
-    (nn.BottleneckBlock.params(dim=4), {"output_dim": 6}, "output_dim=6 is not a multiple of 4"),
+    (
+        models.BottleneckBlock.params(dim=4),
+        {"output_dim": 6},
+        "output_dim=6 is not a multiple of 4",
+    ),
     (
         nn.ConvNorm.params(dim=3, output_dim=5, norm=nn.LayerNorm),
         {"zero_init": True},
@@ -61,7 +66,7 @@ REFUSED = [
         r"image=\(2, 0\) is not positive",
     ),
     (
-        nn.AttentionNorm.params(dim=3, output_dim=8, image=(2, 2)),
+        models.AttentionNorm.params(dim=3, output_dim=8, image=(2, 2)),
         {"stride": 0},
         "stride=0 is not positive",
     ),
@@ -95,10 +100,14 @@ REFUSED = [
     (nn.LocalWindow.params(), {"window": 1, "ahead": -1}, "ahead=-1 is neg"),
     (nn.Lstm.params(dim=3), {"hidden_dim": 0}, "hidden_dim=0 is not positive"),
     (nn.Lstm.params(dim=3), {"cell_cap": 0.0}, r"cell_cap=0\.0 is not positive"),
-    (nn.MBConv.params(dim=3, output_dim=3), {"expansion": 0}, "expansion=0 is not positive"),
-    (nn.MBConv.params(dim=3, output_dim=3), {"drop_path_rate": 1.0}, r"drop_path_rate=1\.0"),
+    (models.MBConv.params(dim=3, output_dim=3), {"expansion": 0}, "expansion=0 is not positive"),
+    (models.MBConv.params(dim=3, output_dim=3), {"drop_path_rate": 1.0}, r"drop_path_rate=1\.0"),
     (nn.MaxPool.params(), {"stride": 0}, "stride=0 is not positive"),
-    (nn.NormalCell.params(dim=4, before_dim=4), {"num_filters": 10}, "output_dim=10 is not a mult"),
+    (
+        models.NormalCell.params(dim=4, before_dim=4),
+        {"num_filters": 10},
+        "output_dim=10 is not a mult",
+    ),
     (nn.PatchEmbedding.params(dim=3, output_dim=4), {"patch": 0}, "patch=0 is not positive"),
     (nn.PatchHead.params(dim=3, num_classes=2), {"hidden_dim": 0}, "hidden_dim=0 is not positive"),
     (nn.RecurrentLayer.params(dim=3), {"dropout_rate": 1.5}, r"dropout_rate=1\.5"),

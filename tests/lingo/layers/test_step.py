@@ -1,5 +1,5 @@
-"""Which layers compute position by position, on every layer class there is; and what a layer that
-defines no `step` does in decoding.
+"""Layers that compute position by position do, on every such class; and what a layer that defines
+no `step` does in decoding.
 
 Axes: B batch, T positions, D model width.
 """
@@ -20,124 +20,9 @@ from lingo.inspection.conformance import layer_call
 from lingo.inspection.conformance.layer_call import LayerValues
 from lingo.layers import Chain, Layer, Linear, Repeat, context, recomputed_step
 from lingo.learner.state import initial_value
-from tasks.click.model import Dlrm, Mlp
-from tasks.click.task import ClickPrediction
-from tasks.detection.task import ObjectDetection
-from tasks.image.segmentation import Segmentation
-from tasks.image.task import ImageClassification
-from tasks.lm.model import LanguageModel
-from tasks.lm.task import LanguageModeling
-from tasks.seq2seq.model import EncoderDecoder
-from tasks.seq2seq.task import SequenceToSequence
-from tests.lingo.layers.test_conformance import CASES, STACKABLE, B, Case, D, T, layer_classes
+from tests.lingo.layers.test_conformance import CASES, STACKABLE, B, Case, D, T
 
-STEPPING = {
-    nn.Attention,
-    nn.CrossAttention,
-    nn.Gru,
-    nn.Lora,
-    nn.Lstm,
-    nn.MoE,
-    nn.Pipeline,
-    nn.RecurrentLayer,
-    nn.Quantized,
-    nn.Remat,
-    nn.Stack,
-    nn.TransformerLayer,
-    nn.WeightNorm,
-    EncoderDecoder,
-    LanguageModel,
-    Repeat,
-}
-POSITIONWISE = {
-    nn.BatchNorm,
-    nn.Dropout,
-    nn.Embedding,
-    nn.FeedForward,
-    nn.LayerNorm,
-    nn.LearnedPositions,
-    nn.PipelinedChain,
-    nn.RmsNorm,
-    nn.SinusoidPositions,
-    nn.SoftmaxHead,
-    nn.StochasticDepth,
-    nn.TiedHead,
-    Chain,
-    Linear,
-}
-NEITHER = {
-    nn.Alibi,
-    nn.AmoebaNetHead,
-    nn.AmoebaNetStem,
-    nn.AttentionBlock,
-    nn.AttentionNorm,
-    nn.AuxiliaryHead,
-    nn.AveragePool,
-    nn.BasicBlock,
-    nn.BottleneckBlock,
-    nn.ClassToken,
-    nn.Conv1D,
-    nn.Conv2D,
-    nn.Conv3D,
-    nn.ConvNorm,
-    nn.ConvNorm3D,
-    nn.ConvPool,
-    nn.DepthwiseConv2D,
-    nn.EmbeddingTables,
-    nn.EnlargingConv3D,
-    nn.ExpertChoiceRouter,
-    nn.ExtraMap,
-    nn.FactorizedReduction,
-    nn.GShardRouter,
-    nn.GroupNorm,
-    nn.HashRouter,
-    nn.ImageAttention,
-    nn.ImageHead,
-    nn.Keras,
-    nn.LearnedImagePositions,
-    nn.LingvoRouter,
-    nn.MBConv,
-    nn.MaxPool,
-    nn.MaxPool3D,
-    nn.NormalCell,
-    nn.NormalCellB,
-    nn.PatchEmbedding,
-    nn.PatchHead,
-    nn.ReductionCell,
-    nn.ReductionCellB,
-    nn.RelativeBias,
-    nn.ReluConvNorm,
-    nn.Resize,
-    nn.Rotary,
-    nn.SeparableConv2D,
-    nn.SeparableUnit,
-    nn.SinusoidImagePositions,
-    nn.SqueezeExcite,
-    nn.Ssd,
-    nn.SwitchRouter,
-    nn.TopNRouter,
-    nn.TransposedConv2D,
-    nn.UNet3D,
-    ClickPrediction,
-    Dlrm,
-    ImageClassification,
-    LanguageModeling,
-    Mlp,
-    ObjectDetection,
-    Segmentation,
-    SequenceToSequence,
-}
-
-
-def test_every_layer_class_steps_is_positionwise_or_is_neither() -> None:
-    classes = layer_classes()
-    stepping = {cls for cls in classes if cls.step is not Layer.step}
-    assert stepping == STEPPING
-    positionwise = {cls for cls in classes - stepping if cls.positionwise}
-    assert positionwise == POSITIONWISE
-    assert classes - stepping - positionwise == NEITHER
-
-
+POSITIONWISE = [cls for cls in CASES if cls.positionwise and cls.step is Layer.step]
 CHAIN = [Linear.params(dim=D, output_dim=5), Linear.params(dim=5, output_dim=D)]
 EXAMPLES = {cls.__name__: CASES[cls] for cls in POSITIONWISE} | {
     "Chain": Case(Chain.params(layers=CHAIN), CASES[Linear].inputs),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.datasets import BlobInput, GlyphInput, GlyphSceneInput
@@ -37,13 +38,13 @@ def classification() -> tuple[Params, Params]:
 
 
 def detection() -> tuple[Params, Params]:
-    model = nn.Ssd.params(trunk=CONV.copy().set(dim=3), scales=(12.0, 20.0), ratios=((),))
+    model = models.Ssd.params(trunk=CONV.copy().set(dim=3), scales=(12.0, 20.0), ratios=((),))
     data = GlyphSceneInput.params(size=64, min_height=0.2, num_scenes=2)
     return ObjectDetection.params(model=model), data
 
 
 def segmentation() -> tuple[Params, Params]:
-    model = nn.UNet3D.params(dim=1, num_classes=3, width=2, num_levels=1)
+    model = models.UNet3D.params(dim=1, num_classes=3, width=2, num_levels=1)
     return Segmentation.params(model=model), BlobInput.params(size=8, num_volumes=2)
 
 

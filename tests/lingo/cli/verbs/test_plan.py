@@ -153,11 +153,31 @@ def test_an_own_way_that_does_not_fit_is_told_of_one_on_as_many_devices(lingo: C
     assert lingo(*arguments, "--devices=1").code == 0
 
 
-def test_what_is_not_known_of_layers_is_said(lingo: Callable) -> None:
+SILENT = """
+from lingo import experiment
+from lingo.layers import FeedForward, Layer
+from params.lm.source import tiny
+
+
+class Silent(FeedForward):
+    residuals = Layer.residuals
+
+
+@experiment
+def silent():
+    cfg = tiny()
+    cfg.task.model.stack.layer.ffn = Silent.params()
+    return cfg
+"""
+
+
+def test_what_is_not_known_of_layers_is_said(lingo: Callable, tmp_path: pathlib.Path) -> None:
     part = "--set=FeedForward=Remat(layer=_)"
-    recurrent = "--set=Attention=RecurrentLayer(network=Lstm())"
     assert "\nRemat of model/stack/layers/0/ffn" in lingo(*TINY, part).out
-    assert "\nBytes kept for the gradient are not known for" in lingo(*TINY, recurrent).out
+    file = tmp_path / "silent.py"
+    file.write_text(SILENT)
+    done = lingo("plan", f"--exp={file}:silent", *TINY[2:])
+    assert "\nBytes kept for the gradient are not known for layers Silent" in done.out
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
+from lingo import layers as nn
 from lingo.config import registry
 from lingo.config.lazy import tf
 from lingo.contract import build_experiment
 from lingo.inspection.plan.workload import workload
 from lingo.layers.layer import Layer
-from lingo.layers.residual import Residual, ResidualCall, image_residual
-from lingo.layers.vision.resize import Resize
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
 from lingo.mesh.rules import RECIPES
 from lingo.mesh.topology import topology
 
@@ -53,8 +53,8 @@ def test_a_convolution_keeps_its_result_the_deviation_and_the_activation() -> No
 
 
 def test_a_maximum_keeps_where_it_was_and_units_that_read_the_same_share_its_relu() -> None:
-    stem, units, relus, indices = 2, 6 * 2, 1 + 2, 2 * 4
-    assert residuals("image.amoebanet.digits")[64, 8, 8, 32] == stem + units + relus + indices
+    stem, units, relus, maxima = 2, 6 * 2, 1 + 2, 1 + 2 * 4  # one of them reads a sum
+    assert residuals("image.amoebanet.digits")[64, 8, 8, 32] == stem + units + relus + maxima
     assert residuals("image.lenet.digits")[64, 14, 14, 20] == 1 + 4
 
 
@@ -76,7 +76,7 @@ class Swish(Layer):
         return shape
 
     def residuals(self, call: ResidualCall) -> list[Residual]:
-        return [image_residual(2, call.shape)]
+        return [batch_residual(2, call.shape)]
 
 
 def test_a_layer_of_the_users_counts_with_what_it_says() -> None:
@@ -90,10 +90,59 @@ def test_a_layer_of_the_users_counts_with_what_it_says() -> None:
     assert sum(n * one.copies for one, n in pairs if one.shape == shape) == plain[shape] + 2
 
 
-def test_kinds_of_layers_without_a_rule_are_named() -> None:
+class Block(Layer):
+    """A convolution, a norm and a ReLU, by a user: he does not say who keeps what."""
+
+    dim: int
+    output_dim: int
+    conv: nn.Conv2D = nn.Conv2D
+    norm: nn.BatchNorm = nn.BatchNorm
+
+    def setup(self) -> None:
+        self.conv = self.p.conv.build(dim=self.p.dim, output_dim=self.p.output_dim)
+        self.norm = self.p.norm.build(dim=self.p.output_dim)
+
+    def __call__(self, x: Any) -> Any:
+        return tf.nn.relu(self.norm(self.conv(x)))
+
+    def output_shape(self, shape: Any) -> Any:
+        return self.conv.output_shape(shape)
+
+    def flops(self, shape: Any) -> int:
+        return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
+
+    def residuals(self, call: ResidualCall) -> list[Residual]:
+        return []
+
+
+def test_blocks_of_the_users_count_what_those_of_lingo_do() -> None:
+    found = []
+    for block in (Block, nn.ConvNorm):
+        resolved = registry.get("image.lenet.digits")
+        layers = [block.params(dim=1, output_dim=4), block.params(dim=4, output_dim=10)]
+        head = nn.ImageHead.params(dim=10, num_classes=10)
+        resolved.params.task.model.layers[:] = [*layers, head]
+        found.append(workload(build_experiment(resolved)))
+    users, ours = found
+    assert users.unknown_residuals == ours.unknown_residuals == ()
+    assert users.residuals == ours.residuals
+    sizes: dict[tuple[int, ...], int] = {}
+    for kept, number in users.residuals.items():
+        one = kept.residual
+        sizes[one.shape] = sizes.get(one.shape, 0) + number * one.copies
+    assert sizes[64, 28, 28, 4] == 3  # the norm's input, its deviation, what the next one reads
+
+
+class Silent(Swish):
+    """The same, by a user who does not say what its gradient keeps."""
+
+    residuals = Layer.residuals
+
+
+def test_a_layer_that_does_not_say_what_its_gradient_keeps_is_named() -> None:
     resolved = registry.get("image.lenet.digits")
-    resolved.params.task.model.layers.insert(1, Resize.params(size=(14, 14)))
-    assert workload(build_experiment(resolved)).unknown_residuals == ("Resize",)
+    resolved.params.task.model.layers.insert(1, Silent.params())
+    assert workload(build_experiment(resolved)).unknown_residuals == ("Silent",)
 
 
 def test_the_order_has_the_share_of_weights_before_each_layer() -> None:
@@ -106,7 +155,8 @@ def test_the_order_has_the_share_of_weights_before_each_layer() -> None:
 
 
 def test_a_device_has_its_part_of_a_residual() -> None:
-    one = Residual(2, (16, 4, 10, 10), ("batch", "heads", "length", None), is_squeezed=True)
+    axes = ("batch", "heads", "length", None)
+    one = Residual(2, (16, 4, 10, 10), axes, dtype="float32", is_squeezed=True)
     mesh, rules = topology({"data": 4, "model": 2}), RECIPES["1d"]
     assert one.part_bytes(mesh, rules) == 4 * 4 * 2 * 10 * 10
     assert one.part_bytes(mesh, rules, num_parts=4) == 4 * 1 * 2 * 10 * 10

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.inspection.conformance.layer_call import initial_values
@@ -40,7 +41,7 @@ LAYERS = {
     "TransposedConv2D": (nn.TransposedConv2D.params(dim=D, output_dim=3), IMAGE, 1),
     "ImageAttention": (PLACES, IMAGE, 7),
     "ImageHead": (nn.ImageHead.params(dim=D, num_classes=3), IMAGE, 1),
-    "BasicBlock": (nn.BasicBlock.params(dim=D, output_dim=3), IMAGE, 3),
+    "BasicBlock": (models.BasicBlock.params(dim=D, output_dim=3), IMAGE, 3),
     "MoE": (nn.MoE.params(dim=D, num_experts=2, min_capacity=1), SEQUENCE, 4),
 }
 """A layer, the shape of its input, and the number of its products: routers and sums have none."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.overrides.apply import apply as apply_overrides
 from lingo.config.params import ParamError
@@ -23,25 +24,25 @@ from tasks.image.task import ImageClassification
 from tests.lingo.layers.test_conformance import CASES, PICTURES
 
 WITH_MATRICES = (
-    nn.AmoebaNetHead,
-    nn.AmoebaNetStem,
-    nn.AttentionBlock,
-    nn.AttentionNorm,
-    nn.BasicBlock,
-    nn.BottleneckBlock,
+    models.AmoebaNetHead,
+    models.AmoebaNetStem,
+    models.AttentionBlock,
+    models.AttentionNorm,
+    models.BasicBlock,
+    models.BottleneckBlock,
     nn.Conv1D,
     nn.Conv2D,
     nn.ConvNorm,
     nn.DepthwiseConv2D,
-    nn.FactorizedReduction,
+    models.FactorizedReduction,
     nn.ImageAttention,
     nn.ImageHead,
-    nn.MBConv,
-    nn.NormalCell,
+    models.MBConv,
+    models.NormalCell,
     nn.PatchEmbedding,
     nn.PatchHead,
-    nn.ReductionCell,
-    nn.ReluConvNorm,
+    models.ReductionCell,
+    models.ReluConvNorm,
     nn.SeparableConv2D,
     nn.SqueezeExcite,
     nn.TransposedConv2D,
@@ -126,9 +127,9 @@ def test_one_override_wraps_all_of_a_network(kind: str, wrapper: str) -> None:
 def test_a_network_of_wrapped_convolutions_takes_a_step(wrapper: str) -> None:
     layers = [
         nn.ConvNorm.params(dim=1, output_dim=4),
-        nn.BasicBlock.params(dim=4, output_dim=8, stride=2),
-        nn.MBConv.params(dim=8, output_dim=8, drop_path_rate=0.1),
-        nn.AttentionBlock.params(dim=8, output_dim=16, image=(2, 2)),
+        models.BasicBlock.params(dim=4, output_dim=8, stride=2),
+        models.MBConv.params(dim=8, output_dim=8, drop_path_rate=0.1),
+        models.AttentionBlock.params(dim=8, output_dim=16, image=(2, 2)),
         nn.ImageHead.params(dim=16, num_classes=3),
     ]
     model = Chain.params(layers=layers)

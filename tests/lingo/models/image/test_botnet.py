@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.lingo.layers.vision.test_resnet import EPSILON, states, unit
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
@@ -15,6 +14,7 @@ from lingo.layers.context import apply
 from lingo.models import AttentionBlock
 from lingo.models.image.botnet import botnet
 from tests.conftest import graph_flops
+from tests.lingo.models.image.test_resnet import EPSILON, states, unit
 
 X = np.random.default_rng(1).normal(size=[2, 6, 5, 8]).astype(np.float32)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.params import Params
 from lingo.learner.state import Learner, initial_state
 from lingo.optim import Sgd
@@ -36,9 +37,9 @@ BATCHES = {
 
 def train(runtime: Params) -> dict[str, Any]:
     """Returns the weights after some steps, and the predictions for the first batch."""
-    model = nn.Ssd.params(
+    model = models.Ssd.params(
         trunk=nn.ConvNorm.params(dim=1, output_dim=4, stride=2),
-        extras=[nn.ExtraMap.params(dim=4, hidden_dim=4, output_dim=4)],
+        extras=[models.ExtraMap.params(dim=4, hidden_dim=4, output_dim=4)],
         scales=(3.0, 5.0, 8.0),
         ratios=((2.0,), ()),
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.params import Params
 from lingo.learner.state import Learner, initial_state
 from lingo.optim import Sgd
@@ -37,7 +38,7 @@ def attention() -> list[Params]:
     """Returns a block of BoTNet, then the parts of a Vision Transformer."""
     layer = nn.TransformerLayer.params(dim=8, norm=nn.LayerNorm)
     layer.attention.set(num_heads=2, mask=nn.Bidirectional, use_bias=True)
-    block = nn.AttentionBlock.params(dim=1, output_dim=8, image=(H, W))
+    block = models.AttentionBlock.params(dim=1, output_dim=8, image=(H, W))
     block.all(nn.BatchNorm).set(statistics_over=1)
     block.all(nn.ImageAttention).set(num_heads=2)
     return [

@@ -55,6 +55,8 @@ LAYERS: dict[str, Params] = {
     "resize": nn.Resize.params(size=(4, 7)),
     "nearest": nn.Resize.params(size=(20, 10), method="nearest"),
     "batch norm": nn.BatchNorm.params(dim=C, statistics_over=2),
+    "group norm": nn.GroupNorm.params(dim=C, num_groups=1),
+    "squeeze and excite": nn.SqueezeExcite.params(dim=C),
     "head": nn.ImageHead.params(dim=C, num_classes=3),
 } | {
     f"{pool.__name__}, {window}, {stride}, {padding}": pool.params(

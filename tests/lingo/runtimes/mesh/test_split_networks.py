@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.initial import ZEROS
@@ -77,12 +78,12 @@ def detector(shape: tuple[int, ...]) -> Params:
             if hasattr(layer, field) and getattr(layer, field) != shape[-1]:
                 layer.set(**{field: getattr(layer, field) // 16})
     trunk.layers = [Shift.params(shape=shape), *trunk.layers]
-    model = nn.Ssd.params(trunk=trunk, extras=extras, **SSD300)
+    model = models.Ssd.params(trunk=trunk, extras=extras, **SSD300)
     return ObjectDetection.params(model=model, num_classes=K, image_shape=shape)
 
 
 def segmenter(shape: tuple[int, ...]) -> Params:
-    unet = nn.UNet3D.params(dim=shape[-1], num_classes=K, width=2, num_levels=3)
+    unet = models.UNet3D.params(dim=shape[-1], num_classes=K, width=2, num_levels=3)
     model = nn.Chain.params(layers=[Shift.params(shape=shape), unet])
     return Segmentation.params(model=model, num_classes=K, volume_shape=shape)
 

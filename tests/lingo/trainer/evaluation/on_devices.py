@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 from lingo import layers as nn
+from lingo import models
 from lingo.config.params import Params
 from lingo.data.array_input import ArrayInput
 from lingo.learner.state import Learner, initial_state
@@ -72,9 +73,9 @@ def classification() -> Params:
 
 
 def detection() -> Params:
-    model = nn.Ssd.params(
+    model = models.Ssd.params(
         trunk=nn.ConvNorm.params(dim=1, output_dim=4, stride=2),
-        extras=[nn.ExtraMap.params(dim=4, hidden_dim=4, output_dim=4)],
+        extras=[models.ExtraMap.params(dim=4, hidden_dim=4, output_dim=4)],
         scales=(3.0, 5.0, 8.0),
         ratios=((2.0,), ()),
     )
@@ -89,7 +90,7 @@ def detection() -> Params:
 
 
 def segmentation() -> Params:
-    model = nn.UNet3D.params(dim=1, num_classes=3, width=2, num_levels=2)
+    model = models.UNet3D.params(dim=1, num_classes=3, width=2, num_levels=2)
     return Segmentation.params(model=model, num_classes=3, volume_shape=VOLUME)
 
 
