@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lingo.checkpoints.sources.hugging_face import check_rotary
-from lingo.checkpoints.transfer import Transfer
-from lingo.checkpoints.warm_start import WarmStart, weight_shapes
+from lingo.checkpoints.sources.transfer import Transfer
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment

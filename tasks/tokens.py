@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from lingo.config.lazy import tf
 from lingo.layers import Embedding, Layer, LearnedPositions
-from lingo.layers.chunks import in_chunks
 from lingo.layers.context import annotate
 from lingo.layers.inputs import CallInputs, needs_token_ids
 from lingo.layers.sequence.softmax import Head
+from lingo.layers.wrap.chunks import in_chunks
 from lingo.ops.shape import size_of
 
 

@@ -228,6 +228,12 @@ def single_importers(tree: SourceTree) -> dict[SourceFile, str]:
     return {f: users[0] for f in tree.files if len(users := importers.get(f.path, [])) == 1}
 
 
+def _folder(file: SourceFile) -> str:
+    """Returns the folder of a file of lingo; "" for one that only exports what others define."""
+    is_inside = file.module.startswith("lingo.") and not file.path.endswith("__init__.py")
+    return str(Path(file.path).parent) if is_inside else ""
+
+
 def describe_circles(edges: Edges) -> Iterator[str]:
     """Yields for each circle its members, then the first import of each pair of them."""
     for members in circles(edges):
@@ -258,9 +264,7 @@ def measure(root: Path, *, traced: bool = False) -> Report:
     edges = {
         "rooms": tree.edges(lambda file: file.room),
         "files of config": tree.edges(lambda f: f.path if f.room == "config" else ""),
-        "folders": tree.edges(
-            lambda f: f.room if f.module.count(".") < 2 else str(Path(f.path).parent)
-        ),
+        "folders": tree.edges(_folder),
     }
     found = [name for file in tree.files for name in names(file) if is_lone_participle(name.word)]
     found.sort(key=lambda name: not name.is_public)

@@ -27,9 +27,9 @@ from lingo.data.example_input import (
     check_names,
     to_arrays,
 )
+from lingo.data.files import DataError, open_file
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
-from lingo.data.sources.files import DataError, open_file
 from lingo.storage.examples import ARCHIVE_ERRORS, read_archive
 from lingo.storage.files import open_atomic
 

@@ -29,10 +29,10 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.types import Function
 from lingo.data.example_input import ExampleInput, array_bytes, call_function, stack_examples
+from lingo.data.files import DataError
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
 from lingo.data.sequence_input import name_parts
-from lingo.data.sources.files import DataError
 from lingo.data.tensor_input import stateful_operations
 
 _PROBED = 64  # first examples, whose content identifies the data

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from io import BufferedReader
 from pathlib import Path
 
+from lingo.data.files import GZIP_MAGIC, Copy, DataError, File
 from lingo.data.index_cache import cache_folder, clear_unused
 from lingo.data.record_source import CorruptRecord, RecordSource
-from lingo.data.sources.files import GZIP_MAGIC, Copy, DataError, File
 from lingo.storage.files import StorageError, explain_write_errors, open_atomic
 
 _BLOCK_BYTES = 1 << 20

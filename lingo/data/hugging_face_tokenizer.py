@@ -21,8 +21,8 @@ import numpy as np
 
 from lingo.config.errors import MissingPackage, suggest
 from lingo.config.types import FilePath
+from lingo.data.files import DataError, open_file
 from lingo.data.part_tokenizer import PartTokenizer
-from lingo.data.sources.files import DataError, open_file
 from lingo.data.text_growth import check_decoder, check_length, growing_steps
 
 _WORD = rb"[0-9A-Za-z\x80-\xff]"

@@ -28,10 +28,10 @@ import numpy as np
 from lingo.config.params import fields
 from lingo.config.roots import roots
 from lingo.data import index_cache
+from lingo.data.files import DataError, File, Read, refuse_compressed
 from lingo.data.gzip_copy import is_gzip, unpack
 from lingo.data.index_cache import DOCUMENT_COLUMNS, Columns, Damage
 from lingo.data.record_source import CorruptRecord, DecodedRecords, RecordSource
-from lingo.data.sources.files import DataError, File, Read, refuse_compressed
 from lingo.data.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]

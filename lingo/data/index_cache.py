@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lingo.data.sources.files import DataError, open_file
+from lingo.data.files import DataError, open_file
 
 DOCUMENT_COLUMNS = (
     *("file_id", "number", "start", "extent", "size", "units"),

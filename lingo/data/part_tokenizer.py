@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from lingo.data.sources.files import Read
+from lingo.data.files import Read
 from lingo.data.tokenizer import TokenCounts, Tokenizer, as_bytes
 
 PART_BYTES = 2048

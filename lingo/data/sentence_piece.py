@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from lingo.config.types import FilePath
+from lingo.data.files import DataError, open_file
 from lingo.data.part_tokenizer import PartTokenizer
 from lingo.data.piece_model import PieceModel
-from lingo.data.sources.files import DataError, open_file
 
 
 class SentencePiece(PartTokenizer):

@@ -16,9 +16,9 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.data.epoch_order import permutation
+from lingo.data.files import DataError
 from lingo.data.index import Index, Progress
 from lingo.data.piece_model import package
-from lingo.data.sources.files import DataError
 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
 NUM_RESERVED = 4 + 256  # the four special ids and the bytes

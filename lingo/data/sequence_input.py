@@ -25,9 +25,9 @@ from lingo.data.example_input import (
     stack_examples,
     to_arrays,
 )
+from lingo.data.files import DataError
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
-from lingo.data.sources.files import DataError
 
 _PROBED = 16  # examples whose content identifies the data
 

@@ -20,10 +20,10 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
+from lingo.data.files import DataError
 from lingo.data.index import Progress
 from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
-from lingo.data.sources.files import DataError
 from lingo.ops import random
 
 _CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call

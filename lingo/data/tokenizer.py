@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from lingo.config.params import Configurable
-from lingo.data.sources.files import Read
+from lingo.data.files import Read
 
 
 class TokenCounts(NamedTuple):

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 from lingo.config.ast_lock import AST_LOCK
+from lingo.data.files import File, Read
 from lingo.data.record_source import PythonPackages
-from lingo.data.sources.files import File, Read
 from lingo.datasets import syntax
 
 _ESCAPE = re.compile(rb"\\([4-7][0-7][0-7]|.)", re.DOTALL)

@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from lingo.config.errors import MissingPackage
+from lingo.data.files import open_file
 from lingo.data.images.labelled import Labelled, LabelledImages
-from lingo.data.sources.files import open_file
 
 NAMES = ("china", "flower")
 """The classes: a temple in China, and a flower."""

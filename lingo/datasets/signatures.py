@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from lingo.data.files import File, Read
 from lingo.data.pairs.pair import PairSource, Part, pair
 from lingo.data.record_source import PythonPackages
-from lingo.data.sources.files import File, Read
 from lingo.datasets import syntax
 from lingo.datasets.docstrings import summary
 

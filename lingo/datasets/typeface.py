@@ -10,7 +10,7 @@ from typing import Literal
 from PIL import ImageFont
 
 from lingo.config.errors import MissingPackage
-from lingo.data.sources.files import DataError, open_file
+from lingo.data.files import DataError, open_file
 
 Split = Literal["all", "train", "heldout"]
 

@@ -14,8 +14,8 @@ from lingo.decode.decoding import Caches, Decoding, Step
 from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
+from lingo.layers.quantization.fold import fold_weights
 from lingo.layers.recomputed_step import recompute_step
-from lingo.layers.wrap.fold import fold_weights
 from lingo.layers.wrap.wrapper import wrapped_class
 from lingo.ops.shape import size_of, sizes_of
 

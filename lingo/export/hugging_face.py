@@ -20,7 +20,7 @@ import numpy as np
 
 from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.safetensors import import_safetensors
-from lingo.checkpoints.warm_start import WarmStart
+from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config import registry
 from lingo.config.params import ParamError, Params, fields
 from lingo.config.text import flatten, render

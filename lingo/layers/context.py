@@ -123,7 +123,9 @@ class Call:
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
-    weights_ready: bool = False  # whether they are computed and rounded (`lingo.layers.wrap.fold`)
+    weights_ready: bool = (
+        False  # whether they are computed and rounded (`lingo.layers.quantization.fold`)
+    )
     constant_ranges: bool = False  # whether a converter reads the ranges of quantization
     frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
     # program paths of weights that a loop over layers reads in vain; one set for all bodies

@@ -11,7 +11,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Call
 from lingo.layers.layer import Layer
-from lingo.layers.wrap.fold import dequantize_weights, fold_weights, quantize_weights
+from lingo.layers.quantization.fold import dequantize_weights, fold_weights, quantize_weights
 from lingo.learner.state import Learner, Placement, TrainState, WhichWeights
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.runtime import Runtime

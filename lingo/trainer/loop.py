@@ -26,9 +26,9 @@ from lingo.processes.signals import Stop
 from lingo.runtimes.runtime import LostState, ProgramError, explain_program_errors
 from lingo.storage import injection
 from lingo.storage.rows import State
-from lingo.trainer.evaluation.periodic import PeriodicEvaluation
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.live_run import LiveRun
+from lingo.trainer.periodic import PeriodicEvaluation
 from lingo.trainer.profile import Profile
 from lingo.trainer.rewinder import Rewinder
 from lingo.trainer.saver import Saver, intervals

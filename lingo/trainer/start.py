@@ -15,9 +15,9 @@ from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters, read_counters
+from lingo.checkpoints.sources.transfer import Transfer
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.checkpoints.store import share_checkpoint
-from lingo.checkpoints.transfer import Transfer
 from lingo.config import source_record, text
 from lingo.config.lazy import tf
 from lingo.config.roots.user_line import is_lingos

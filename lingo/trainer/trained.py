@@ -27,7 +27,7 @@ from lingo.export.formats import Quantize
 from lingo.export.hugging_face import export_hugging_face
 from lingo.export.portable import Settings, export_portable
 from lingo.layers import context
-from lingo.layers.wrap.fold import dequantize_weights
+from lingo.layers.quantization.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch

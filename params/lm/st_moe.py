@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from lingo.checkpoints.warm_start import WarmStart
+from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
 from lingo.data import Mixture, PairInput, SpanCorruption
 from lingo.data.objectives.sentinels import SentinelTokenizer

@@ -23,9 +23,9 @@ from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
+from lingo.data.files import File, Read, list_files
 from lingo.data.pairs.pair import SEPARATOR, PairSource, Part, pair
 from lingo.data.record_source import PythonPackages
-from lingo.data.sources.files import File, Read, list_files
 from lingo.datasets import syntax
 from lingo.datasets.docstrings import summary
 

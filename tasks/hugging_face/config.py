@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from lingo.checkpoints.sources.hugging_face import CONFIG
-from lingo.checkpoints.warm_start import WarmStart
+from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.params import ParamError, Params
 
 _ACTIVATIONS = {

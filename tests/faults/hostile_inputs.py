@@ -567,7 +567,7 @@ def _write_logs(folder: pathlib.Path) -> None:
 
 EXPERIMENTS = '''
 from lingo import Experiment, experiment
-from lingo.checkpoints.warm_start import WarmStart
+from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.lazy import tf
 from lingo.data import ArrayInput, HuggingFaceTokenizer, ImageFileInput, ImageFolder, TextInput
 from lingo.data.record_source import TextFiles

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 import lingo
 from lingo.checkpoints.errors import CheckpointMismatch
-from lingo.checkpoints.transfer import Transfer
-from lingo.checkpoints.warm_start import weight_shapes
+from lingo.checkpoints.sources.transfer import Transfer
+from lingo.checkpoints.sources.warm_start import weight_shapes
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.prompt import Prompt

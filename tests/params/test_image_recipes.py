@@ -9,7 +9,7 @@ import lingo
 from lingo.config.params import ParamError
 from lingo.config.text import resolve
 from lingo.data import ImageRecords, MixedInput
-from lingo.data.sources.files import DataError
+from lingo.data.files import DataError
 from lingo.layers import BatchNorm
 from params.image import botnet, efficientnet, resnet, vit
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.data.files import DataError, open_file
 from lingo.data.images.encoded import check_classes
-from lingo.data.sources.files import DataError, open_file
 
 _SLACK = 1.0  # pixels by which a box may be outside of its image, where it is cut off
 _IMAGE = {"id": int, "file_name": str, "height": int, "width": int}

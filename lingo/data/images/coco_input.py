@@ -18,12 +18,12 @@ from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.config.types import FilePath, Operational
 from lingo.data.example_input import IndexedInput
+from lingo.data.files import DataError, open_file
 from lingo.data.images.coco import Annotations, read_annotations
 from lingo.data.images.decode import Part, PixelBudget, decode_into, part_of
 from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, read_header
 from lingo.data.images.view import Window
 from lingo.data.index import Progress
-from lingo.data.sources.files import DataError, open_file
 from lingo.ops import random
 from lingo.ops.image.box import Box
 from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, is_mirrored, min_iou_box

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
+from lingo.data.files import DataError, Read, open_file
 from lingo.data.images.header import MAX_BYTES
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.record_source import CorruptRecord, DecodedRecords
-from lingo.data.sources.files import DataError, Read, open_file
 
 _LABEL = struct.Struct("<i")
 _FIRST_BYTES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")  # of JPEG and PNG

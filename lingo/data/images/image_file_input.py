@@ -20,13 +20,13 @@ from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.config.types import Operational
 from lingo.data.example_input import IndexedInput
+from lingo.data.files import DataError
 from lingo.data.gzip_copy import describe_copies
 from lingo.data.images.decode import Channels, Part, PixelBudget, decode_into, part_of
 from lingo.data.images.encoded import EncodedImage, EncodedImages, from_document, open_images
 from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, Header, read_header
 from lingo.data.images.view import CentralView, View
 from lingo.data.index import Index, Progress
-from lingo.data.sources.files import DataError
 from lingo.ops import random
 
 _GROUP = 256  # images that a thread has in memory, encoded, at a time

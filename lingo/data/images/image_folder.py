@@ -7,8 +7,8 @@ import os
 
 from lingo.config.params import ParamError
 from lingo.config.types import FilePath
+from lingo.data.files import DataError, File, Place, entries
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
-from lingo.data.sources.files import DataError, File, Place, entries
 
 _EXTENSIONS = (".jpg", ".jpeg", ".png")
 

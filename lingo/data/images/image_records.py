@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from lingo.config.params import ParamError
 from lingo.config.types import FilePath
+from lingo.data.files import DataError, File, Read, refuse_empty
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 from lingo.data.record_source import MatchingFiles
-from lingo.data.sources.files import DataError, File, Read, refuse_empty
 from lingo.data.sources.tfds import TfdsRecords
 from lingo.data.sources.tfrecord import one_integer, one_string, parse_example, payload, records
 

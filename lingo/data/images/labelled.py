@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.data.sources.files import DataError
+from lingo.data.files import DataError
 from lingo.data.splittable import Splittable, split_hash
 
 

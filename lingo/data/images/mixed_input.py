@@ -14,9 +14,9 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
+from lingo.data.files import DataError
 from lingo.data.index import Progress
 from lingo.data.input import Input, check_inner
-from lingo.data.sources.files import DataError
 from lingo.ops import random
 from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
 

@@ -14,12 +14,12 @@ from PIL import Image, ImageOps
 
 from lingo.config.lazy import tf
 from lingo.data.epoch_order import permutation
+from lingo.data.files import DataError
 from lingo.data.images.decode import PixelBudget
 from lingo.data.images.encoded import EncodedImages, from_document, open_images
 from lingo.data.images.header import BrokenImage, explain_errors, open_image, read_header
 from lingo.data.images.image_records import IMAGE, LABEL
 from lingo.data.index import Index, Progress
-from lingo.data.sources.files import DataError
 from lingo.data.sources.tfrecord import frame
 from lingo.storage.files import new_folder
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lingo.config import ranges
-from lingo.data.sources.files import DataError, Read
+from lingo.data.files import DataError, Read
 from lingo.data.tokenizer import ByteTokenizer, TokenCounts, Tokenizer
 
 _MARK = re.compile(r"(<extra_id_(?:0|[1-9][0-9]{0,8})>)")

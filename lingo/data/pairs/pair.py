@@ -10,8 +10,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from lingo.data.files import DataError, Read
 from lingo.data.record_source import CorruptRecord, RecordSource
-from lingo.data.sources.files import DataError, Read
 from lingo.data.tokenizer import ByteTokenizer, TokenCounts, Tokenizer, as_bytes
 
 SEPARATOR = b"\x1e"

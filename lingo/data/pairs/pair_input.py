@@ -12,13 +12,13 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import REQUIRED
+from lingo.data.files import DataError
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.packing import FixedRows, Packing, best_fit, permutation
 from lingo.data.pairs.pair import SEPARATOR, Pair, PairSource, PairTokenizer
 from lingo.data.pairs.pair_packing import best_fit_pairs
 from lingo.data.pairs.paired_input import Lengths, PairedInput, Row
 from lingo.data.prompt import TextPair
-from lingo.data.sources.files import DataError
 
 
 class PairInput(PairedInput):

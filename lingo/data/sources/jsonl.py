@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lingo.config.params import ParamError
+from lingo.data.files import File, Read, refuse_empty
 from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
-from lingo.data.sources.files import File, Read, refuse_empty
 
 _BLOCK_BYTES = 1 << 20
 _NEWLINE = 10

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from lingo.config import ranges
 from lingo.config.params import ParamError
+from lingo.data.files import File, Read
 from lingo.data.pairs.pair import PairSource, pair
 from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
-from lingo.data.sources.files import File, Read
 from lingo.data.sources.jsonl import check_field, json_value, lines, text_of
 
 

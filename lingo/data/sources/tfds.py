@@ -17,8 +17,8 @@ from typing import Any
 
 from lingo.config.params import ParamError, suggest
 from lingo.config.types import FilePath
+from lingo.data.files import DataError, File, Place, Read, open_file
 from lingo.data.record_source import DecodedRecords
-from lingo.data.sources.files import DataError, File, Place, Read, open_file
 from lingo.data.sources.tfrecord import one_string, parse_example, payload, records
 
 _JSON_BYTES = 1 << 26

@@ -15,8 +15,8 @@ import google_crc32c
 from google.protobuf.message import DecodeError
 
 from lingo.config.lazy import tf
+from lingo.data.files import File, Read, refuse_empty
 from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
-from lingo.data.sources.files import File, Read, refuse_empty
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")

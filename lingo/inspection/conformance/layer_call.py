@@ -16,7 +16,7 @@ from lingo.config.params import inherited_values
 from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
-from lingo.layers.lift import vmap_layer
+from lingo.layers.stacks.lift import vmap_layer
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import initial_value
 from lingo.ops import random

@@ -24,11 +24,11 @@ from lingo.layers.context import annotate
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.inputs import NO_INPUTS, BatchRequirements, CallInputs
 from lingo.layers.layer import Layer
-from lingo.layers.lift import call_copies, one_of, vmap_layer
 from lingo.layers.moe import dispatch
 from lingo.layers.moe.router import Router, Routing, Tokens
 from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.residual import Residual, ResidualCall
+from lingo.layers.stacks.lift import call_copies, one_of, vmap_layer
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 

@@ -29,7 +29,7 @@ from lingo.config.params import ParamError, inherited_values
 from lingo.layers import context
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
-from lingo.layers.lift import vmap_layer
+from lingo.layers.stacks.lift import vmap_layer
 from lingo.layers.stacks.micro_batches import (
     examples_together,
     merge_microbatches,

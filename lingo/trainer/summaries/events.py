@@ -27,8 +27,8 @@ from tensorboard.util.tensor_util import make_tensor_proto
 
 from lingo.config import regular_file
 from lingo.config.lazy import tf
+from lingo.data.files import File
 from lingo.data.record_source import CorruptRecord
-from lingo.data.sources.files import File
 from lingo.data.sources.tfrecord import frame, payload, records
 from lingo.storage.files import (
     StorageError,

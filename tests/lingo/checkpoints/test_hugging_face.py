@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 import lingo
 from lingo.checkpoints.errors import CheckpointMismatch
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.sources.weight_source import UnusableSource
-from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.contract import Experiment
 
 LLAMA = {

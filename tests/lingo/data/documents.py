@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from lingo.config.lazy import tf
+from lingo.data.files import Read
 from lingo.data.index import Index, open_index
 from lingo.data.input import Input
 from lingo.data.record_source import RecordSource
-from lingo.data.sources.files import Read
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer, as_bytes
 
 BYTES = ByteTokenizer.params().build()

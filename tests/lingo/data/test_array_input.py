@@ -11,7 +11,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.array_input import ArrayInput, write_arrays
-from lingo.data.sources.files import DataError
+from lingo.data.files import DataError
 from lingo.storage.examples import read_archive
 
 NUMBERS = np.arange(10)

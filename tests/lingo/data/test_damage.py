@@ -3,8 +3,8 @@
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.record_source import TextFiles
-from lingo.data.sources.files import DataError
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords, frame
 from lingo.data.text_input import TextInput

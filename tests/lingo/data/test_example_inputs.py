@@ -14,8 +14,8 @@ from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.data.array_input import ArrayInput
 from lingo.data.dataset_input import DatasetInput
+from lingo.data.files import DataError
 from lingo.data.sequence_input import SequenceInput
-from lingo.data.sources.files import DataError
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.learner.task import Task

@@ -14,9 +14,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.data import gzip_copy
+from lingo.data.files import DataError
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import TextFiles
-from lingo.data.sources.files import DataError
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from lingo.data.sources.tfrecord import TfRecords, frame

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lingo.data import index as index_module
+from lingo.data.files import DataError, File, Read
 from lingo.data.index import Index, Recent, open_index
 from lingo.data.record_source import TextFiles
-from lingo.data.sources.files import DataError, File, Read
 from tests.lingo.data import documents
 from tests.lingo.data.documents import BYTES, texts
 

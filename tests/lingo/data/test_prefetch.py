@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lingo.data.array_spec import ArraySpec
+from lingo.data.files import DataError
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
-from lingo.data.sources.files import DataError
 
 
 class Counting(Input):

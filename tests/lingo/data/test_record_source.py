@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.record_source import InstalledSource, TextFiles
-from lingo.data.sources.files import DataError
 
 
 def texts(pattern, **fields):

@@ -8,10 +8,10 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.data import part_tokenizer, sentence_piece_training
+from lingo.data.files import DataError
 from lingo.data.index import open_index
 from lingo.data.record_source import TextFiles
 from lingo.data.sentence_piece import SentencePiece
-from lingo.data.sources.files import DataError
 from lingo.data.text_input import TextInput
 
 spm = pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")

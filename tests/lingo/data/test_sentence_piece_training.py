@@ -3,10 +3,10 @@
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.record_source import TextFiles
 from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sentence_piece_training import sample, train
-from lingo.data.sources.files import DataError
 from tests.lingo.data.documents import opened
 
 pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")

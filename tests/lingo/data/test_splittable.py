@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import File
 from lingo.data.record_source import TextFiles
-from lingo.data.sources.files import File
 from lingo.data.splittable import Splittable, split_hash
 from lingo.datasets.digits import Digits
 

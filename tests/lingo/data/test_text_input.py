@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError, File
 from lingo.data.record_source import TextFiles
-from lingo.data.sources.files import DataError, File
 from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import (
     BYTES,

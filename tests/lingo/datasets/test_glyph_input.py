@@ -14,7 +14,7 @@ import pytest
 
 from lingo.config.errors import MissingPackage
 from lingo.config.params import ParamError
-from lingo.data.sources.files import DataError
+from lingo.data.files import DataError
 from lingo.datasets import glyph_input, typeface
 from lingo.datasets.glyph import Change, draw_glyph
 from lingo.datasets.glyph_input import GlyphInput

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 import lingo
-from lingo.checkpoints.warm_start import WarmStart, weight_shapes
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
 from lingo.data import HuggingFaceTokenizer

@@ -8,7 +8,7 @@ from lingo.checkpoints import store
 from lingo.config.errors import NumericFailure
 from lingo.config.lazy import tf
 from lingo.contract import Guard
-from lingo.data.sources.files import DataError
+from lingo.data.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.runtimes.runtime import ProgramError

@@ -10,9 +10,9 @@ import re
 import tokenize
 from typing import Any
 
+from lingo.data.files import File
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
-from lingo.data.sources.files import File
 from lingo.datasets import syntax
 from tasks.classification.snippets import (
     Brackets,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import lingo
-from lingo.checkpoints.warm_start import WarmStart
+from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Experiment

@@ -27,9 +27,7 @@ def run(tmp_path):
     (tmp_path / "run").mkdir()
     for step in (1, 2):
         tensors = {"weights/a": ONE, "slots/m/a": 2 * ONE, "state/mean": 3 * ONE}
-        store.save(
-            tmp_path / "run/checkpoints", step=step, tensors=tensors.items(), metadata={}, keep=9
-        )
+        store.save(tmp_path / "run/checkpoints", step=step, tensors=tensors.items(), metadata={})
     return tmp_path / "run"
 
 

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import lingo as api
-from lingo.checkpoints.warm_start import weight_shapes
+from lingo.checkpoints.sources.warm_start import weight_shapes
 from lingo.config.params import ParamError
 
 MODELS = pathlib.Path(__file__).parents[3] / "params" / "huggingface"

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.images.coco import read_annotations
 from lingo.data.images.coco_input import CocoInput
 from lingo.data.images.decode import PixelBudget, decode_into, part_of
 from lingo.data.images.header import read_header
 from lingo.data.images.view import Window
-from lingo.data.sources.files import DataError
 from lingo.metrics.mean_average_precision import coco_detections
 from lingo.ops import random
 from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, min_iou_box

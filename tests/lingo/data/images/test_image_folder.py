@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.images.encoded import from_document, open_images
 from lingo.data.images.image_folder import ImageFolder
-from lingo.data.sources.files import DataError
 from tests.lingo.data.images.pictures import encode, picture, write_folder
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.images.encoded import from_document, open_images
 from lingo.data.images.image_records import ImageRecords, TfdsImages
-from lingo.data.sources.files import DataError
 from tests.lingo.data.images.pictures import encode, picture, write_example
 
 IMAGES = [encode(picture(8, 8, seed=i), ("JPEG", "PNG")[i % 2]) for i in range(5)]

@@ -10,12 +10,12 @@ from PIL import Image
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.images import record_writer
 from lingo.data.images.encoded import from_document, open_images
 from lingo.data.images.image_folder import ImageFolder
 from lingo.data.images.image_records import ImageRecords
 from lingo.data.images.record_writer import write_records
-from lingo.data.sources.files import DataError
 from lingo.storage.files import StorageError
 from tests.lingo.data.images.pictures import encode, picture, write_folder
 

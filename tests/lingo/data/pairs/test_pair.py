@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from lingo.data.files import DataError
 from lingo.data.pairs.pair import PairTokenizer, pair
 from lingo.data.record_source import CorruptRecord
-from lingo.data.sources.files import DataError
 from lingo.data.tokenizer import ByteTokenizer
 from tests.lingo.data.documents import Words, reader
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.mixture import Mixture
 from lingo.data.objectives.sentinels import SentinelTokenizer
 from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import TextFiles
-from lingo.data.sources.files import DataError
 from lingo.data.sources.pair_files import TsvPairs
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 

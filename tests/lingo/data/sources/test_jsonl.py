@@ -7,8 +7,8 @@ import time
 import pytest
 
 from lingo.data import index as index_module
+from lingo.data.files import DataError
 from lingo.data.sources import jsonl
-from lingo.data.sources.files import DataError
 from lingo.data.sources.jsonl import JsonLines
 from tests.lingo.data import documents
 from tests.lingo.data.documents import texts

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
-from lingo.data.sources.files import DataError
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from tests.lingo.data import documents
 

@@ -7,8 +7,8 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.data.files import DataError
 from lingo.data.index import open_index
-from lingo.data.sources.files import DataError
 from lingo.data.sources.tfds import TfdsDirectory
 from tests.lingo.data import documents
 from tests.lingo.data.documents import BYTES, example

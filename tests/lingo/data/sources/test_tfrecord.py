@@ -8,7 +8,7 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.data import index as index_module
-from lingo.data.sources.files import DataError
+from lingo.data.files import DataError
 from lingo.data.sources.tfrecord import TfRecords, frame, masked_crc32c
 from tests.lingo.data import documents
 from tests.lingo.data.documents import example, texts

@@ -4,8 +4,8 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.storage.files import StorageError
+from lingo.trainer import periodic
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation import periodic
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 from lingo.trainer.mlperf.mllog import read_log
 from lingo.trainer.mlperf.run_log import RESUME, MlperfLog

@@ -10,9 +10,9 @@ from safetensors.numpy import save_file
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
 from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.sources.transfer import resize_grid
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.sources.weight_source import UnusableSource
-from lingo.checkpoints.transfer import resize_grid
-from lingo.checkpoints.warm_start import WarmStart, weight_shapes
 from lingo.config.params import ParamError
 from lingo.contract import Guard
 from lingo.data.text_input import TextInput

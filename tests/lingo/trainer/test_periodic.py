@@ -5,8 +5,9 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.config.params import ParamError
+from lingo.trainer import periodic
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.evaluation import best, periodic
+from lingo.trainer.evaluation import best
 from lingo.trainer.evaluation.evaluate import EvaluationResult
 
 pytestmark = pytest.mark.usefixtures("once_compiled")

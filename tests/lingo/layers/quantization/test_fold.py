@@ -27,7 +27,7 @@ from lingo.layers import (
     context,
 )
 from lingo.layers.context import Call
-from lingo.layers.wrap.fold import dequantize_weights, fold_weights, quantize_weights
+from lingo.layers.quantization.fold import dequantize_weights, fold_weights, quantize_weights
 from lingo.layers.wrap.reweighted import Reweighted
 from tasks.lm.model import LanguageModel
 

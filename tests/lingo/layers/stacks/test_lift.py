@@ -14,7 +14,7 @@ from lingo.config.lazy import tf
 from lingo.layers import Layer, context
 from lingo.layers.context import annotate
 from lingo.layers.dropout import dropout
-from lingo.layers.lift import call_copies, one_of, vmap_layer
+from lingo.layers.stacks.lift import call_copies, one_of, vmap_layer
 from lingo.ops import random
 
 K, B, D = 3, 4, 8

@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.checkpoints.sources.find import find_source
+from lingo.checkpoints.sources.transfer import Grid, TensorRead, Transfer, fits, grid_text
 from lingo.checkpoints.sources.weight_source import FLOATS, Tensor, WeightSource, printable
-from lingo.checkpoints.transfer import Grid, TensorRead, Transfer, fits, grid_text
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.types import FilePath

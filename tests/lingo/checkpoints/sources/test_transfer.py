@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lingo.checkpoints.sources.transfer import TensorRead, Transfer, fits, resize_grid
 from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource, printable
-from lingo.checkpoints.transfer import TensorRead, Transfer, fits, resize_grid
 from lingo.config.lazy import tf
 
 

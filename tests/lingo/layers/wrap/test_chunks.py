@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers.chunks import in_chunks
 from lingo.layers.context import apply
 from lingo.layers.layer import Layer
+from lingo.layers.wrap.chunks import in_chunks
 
 B, T, D, F = 2, 6, 3, 5
 X = np.random.default_rng(0).normal(size=[B, T, D]).astype(np.float32)

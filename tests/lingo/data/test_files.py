@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from lingo.data.sources.files import (
+from lingo.data.files import (
     DataError,
     File,
     Place,
