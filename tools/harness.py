@@ -190,8 +190,8 @@ class Bound(NamedTuple):
 
     def __str__(self) -> str:
         if self.least == -math.inf:
-            return f"<= {self.most:.3g}"
-        return f">= {self.least:.3g}" if self.most == math.inf else f"{self.least} to {self.most}"
+            return f"<= {self.most:,.6g}"
+        return f">= {self.least:,.6g}" if self.most == math.inf else f"{self.least} to {self.most}"
 
 
 def at_most(value: float) -> Bound:

@@ -1,7 +1,7 @@
 """`python -m tools.house`: figures of the source, and whether they are within their bounds.
 
     python -m tools.house                        # a table; exit code 1 if a bound is missed
-    python -m tools.house --list=participles     # with the places behind a figure
+    python -m tools.house --list=importers       # with the places behind a figure
     python -m tools.house --trace --json         # with what runs before the first gradient
 
 A figure is of `lingo`, `tasks`, `params` and `tools`, unless it names the tests.
@@ -29,41 +29,28 @@ BOUNDS = {
     "file lines, max": at_most(450),
     "circles of rooms": at_most(0),
     "circles of files of config": at_most(0),
-    "public names that are participles": at_most(0),
+    "circles of folders": at_most(0),
+    "files with one importer": at_most(60),
+    "lines of lingo without models and datasets": at_most(63_000),
+    "of these code proper": at_most(37_000),
+    "% of its lines that are imports": at_most(7),
+    "lines of tests for one of source": at_most(0.85),
     "% of functions with tensors that state shapes": at_least(90),
     "silencers": at_most(15),
     "files of the loop before the first gradient": at_most(20),
     "files on the stack at the gradient": at_most(9),
 }
-LISTS = ("participles", "importers", "shapes", "silencers", "circles", "trace")
+LISTS = ("phrases", "importers", "shapes", "silencers", "circles", "trace")
 
 # Rooms between the command and the gradient.
 _LOOP = {"cli", "trainer", "learner", "runtimes", "processes", "checkpoints", "storage"}
 _LOOP |= {"inspection"}
 
-# Not those that are imperatives, too: cut, put, read, set, split.
-_IRREGULAR_PARTICIPLE = re.compile(
-    "begun|bent|bought|broken|brought|built|caught|chosen|dealt|done|drawn|driven|fallen|fed|felt"
-    "|found|frozen|given|gone|grown|held|hidden|kept|known|laid|led|left|lent|lost|made|meant|met"
-    "|paid|said|seen|sent|shaken|shown|shrunk|sold|sought|spent|spun|stolen|stuck|taken|taught|thin"
-    "|thought|thrown|told|torn|understood|woken|won|worn|woven|written"
+# What a reader has to read twice: `python -m tools.house --list=phrases` has the places.
+_PHRASES = re.compile(
+    r"\b(that of|those of|of which|is none|are none|nobody|no one|so many|beside|likewise"
+    r"|heed|whatever)\b"
 )
-# With prepositions of place and time; the argument of `at`, `by` and `of` completes them.
-_ADVERB = re.compile(
-    "above|after|again|alike|alone|along|already|apart|around|aside|away|back|before|behind|below"
-    "|beneath|beside|between|beyond|down|elsewhere|further|hence|here|inside|instead|now|off|often"
-    "|on|once|out|outside|over|then|there|thereby|through|thus|together|under|up|upwards|verbatim"
-    "|within|without"
-)
-_PARTICIPLE = re.compile("[a-z]{2,}(ed|ing)")
-# Words in -ed and -ing that are not participles, or nouns of the field as well.
-_VERB_OR_NOUN = re.compile(
-    "(un)?embed|exceed|feed|heed|need|proceed|seed|shed|speed|succeed|batching|binding|building"
-    "|checkpointing|clipping|decoding|docstring|drawing|embedding|encoding|heading|logging|mapping"
-    "|masking|meaning|nothing|packing|padding|pooling|ranking|(multi)?ring|rounding|routing|sampling"
-    "|scaling|scheduling|setting|sharding|smoothing|spelling|string|tiling|timing|training|warning"
-)
-
 _MATHEMATICS = {"ops", "layers", "learner", "decode", "metrics", "optim"}
 _TENSOR_NAMES = {"x", "y", "carry", "data", "nats", "step", "total", "value", "values", "weight"}
 _TENSOR = re.compile(
@@ -87,44 +74,21 @@ class Report(NamedTuple):
     def misses(self) -> list[str]:
         """Returns a line for each figure that is out of its bound."""
         return [
-            f"{name} is {value:.4g}, wanted {BOUNDS[name]}"
+            f"{name} is {value:,.6g}, wanted {BOUNDS[name]}"
             for name, value in self.figures.items()
             if name in BOUNDS and not BOUNDS[name].holds(value)
         ]
 
 
-# ---- names -------------------------------------------------------------------------------------
+# ---- shapes ------------------------------------------------------------------------------------
 
 
 class Name(NamedTuple):
-    """The name of a function, or of a field of a NamedTuple or dataclass."""
+    """The name of a function."""
 
     word: str  # name alone
     is_public: bool  # whether other files may use it: no underscores, not inside a function
     place: str  # `file:line: Class.name`
-
-
-def is_lone_participle(name: str) -> bool:
-    """Returns whether a name is a participle or an adverb, with nothing but adverbs after it."""
-    if name.startswith("__") and name.endswith("__"):
-        return False
-    first, *rest = name.strip("_").split("_")
-    is_participle = _IRREGULAR_PARTICIPLE.fullmatch(first) or (
-        _PARTICIPLE.fullmatch(first) and not _VERB_OR_NOUN.fullmatch(first)
-    )
-    return bool(is_participle or _ADVERB.fullmatch(first)) and all(map(_ADVERB.fullmatch, rest))
-
-
-def names(file: SourceFile) -> Iterator[Name]:
-    """Yields the names of functions, methods and fields; a bool field may well be `finished`."""
-    for around, node in file.functions():
-        yield _name(file, around, node.name, node.lineno)
-    for node in file.classes():
-        hints = map(ast.unparse, (*node.bases, *node.decorator_list))
-        if any("NamedTuple" in hint or "dataclass" in hint for hint in hints):
-            for field in node.body:
-                if isinstance(field, ast.AnnAssign) and ast.unparse(field.annotation) != "bool":
-                    yield _name(file, [node], ast.unparse(field.target), field.lineno)
 
 
 def _name(file: SourceFile, around: Iterable[ast.AST], word: str, line: int) -> Name:
@@ -133,9 +97,6 @@ def _name(file: SourceFile, around: Iterable[ast.AST], word: str, line: int) -> 
         part.startswith("_") and part != "__call__" for part in (*outer, word)
     )
     return Name(word, is_public, f"{file.path}:{line}: {'.'.join([*outer, word])}")
-
-
-# ---- shapes ------------------------------------------------------------------------------------
 
 
 def shapes(files: Sequence[SourceFile]) -> dict[Name, bool]:
@@ -228,6 +189,37 @@ def single_importers(tree: SourceTree) -> dict[SourceFile, str]:
     return {f: users[0] for f in tree.files if len(users := importers.get(f.path, [])) == 1}
 
 
+def _is_framework(file: SourceFile) -> bool:
+    return file.path.startswith("lingo/") and file.room not in ("models", "datasets")
+
+
+def lines_of_code(file: SourceFile) -> int:
+    """Returns the lines of a file that are neither empty, comments nor docstrings."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [n for n in ast.walk(file.syntax) if isinstance(n, kinds) and ast.get_docstring(n)]
+    said = {line for n in nodes for line in _lines(n.body[0])}
+    lines = enumerate(map(str.strip, file.text.splitlines()), 1)
+    return sum(bool(text) and text[0] != "#" and line not in said for line, text in lines)
+
+
+def import_share(files: Iterable[SourceFile]) -> float:
+    """Returns which part of the lines of some files are imports, in percent."""
+    kinds, files = (ast.Import, ast.ImportFrom), list(files)
+    nodes = (n for f in files for n in ast.walk(f.syntax) if isinstance(n, kinds))
+    return 100 * sum(len(_lines(n)) for n in nodes) / (sum(f.num_lines for f in files) or 1)
+
+
+def _lines(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def phrases(file: SourceFile) -> Iterator[str]:
+    """Yields the places of phrases in docstrings and comments that have to be read twice."""
+    for number, line in enumerate(file.text.splitlines(), 1):
+        if found := _PHRASES.search(line):
+            yield f"{file.path}:{number}: {found[0]}: {line.strip()}"
+
+
 def _folder(file: SourceFile) -> str:
     """Returns the folder of a file of lingo; "" for one that only exports what others define."""
     is_inside = file.module.startswith("lingo.") and not file.path.endswith("__init__.py")
@@ -266,31 +258,34 @@ def measure(root: Path, *, traced: bool = False) -> Report:
         "files of config": tree.edges(lambda f: f.path if f.room == "config" else ""),
         "folders": tree.edges(_folder),
     }
-    found = [name for file in tree.files for name in names(file) if is_lone_participle(name.word)]
-    found.sort(key=lambda name: not name.is_public)
-    num_public = sum(name.is_public for name in found)
+    framework = [file for file in tree.files if _is_framework(file)]
+    said = [place for file in tree.files for place in phrases(file)]
+    source, of_tests = (sum(file.num_lines for file in t.files) for t in (tree, tests))
     stated = shapes([file for file in tree.files if file.room != "tools"])
     silent = [name.place for name, is_stated in stated.items() if not is_stated]
     functions = [node for file in tree.files for _, node in file.functions()]
     figures = {
         "files of source": len(tree.files),
-        "lines of source": sum(file.num_lines for file in tree.files),
-        "lines of tests": sum(file.num_lines for file in tests.files),
+        "lines of source": source,
+        "lines of tests": of_tests,
+        "lines of tests for one of source": of_tests / (source or 1),
+        "lines of lingo without models and datasets": sum(f.num_lines for f in framework),
+        "of these code proper": sum(map(lines_of_code, framework)),
+        "% of its lines that are imports": import_share(framework),
         **quantiles("file lines", [file.num_lines for file in tree.files if file.text]),
         **quantiles("function lines", [(f.end_lineno or 0) - f.lineno + 1 for f in functions]),
         "files with one importer": len(importers),
         f"of these under {SMALL} lines": sum(file.num_lines < SMALL for file in importers),
         **{f"circles of {what}": len(circles(pairs)) for what, pairs in edges.items()},
-        "public names that are participles": num_public,
-        "private names that are participles": len(found) - num_public,
         "public functions with tensors": len(stated),
         "% of functions with tensors that state shapes": 100
         - 100 * len(silent) / (len(stated) or 1),
         "silencers": len(silencers(tree.files)),
         "silencers in tests": len(silencers(tests.files)),
+        "phrases that are read twice": len(said),
     }
     places = {
-        "participles": [f"{'' if n.is_public else '(private) '}{n.place}" for n in found],
+        "phrases": said,
         "importers": [
             f"{f.path}: {f.num_lines} lines, for {user}" for f, user in importers.items()
         ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.before_gradient import trace_training
-from tools.house import is_lone_participle, main, measure, names
+from tools.house import main, measure
 from tools.source_tree import SourceTree, circles, room_of
 
 
@@ -26,36 +26,48 @@ def room_circles(root: Path) -> list[list[str]]:
     return circles(SourceTree(root).edges(lambda file: file.room))
 
 
-def test_a_participle_or_adverb_without_a_noun_is_a_lone_participle():
-    for name in ("placed", "_dealt", "standing", "beside", "upwards", "left_alone", "filled_up"):
-        assert is_lone_participle(name), name
-    verbs_and_nouns = ("embed", "seed", "read", "put", "padding", "sharding", "docstring", "of")
-    for name in (*verbs_and_nouns, "is_finished", "examples_before", "merged_rows", "__init__"):
-        assert not is_lone_participle(name), name
+def test_code_proper_has_no_docstrings_comments_or_empty_lines(tmp_path):
+    text = '''
+        """Says what."""
+
+        import os
+        from lingo.ops import (
+            a,
+        )
+
+        # why
+        def f():
+            """Does it.
+
+            At length.
+            """
+            return os, a
+    '''
+    files = {"lingo/ops/b.py": text, "lingo/models/c.py": "x = 1\n", "lingo/ops/a.py": "y = 1\n"}
+    figures = measure(project(tmp_path, files)).figures
+    assert figures["of these code proper"] == 6 + 1
+    lines = figures["lines of lingo without models and datasets"]
+    assert lines == text.count("\n") + 1
+    assert figures["% of its lines that are imports"] == pytest.approx(100 * 4 / lines)
 
 
-def test_names_are_of_functions_methods_and_fields_and_public_without_underscores(tmp_path):
-    text = """
-        class Batch(NamedTuple):
-            padded: int
-            finished: bool
-        class Layer:
-            untold: int
-            def built(self):
-                def held(): ...
-            def _kept(self): ...
-        class _Hidden:
-            def shown(self): ...
-    """
-    (file,) = SourceTree(project(tmp_path, {"lingo/ops/a.py": text})).files
-    found = {name.place.split(": ")[1]: name.is_public for name in names(file)}
-    assert found == {
-        "Layer.built": True,
-        "Layer.built.held": False,
-        "Layer._kept": False,
-        "_Hidden.shown": False,
-        "Batch.padded": True,
+def test_phrases_that_are_read_twice_are_listed(tmp_path):
+    root = project(tmp_path, {"lingo/ops/a.py": '"""The length, that of all."""\nnobody = 1\n'})
+    assert [place.split(": ")[:2] for place in measure(root).places["phrases"]] == [
+        ["lingo/ops/a.py:1", "that of"],
+        ["lingo/ops/a.py:2", "nobody"],
+    ]
+
+
+def test_a_package_that_only_exports_makes_no_circle_of_folders(tmp_path):
+    files = {
+        "lingo/ops/__init__.py": "import lingo.ops.image.b\n",
+        "lingo/ops/a.py": "",
+        "lingo/ops/image/b.py": "import lingo.ops.a\n",
     }
+    assert measure(project(tmp_path, files)).figures["circles of folders"] == 0
+    files["lingo/ops/a.py"] = "import lingo.ops.image.b\n"
+    assert measure(project(tmp_path, files)).figures["circles of folders"] == 1
 
 
 @pytest.mark.parametrize(
@@ -149,16 +161,17 @@ def test_a_figure_out_of_its_bound_is_named_with_its_places_and_is_code_1(tmp_pa
     root = project(tmp_path, {"lingo/ops/a.py": "def scale(x):\n    return x\n"})
     assert main([f"--root={root}"]) == 0
     assert "missed" not in capsys.readouterr().out
-    project(root, {"lingo/ops/a.py": "def scaled(x):\n    return x\n"})
-    assert main([f"--root={root}", "--list=participles"]) == 1
+    project(root, {"lingo/ops/b/c.py": "import lingo.ops.a\n"})
+    project(root, {"lingo/ops/a.py": "import lingo.ops.b.c\ndef scale(x):\n    return x\n"})
+    assert main([f"--root={root}", "--list=circles"]) == 1
     out = capsys.readouterr().out
-    assert out.startswith("participles:\n  lingo/ops/a.py:1: scaled\n")
-    assert out.endswith("missed: public names that are participles is 1, wanted <= 0\n")
+    assert "folders: circle of 2: lingo/ops lingo/ops/b" in out
+    assert "missed: circles of folders is 1, wanted <= 0\n" in out
     assert main([f"--root={root}", "--json"]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert report["rooms"] == {"ops": [1, 2]}
+    assert report["rooms"] == {"ops": [2, 4]}
     assert report["figures"]["function lines, max"] == 2
-    assert len(report["misses"]) == 1
+    assert len(report["misses"]) == 2  # a file of imports, and the circle
 
 
 def test_silencers_of_lines_and_files_are_found_where_they_stand(tmp_path):
