@@ -1,4 +1,9 @@
-"""Changes of images in training and evaluation: functions of (image, key), on the host."""
+"""Changes of images in training and evaluation: functions of (image, key), on the host.
+
+All take an image [H, W, C], uint8, or float32 in 0..1, of any number of channels unless they say
+which. They return a new image of its type, and of its shape unless they say another. They raise
+ValueError for what is no such image, and for another argument that is out of its range.
+"""
 
 from __future__ import annotations
 

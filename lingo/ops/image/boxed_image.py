@@ -44,9 +44,6 @@ def min_iou_crop(example: BoxedImage, key: random.Key, *, size: tuple[int, int])
     Returns:
         `image`, [*size, C] of the same type; `boxes` and `labels` as of `crop_boxes`.
 
-    Raises:
-        ValueError: if it is not an image, or for another size.
-
     >>> image = np.zeros([100, 100, 1], np.uint8)
     >>> one = BoxedImage(image, np.array([[0.2, 0.2, 0.6, 0.6]], "f"), np.array([3], np.int32))
     >>> min_iou_crop(one, random.root_key(3), size=(50, 50)).labels

@@ -24,14 +24,8 @@ def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
     """Blends an image with black.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         factor: at least 0; 1: no change.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image, or the factor is negative.
 
     >>> adjust_brightness(np.array([[[10, 100, 200]]], np.uint8), 1.5)
     array([[[ 15, 150, 255]]], dtype=uint8)
@@ -44,14 +38,8 @@ def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
     """Blends an image with the mean of its brightness.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3.
+        image: [H, W, C]; C is 1 or 3.
         factor: at least 0; 1: no change.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not such an image, or the factor is negative.
 
     >>> adjust_contrast(np.array([[[100], [200]]], np.uint8), 0.5)[..., 0]
     array([[125, 175]], dtype=uint8)
@@ -67,14 +55,8 @@ def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
     """Blends an image with its grey image.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3. With one channel nothing changes.
+        image: [H, W, C]; C is 1 or 3. With one channel nothing changes.
         factor: at least 0; 1: no change.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not such an image, or the factor is negative.
 
     >>> adjust_saturation(np.array([[[100, 50, 0]]], np.uint8), 0)
     array([[[59, 59, 59]]], dtype=uint8)
@@ -87,14 +69,11 @@ def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
     """Blends an image with a smooth one: of 3 x 3 pixels, the mean, in which the middle counts 5.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         factor: at least 0; 1: no change.
 
     Returns:
         The shape and type of `image`; pixels at the edges stay.
-
-    Raises:
-        ValueError: if it is not an image, or the factor is negative.
 
     >>> image = np.zeros([3, 3, 1], np.uint8)
     >>> image[1, 1] = 130
@@ -118,14 +97,11 @@ def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
     """Turns the colours of an image by a part of the colour circle.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3. With one channel nothing changes.
+        image: [H, W, C]; C is 1 or 3. With one channel nothing changes.
         shift: a part of the circle: 1/3 turns red into green, 1 changes nothing.
 
     Returns:
         The shape and type of `image`; largest and smallest channel of a pixel keep their values.
-
-    Raises:
-        ValueError: if it is not such an image.
 
     >>> adjust_hue(np.array([[[200, 0, 50]]], np.uint8), 1 / 3)
     array([[[ 50, 200,   0]]], dtype=uint8)
@@ -158,18 +134,12 @@ def color_jitter(
     The defaults are usual for ImageNet (Howard 2013 changed the first three).
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; C is 1 or 3.
+        image: [H, W, C]; C is 1 or 3.
         key: of this image.
         brightness: in 0..1; the factor is uniform in 1 - brightness..1 + brightness.
         contrast: likewise.
         saturation: likewise.
         hue: in 0..0.5; the shift is uniform in -hue..hue of the colour circle.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not such an image, or for an amount out of range.
 
     >>> color_jitter(np.array([[[100, 150, 200]]], np.uint8), random.root_key(0))
     array([[[ 63,  68, 103]]], dtype=uint8)

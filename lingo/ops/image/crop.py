@@ -21,15 +21,9 @@ def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray
     """Mirrors an image left to right, with probability `rate`.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         key: of this image.
         rate: in 0..1.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image, or the rate is out of range.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
     >>> flip(image, random.root_key(0), rate=1)[..., 0]
@@ -44,15 +38,12 @@ def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Crops the middle of an image.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         size: (height, width) of the result, in pixels, at most those of the image. Of an odd number
             of rows or columns around it, one more is below or on the right.
 
     Returns:
         [*size, C] of the type of `image`.
-
-    Raises:
-        ValueError: if it is not an image, or is smaller than the result.
 
     >>> center_crop(np.arange(5, dtype=np.uint8)[None, :, None], (1, 2))[..., 0]
     array([[1, 2]], dtype=uint8)
@@ -73,15 +64,9 @@ def pad_and_crop(image: np.ndarray, key: random.Key, *, padding: int) -> np.ndar
     Black pixels are put around it, and a random part of its size is cut out, as for CIFAR.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         key: of this image.
         padding: at least 0.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image, or the padding is negative.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
     >>> pad_and_crop(image, random.root_key(1), padding=1)[..., 0]
@@ -109,7 +94,7 @@ def inception_crop(
     """Crops a random rectangle and resizes it (Szegedy et al. 2015, sec. 6).
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         key: of this image.
         size: (height, width) of the result, in pixels.
         min_area: least part of the image's area.
@@ -119,9 +104,6 @@ def inception_crop(
 
     Returns:
         [*size, C] of the type of `image`.
-
-    Raises:
-        ValueError: if it is not an image, or for areas, a ratio, a size or a method out of range.
 
     >>> image = np.arange(64, dtype=np.uint8).reshape(8, 8, 1)
     >>> inception_crop(image, random.root_key(2), size=(2, 2))[..., 0]

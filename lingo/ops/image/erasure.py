@@ -17,16 +17,10 @@ def cutout(image: np.ndarray, key: random.Key, *, side: int) -> np.ndarray:
     """Makes a square of an image grey (DeVries and Taylor 2017).
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         key: of this image.
         side: of the square, in pixels. Its middle is any pixel of the image; what lies outside is
             cut off.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image, or the side is negative.
 
     >>> cutout(np.zeros([3, 4, 1], np.uint8), random.root_key(0), side=2)[..., 0]
     array([[  0,   0,   0,   0],
@@ -59,7 +53,7 @@ def random_erasing(
     and wide rectangles are equally likely. If none of ten draws fits, the image stays.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         key: of this image.
         rate: in 0..1.
         min_area: least part of the image's area.
@@ -68,9 +62,6 @@ def random_erasing(
 
     Returns:
         The shape and type of `image`; each value of the noise is equally likely.
-
-    Raises:
-        ValueError: if it is not an image, or for a rate, areas or a ratio out of range.
 
     >>> random_erasing(np.zeros([3, 4, 1], np.uint8), random.root_key(0), rate=1)[..., 0]
     array([[  0,   0,   0,   0],

@@ -23,9 +23,6 @@ def autocontrast(image: np.ndarray) -> np.ndarray:
     Returns:
         uint8 [H, W, C]; fractions are cut, as by Pillow.
 
-    Raises:
-        ValueError: if it is not such an image.
-
     >>> autocontrast(np.array([[[50], [76], [101]]], np.uint8))[..., 0]
     array([[  0, 130, 255]], dtype=uint8)
     """
@@ -50,9 +47,6 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
     Returns:
         uint8 [H, W, C], with the roundings of Pillow.
-
-    Raises:
-        ValueError: if it is not such an image.
 
     >>> equalize(np.repeat(np.uint8([[10, 11, 12]]), 255, axis=0)[..., None])[0, :, 0]
     array([  0, 128, 255], dtype=uint8)
@@ -79,9 +73,6 @@ def posterize(image: np.ndarray, bits: int) -> np.ndarray:
     Returns:
         uint8 [H, W, C].
 
-    Raises:
-        ValueError: if it is not such an image, or for bits out of range.
-
     >>> posterize(np.array([[[15, 16, 255]]], np.uint8), 4)
     array([[[  0,  16, 240]]], dtype=uint8)
     """
@@ -100,9 +91,6 @@ def solarize(image: np.ndarray, threshold: int = 128) -> np.ndarray:
 
     Returns:
         uint8 [H, W, C].
-
-    Raises:
-        ValueError: if it is not such an image, or for a threshold out of range.
 
     >>> solarize(np.array([[[10, 200, 255]]], np.uint8))
     array([[[10, 55,  0]]], dtype=uint8)
@@ -123,9 +111,6 @@ def solarize_add(image: np.ndarray, addition: int, threshold: int = 128) -> np.n
     Returns:
         uint8 [H, W, C].
 
-    Raises:
-        ValueError: if it is not such an image, or for a number out of range.
-
     >>> solarize_add(np.array([[[10, 120, 200]]], np.uint8), 50)
     array([[[ 60, 170, 200]]], dtype=uint8)
     """
@@ -139,9 +124,6 @@ def solarize_add(image: np.ndarray, addition: int, threshold: int = 128) -> np.n
 
 def invert(image: np.ndarray) -> np.ndarray:
     """Returns the negative of an image, uint8 [H, W, C].
-
-    Raises:
-        ValueError: if it is not such an image.
 
     >>> invert(np.array([[[10, 200, 255]]], np.uint8))
     array([[[245,  55,   0]]], dtype=uint8)

@@ -30,9 +30,6 @@ def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
         image: any value.
         channels: the numbers of channels that are allowed; None: any.
 
-    Raises:
-        ValueError: if it is not an image, or has another number of channels.
-
     >>> check_image(np.zeros([8, 8, 1]))
     Traceback (most recent call last):
         ...

@@ -89,12 +89,6 @@ def rand_augment(
         magnitude: at least 0, usually 5..30; strengths are said above.
         ops: names of the operations to draw from, of `PAPER_OPS` or `EFFICIENTNET_OPS`.
 
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not such an image, or for a number or a name out of range.
-
     >>> image = np.arange(0, 180, 20, dtype=np.uint8).reshape(3, 3, 1)
     >>> rand_augment(image, random.root_key(0))[..., 0]
     array([[  0,  20, 100],

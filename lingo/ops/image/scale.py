@@ -25,16 +25,13 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: Method = "biline
     """Resizes an image.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         size: (height, width) of the result, in pixels.
         method: how pixels are interpolated.
 
     Returns:
         [*size, C] of the type of `image`. `bicubic` is clipped to the range of the type; of uint8,
         Pillow rounds and clips it after each of the two directions.
-
-    Raises:
-        ValueError: if it is not an image, or for another size or method.
 
     >>> image = np.array([[[0], [100]], [[100], [200]]], np.uint8)
     >>> resize(image, (1, 4))[..., 0]
@@ -55,7 +52,7 @@ def resize_short_side(image: np.ndarray, side: int, *, method: Method = "bilinea
     """Resizes an image so that its shorter side has a length; the ratio of its sides stays.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         side: length of the shorter side of the result, in pixels.
         method: how pixels are interpolated.
 

@@ -24,14 +24,8 @@ def rotate(image: np.ndarray, degrees: float) -> np.ndarray:
     """Rotates an image about its middle, counterclockwise.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         degrees: any angle.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image.
 
     >>> rotate(np.array([[[1], [2]], [[3], [4]]], np.uint8), 90)[..., 0]
     array([[2, 4],
@@ -45,14 +39,8 @@ def shear_x(image: np.ndarray, slope: float) -> np.ndarray:
     """Moves each row to the left by `slope` times its distance from the upper edge.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         slope: any number; below 0, rows move to the right.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image.
 
     >>> shear_x(np.array([[[1], [2]], [[3], [4]]], np.uint8), 1 / 2)[..., 0]
     array([[  1,   2],
@@ -65,14 +53,8 @@ def shear_y(image: np.ndarray, slope: float) -> np.ndarray:
     """Moves each column up by `slope` times its distance from the left edge.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         slope: any number; below 0, columns move down.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image.
 
     >>> shear_y(np.array([[[1], [2]], [[3], [4]]], np.uint8), 1 / 2)[..., 0]
     array([[  1,   4],
@@ -85,14 +67,8 @@ def translate_x(image: np.ndarray, pixels: float) -> np.ndarray:
     """Moves an image to the right.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         pixels: any number, which is rounded; below 0, the image moves to the left.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image.
 
     >>> translate_x(np.array([[[1], [2], [3]]], np.uint8), 1)[..., 0]
     array([[128,   1,   2]], dtype=uint8)
@@ -104,14 +80,8 @@ def translate_y(image: np.ndarray, pixels: float) -> np.ndarray:
     """Moves an image down.
 
     Args:
-        image: [H, W, C], uint8, or float32 in 0..1; any number of channels.
+        image: [H, W, C].
         pixels: any number, which is rounded; below 0, the image moves up.
-
-    Returns:
-        The shape and type of `image`.
-
-    Raises:
-        ValueError: if it is not an image.
 
     >>> translate_y(np.array([[[1]], [[2]], [[3]]], np.uint8), -1)[..., 0, 0]
     array([  2,   3, 128], dtype=uint8)
