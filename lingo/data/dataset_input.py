@@ -31,9 +31,9 @@ from lingo.config.types import Function
 from lingo.data.example_input import ExampleInput, array_bytes, call_function, stack_examples
 from lingo.data.files import DataError
 from lingo.data.index import Progress
-from lingo.data.input import describe_kind
 from lingo.data.sequence_input import name_parts
 from lingo.data.tensor_input import stateful_operations
+from lingo.ops.kind import describe_kind
 
 _PROBED = 64  # first examples, whose content identifies the data
 _PLUMBING = re.compile(r"^\{\{.*?\}\} |\s*\[(\[|Op:).*$", re.DOTALL)  # of TensorFlow's errors

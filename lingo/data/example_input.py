@@ -21,8 +21,9 @@ from lingo.config.roots.user_line import definition_line
 from lingo.config.types import Function
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import EpochOrder
-from lingo.data.input import Input, describe_kind
+from lingo.data.input import Input
 from lingo.ops import random
+from lingo.ops.kind import describe_kind
 
 Example = Mapping[str, np.ndarray]
 """{name: array}, the arrays of one example."""

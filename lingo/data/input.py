@@ -17,6 +17,7 @@ from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
 from lingo.data.prompt import Prompt, TextPair
+from lingo.ops.kind import describe_kind
 
 
 class Input(Configurable, interface=True):
@@ -315,11 +316,6 @@ def _is_spec(spec: Any) -> bool:
         return all(isinstance(size, (int, np.integer)) for size in shape)
     except (TypeError, ValueError):
         return False
-
-
-def describe_kind(value: Any) -> str:
-    """Returns what a value is, in words: "None", "a tuple"."""
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _content(array: np.ndarray) -> tuple[Any, ...]:

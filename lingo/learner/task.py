@@ -19,7 +19,6 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError, suggest
 from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import Specs
-from lingo.data.input import describe_kind
 from lingo.decode.decoding import Decoding
 from lingo.layers import path
 from lingo.layers.flops import FlopsCall, record_flops
@@ -27,6 +26,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
 from lingo.metrics.media import Media, media_problem
 from lingo.metrics.results import is_known, read_state, state_summaries
+from lingo.ops.kind import describe_kind, is_real
 
 Batch = Mapping[str, Any]
 """{name: [B, ...] tensor}, as `Input.batch` describes it."""
@@ -194,7 +194,8 @@ def check_losses(task: Task, losses: Any) -> None:
     where = _name(task.loss)
     if not (isinstance(losses, Mapping) and losses):
         raise ParamError(
-            f"{where} returned {_kind(losses)}: it returns {{term: sum over the batch}}, as in"
+            f"{where} returned {describe_kind(losses)}"
+            f": it returns {{term: sum over the batch}}, as in"
             " {'loss': tf.reduce_sum(batch['weights'] * errors)}"
         )
     for term, value in losses.items():
@@ -202,7 +203,8 @@ def check_losses(task: Task, losses: Any) -> None:
             raise ParamError(f"{where}: 'total' is the name of the sum of all terms: rename yours")
         if not (tf.is_tensor(value) and value.dtype == tf.float32 and value.shape.rank == 0):
             raise ParamError(
-                f"{where} returned {_kind(value)} as {term!r}: a term is a float32 scalar, the sum"
+                f"{where} returned {describe_kind(value)}"
+                f" as {term!r}: a term is a float32 scalar, the sum"
                 " over the batch, as in tf.reduce_sum(batch['weights'] * errors)"
             )
 
@@ -212,7 +214,8 @@ def check_denominators(task: Task, denominators: Any) -> None:
     where = _name(task.loss_denominators)
     if not isinstance(denominators, Mapping):
         raise ParamError(
-            f"{where} returned {_kind(denominators)}: it returns {{term: weight of the batch}}"
+            f"{where} returned {describe_kind(denominators)}"
+            f": it returns {{term: weight of the batch}}"
         )
     if "examples" not in denominators:
         raise ParamError(
@@ -220,9 +223,10 @@ def check_denominators(task: Task, denominators: Any) -> None:
             " return super().loss_denominators(batch) | {...}"
         )
     for term, value in denominators.items():
-        if np.shape(value) != () or not _is_real(value):
+        if np.shape(value) != () or not is_real(value):
             raise ParamError(
-                f"{where} returned {_kind(value)} as {term!r}: a scalar, the weight of the batch,"
+                f"{where} returned {describe_kind(value)}"
+                f" as {term!r}: a scalar, the weight of the batch,"
                 " is wanted"
             )
 
@@ -235,7 +239,9 @@ def check_coefficients(task: Task, terms: Collection[str]) -> None:
     """
     coefficients, where = task.coefficients(), _name(task.coefficients)
     if not isinstance(coefficients, Mapping):
-        raise ParamError(f"{where} returned {_kind(coefficients)}: it returns {{term: number}}")
+        raise ParamError(
+            f"{where} returned {describe_kind(coefficients)}: it returns {{term: number}}"
+        )
     for term, value in coefficients.items():
         if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
             raise ParamError(f"{where} returned {value!r:.40} as {term!r}: a number is wanted")
@@ -279,7 +285,7 @@ def check_metrics(task: Task, states: Any) -> None:
     where = _name(task.metrics)
     if not isinstance(states, Mapping):
         raise ParamError(
-            f"{where} returned {_kind(states)}: it returns {{name: state}}, as in"
+            f"{where} returned {describe_kind(states)}: it returns {{name: state}}, as in"
             " {'error': lingo.metrics.weighted_mean(errors, batch['weights'])}"
         )
     for name, state in states.items():
@@ -289,13 +295,14 @@ def check_metrics(task: Task, states: Any) -> None:
         if not (isinstance(state, Mapping) and (has_own or is_known(state))):
             entries = f" with {sorted(state)}" if isinstance(state, Mapping) else ""
             raise ParamError(
-                f"{where} returned {_kind(state)}{entries} as {name!r}: a state is {{'sum',"
+                f"{where} returned {describe_kind(state)}{entries} as {name!r}: a state is {{'sum',"
                 " 'weight'}, as lingo.metrics.weighted_mean(values, weights) returns it"
             )
         for entry, value in state.items():
             if set(state) == _MEAN and tf.is_tensor(value) and value.shape.rank:
                 raise ParamError(
-                    f"{where} returned {_kind(value)} as the {entry!r} of {name!r}: a scalar, added"
+                    f"{where} returned {describe_kind(value)}"
+                    f" as the {entry!r} of {name!r}: a scalar, added"
                     " up over the batch, is wanted"
                 )
 
@@ -308,7 +315,8 @@ def check_predictions(task: Task, predictions: Any, *, num_examples: int | None)
     where = _name(task.predict)
     if not (isinstance(predictions, Mapping) and predictions):
         raise ParamError(
-            f"{where} returned {_kind(predictions)}: it returns {{name: [B, ...] tensor}}, such as"
+            f"{where} returned {describe_kind(predictions)}"
+            f": it returns {{name: [B, ...] tensor}}, such as"
             " {'logits': self.model(x)}"
         )
     for name, value in predictions.items():
@@ -318,7 +326,8 @@ def check_predictions(task: Task, predictions: Any, *, num_examples: int | None)
             raise ParamError(f"{where}: {name!r} is the name of an array of a batch: rename yours")
         if not (_is_numbers(value) and value.shape[:1].is_compatible_with([num_examples])):
             raise ParamError(
-                f"{where} returned {_kind(value)} as {name!r}: numbers with an entry for each"
+                f"{where} returned {describe_kind(value)}"
+                f" as {name!r}: numbers with an entry for each"
                 f" example, [{num_examples or 'B'}, ...], are wanted"
             )
 
@@ -330,11 +339,15 @@ def check_results(method: Callable[..., Any], results: Any) -> None:
     """
     if not isinstance(results, Mapping):
         where = _name(method)
-        raise ParamError(f"{where} returned {_kind(results)}: it returns {{metric: number}}")
+        raise ParamError(
+            f"{where} returned {describe_kind(results)}: it returns {{metric: number}}"
+        )
     for name, value in results.items():
         if not (np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"):
             where = _name(method)
-            raise ParamError(f"{where} returned {_kind(value)} as {name!r}: a number is wanted")
+            raise ParamError(
+                f"{where} returned {describe_kind(value)} as {name!r}: a number is wanted"
+            )
 
 
 def check_summaries(
@@ -347,7 +360,7 @@ def check_summaries(
     where, known = _name(method), set(metrics)
     if not isinstance(summaries, Mapping):
         raise ParamError(
-            f"{where} returned {_kind(summaries)}: it returns {{name: summary}}, such as"
+            f"{where} returned {describe_kind(summaries)}: it returns {{name: summary}}, such as"
             " {'examples': lingo.metrics.Table({'label': batch['label']})}"
         )
     for name, value in summaries.items():
@@ -362,13 +375,6 @@ def check_summaries(
             raise ParamError(f"{where}: {name!r} is the name of a metric: rename the summary")
 
 
-def _is_real(value: Any) -> bool:
-    """Returns whether a value is a real number, or a tensor of such numbers."""
-    if tf.is_tensor(value):
-        return value.dtype.is_floating or value.dtype.is_integer
-    return np.asarray(value).dtype.kind in "fiu"
-
-
 def _is_numbers(value: Any) -> bool:
     """Returns whether a value is a tensor of numbers or booleans that has axes."""
     if not tf.is_tensor(value) or value.shape.rank == 0:
@@ -378,13 +384,3 @@ def _is_numbers(value: Any) -> bool:
 
 def _name(method: Callable[..., Any]) -> str:
     return f"{definition_line(method)}: {method.__qualname__}"
-
-
-def _kind(value: Any) -> str:
-    """Returns what a value is, in words: "None", "a float32 tensor of shape (4,)", "a tuple"."""
-    if tf.is_tensor(value):
-        article = "an" if value.dtype.is_integer else "a"
-        return f"{article} {value.dtype.name} tensor of shape {value.shape}"
-    if isinstance(value, Mapping) and not value:
-        return "nothing"
-    return describe_kind(value)

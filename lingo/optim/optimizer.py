@@ -26,6 +26,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import definition_line
+from lingo.ops.kind import describe_kind
 from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
@@ -257,7 +258,9 @@ class Optimizer(Configurable, interface=True):
         move = self.move(update)
         where = f"{definition_line(type(self).move)}: {type(self).__name__}.move"
         if not isinstance(move, Move):
-            raise ParamError(f"{where} returned {_kind(move)}: it returns Move(decrement, slots)")
+            raise ParamError(
+                f"{where} returned {describe_kind(move)}: it returns Move(decrement, slots)"
+            )
         if differ := sorted(move.slots.keys() ^ update.slots.keys()):
             has = "returned" if differ[0] in move.slots else "lacks"
             raise ParamError(f"{where} {has} the slot {differ[0]!r}: it returns those of `slots`")
@@ -267,8 +270,9 @@ class Optimizer(Configurable, interface=True):
             value = tf.convert_to_tensor(new)
             if (value.dtype, value.shape) != (old.dtype, old.shape):
                 raise ParamError(
-                    f"{where} returned {_kind(value)} as {what} of {update.weight.path}, which is"
-                    f" {_kind(old)}"
+                    f"{where} returned {describe_kind(value)}"
+                    f" as {what} of {update.weight.path}, which is"
+                    f" {describe_kind(old)}"
                 )
         return move
 
@@ -324,12 +328,6 @@ def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tenso
         tf.constant(chosen), [*weight.stack_shape, *[1] * (len(new.shape) - weight.num_stacked)]
     )
     return tf.where(mask, new, old)
-
-
-def _kind(value: Any) -> str:
-    if tf.is_tensor(value):
-        return f"{value.dtype.name} {list(value.shape)}"
-    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _factor(norm: tf.Tensor, limit: float) -> tf.Tensor:

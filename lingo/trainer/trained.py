@@ -18,7 +18,7 @@ from lingo.config.lazy import tf
 from lingo.config.options import documents, method_takes
 from lingo.config.params import ParamError, Params, fields
 from lingo.contract import Experiment
-from lingo.data.input import Input, describe_kind
+from lingo.data.input import Input
 from lingo.decode.decoding import Decoding
 from lingo.decode.settings import DecodeOptions
 from lingo.decode.text import Continuation
@@ -31,6 +31,7 @@ from lingo.layers.quantization.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
+from lingo.ops.kind import describe_kind
 from lingo.runtimes.int8 import (
     Int8Program,
     check_one_device,

@@ -156,18 +156,22 @@ def own_optimizer(what, move, message, slots="return {'m': Slot(weight.shape, 0.
 
 OPTIMIZERS = [
     ("nothing", "pass", "Own.move returned None: it returns Move"),
-    ("a tensor", "return step", r"Own.move returned float32 \[3\]: it returns Move"),
+    (
+        "a tensor",
+        "return step",
+        r"Own.move returned a float32 tensor of shape \(3,\): it returns Move",
+    ),
     ("a lost slot", "return Move(step, {})", "Own.move lacks the slot 'm'"),
     ("a new slot", "return Move(step, {'m': step, 'v': step})", "Own.move returned the slot 'v'"),
     (
         "a slot of another shape",
         "return Move(step, {'m': tf.zeros([7])})",
-        r"returned float32 \[7\] as the slot 'm' of layer/w, which is float32 \[3\]",
+        r"returned a float32 tensor of shape \(7,\) as the slot 'm' of layer/w, which is .* \(3,\)",
     ),
     (
         "one number for all",
         "return Move(tf.reduce_sum(step), {'m': step})",
-        r"returned float32 \[\] as the decrement of layer/w, which is float32 \[3\]",
+        r"returned a float32 tensor of shape \(\) as the decrement of layer/w, which is .* \(3,\)",
     ),
     (
         "float64",

@@ -1,0 +1,27 @@
+"""What a value is, in words, for errors about what a user's code returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config.lazy import tf
+
+
+def describe_kind(value: Any) -> str:
+    """Returns what a value is: "None", "a float32 tensor of shape (4,)", "a tuple", "nothing"."""
+    if tf.is_tensor(value):
+        article = "an" if value.dtype.is_integer else "a"
+        return f"{article} {value.dtype.name} tensor of shape {value.shape}"
+    if isinstance(value, Mapping) and not value:
+        return "nothing"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def is_real(value: Any) -> bool:
+    """Returns whether a value is a real number, or a tensor or array of any shape of such."""
+    if tf.is_tensor(value):
+        return value.dtype.is_floating or value.dtype.is_integer
+    return np.asarray(value).dtype.kind in "fiu"
