@@ -66,5 +66,5 @@ class Int8Program(LocalProgram):
             compiled = runtime.compiles
         super().__init__(learner, state, Placement(compiled=compiled, weights_ready=True))
 
-    def _select(self, weights: WhichWeights) -> TrainState:
-        return self._read()
+    def _read(self, weights: WhichWeights) -> TrainState:
+        return super()._read("trained")  # it has no averages: its weights are those to evaluate

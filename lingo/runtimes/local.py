@@ -15,7 +15,7 @@ A loop over steps would move the state through the loop's device, so each step i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,16 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
-from lingo.decode.decoding import Decoding
 from lingo.layers.stacks.micro_batches import micro_batch_shape
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays
-from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
-from lingo.learner.task import Batch, first_calls
-from lingo.metrics.metric import State, add_states, read_states
-from lingo.ops import random
+from lingo.learner.step import train_step
+from lingo.learner.task import first_calls
 from lingo.ops.device import on_device, on_device_of_inputs
 from lingo.ops.scan import scan
 from lingo.runtimes.devices import advise_devices, advise_settings, list_gpus
-from lingo.runtimes.runtime import Arrays, Runtime
+from lingo.runtimes.program import Arrays, Computation, Feed, Program
+from lingo.runtimes.runtime import Runtime
 
 
 class Local(Runtime):
@@ -109,62 +107,28 @@ class Local(Runtime):
         return self.p.xla
 
 
-class LocalProgram:
+class LocalProgram(Program):
     """Runs steps in a loop in one graph, which reads variables at its start, assigns at its end."""
 
     def __init__(self, learner: Learner, state: TrainState, place: Placement) -> None:
-        self._learner, self._xla, self._place = learner, place.compiled, place
         # Grappler's memory optimizer sums gradients in order of arrival, so the last bits differ
         # from run to run. This switch is the only way to disable it; steps are no slower.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+        super().__init__(learner, place)
         self._variables = state.map(self._variable)
-        self._train = tf.function(
-            self._steps, autograph=False, jit_compile=self._xla, reduce_retracing=True
-        )
-        self._step = tf.function(self._one, autograph=False)
-        self._evaluate = tf.function(self._states, autograph=False, jit_compile=self._xla)
-        self._predict = tf.function(self._predictions, autograph=False, jit_compile=self._xla)
-        self._decode = tf.function(
-            self._texts, autograph=False, jit_compile=self._xla, reduce_retracing=True
-        )
+        self._step = tf.function(self._scan_step, autograph=False)
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         # XLA needs all sizes; without it one trace fits any number of steps.
-        lead = num_steps if self._xla else None
+        lead = num_steps if self._place.compiled else None
         traced = {k: tf.TensorSpec([lead, *shape], dtype) for k, (shape, dtype) in specs.items()}
         self._train.get_concrete_function(traced)
 
     def graph(self, specs: Specs) -> tf.Graph:
+        """Returns the graph of one step, as `compile` traced it."""
         batch = {k: tf.TensorSpec(shape, dtype) for k, (shape, dtype) in specs.items()}
         state = tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape, v.dtype), self._variables)
         return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
-
-    def train(self, batches: Arrays) -> dict[str, Any]:
-        return self._train({k: tf.constant(v) for k, v in batches.items()})
-
-    def evaluate(
-        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
-    ) -> Mapping[str, State]:
-        states = self._evaluate({k: tf.constant(v) for k, v in batch.items()}, weights)
-        return add_states(sums, states)
-
-    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        return read_states(sums)
-
-    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
-        results = self._predict({k: tf.constant(v) for k, v in batch.items()}, weights)
-        return {name: value.numpy() for name, value in results.items()}
-
-    def decode(
-        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
-    ) -> dict[str, np.ndarray]:
-        prompts = {k: tf.constant(v) for k, v in batch.items()}
-        key = random.Key(*map(tf.constant, random.root_key(seed)))
-        texts = self._decode(prompts, decoding, key, weights)
-        return {name: value.numpy() for name, value in texts.items()}
-
-    def example_slice(self, size: int) -> slice:
-        return slice(0, size)
 
     def state(self, *, alone: bool = False) -> TrainState:
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
@@ -172,38 +136,36 @@ class LocalProgram:
     def load(self, state: TrainState) -> None:
         self._assign(load_arrays(state))  # if reading fails, nothing has changed
 
+    def compile_steps(self) -> Any:
+        return self._function(self._steps, reduce_retracing=True)
+
+    def compile_call(self, computation: Computation) -> Any:
+        def call(weights: WhichWeights, *args: Any) -> Any:
+            return self._compute(computation, self._read(weights), *args)
+
+        return self._function(call, reduce_retracing=computation.takes_prompts)
+
+    def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
+        tensors = {name: tf.constant(value) for name, value in batch.items()}
+        return Feed((tensors,), [batch["rows"].shape[axis]])
+
+    def _function(self, function: Callable[..., Any], *, reduce_retracing: bool) -> Any:
+        return tf.function(
+            function,
+            autograph=False,
+            jit_compile=self._place.compiled,
+            reduce_retracing=reduce_retracing,
+        )
+
     def _steps(self, batches: Mapping[str, tf.Tensor]) -> dict[str, Any]:
         num = tf.shape(batches["rows"])[0]
         state, reports = scan(self._step, self._variables, dict(batches), num)
         self._assign(state)
         return reports
 
-    def _one(
-        self, i: tf.Tensor, state: TrainState, batch: Any
-    ) -> tuple[TrainState, dict[str, Any]]:
-        return train_step(self._learner, state, batch, self._place)
-
-    def _states(self, batch: Mapping[str, tf.Tensor], weights: WhichWeights) -> dict[str, Any]:
-        state = self._select(weights)
-        return evaluate_batch(self._learner.task, state.weights, state.state, batch, self._place)
-
-    def _predictions(
-        self, batch: Mapping[str, tf.Tensor], weights: WhichWeights
-    ) -> dict[str, tf.Tensor]:
-        state = self._select(weights)
-        return predict_batch(self._learner.task, state.weights, state.state, batch, self._place)
-
-    def _texts(
-        self, batch: Batch, decoding: Decoding, key: random.Key, weights: WhichWeights
-    ) -> dict[str, tf.Tensor]:
-        task, state, place = self._learner.task, self._select(weights), self._place
-        return decode_batch(task, state.weights, state.state, batch, decoding, key, place)
-
-    def _select(self, weights: WhichWeights) -> TrainState:
-        return self._read().select(weights)
-
-    def _read(self) -> TrainState:
-        return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
+    def _read(self, weights: WhichWeights) -> TrainState:
+        """Returns the state as tensors, to evaluate."""
+        return tf.nest.map_structure(tf.convert_to_tensor, self._variables).select(weights)
 
     def _variable(self, where: str, value: Any) -> tf.Variable:
         with self._place.device_scope(where):
@@ -294,12 +256,12 @@ class StagedProgram(LocalProgram):
         return self._train.get_concrete_function(batch).graph
 
     def train(self, batches: Arrays) -> dict[str, Any]:
-        # Either all steps take effect or none: on failure the state before them is restored.
+        # A call does one step; on failure the state before the first is restored.
         several = len(batches["rows"]) > 1
         before = tf.nest.map_structure(lambda v: v.value(), self._variables) if several else None
         try:
             reports = [
-                self._train({name: tf.constant(values[i]) for name, values in batches.items()})
+                self._train(*self.put({k: values[i] for k, values in batches.items()}).args)
                 for i in range(len(batches["rows"]))
             ]
         except tf.errors.OpError:

@@ -1,175 +1,28 @@
-"""The contract of a runtime: which devices compute the step, and where the state is.
-
-Axes: K steps of one call, B examples of the whole batch; a process passes its part of B.
-"""
+"""The contract of a runtime: which devices compute the step, and where the state is."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
 
-import numpy as np
-
-from lingo.config.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.data.array_spec import Specs
-from lingo.decode.decoding import Decoding
 from lingo.layers.layer import Layer
-from lingo.learner.state import Learner, TrainState, WhichWeights, num_bytes
+from lingo.learner.state import Learner, TrainState, num_bytes
 from lingo.mesh.rules import check_name
-from lingo.metrics.metric import State
 from lingo.processes.processes import ALONE, Processes, cluster
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.layout import Layout
-
-_NODE = re.compile(r"\{\{node (.*?)\}\}")
-_PLUMBING = re.compile(
-    r"\[\[?\{\{.*?\}\}\]\]?|\[Op:.*?\]|tf2xla conversion failed.*|"
-    r"Hint: If you want to see a list.*|"
-    r"^(Graph execution error:|Detected at node|Stack trace for op|\s*File \"|<stack traces).*",
-    re.MULTILINE,
-)
-"""Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
-
-_PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
-
+from lingo.runtimes.program import Program
 
 _MATRIX_SIZES = (512, 1024, 2048, 4096, 8192)
 _ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible
 _MEASURED_SECONDS = 0.25
-
-
-Arrays = Mapping[str, np.ndarray]
-"""A batch, or several in a row: name -> array."""
-
-
-class ProgramError(LingoError):
-    """A device failed while it computed a program."""
-
-
-class LostState(ProgramError):
-    """Devices failed with parts of the state; the others go on once `load` gives them another.
-
-    A run goes back as often as this is raised, so a runtime must not raise it for the same devices
-    again after `load`.
-    """
-
-
-@contextlib.contextmanager
-def explain_program_errors(what: str) -> Iterator[None]:
-    """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
-
-    A ProgramError is raised again, of the same kind, with that name.
-    """
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise ProgramError(f"{what}: {_explain(error)}") from error
-    except ProgramError as error:
-        raise type(error)(f"{what}: {error}") from error
-
-
-def _explain(error: tf.errors.OpError) -> str:
-    """Returns type and message of an error without call stacks, and the layer if it is known."""
-    text = error.message.partition(_PYTHON)[0]
-    lines = (" ".join(line.split()) for line in _PLUMBING.sub("", text).splitlines())
-    message = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
-    node = _NODE.search(error.message)
-    layer = f", in {node[1]}" if node else ""
-    return f"{type(error).__name__}: {message}{layer}"
-
-
-class Program(Protocol):
-    """A learner on some devices; it owns the state.
-
-    If there are several processes, all make the same calls, each with its own examples of the batch
-    (see `example_slice`). A batch is name -> array [B, ...]; `rows`, int32 [B], is always one of
-    them. `weights` is "trained" or "ema".
-    """
-
-    def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
-        """Traces `train`, so that layers that do not fit together are found before a run begins.
-
-        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is K of most calls.
-        Returns the compiled program on a mesh of devices; None elsewhere.
-        """
-        ...
-
-    def graph(self, specs: Specs) -> tf.Graph:
-        """Returns the graph of one step, as `compile` traced it."""
-        ...
-
-    def train(self, batches: Arrays) -> dict[str, Any]:
-        """Does K steps; `batches` are name -> [K, B, ...], one batch per step.
-
-        Returns:
-            Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `metric_states`,
-            additive; `statistics` of layers, by program path; `first_non_finite`, int32.
-        """
-        ...
-
-    def evaluate(
-        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
-    ) -> Mapping[str, State]:
-        """Adds the metric states of a [B, ...] batch to `sums`, and returns the new sums.
-
-        The states are those of all examples, in every process. `sums` come from an earlier call,
-        and their memory may be reused. The new sums are read by `read_sums`, and may still be
-        computed while the host prepares the next batch: then the next call, or `read_sums`, raises
-        the error of this batch. States and sums are float64, as a host would add them up: counts
-        are exact up to 2**53, where sums in float32 would lose examples from 2**24 on. A device
-        adds a few numbers per batch, so it does not matter where it computes float64 slowly.
-        """
-        ...
-
-    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        """Returns what `evaluate` has added up as arrays of float64 on the host."""
-        ...
-
-    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
-        """Returns predictions and weights of all examples of a [B, ...] batch, in every process.
-
-        They are {name: [B, ...]}, as `predict_batch` returns them.
-        """
-        ...
-
-    def decode(
-        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
-    ) -> dict[str, np.ndarray]:
-        """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
-
-        They are `tokens`, int32, and `log_probs`, float32, [B, ...] as `Decoding.decode` has them.
-        The compiled program is cached for the object `decoding`; `seed` is of the random choices.
-        """
-        ...
-
-    def example_slice(self, size: int) -> slice:
-        """Returns which examples of a batch of `size` this process must pass to the program."""
-        ...
-
-    def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state after the last step, as copies on the host: float32, the step int32.
-
-        If there are several processes, all have to call it. Each returns what it must save, a NumPy
-        array or `Shards` of each tensor in its own shape; or everything, if the others are lost
-        (`alone`). Raises ProgramError if it does not hold what it should return.
-        """
-        ...
-
-    def load(self, state: TrainState) -> None:
-        """Replaces the state; compiled programs stay.
-
-        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's.
-        """
-        ...
 
 
 class Runtime(Configurable, interface=True):

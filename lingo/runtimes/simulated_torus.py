@@ -35,19 +35,18 @@ from lingo.config.count_text import count_text
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
-from lingo.decode.decoding import Decoding
 from lingo.learner.padding import row_multiple
-from lingo.learner.state import Learner, Placement, TrainState, WhichWeights, load_arrays, num_bytes
+from lingo.learner.state import Learner, Placement, TrainState, load_arrays, num_bytes
 from lingo.learner.step import batch_sums, loss_denominators, step_graph, update
 from lingo.mesh.allreduce.execution import execute
 from lingo.mesh.allreduce.grid import Grid, grid
 from lingo.mesh.allreduce.plan import Plan
 from lingo.mesh.allreduce.planner import fastest_plan, make_plan
-from lingo.metrics.metric import State
 from lingo.ops.add_in_order import add_in_order
 from lingo.runtimes.local import LocalProgram
+from lingo.runtimes.program import Arrays, Feed, LostState
 from lingo.runtimes.replicated.shares import Shares, check_statistics
-from lingo.runtimes.runtime import Arrays, LostState, Runtime
+from lingo.runtimes.runtime import Runtime
 
 Planner = Literal["fastest", "ring", "torus2d", "torus3d", "multiring", "row_pairs"]
 MAX_CHIPS = 256
@@ -164,13 +163,13 @@ def _shares(one: Grid) -> Shares:
     return Shares(index=0, num_processes=1, num_replicas=one.num_healthy)
 
 
-class SimulatedTorusProgram:
-    """A learner on simulated chips, each with a state of its own."""
+class SimulatedTorusProgram(LocalProgram):
+    """A learner on simulated chips, each with a state of its own; it evaluates the first."""
 
     def __init__(self, learner: Learner, state: TrainState, runtime: SimulatedTorus) -> None:
         """Puts the state on every chip that has not failed by its step."""
-        self._learner, self._runtime = learner, runtime
-        self._local = LocalProgram(learner, state, Placement())  # evaluates
+        super().__init__(learner, state, Placement())
+        self._runtime = runtime
         self._failures = runtime.list_failures()
         self._plan = self._make_plan(runtime.first_grid())
         while self._failures and self._failures[0].step < int(np.asarray(state.step)):
@@ -206,7 +205,7 @@ class SimulatedTorusProgram:
         before, pieces = self._memory, self._pieces
         try:
             reports = [
-                self._step({name: values[i] for name, values in batches.items()})
+                self._train_step({name: values[i] for name, values in batches.items()})
                 for i in range(len(batches["rows"]))
             ]
         except tf.errors.OpError:  # all steps take effect, or none; what failed stays so
@@ -215,25 +214,6 @@ class SimulatedTorusProgram:
             raise
         return tf.nest.map_structure(lambda *values: np.stack(values), *reports)
 
-    def evaluate(
-        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
-    ) -> Mapping[str, State]:
-        return self._one_chip().evaluate(batch, weights=weights, sums=sums)
-
-    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        return self._local.read_sums(sums)
-
-    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
-        return self._one_chip().predict(batch, weights=weights)
-
-    def decode(
-        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
-    ) -> dict[str, np.ndarray]:
-        return self._one_chip().decode(batch, decoding, seed=seed, weights=weights)
-
-    def example_slice(self, size: int) -> slice:
-        return slice(0, size)
-
     def state(self, *, alone: bool = False) -> TrainState:
         return load_arrays(self._whole_state())
 
@@ -241,6 +221,11 @@ class SimulatedTorusProgram:
         tensors = tf.nest.map_structure(tf.constant, load_arrays(state))
         self._slots_like, self._lost = tensors.slots, ""
         self._store({chip: tensors for chip in self._chips})
+
+    def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
+        """Puts a batch on the device, with the state of the chip that evaluates it."""
+        self._assign(self.state())
+        return super().put(batch, axis=axis, prompts=prompts)
 
     def _store(self, states: Mapping[int, TrainState]) -> None:
         """Puts a state on each chip: of slots only a piece, with `shard_update`."""
@@ -282,7 +267,7 @@ class SimulatedTorusProgram:
         multiple = row_multiple(self._learner)
         return _shares(self._plan.grid).replica_size(batch_size, multiple_of=multiple)
 
-    def _step(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def _train_step(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         self._lose_chips()
         chips, multiple = self._chips, row_multiple(self._learner)
         split = _shares(self._plan.grid).split(batch, len(batch["rows"]), multiple_of=multiple)
@@ -344,11 +329,6 @@ class SimulatedTorusProgram:
         return [
             _from_vector(total, values[0]) for total in execute(self._plan, everywhere)[healthy]
         ]
-
-    def _one_chip(self) -> LocalProgram:
-        """Returns the program of the first healthy chip alone, with its state."""
-        self._local.load(self.state())
-        return self._local
 
 
 def _to_vector(values: Any) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lingo.export.exported_model import Arrays
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 from lingo.serving.model import ServedSignature
 from lingo.serving.refusal import Refusal
 

@@ -22,7 +22,7 @@ from lingo.export.exported_model import Arrays
 from lingo.export.formats import trace
 from lingo.export.manifest import find_link, find_versions, read_manifest
 from lingo.export.text_signature import model_signatures
-from lingo.runtimes.runtime import ProgramError, explain_program_errors
+from lingo.runtimes.program import ProgramError, explain_program_errors
 from lingo.serving.refusal import Refusal
 from lingo.trainer.trained import Trained
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from lingo.processes.signals import Signals
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.trainer.guard.hang import Watchdog
 from lingo.trainer.request import Run
 from lingo.trainer.step_recorder import StepRecorder

@@ -23,7 +23,7 @@ from lingo.contract import RunEvents, StepReport
 from lingo.data.prefetch import Item, Prefetch
 from lingo.learner.state import TrainState, name_vectors
 from lingo.processes.signals import Stop
-from lingo.runtimes.runtime import LostState, ProgramError, explain_program_errors
+from lingo.runtimes.program import LostState, ProgramError, explain_program_errors
 from lingo.storage import injection
 from lingo.storage.rows import State
 from lingo.trainer.guard.guard import Anomaly

@@ -18,7 +18,7 @@ from lingo.checkpoints.run_counters import RunCounters, read_counters
 from lingo.checkpoints.store import share_checkpoint
 from lingo.contract import RunEvents
 from lingo.learner.state import TrainState, load_arrays
-from lingo.runtimes.runtime import LostState, explain_program_errors
+from lingo.runtimes.program import LostState, explain_program_errors
 from lingo.trainer.guard.guard import Anomaly
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.saver import Saver, intervals, rewind_targets

@@ -26,7 +26,7 @@ from lingo.config.errors import LingoError, NumericFailure
 from lingo.contract import Experiment, RunEvents
 from lingo.learner.state import TrainState, named_tensors
 from lingo.processes.processes import LEADER, LostWorker
-from lingo.runtimes.runtime import ProgramError, explain_program_errors
+from lingo.runtimes.program import ProgramError, explain_program_errors
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.evaluation import best

@@ -31,7 +31,7 @@ from lingo.learner.state import Placement, TrainState, initial_state, restore_st
 from lingo.learner.step import graph_of, predict_batch
 from lingo.learner.task import Task
 from lingo.processes.processes import Processes
-from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.runtimes.program import Program, explain_program_errors
 from lingo.storage import injection
 from lingo.trainer.changes import (
     ChangedConfiguration,

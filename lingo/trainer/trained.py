@@ -39,7 +39,7 @@ from lingo.runtimes.int8 import (
     fold_state,
     quantize_state,
 )
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.storage.files import refuse_address
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation.best import choose

@@ -31,7 +31,7 @@ from lingo.contract import Experiment
 from lingo.learner import finite, step
 from lingo.learner.state import Learner, Placement, TrainState, initial_state, named_tensors
 from lingo.optim.optimizer import global_norm
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.guard.incidents import Incidents
 from lingo.trainer.step_recorder import StepRecorder

@@ -17,7 +17,7 @@ from lingo.contract import Experiment
 from lingo.data.text_input import TextInput
 from lingo.learner.state import initial_state, load_arrays
 from lingo.learner.step import predict_batch
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.trainer.evaluation.predict import convert_arrays, predict_arrays, predict_input
 from tools.bench import lm
 from tools.harness import Process, Report, Rival, Turns, at_least, at_most, choose, measure, spread

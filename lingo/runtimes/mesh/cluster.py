@@ -25,7 +25,7 @@ from lingo.processes.processes import ALONE, Cluster, LostWorker, Processes, clu
 from lingo.runtimes.mesh import coordinator
 from lingo.runtimes.mesh.arrays import sharding
 from lingo.runtimes.mesh.engine import engine, explain_engine_errors
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 
 _MEET_SECONDS = 300
 _LOOK_SECONDS = 0.2  # between two checks for a lost process

@@ -18,7 +18,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.mesh.topology import Topology
 from lingo.runtimes.devices import advise_devices, check_devices, list_gpus
-from lingo.runtimes.runtime import ProgramError, peak
+from lingo.runtimes.program import ProgramError
+from lingo.runtimes.runtime import peak
 
 
 def engine() -> Any:

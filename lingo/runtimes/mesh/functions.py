@@ -18,19 +18,18 @@ from collections.abc import Callable
 from typing import Any
 
 from lingo.data.array_spec import Specs
-from lingo.decode.decoding import Decoding
 from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState, WhichWeights, map_shapes
-from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, train_step
+from lingo.learner.step import train_step
 from lingo.mesh.split import Split, whole
 from lingo.metrics.metric import add_states
-from lingo.ops import random
 from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.layout import Layout, batch_axes
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.mesh.arrays import Place, sharding
 from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.mesh.rows import Rows, remove_padding
+from lingo.runtimes.program import EVALUATE, Computation
 
 
 class Functions:
@@ -41,15 +40,13 @@ class Functions:
         rows: where the examples of a batch are.
         train: (state, [K, B, ...] batches, number of examples without padding) -> state, [K, ...]
             reports; donates the memory of the first state if `donate` is set.
-        evaluate: (weights, moving statistics, [B, ...] batch, number of examples without padding,
-            which weights) -> metric states.
         add_states: (sums of metric states, metric states) -> sums; donates the first.
-        predict: from the same to predictions, [number of examples without padding, ...].
+        placement: of the tensors of a step.
     """
 
     def __init__(self, learner: Learner, layout: Layout, mesh: Any, *, donate: bool) -> None:
         jax = engine()
-        self._learner, self._place = learner, MeshPlacement(layout)
+        self._learner, self.placement = learner, MeshPlacement(layout)
         self._topology = layout.mesh
         self.places = _places(learner, layout, mesh)
         self.rows = Rows(mesh, batch_axes(layout.rules, layout.mesh))
@@ -62,39 +59,35 @@ class Functions:
             donate_argnums=(0,) if donate else (),
             static_argnums=2,
         )
-        self.evaluate = jax.jit(self._states, out_shardings=self._everywhere, static_argnums=(3, 4))
         self.add_states = jax.jit(add_states, out_shardings=self._everywhere, donate_argnums=0)
-        self.predict = jax.jit(
-            self._predictions, out_shardings=self._everywhere, static_argnums=(3, 4)
-        )
 
-    def decode(self, decoding: Decoding) -> Callable[..., Any]:
-        """Returns a compiled function that continues prompts, as `Task.decode` does.
+    def compile_call(self, computation: Computation) -> Any:
+        """Returns a `jax.jit` function of a state and a batch that returns their results.
 
-        It takes weights, moving statistics, a [B, ...] batch, a random key, the number of
-        examples without padding, and which weights these are.
+        It takes weights, moving statistics, which weights these are, a [B, ...] batch, the number
+        of examples without padding, and of prompts also decoding and random key.
         """
+        placement, task = self.placement, self._learner.task
+        unpad = remove_padding if computation.takes_prompts else self._real
 
-        def texts(
-            weights: Any, state: Any, batch: Any, key: random.Key, size: int, which: WhichWeights
+        def call(
+            weights: Any, state: Any, which: WhichWeights, batch: Any, size: int, *args: Any
         ) -> Any:
-            place, task = self._place, self._learner.task
+            def compute(w: Any, s: Any, b: Any, *key: Any) -> Any:
+                tensors = self._read(w, s, which)
+                return computation.function(task, *tensors, b, *args[:-1], *key, placement)
 
-            def decode(w: Any, s: Any, b: Any, k: Any) -> Any:
-                return decode_batch(
-                    task, *self._read(w, s, which), b, decoding, random.Key(*k), place
-                )
+            arrays = (*self._unpad(weights, state, which), unpad(batch, size), *args[-1:])
+            results = _call_tensorflow(compute, *arrays)
+            return results if computation.is_sum else remove_padding(results, size)
 
-            return _call_tensorflow(
-                decode, *self._unpad(weights, state, which), remove_padding(batch, size), key
-            )
-
-        return engine().jit(texts, out_shardings=self._everywhere, static_argnums=(4, 5))
+        static = (2, 4, 5) if computation.takes_prompts else (2, 4)
+        return engine().jit(call, out_shardings=self._everywhere, static_argnums=static)
 
     def compile(
         self, specs: Specs, *, num_steps: int = 1, evaluation: bool = False
     ) -> CompiledProgram:
-        """Compiles `train`, or `evaluate`, from shapes; later calls reuse the compiled program.
+        """Compiles `train`, or evaluation, from shapes; later calls of `train` do not compile.
 
         So a program for thousands of devices compiles on one CPU. `specs` are name -> (shape,
         dtype) of a batch; `num_steps` is that of one call of `train`.
@@ -108,7 +101,8 @@ class Functions:
                     name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
                     for name, array in batches.items()
                 }
-                lowered = self.evaluate.lower(state.weights, state.state, batch, size, "trained")
+                arguments = (state.weights, state.state, "trained", batch, size)
+                lowered = self.compile_call(EVALUATE).lower(*arguments)
             else:
                 lowered = self.train.lower(state, batches, size)
             traced = time.perf_counter()
@@ -157,26 +151,9 @@ class Functions:
         return jax.tree.map(Place.with_padding, self.places, tensors), reports
 
     def _step(self, state: Any, batch: Any) -> Any:
-        before = self._place.state(TrainState(*state))
-        after, report = train_step(self._learner, before, batch, self._place)
-        return tuple(self._place.state(after)), report
-
-    def _states(self, weights: Any, state: Any, batch: Any, size: int, which: WhichWeights) -> Any:
-        place, task = self._place, self._learner.task
-        return _call_tensorflow(
-            lambda w, s, b: evaluate_batch(task, *self._read(w, s, which), b, place),
-            *(*self._unpad(weights, state, which), self._real(batch, size)),
-        )
-
-    def _predictions(
-        self, weights: Any, state: Any, batch: Any, size: int, which: WhichWeights
-    ) -> Any:
-        place, task = self._place, self._learner.task
-        results = _call_tensorflow(
-            lambda w, s, b: predict_batch(task, *self._read(w, s, which), b, place),
-            *(*self._unpad(weights, state, which), self._real(batch, size)),
-        )
-        return remove_padding(results, size)
+        before = self.placement.state(TrainState(*state))
+        after, report = train_step(self._learner, before, batch, self.placement)
+        return tuple(self.placement.state(after)), report
 
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without its padding examples if these would change the results."""
@@ -195,10 +172,10 @@ class Functions:
 
     def _read(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
         """Returns the tensors of `_unpad` as layers read them: they may be in parts, or rows."""
-        gather = self._place.gather_weights
+        gather = self.placement.gather_weights
         if which == "ema":
             return gather(weights), gather(state)
-        return (gather(weights) if self._place.keeps_parts else weights), state
+        return (gather(weights) if self.placement.keeps_parts else weights), state
 
 
 def _call_tensorflow(function: Callable[..., Any], *args: Any) -> Any:

@@ -12,7 +12,7 @@ from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import advise_settings, list_gpus
 from lingo.runtimes.layout import batch_axes, bytes_per_device
 from lingo.runtimes.mesh import engine
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.runtimes.sharded import Sharded
 
 

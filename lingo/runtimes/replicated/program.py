@@ -23,26 +23,17 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.data.array_spec import Specs
-from lingo.decode.decoding import Decoding
 from lingo.learner.padding import row_multiple
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.learner.step import (
-    decode_batch,
-    evaluate_batch,
-    predict_batch,
-    step_graph,
-    train_step,
-)
+from lingo.learner.step import train_step
 from lingo.mesh.weight_rows import WeightRows, read_rows, split_rows, weight_rows
-from lingo.metrics.metric import State, add_states, read_states
-from lingo.ops import random
 from lingo.ops.scan import scan
 from lingo.processes.processes import Processes
 from lingo.runtimes.layout import Layout
+from lingo.runtimes.program import Arrays, Computation, Feed, Program, ProgramError
 from lingo.runtimes.replicated.placement import ReplicaPlacement, ShardedUpdate
 from lingo.runtimes.replicated.shares import Shares as BatchShares
 from lingo.runtimes.replicated.shares import check_statistics
-from lingo.runtimes.runtime import Arrays, ProgramError
 from lingo.storage.shards import Index, Shards
 
 JointComputation = Callable[[], contextlib.AbstractContextManager[None]]
@@ -84,7 +75,7 @@ def _kept_tensors(state: TrainState, layout: Layout | None) -> TrainState:
     )
 
 
-class ReplicatedProgram:
+class ReplicatedProgram(Program):
     """Runs steps in a loop in one graph; each replica reads and assigns its own variables."""
 
     def __init__(
@@ -102,14 +93,14 @@ class ReplicatedProgram:
 
         With a layout (`replica_layout`), replicas have chunks of slots, else copies of everything.
         """
-        self._learner, self._strategy = learner, strategy
+        tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+        super().__init__(
+            learner,
+            ShardedUpdate(layout, tpu=tpu) if layout else ReplicaPlacement(xla=xla, tpu=tpu),
+        )
+        self._strategy, self._layout = strategy, layout
         self._joint_computation = joint_computation
         self._row_multiple = row_multiple(learner)
-        tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-        self._layout = layout
-        self._placement = (
-            ReplicaPlacement(xla=xla, tpu=tpu) if layout is None else ShardedUpdate(layout, tpu=tpu)
-        )
         self._num_processes = processes.count
         self._shares = BatchShares(
             index=processes.index,
@@ -119,14 +110,10 @@ class ReplicatedProgram:
         self._check_statistics = functools.partial(check_statistics, learner, self._shares, xla=xla)
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # see Local
         self._kept = _kept_tensors(state, layout)
-        with self._joint_computation():
+        with self.call_context():
             self._variables = tf.nest.map_structure(self._variable, state, self._kept)
         if layout is not None:
             self.load(state)
-        self._train = tf.function(self._steps, autograph=False, reduce_retracing=True)
-        self._evaluate = tf.function(self._states, autograph=False)
-        self._predict = tf.function(self._predictions, autograph=False)
-        self._decode = tf.function(self._texts, autograph=False, reduce_retracing=True)
         self._sizes = tf.function(self._all_sizes, autograph=False)
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
@@ -139,45 +126,10 @@ class ReplicatedProgram:
         }
         self._train.get_concrete_function(traced)
 
-    def graph(self, specs: Specs) -> tf.Graph:
-        """Returns the graph of one step on a single replica, without sums over replicas."""
-        return step_graph(self._learner, specs)
-
     def train(self, batches: Arrays) -> dict[str, Any]:
-        num_steps = len(batches["rows"])
-        with self._joint_computation(), self._all_or_nothing(num_steps):
-            sizes = self._agree(batches["rows"].shape[1])
-            self._check_statistics(sum(sizes))
-            batch = self._shares.split(batches, max(sizes), axis=1, multiple_of=self._row_multiple)
-            return self._train(_tensors(batch))
-
-    def evaluate(
-        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
-    ) -> Mapping[str, State]:
-        with self._joint_computation():
-            sizes = self._agree(len(batch["rows"]))
-            states = self._evaluate(_tensors(self._shares.split(batch, max(sizes))), weights)
-        return add_states(sums, states)
-
-    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-        with self._joint_computation():
-            return read_states(sums)
-
-    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
-        with self._joint_computation():
-            sizes = self._agree(len(batch["rows"]))
-            results = self._predict(_tensors(self._shares.split(batch, max(sizes))), weights)
-        return {k: self._shares.join(value.numpy(), sizes) for k, value in results.items()}
-
-    def decode(
-        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
-    ) -> dict[str, np.ndarray]:
-        key = random.Key(*map(tf.constant, random.root_key(seed)))
-        with self._joint_computation():
-            sizes = self._agree(len(batch["rows"]))
-            prompts = _tensors(self._shares.split(batch, max(sizes), repeat=True))
-            texts = self._decode(prompts, decoding, key, weights)
-        return {k: self._shares.join(value.numpy(), sizes) for k, value in texts.items()}
+        # One call assigns after each of its steps: if one fails, the first state is restored.
+        with self.call_context(), self._all_or_nothing(len(batches["rows"])):
+            return self._train(*self.put(batches, axis=1).args)
 
     def example_slice(self, size: int) -> slice:
         return self._shares.example_slice(size)
@@ -194,6 +146,41 @@ class ReplicatedProgram:
                 value = np.asarray(value)
             for variable, index in zip(copies, self._indices(kept), strict=True):
                 variable.assign(read_rows(value, index, kept.rows) if kept.rows else value)
+
+    def compile_steps(self) -> Any:
+        return tf.function(self._steps, autograph=False, reduce_retracing=True)
+
+    def compile_call(self, computation: Computation) -> Any:
+        place = self._place
+
+        def call(weights: WhichWeights, batch: Parts, *args: Any) -> Any:
+            def on_replica(own: Mapping[str, tf.Tensor]) -> Any:
+                state = place.state_for_evaluation(self._read(), weights)
+                results = place.compute(lambda: self._compute(computation, state, own, *args))
+                return place.total(results) if computation.is_sum else _gather(results)
+
+            return self._on_replicas(on_replica, batch)
+
+        return tf.function(call, autograph=False, reduce_retracing=computation.takes_prompts)
+
+    def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
+        sizes, multiple_of = self._agree(batch["rows"].shape[axis]), 1
+        if axis == 1:  # to train
+            self._check_statistics(sum(sizes))
+            multiple_of = self._row_multiple
+        parts = self._shares.split(
+            batch, max(sizes), axis=axis, multiple_of=multiple_of, repeat=prompts
+        )
+        with tf.device(_HOST):
+            tensors = {name: tuple(map(tf.constant, values)) for name, values in parts.items()}
+        return Feed((tensors,), sizes)
+
+    def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
+        arrays = super().get(results, feed)
+        return {name: self._shares.join(value, feed.sizes) for name, value in arrays.items()}
+
+    def call_context(self) -> contextlib.AbstractContextManager[None]:
+        return self._joint_computation()
 
     # ---- variables ---------------------------------------------------------------------------
 
@@ -255,53 +242,17 @@ class ReplicatedProgram:
 
     def _steps(self, batches: Parts) -> dict[str, Any]:
         def step(i: tf.Tensor, carry: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-            return (), self._on_replicas(self._one, batch)
+            return (), self._on_replicas(self._replica_step, batch)
 
         with tf.device(_HOST):
             num = tf.shape(batches["rows"][0])[0]
             return scan(tf.function(step, autograph=False), (), dict(batches), num)[1]
 
-    def _one(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
-        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        after, report = train_step(self._learner, state, batch, self._placement)
+    def _replica_step(self, batch: Mapping[str, tf.Tensor]) -> dict[str, Any]:
+        after, report = train_step(self._learner, self._read(), batch, self._place)
         with tf.control_dependencies(tf.nest.flatten((after, report))):  # assigns all, or none
             tf.nest.map_structure(lambda v, value: v.assign(value), self._variables, after)
         return report
-
-    def _states(self, batch: Parts, weights: WhichWeights) -> dict[str, Any]:
-        def states(batch: Mapping[str, tf.Tensor]) -> Any:
-            state, task, place = self._read(weights), self._learner.task, self._placement
-            return place.total(
-                place.compute(
-                    lambda: evaluate_batch(task, state.weights, state.state, batch, place)
-                )
-            )
-
-        return self._on_replicas(states, batch)
-
-    def _predictions(self, batch: Parts, weights: WhichWeights) -> dict[str, tf.Tensor]:
-        def predictions(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read(weights), self._learner.task, self._placement
-            return _gather(
-                place.compute(lambda: predict_batch(task, state.weights, state.state, batch, place))
-            )
-
-        return self._on_replicas(predictions, batch)
-
-    def _texts(
-        self, batch: Parts, decoding: Decoding, key: random.Key, weights: WhichWeights
-    ) -> dict[str, tf.Tensor]:
-        def texts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-            state, task, place = self._read(weights), self._learner.task, self._placement
-            return _gather(
-                place.compute(
-                    lambda: decode_batch(
-                        task, state.weights, state.state, batch, decoding, key, place
-                    )
-                )
-            )
-
-        return self._on_replicas(texts, batch)
 
     def _all_sizes(self, size: tf.Tensor) -> tf.Tensor:
         """Returns the int32 scalar of every process, as int32 [number of processes]."""
@@ -313,9 +264,8 @@ class ReplicatedProgram:
         own = tf.one_hot(self._shares.index, self._num_processes, size, 0)
         return self._on_replicas(total, (own, *[tf.zeros_like(own)] * (copies - 1)))
 
-    def _read(self, weights: WhichWeights) -> TrainState:
-        state = tf.nest.map_structure(tf.convert_to_tensor, self._variables)
-        return self._placement.state_for_evaluation(state, weights)
+    def _read(self) -> TrainState:
+        return tf.nest.map_structure(tf.convert_to_tensor, self._variables)
 
     def _on_replicas(self, function: Callable[[Any], Any], each: Any) -> Any:
         """Runs a function on all replicas; returns the result of this process's first replica."""
@@ -347,8 +297,3 @@ def _gather(results: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         number = tf.identity(tf.cast(value, tf.int32) if value.dtype == tf.bool else value)
         gathered[name] = tf.cast(replica.all_gather(number, axis=0), value.dtype)
     return gathered
-
-
-def _tensors(batch: Mapping[str, tuple[np.ndarray, ...]]) -> dict[str, tuple[tf.Tensor, ...]]:
-    with tf.device(_HOST):
-        return {name: tuple(map(tf.constant, values)) for name, values in batch.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from lingo.config.params import ParamError
 from lingo.learner.state import Learner, TrainState
-from lingo.runtimes.runtime import Program, matmul_flops_per_second
+from lingo.runtimes.program import Program
+from lingo.runtimes.runtime import matmul_flops_per_second
 from lingo.runtimes.sharded import Sharded
 from lingo.runtimes.tpu.cores import connect
 

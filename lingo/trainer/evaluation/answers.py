@@ -15,7 +15,7 @@ from lingo.config.params import ParamError, fields
 from lingo.contract import Answers, Experiment
 from lingo.data.input import Input
 from lingo.metrics.text import signatures, text_scores
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.trainer.evaluation.generate import Between, continue_prompts
 
 ShowProgress = Callable[[str], contextlib.AbstractContextManager[Callable[[int, int], None]]]

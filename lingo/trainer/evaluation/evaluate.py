@@ -20,7 +20,7 @@ from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
 from lingo.metrics.media import Media
 from lingo.metrics.metric import State
-from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.runtimes.program import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
     Answer,
     ShowProgress,

@@ -14,7 +14,7 @@ from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation, continuations, prompt_batch
 from lingo.learner.step import IS_CAUSAL
-from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.runtimes.program import Program, explain_program_errors
 
 Between = Callable[[Iterable[int]], Iterable[int]]
 """Wraps an iterable of batch indices, and may raise between two of them to end an evaluation."""

@@ -22,7 +22,7 @@ from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
 from lingo.learner.task import BATCH_EXAMPLE
-from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.runtimes.program import Program, explain_program_errors
 
 Predictions = dict[str, np.ndarray]
 """{name: [B, ...]}, without padding."""

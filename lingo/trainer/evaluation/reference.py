@@ -10,7 +10,7 @@ from lingo.data.prompt import Prompt
 from lingo.decode.decoding import Decoding
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import Arrays
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.trainer.evaluation.generate import continue_prompts
 from lingo.trainer.evaluation.predict import concatenate, predict_arrays
 

@@ -21,7 +21,7 @@ from lingo.inspection.trace import trace_predictions
 from lingo.learner.task import Task, check_summaries
 from lingo.metrics.media import Media
 from lingo.metrics.metric import State
-from lingo.runtimes.runtime import Program, explain_program_errors
+from lingo.runtimes.program import Program, explain_program_errors
 
 Arrays = dict[str, np.ndarray]
 

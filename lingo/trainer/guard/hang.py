@@ -25,7 +25,7 @@ from typing import Any, ClassVar, cast
 from lingo.config.errors import LingoError
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import STOPPING
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from lingo.storage.files import write_text
 from lingo.trainer.directory.run_directory import RunDirectory
 

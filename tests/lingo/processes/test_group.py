@@ -10,7 +10,7 @@ from lingo.processes.group import Group
 from lingo.processes.processes import Cluster, LostWorker
 from lingo.processes.pulse import Patience
 from lingo.processes.signals import Stop
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 
 WORKERS = ("a:1", "b:2", "c:3")
 PATIENCE = Patience(beat=0.02, start=2.0, silence=0.5, blame=0.2, grace=0.2, leave=0.5)

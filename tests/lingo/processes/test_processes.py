@@ -8,7 +8,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.processes.processes import ALONE, Cluster, cluster
 from lingo.runtimes.local import Local
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 
 A, B, C = "10.0.0.1:4000", "[::1]:4001", "host-3:4002"
 

@@ -41,8 +41,8 @@ from lingo.optim.sgd import Momentum
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.program import Program
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import Program
 from lingo.trainer.evaluation.evaluate import evaluate
 from lingo.trainer.evaluation.generate import generate
 from tasks.image.task import ImageClassification

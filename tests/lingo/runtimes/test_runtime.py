@@ -1,4 +1,4 @@
-"""What all runtimes have in common: errors of graphs, the peak of devices, static shapes."""
+"""What all runtimes have in common: the peak of devices, static shapes."""
 
 from typing import Any
 
@@ -11,53 +11,7 @@ from lingo.learner.task import Task
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import (
-    ProgramError,
-    explain_program_errors,
-    matmul_flops_per_second,
-    peak,
-)
-
-
-def look_up(table: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    with tf.name_scope("model/embedding"):
-        return tf.gather(table, index)
-
-
-def test_an_error_of_a_graph_says_what_and_in_which_layer():
-    function = tf.function(look_up, autograph=False)
-    with pytest.raises(ProgramError) as caught, explain_program_errors("step 3"):
-        function(tf.zeros([3]), tf.constant([300]))
-    assert str(caught.value) == (
-        "step 3: InvalidArgumentError: indices[0] = 300 is not in [0, 3),"
-        " in model/embedding/GatherV2"
-    )
-    assert caught.value.exit_code == 1
-
-
-def test_an_error_under_xla_says_what():
-    function = tf.function(lambda x, n: tf.reshape(x, [n]), autograph=False, jit_compile=True)
-    with pytest.raises(ProgramError) as caught, explain_program_errors("evaluation"):
-        function(tf.zeros([3]), tf.constant(300))
-    said = "Input to reshape is a tensor with 3 values, but the requested shape has 300"
-    assert str(caught.value) == f"evaluation: InvalidArgumentError: {said}, in Reshape"
-
-
-def test_advice_on_memory_for_programmers_of_tensorflow_is_left_out():
-    hint = "\nHint: If you want to see a list of allocated tensors when OOM happens\n [Op:Add]"
-    with (
-        pytest.raises(ProgramError, match=r"ResourceExhaustedError: OOM when allocating a tensor$"),
-        explain_program_errors("step 1"),
-    ):
-        raise tf.errors.ResourceExhaustedError(None, None, f"OOM when allocating a tensor{hint}")
-
-
-def test_an_error_without_a_message_is_still_one():
-    with (
-        pytest.raises(ProgramError, match=r"step 1: AbortedError: no message$"),
-        explain_program_errors("step 1"),
-    ):
-        raise tf.errors.AbortedError(None, None, "")
+from lingo.runtimes.runtime import matmul_flops_per_second, peak
 
 
 def test_the_peak_is_that_of_the_first_size_that_takes_long_enough():

@@ -19,7 +19,7 @@ from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
-from lingo.runtimes.runtime import LostState
+from lingo.runtimes.program import LostState
 from lingo.runtimes.simulated_torus import Planner, SimulatedTorus
 from tasks.image.task import ImageClassification
 from tests.lingo.runtimes.replicated.on_replicas import TwoTerms, two_terms
@@ -102,14 +102,14 @@ def test_an_error_undoes_all_steps_of_a_call_but_chips_stay_lost(monkeypatch) ->
     local = start(Local.params())
     for one in (program, local):
         train(one, 1)
-    step = program._step
+    step = program._train_step
 
     def failing(batch):
         if program.state().step == 3:
             raise tf.errors.InvalidArgumentError(None, None, "no")
         return step(batch)
 
-    monkeypatch.setattr(program, "_step", failing)
+    monkeypatch.setattr(program, "_train_step", failing)
     with pytest.raises(tf.errors.InvalidArgumentError):
         program.train(batches(1, 2, 3))
     assert_same_state(program, local)

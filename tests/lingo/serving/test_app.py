@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 from lingo.serving import codec
 from lingo.serving.app import Limits, Service
 from lingo.serving.batcher import BatchLimits

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lingo.export.exported_model import Arrays
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 from lingo.serving.batcher import NUM_THREADS, Batcher, BatchLimits
 from lingo.serving.model import ServedModel
 from lingo.serving.refusal import Refusal

@@ -11,7 +11,7 @@ from lingo.contract import Guard
 from lingo.data.files import DataError
 from lingo.layers.initial import TruncatedNormal
 from lingo.runtimes.local import Local, LocalProgram
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 from lingo.trainer import throughput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import spans

@@ -12,7 +12,7 @@ from lingo.checkpoints.manifest import MANIFEST
 from lingo.config.errors import NumericFailure
 from lingo.contract import Guard
 from lingo.runtimes.local import LocalProgram
-from lingo.runtimes.runtime import LostState
+from lingo.runtimes.program import LostState
 from lingo.trainer import rewinder, start
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.guard.hang import SLOW_FACTOR, Watchdog

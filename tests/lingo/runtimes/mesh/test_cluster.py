@@ -11,7 +11,7 @@ import pytest
 from lingo.processes.processes import Cluster
 from lingo.runtimes.mesh.cluster import Members, One, Service
 from lingo.runtimes.mesh.coordinator import num_connections
-from lingo.runtimes.runtime import ProgramError
+from lingo.runtimes.program import ProgramError
 
 
 class Client:

@@ -34,7 +34,7 @@ from lingo.ops.blockwise_attention import BlockSize
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -18,7 +18,7 @@ from lingo.learner.state import initial_state
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.engine import explain_engine_errors
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.runtimes.runtime import ProgramError, explain_program_errors
+from lingo.runtimes.program import ProgramError, explain_program_errors
 
 
 def program(built: Experiment) -> Any:
@@ -80,7 +80,7 @@ def test_it_predicts_what_one_device_does(experiment, text, num_examples):
 def test_an_evaluation_starts_a_batch_only_when_the_one_before_is_computed(experiment, text):
     built = on(experiment(text), Mesh.params(data=8))
     mesh, were_ready, sums = program(built), [], {}
-    evaluate = mesh._functions.evaluate
+    evaluate = mesh._evaluate
 
     def spin(value):
         return jax.lax.fori_loop(0, 10**6, lambda _, x: x + value / 1e6, 0 * value)
@@ -91,7 +91,7 @@ def test_an_evaluation_starts_a_batch_only_when_the_one_before_is_computed(exper
         were_ready.append(all(array.is_ready() for array in jax.tree.leaves(sums)))
         return spin_all(evaluate(*arguments))
 
-    mesh._functions.evaluate = evaluate_slowly
+    mesh._evaluate = evaluate_slowly
     for _ in range(4):
         sums = mesh.evaluate(built.train_input.batch(0), sums=sums)
     assert were_ready == [True] * 4

@@ -32,7 +32,7 @@ from lingo.optim.sgd import Momentum, Sgd
 from lingo.runtimes.layout import bytes_per_device
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
-from lingo.runtimes.runtime import Program
+from lingo.runtimes.program import Program
 
 NUM_STEPS = 10
 

@@ -17,8 +17,8 @@ from lingo.config.lazy import tf
 from lingo.learner.state import TrainState, initial_state
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
+from lingo.runtimes.program import Program
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import Program
 from tests.lingo.runtimes.mesh.test_update_sharding import (
     CASES,
     NUM_STEPS,

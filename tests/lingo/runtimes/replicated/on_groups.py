@@ -25,8 +25,8 @@ from lingo.optim.sgd import Sgd
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.program import Program
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import Program
 from tasks.image.task import ImageClassification
 
 OFFSET = 300.0

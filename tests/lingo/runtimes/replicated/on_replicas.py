@@ -34,8 +34,8 @@ from lingo.learner.task import Task
 from lingo.optim.adam import AdamW
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.local import Local
+from lingo.runtimes.program import Program, ProgramError
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import Program, ProgramError
 from lingo.storage.shards import Shards
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling

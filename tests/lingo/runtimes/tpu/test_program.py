@@ -132,7 +132,7 @@ def test_the_step_is_annotated_in_its_hlo_and_computes_the_same(program, built):
     layout = built.runtime.layout(built.learner)
     state: TrainState = tf.nest.map_structure(tf.constant, initial_state(built.learner))
     batch: Mapping[str, Any] = {k: tf.constant(v) for k, v in built.train_input.batch(0).items()}
-    annotated = run(lambda state, batch: program._one(tf.constant(0), state, batch))
+    annotated = run(lambda state, batch: program._scan_step(tf.constant(0), state, batch))
     text = annotated.experimental_get_compiler_ir(state, batch)(stage="hlo")
     found = set(re.findall(r"sharding=(\{[^}]*\})", text))
     weights = {str(tiles(split, layout.mesh)) for split in layout.rest.values()}

@@ -22,8 +22,8 @@ from lingo.learner.state import initial_state
 from lingo.optim.adam import Adam
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.program import Program
 from lingo.runtimes.replicated.replicated import Replicated
-from lingo.runtimes.runtime import Program
 from lingo.trainer.evaluation.answers import decode_answers, score_answers
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence

@@ -1,0 +1,252 @@
+"""A learner compiled for some devices: what all runtimes share, and what each does its own way.
+
+    feed = put(batch)                                       # onto the devices
+    results = compile_call(PREDICT)("trained", *feed.args)  # on all of them, from their state
+    predictions = get(results, feed)                        # on the host, without padding
+
+A runtime says how its devices get a batch, how a function of state and batch is compiled for them,
+and how results are read: `evaluate`, `predict` and `decode` follow. `train` is one more compiled
+call, which replaces the state. How devices keep the state is the runtime's, too: `state`, `load`.
+
+Axes: K steps of one call, B examples of the whole batch; a process passes its part of B.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config.errors import LingoError
+from lingo.config.lazy import tf
+from lingo.data.array_spec import Specs
+from lingo.decode.decoding import Decoding
+from lingo.learner.state import Learner, Placement, TrainState, WhichWeights
+from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, step_graph, train_step
+from lingo.metrics.metric import State, add_states, read_states
+from lingo.ops import random
+from lingo.runtimes.compiled_program import CompiledProgram
+
+_NODE = re.compile(r"\{\{node (.*?)\}\}")
+_PLUMBING = re.compile(
+    r"\[\[?\{\{.*?\}\}\]\]?|\[Op:.*?\]|tf2xla conversion failed.*|"
+    r"Hint: If you want to see a list.*|"
+    r"^(Graph execution error:|Detected at node|Stack trace for op|\s*File \"|<stack traces).*",
+    re.MULTILINE,
+)
+"""Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
+
+_PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
+
+Arrays = Mapping[str, np.ndarray]
+"""A batch, or several in a row: name -> array."""
+
+
+class ProgramError(LingoError):
+    """A device failed while it computed a program."""
+
+
+class LostState(ProgramError):
+    """Devices failed with parts of the state; the others go on once `load` gives them another.
+
+    A run goes back as often as this is raised, so a runtime must not raise it for the same devices
+    again after `load`.
+    """
+
+
+@contextlib.contextmanager
+def explain_program_errors(what: str) -> Iterator[None]:
+    """Turns a TensorFlow graph error into a ProgramError that names what was computed: "step 12".
+
+    A ProgramError is raised again, of the same kind, with that name.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise ProgramError(f"{what}: {_explain(error)}") from error
+    except ProgramError as error:
+        raise type(error)(f"{what}: {error}") from error
+
+
+def _explain(error: tf.errors.OpError) -> str:
+    """Returns type and message of an error without call stacks, and the layer if it is known."""
+    text = error.message.partition(_PYTHON)[0]
+    lines = (" ".join(line.split()) for line in _PLUMBING.sub("", text).splitlines())
+    message = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
+    node = _NODE.search(error.message)
+    layer = f", in {node[1]}" if node else ""
+    return f"{type(error).__name__}: {message}{layer}"
+
+
+class Computation(NamedTuple):
+    """A function of a state and a batch, which changes no state; see `lingo/learner/step.py`.
+
+    It takes (task, weights, moving statistics, batch, *args, placement).
+    """
+
+    function: Callable[..., Any]
+    is_sum: bool = False  # results add up over parts of a batch; else they are name -> [B, ...]
+    takes_prompts: bool = False  # args are (decoding, key), and the length of examples varies
+
+
+EVALUATE = Computation(evaluate_batch, is_sum=True)
+PREDICT = Computation(predict_batch)
+DECODE = Computation(decode_batch, takes_prompts=True)
+
+
+class Feed(NamedTuple):
+    """A batch on the devices."""
+
+    args: tuple[Any, ...]  # arguments of a compiled call: the batch, in the runtime's form
+    sizes: Sequence[int]  # examples that each process passed, without padding
+
+
+class Program(abc.ABC):
+    """A learner on some devices; it owns the state.
+
+    If there are several processes, all make the same calls, each with its own examples of the batch
+    (see `example_slice`). A batch is name -> array [B, ...]; `rows`, int32 [B], is always one of
+    them. `weights` is "trained" or "ema".
+    """
+
+    def __init__(self, learner: Learner, place: Placement) -> None:
+        """Makes the compiled calls, which trace nothing yet; a subclass then places the state."""
+        self._learner, self._place = learner, place
+        self._train = self.compile_steps()
+        self._evaluate = self.compile_call(EVALUATE)
+        self._predict = self.compile_call(PREDICT)
+        self._decode = self.compile_call(DECODE)
+
+    @abc.abstractmethod
+    def compile(self, specs: Specs, *, num_steps: int) -> CompiledProgram | None:
+        """Traces `train`, so that layers that do not fit together are found before a run begins.
+
+        `specs` are name -> (shape, dtype) of the whole batch, `num_steps` is K of most calls.
+        Returns the compiled program on a mesh of devices; None elsewhere.
+        """
+
+    def graph(self, specs: Specs) -> tf.Graph:
+        """Returns the graph of one step: here on one device, without sums over others.
+
+        A subclass that traces this graph when it compiles overrides this, and traces it once.
+        """
+        return step_graph(self._learner, specs)
+
+    def train(self, batches: Arrays) -> dict[str, Any]:
+        """Does K steps; `batches` are name -> [K, B, ...], one batch per step.
+
+        Returns:
+            Reports of `train_step`, each [K, ...]: `scalars`, tag -> float32; `metric_states`,
+            additive; `statistics` of layers, by program path; `first_non_finite`, int32.
+        """
+        with self.call_context():
+            return self._train(*self.put(batches, axis=1).args)
+
+    def evaluate(
+        self, batch: Arrays, *, weights: WhichWeights = "trained", sums: Mapping[str, State] = {}
+    ) -> Mapping[str, State]:
+        """Adds the metric states of a [B, ...] batch to `sums`, and returns the new sums.
+
+        The states are those of all examples, in every process. `sums` come from an earlier call,
+        and their memory may be reused. The new sums are read by `read_sums`, and may still be
+        computed while the host prepares the next batch: then the next call, or `read_sums`, raises
+        the error of this batch. States and sums are float64, as a host would add them up: counts
+        are exact up to 2**53, where sums in float32 would lose examples from 2**24 on. A device
+        adds a few numbers per batch, so it does not matter where it computes float64 slowly.
+        """
+        with self.call_context():
+            states = self._evaluate(weights, *self.put(batch).args)
+        return add_states(sums, states)
+
+    def read_sums(self, sums: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
+        """Returns what `evaluate` has added up as arrays of float64 on the host."""
+        with self.call_context():
+            return read_states(sums)
+
+    def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
+        """Returns predictions and weights of all examples of a [B, ...] batch, in every process.
+
+        They are {name: [B, ...]}, as `predict_batch` returns them.
+        """
+        with self.call_context():
+            feed = self.put(batch)
+            return self.get(self._predict(weights, *feed.args), feed)
+
+    def decode(
+        self, batch: Arrays, decoding: Decoding, *, seed: int = 0, weights: WhichWeights = "trained"
+    ) -> dict[str, np.ndarray]:
+        """Continues all prompts of a batch, as `Task.decode` does; returns all in every process.
+
+        They are `tokens`, int32, and `log_probs`, float32, [B, ...] as `Decoding.decode` has them.
+        The compiled program is cached for the object `decoding`; `seed` is of the random choices.
+        """
+        key = random.Key(*map(np.asarray, random.root_key(seed)))
+        with self.call_context():
+            feed = self.put(batch, prompts=True)
+            return self.get(self._decode(weights, *feed.args, decoding, key), feed)
+
+    def example_slice(self, size: int) -> slice:
+        """Returns which examples of a batch of `size` this process must pass: here, all."""
+        return slice(0, size)
+
+    @abc.abstractmethod
+    def state(self, *, alone: bool = False) -> TrainState:
+        """Returns the state after the last step, as copies on the host: float32, the step int32.
+
+        If there are several processes, all have to call it. Each returns what it must save, a NumPy
+        array or `Shards` of each tensor in its own shape; or everything, if the others are lost
+        (`alone`). Raises ProgramError if it does not hold what it should return.
+        """
+
+    @abc.abstractmethod
+    def load(self, state: TrainState) -> None:
+        """Replaces the state; compiled programs stay.
+
+        Its tensors are arrays on the host, or `LazyArray`s, in the shapes of the learner's.
+        """
+
+    # ---- what a runtime does its own way
+
+    @abc.abstractmethod
+    def compile_steps(self) -> Any:
+        """Returns a function of (*feed.args) that compiles when first called.
+
+        It does K steps, replaces the state, and returns what `train` does.
+        """
+
+    @abc.abstractmethod
+    def compile_call(self, computation: Computation) -> Any:
+        """Returns a function of (which weights, *feed.args, *args) that compiles when first called.
+
+        It returns the results of the whole batch.
+        """
+
+    @abc.abstractmethod
+    def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
+        """Puts a batch on the devices: name -> [B, ...], or, to train, [K, B, ...] with `axis` 1.
+
+        With `prompts`, padding examples are prompts, too: nothing could continue an empty one.
+        """
+
+    def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
+        """Returns the results of a compiled call on the host, name -> [B, ...] without padding."""
+        return {name: value.numpy() for name, value in results.items()}
+
+    def call_context(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the context of each call, which may explain errors, or watch other processes."""
+        return contextlib.nullcontext()
+
+    def _scan_step(
+        self, i: tf.Tensor, state: TrainState, batch: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        """Does one step, on tensors, as the body of a `scan`."""
+        return train_step(self._learner, state, batch, self._place)
+
+    def _compute(self, computation: Computation, state: TrainState, *args: Any) -> Any:
+        """Returns the results of a computation, from tensors: a state, and (batch, *args)."""
+        task, place = self._learner.task, self._place
+        return computation.function(task, state.weights, state.state, *args, place)
