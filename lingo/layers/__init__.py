@@ -29,6 +29,7 @@ from lingo.layers.quantization.schedule import (
     LinearClippingCapSchedule,
 )
 from lingo.layers.sequence.attention import Attention
+from lingo.layers.sequence.convolution import Conv1D
 from lingo.layers.sequence.cross_attention import CrossAttention
 from lingo.layers.sequence.mask import Bidirectional, Causal, LocalWindow, Mask, Prefix
 from lingo.layers.sequence.positions import (
@@ -54,9 +55,7 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.conv1d import Conv1D
-from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
+from lingo.layers.vision.conv import Conv2D, Conv3D
 from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
 from lingo.layers.vision.group_norm import GroupNorm
@@ -69,11 +68,11 @@ from lingo.layers.vision.image_positions import (
 )
 from lingo.layers.vision.patch_embedding import PatchEmbedding
 from lingo.layers.vision.patch_head import ClassToken, PatchHead
-from lingo.layers.vision.pool import AveragePool, MaxPool
+from lingo.layers.vision.pool import AveragePool, MaxPool, MaxPool3D
 from lingo.layers.vision.resize import Resize
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
 from lingo.layers.vision.stochastic_depth import StochasticDepth
-from lingo.layers.vision.transposed_conv import TransposedConv2D
+from lingo.layers.vision.transposed_conv import TransposedConv2D, UpConv3D
 from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
 from lingo.layers.wrap.weight_norm import WeightNorm
@@ -100,7 +99,6 @@ __all__ = [
     "Dropout",
     "Embedding",
     "EmbeddingTables",
-    "EnlargingConv3D",
     "ExpertChoiceRouter",
     "FakeQuantizationSchedule",
     "FanIn",
@@ -165,6 +163,7 @@ __all__ = [
     "TransposedConv2D",
     "TruncatedNormal",
     "Uniform",
+    "UpConv3D",
     "WeightNorm",
     "WeightQDomain",
     "Wrapper",

@@ -14,7 +14,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.layers.layer import Layer
-from lingo.layers.vision.split_image import annotate_image
+from lingo.layers.window import annotate_image
 from lingo.learner.task import Batch, Task
 from lingo.metrics.metric import weighted_mean
 from tasks.image.offers import check_images

@@ -17,7 +17,7 @@ from lingo.data.array_spec import Specs
 from lingo.layers import context
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.micro_batches import first_shape
-from lingo.layers.vision.split_image import annotate_image
+from lingo.layers.window import annotate_image
 from lingo.learner.task import Batch, Task
 from lingo.metrics.classification import confusion, top_k_accuracy
 from lingo.metrics.media import Media

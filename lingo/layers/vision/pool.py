@@ -1,6 +1,6 @@
-"""Pooling: the maximum or the mean of each window of an image, for each channel.
+"""Pooling: the maximum or the mean of each window of an image or a volume, for each channel.
 
-Axes: B batch, H height, W width, C channels.
+Axes: B batch, D depth, H height, W width, C channels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall, batch_residual
-from lingo.layers.vision.split_image import (
+from lingo.layers.window import (
+    Padding,
     Windows,
     annotate_image,
     is_split,
@@ -22,7 +23,6 @@ from lingo.layers.vision.split_image import (
     static_sizes,
     window_slices,
 )
-from lingo.layers.vision.window import Padding, count_windows
 from lingo.mesh.halo import halo
 
 
@@ -50,14 +50,16 @@ class Pool(Layer, interface=True):
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the result for images of shape [B, H, W, C]."""
         batch, *image, channels = shape
-        p = self.p
-        return (batch, *count_windows(image, p.window, p.stride, p.padding), channels)
+        return (batch, *self._windows().count(image), channels)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         if not self.num_indices:
             return []
         indices = batch_residual(self.num_indices, self.output_shape(call.shape))
         return [batch_residual(1, call.shape, "input"), indices]
+
+    def _windows(self) -> Windows:
+        return Windows(self.p.window, self.p.stride, self.p.padding)
 
 
 class MaxPool(Pool):
@@ -67,10 +69,8 @@ class MaxPool(Pool):
 
     def pool(self, x: tf.Tensor) -> tf.Tensor:
         p = self.p
-        if is_split(x):  # XLA computes wrong gradients: see `split_image`
-            windows = Windows(p.window, p.stride, p.padding)
-            slices = [y for _, y in window_slices(x, windows, fill=x.dtype.min)]
-            return annotate_image(functools.reduce(tf.maximum, slices))
+        if is_split(x):  # XLA computes wrong gradients: see `window`
+            return _largest_slice(x, self._windows())
         # Not tf.nn.max_pool2d: in a loop, TensorFlow computes some of its gradients with oneDNN and
         # some without, not the same ones in each trace, and the two round differently.
         window, stride = [1, *p.window, 1], [1, p.stride, p.stride, 1]
@@ -96,3 +96,33 @@ class AveragePool(Pool):
         p = self.p
         found = halo(size, num_parts=num_parts, window=window, stride=p.stride, padding=p.padding)
         return max(found.exchange) > found.part
+
+
+class MaxPool3D(Layer):
+    """The maximum of each window of a volume, for each channel; windows lie side by side."""
+
+    window: int = 2  # depth, height and width of a window, and the distance to the next
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "window")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, D', H', W', C], in the layer's dtype, for volumes x [B, D, H, W, C]."""
+        return _largest_slice(tf.cast(x, self.p.dtype), self._windows())
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for volumes of shape [B, D, H, W, C]."""
+        batch, *volume, channels = shape
+        return (batch, *self._windows().count(volume), channels)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [batch_residual(1, call.shape, "input")]  # it is compared with the maxima
+
+    def _windows(self) -> Windows:
+        return Windows((self.p.window,) * 3, self.p.window, "SAME")
+
+
+def _largest_slice(x: tf.Tensor, windows: Windows) -> tf.Tensor:
+    """Returns the maximum of each window, [B, ..., C], for x [B, ..., C] of the same dtype."""
+    slices = [y for _, y in window_slices(x, windows, fill=x.dtype.min)]
+    return annotate_image(functools.reduce(tf.maximum, slices))

@@ -14,7 +14,7 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
-from lingo.layers.vision.split_image import annotate_image, static_sizes
+from lingo.layers.window import annotate_image, static_sizes
 
 
 class Resize(Layer):

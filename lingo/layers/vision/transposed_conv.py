@@ -1,6 +1,7 @@
-"""Transposed convolution of images, which enlarges them.
+"""Transposed convolutions, which enlarge images and volumes.
 
-Axes: B batch, H height, W width, C input channels, F output channels; kernels are [kh, kw].
+Axes: B batch, D depth, H height, W width, C input channels, F output channels; kernels are
+[kh, kw].
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections.abc import Sequence
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.convolution import Convolution
+from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.residual import Residual, ResidualCall, batch_residual
-from lingo.layers.vision.split_image import (
+from lingo.layers.window import (
+    Padding,
     annotate_image,
     has_copies,
     is_split,
@@ -23,11 +26,10 @@ from lingo.layers.vision.split_image import (
     split_again,
     static_sizes,
 )
-from lingo.layers.vision.window import Padding
 from lingo.ops.shape import sizes_of
 
 
-class TransposedConv2D(Layer):
+class TransposedConv2D(Convolution):
     """The transpose of a 2D convolution: each position of the input adds to a window of the output.
 
     With padding SAME the result has height H * stride, as if windows that reach over the border
@@ -35,44 +37,32 @@ class TransposedConv2D(Layer):
     stride is larger than kh. An output sums kh kw C / stride^2 inputs on average, so the variance
     of activations after a ReLU stays if initial weights have variance 2 stride^2 / (kh kw C). The
     default has this for a stride of 2; for others set `init=FanIn(scale=...)` to 2 stride^2.
+    Inputs are [B, H, W, C], results [B, H', W', F].
 
     Weights:
         w: [kh, kw, C, F].
         b: [F], with `use_bias`.
     """
 
-    dim: int  # channels of the input
     output_dim: int  # channels of the output
     kernel: tuple[int, int] = (3, 3)  # height and width of the window
     stride: int = 2  # from one window to the next, in both directions
     padding: Padding = "SAME"  # whether windows are cut off at the border
-    use_bias: bool = False  # whether b is added
     init: Initializer = FanIn.params(scale=8.0)  # of w; b starts at zero
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
-    products = (Product("w"),)
+    rank = 2
 
     def check(self) -> None:
         ranges.check_positive(self.p, "kernel", "stride")
 
-    def setup(self) -> None:
+    def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         p = self.p
-        fan_in = math.prod(p.kernel) * p.dim
-        shape, axes = [*p.kernel, p.dim, p.output_dim], (None, None, *p.axes)
-        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
-        if p.use_bias:
-            self.b = self.weight("b", [p.output_dim], axes=p.axes[1:], init=ZEROS)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
-        p = self.p
-        x, w = self.operands("w", input=tf.cast(x, p.dtype))
         _, *sizes, _ = self.output_shape(sizes_of(x))
         x, whole = self._align(x)
         shape = tf.stack(self.output_shape(sizes_of(x)))
         y = tf.nn.conv2d_transpose(x, tf.transpose(w, [0, 1, 3, 2]), shape, p.stride, p.padding)
-        y = y + self.b if p.use_bias else y
-        return split_again(y, sizes, p.axes[1], whole=whole)
+        return split_again(self.add_bias(y), sizes, p.axes[1], whole=whole)
 
     def _align(self, x: tf.Tensor) -> tuple[tf.Tensor, list[bool]]:
         """Returns images with rows added until parts on devices are equal, and which are whole.
@@ -102,6 +92,51 @@ class TransposedConv2D(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         """Returns the operations for images of shape [B, H, W, C], including those cut off."""
         return 2 * math.prod(self.p.kernel) * math.prod(shape) * self.p.output_dim
+
+
+class UpConv3D(Layer):
+    """The transpose of a 3D convolution whose windows lie side by side: it enlarges volumes.
+
+    Each position of the input becomes a window of the output: windows are as long as their stride,
+    which is the only case that a U-Net needs. So it is a matrix product for each position, and no
+    device needs another one's rows. An output sums C inputs, so weights of variance 2 / C preserve
+    the variance of activations after a ReLU.
+
+    Weights:
+        w: [stride, stride, stride, C, F].
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    stride: int = 2  # how many times larger the result is, in all directions
+    init: Initializer = FanIn.params(scale=2.0)  # of w
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
+
+    products = (Product("w"),)
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "stride")
+
+    def setup(self) -> None:
+        p = self.p
+        shape, axes = [*[p.stride] * 3, p.dim, p.output_dim], (None, None, None, *p.axes)
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, D', H', W', F], in the layer's dtype, for volumes x [B, D, H, W, C]."""
+        x, w = self.operands("w", input=tf.cast(x, self.p.dtype))
+        batch, *volume, _ = sizes_of(x)
+        y = tf.einsum("bdhwc,ijkcf->bdihjwkf", x, w)
+        sizes = [size * self.p.stride for size in volume]
+        return annotate_image(tf.reshape(y, [batch, *sizes, self.p.output_dim]), self.p.axes[1])
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for volumes of shape [B, D, H, W, C]."""
+        batch, *volume, _ = shape
+        return (batch, *[size * self.p.stride for size in volume], self.p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return 2 * self.p.stride**3 * math.prod(shape) * self.p.output_dim
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         return [batch_residual(1, call.shape, "input")]

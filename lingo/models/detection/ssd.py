@@ -22,7 +22,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.window import Padding
+from lingo.layers.window import Padding
 from lingo.models.image.resnet import STAGES, resnet
 from lingo.ops.boxes import AnchorMap, anchor_boxes
 from lingo.ops.shape import sizes_of

@@ -14,9 +14,11 @@ from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv3d import Conv3D, EnlargingConv3D, MaxPool3D
+from lingo.layers.vision.conv import Conv3D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
-from lingo.layers.vision.split_image import annotate_image
+from lingo.layers.vision.pool import MaxPool3D
+from lingo.layers.vision.transposed_conv import UpConv3D
+from lingo.layers.window import annotate_image
 
 
 class ConvNorm3D(Layer):
@@ -60,7 +62,7 @@ class UNet3D(Layer):
     width: int = 32  # channels after the first convolution
     num_levels: int = 4  # resolutions; each has half the size of the one before, rounded up
     unit: ConvNorm3D = ConvNorm3D  # each convolution but the last
-    enlarge: EnlargingConv3D = EnlargingConv3D
+    enlarge: UpConv3D = UpConv3D
     pool: MaxPool3D = MaxPool3D
     conv: Conv3D = Conv3D.params(use_bias=True)  # the last
 

@@ -3,7 +3,7 @@
 In a grouped convolution, such as a depthwise one, an output reads some channels of the input only.
 Where a batch is split, and several devices have the same part of it, gradients of such kernels are
 wrong. Where rows or columns of images are split, so are some gradients of other windows; layers of
-lingo avoid these (`lingo.layers.vision.split_image`). Such operations are found while a step is
+lingo avoid these (`lingo.layers.window`). Such operations are found while a step is
 traced: TensorFlow reports each that it adds to a graph, in the call of the layer that adds it.
 """
 
@@ -25,7 +25,7 @@ _WINDOWS = {
     *("Conv2D", "Conv3D", "Conv2DBackpropInput", "Conv3DBackpropInputV2"),
     *("ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"),
 }
-_SAFE = "lingo.layers.vision."  # its modules know of split images
+_SAFE = ("lingo.layers.convolution", "lingo.layers.vision.")  # these know of split images
 
 
 @contextlib.contextmanager

@@ -38,6 +38,11 @@ REFUSED = [
     (CONV, {"dilation": 0}, "dilation=0 is not positive"),
     (CONV, {"stride": 2, "dilation": 3}, "stride=2 with dilation=3: one of the two has to be 1"),
     (nn.Conv1D.params(dim=3, output_dim=5), {"kernel": 0}, "kernel=0 is not positive"),
+    (
+        nn.Conv3D.params(dim=1, output_dim=1, stride=2),
+        {"dilation": 2},
+        "one of the two has to be 1",
+    ),
     (nn.DepthwiseConv2D.params(dim=3), {"multiplier": 0}, "multiplier=0 is not positive"),
     (
         models.BottleneckBlock.params(dim=4),
@@ -126,6 +131,8 @@ REFUSED = [
     (nn.SqueezeExcite.params(dim=4), {"block_dim": 0}, "block_dim=0 is not positive"),
     (nn.StochasticDepth.params(), {"rate": 1.0}, r"rate=1\.0 is not in \[0, 1\)"),
     (nn.TransposedConv2D.params(dim=3, output_dim=5), {"stride": 0}, "stride=0 is not positive"),
+    (nn.UpConv3D.params(dim=1, output_dim=1), {"stride": 0}, "stride=0 is not positive"),
+    (nn.MaxPool3D.params(), {"window": 0}, "window=0 is not positive"),
     (nn.TruncatedNormal.params(), {"stddev": -0.1}, r"=-0\.1 is negative"),
 ]
 REFUSED += [

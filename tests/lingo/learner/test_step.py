@@ -17,8 +17,7 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.vision.conv import Conv2D
-from lingo.layers.vision.conv3d import Conv3D
+from lingo.layers.vision.conv import Conv2D, Conv3D
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
 from lingo.learner.step import evaluate_batch, local_sums, train_step, update
 from lingo.learner.task import Task

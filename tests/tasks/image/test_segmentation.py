@@ -8,7 +8,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.vision.conv3d import Conv3D
+from lingo.layers.vision.conv import Conv3D
 from lingo.learner.state import initial_value
 from lingo.metrics.results import read_state
 from tasks.image.segmentation import Segmentation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import keras
@@ -10,11 +11,12 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.layers import Conv2D, Layer
+from lingo.layers import Conv2D, Conv3D, Layer
 from lingo.layers.context import apply
 from lingo.learner.state import initial_value
 
 X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)
+VOLUME = np.random.default_rng(0).normal(size=[2, 5, 4, 3, 2]).astype("f")
 OVER_WINDOWS = pytest.mark.parametrize(
     ("kernel", "stride"), [((1, 1), 1), ((1, 1), 2), ((3, 3), 2), ((1, 7), 1), ((4, 3), 3)]
 )
@@ -124,3 +126,26 @@ def test_an_image_smaller_than_the_window_is_refused() -> None:
     assert layer.output_shape([1, 3, 3, 3]) == (1, 1, 1, 5)
     with pytest.raises(ParamError, match=r"\[3, 3\] does not fit into an image \[2, 9\]"):
         layer.output_shape([1, 2, 9, 3])
+
+
+def windows(x, kernel, stride, before):
+    """Returns what each window of padding SAME covers: {place: [B, kd, kh, kw, C]}."""
+    padded = np.pad(x, [(0, 0), *[(n, 9) for n in before], (0, 0)])
+    counts = [-(-size // stride) for size in x.shape[1:-1]]
+    found = {}
+    for place in itertools.product(*map(range, counts)):
+        cuts = [slice(i * stride, i * stride + k) for i, k in zip(place, kernel, strict=True)]
+        found[place] = padded[:, *cuts]
+    return found
+
+
+# a depth of 5 needs 2 zeros for windows of 3, one of them before; the others need none
+@pytest.mark.parametrize(("kernel", "before"), [((3, 2, 1), (1, 0, 0)), ((1, 1, 1), (0, 0, 0))])
+def test_a_convolution_of_volumes_sums_over_windows(kernel, before, draw) -> None:
+    layer = Conv3D.params(dim=2, output_dim=4, kernel=kernel, stride=2, use_bias=True).build()
+    weights = draw(layer)
+    y = apply(layer, weights, VOLUME)[0]
+    for place, window in windows(VOLUME, kernel, 2, before).items():
+        expected = np.einsum("bijkc,ijkcf->bf", window, weights["w"]) + weights["b"]
+        np.testing.assert_allclose(y[:, *place], expected, rtol=1e-4, atol=1e-5)
+    assert y.shape == layer.output_shape(VOLUME.shape)

@@ -10,6 +10,7 @@ import pytest
 
 from lingo.layers import Conv2D, DepthwiseConv2D, SeparableConv2D
 from lingo.layers.context import apply
+from lingo.layers.convolution import DepthwiseConv
 from lingo.learner.state import initial_value
 
 X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)
@@ -55,6 +56,23 @@ def test_a_depthwise_one_equals_that_of_keras(
     y = apply(layer, weights, X, call={"rules": rules})[0]
     np.testing.assert_allclose(y, oracle(X), rtol=1e-5, atol=1e-5)
     assert layer.output_shape(X.shape) == tuple(y.shape)
+
+
+class DepthwiseConv1D(DepthwiseConv):
+    kernel: int = 3
+    rank = 1
+
+
+@OVER_PADDING
+def test_a_depthwise_one_of_another_rank_needs_no_more_than_its_rank(padding, draw) -> None:
+    layer = DepthwiseConv1D.params(dim=3, multiplier=2, dilation=2, padding=padding).build()
+    weights, x = draw(layer), X[:, 0]
+    oracle = keras.layers.DepthwiseConv1D(3, 1, padding.lower(), 2, dilation_rate=2, use_bias=False)
+    oracle.build(x.shape)
+    oracle.set_weights([weights["w"]])
+    y = apply(layer, weights, x)[0]
+    np.testing.assert_allclose(y, oracle(x), rtol=1e-5, atol=1e-5)
+    assert layer.output_shape(x.shape) == tuple(y.shape)
 
 
 @OVER_PADDING

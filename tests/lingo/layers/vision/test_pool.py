@@ -1,7 +1,8 @@
-"""Pooling, against Keras."""
+"""Pooling, against Keras and slow NumPy."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import keras
@@ -10,9 +11,10 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.layers.context import apply
-from lingo.layers.vision.pool import AveragePool, MaxPool, Pool
+from lingo.layers.vision.pool import AveragePool, MaxPool, MaxPool3D, Pool
 
 X = np.random.default_rng(0).normal(size=[2, 7, 10, 3]).astype(np.float32)
+VOLUME = np.random.default_rng(0).normal(size=[2, 5, 4, 3, 2]).astype("f")
 ORACLES = {MaxPool: keras.layers.MaxPooling2D, AveragePool: keras.layers.AveragePooling2D}
 OVER_KINDS = pytest.mark.parametrize("cls", ORACLES)
 
@@ -45,3 +47,12 @@ def test_the_gradient_equals_that_of_keras(cls: type[Pool]) -> None:
 
     result = gradient(lambda x: apply(layer, {}, x)[0])
     np.testing.assert_allclose(result, gradient(oracle), rtol=1e-5)
+
+
+def test_a_pool_of_volumes_takes_the_maximum_of_what_lies_inside() -> None:
+    layer = MaxPool3D.params().build()
+    y = apply(layer, {}, VOLUME - 10)[0]
+    assert y.shape == layer.output_shape(VOLUME.shape) == (2, 3, 2, 2, 2)
+    for d, h, v in itertools.product(range(3), range(2), range(2)):
+        window = VOLUME[:, 2 * d : 2 * d + 2, 2 * h : 2 * h + 2, 2 * v : 2 * v + 2] - 10
+        np.testing.assert_allclose(y[:, d, h, v], window.max(axis=(1, 2, 3)), rtol=1e-6)

@@ -1,17 +1,20 @@
-"""Transposed convolution, against Keras and the gradient of a convolution."""
+"""Transposed convolutions, against Keras, the gradient of a convolution and slow NumPy."""
 
 from __future__ import annotations
+
+import itertools
 
 import keras
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.layers import Conv2D, TransposedConv2D
+from lingo.layers import Conv2D, TransposedConv2D, UpConv3D
 from lingo.layers.context import apply
 from lingo.learner.state import initial_value
 
 X = np.random.default_rng(0).normal(size=[2, 4, 5, 3]).astype(np.float32)
+VOLUME = np.random.default_rng(0).normal(size=[2, 5, 4, 3, 2]).astype("f")
 OVER_PADDING = pytest.mark.parametrize("padding", ["SAME", "VALID"])
 OVER_WINDOWS = pytest.mark.parametrize(
     ("kernel", "stride"), [((3, 3), 1), ((3, 3), 2), ((4, 2), 2), ((2, 5), 3), ((1, 1), 2)]
@@ -63,3 +66,13 @@ def test_axes_are_those_of_the_channels() -> None:
         "w": (None, None, "embed", "mlp"),
         "b": ("mlp",),
     }
+
+
+def test_an_up_convolution_makes_a_window_of_each_position(draw) -> None:
+    layer = UpConv3D.params(dim=2, output_dim=3).build()
+    w = draw(layer)["w"]
+    y = apply(layer, {"w": w}, VOLUME)[0]
+    assert y.shape == layer.output_shape(VOLUME.shape) == (2, 10, 8, 6, 3)
+    for d, h, v in itertools.product(range(10), range(8), range(6)):
+        expected = VOLUME[:, d // 2, h // 2, v // 2] @ w[d % 2, h % 2, v % 2]
+        np.testing.assert_allclose(y[:, d, h, v], expected, rtol=1e-4, atol=1e-5)

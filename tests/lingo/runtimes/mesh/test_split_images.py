@@ -12,7 +12,7 @@ from lingo import layers as nn
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers import context
-from lingo.layers.vision.split_image import annotate_image
+from lingo.layers.window import annotate_image
 from lingo.learner.state import Learner
 from lingo.mesh.halo import halo
 from lingo.mesh.hlo.collectives import collectives
@@ -84,7 +84,7 @@ VOLUME_LAYERS: dict[str, Params] = {
     "dilated inside": conv3d(dilation=2, padding="VALID", kernel=(2, 3, 2)),
     "max": nn.MaxPool3D.params(),
     "max of 3": nn.MaxPool3D.params(window=3),
-    "enlarging": nn.EnlargingConv3D.params(dim=C, output_dim=3),
+    "enlarging": nn.UpConv3D.params(dim=C, output_dim=3),
 }
 MESHES = {
     "rows of half of a batch": ({"data": 2, "height": 4}, 10),

@@ -21,7 +21,7 @@ from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.initial import ZEROS
-from lingo.layers.vision.split_image import annotate_image
+from lingo.layers.window import annotate_image
 from lingo.learner.state import Learner, initial_state
 from lingo.models.detection.ssd import SSD300, resnet34_trunk, ssd300_extras
 from lingo.models.image.resnet import STAGES, resnet

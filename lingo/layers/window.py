@@ -1,4 +1,4 @@
-"""Windows over images whose axes are split over devices.
+"""Windows over sequences, images and volumes, also where their axes are split over devices.
 
 XLA cuts a convolution along an axis of the image by an exchange of halos (`lingo.mesh.halo`). That
 of JAX 0.10.2 does not always do so rightly, and says nothing or ends the process where it fails:
@@ -10,22 +10,27 @@ of JAX 0.10.2 does not always do so rightly, and says nothing or ends the proces
   a few rows for each device: the image is gathered, and the result split again.
 - If several devices have the same part of the images, the gradient of a kernel is a multiple of
   what it should be. The image is gathered then, too.
+- Some convolutions of split sequences are wrong: sequences are gathered.
 - The gradient of the maximum of windows that overlap is wrong: it is computed from slices.
 
-Axes: B batch, D depth, H height, W width, C channels; an image has D or not, a window likewise.
+Axes: B batch, C channels, F output channels; "..." are the axes between: T positions of a sequence,
+H height and W width of an image, D depth, H and W of a volume. "Image" stands for all three.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from lingo.config import ranges
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
 from lingo.layers.context import annotate, current
-from lingo.layers.vision.window import Padding, count_windows, padding_sizes
+from lingo.layers.residual import POSITION_AXES
 
-_AXES = ("depth", "height", "width")
+Padding = Literal["SAME", "VALID"]
+"""SAME: a window at every `stride`-th position of a padded image; VALID: only those inside it."""
 
 
 class Windows(NamedTuple):
@@ -34,32 +39,55 @@ class Windows(NamedTuple):
     lengths: tuple[int, ...]  # along each of its axes
     stride: int
     padding: Padding
-    dilation: int = 1
+    dilation: int = 1  # from one position of a window to the next
 
     def count(self, image: Sequence[int]) -> tuple[int, ...]:
-        """Returns how many windows there are along each axis of an image."""
-        return count_windows(image, self.lengths, self.stride, self.padding, self.dilation)
+        """Returns how many windows fit along each axis of an image; raises ParamError if none."""
+        room = zip(image, self.extents(), strict=True)
+        starts = [size if self.padding == "SAME" else size - extent + 1 for size, extent in room]
+        if min(starts) < 1:
+            raise ParamError(
+                f"a window {self.extents()} does not fit into an image {list(image)}: take larger"
+                " images, a smaller window, or padding=SAME"
+            )
+        return tuple(-(-start // self.stride) for start in starts)
+
+    def extents(self) -> list[int]:
+        """Returns how many positions of each axis lie between the ends of a window."""
+        return [(length - 1) * self.dilation + 1 for length in self.lengths]
 
     def padding_sizes(self, image: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns how many zeros surround each axis of an image."""
-        if self.padding == "VALID":
-            return [(0, 0)] * len(image)
-        pairs = zip(image, self.lengths, strict=True)
-        return [padding_sizes(n, length, self.stride, self.dilation) for n, length in pairs]
+        """Returns how many zeros are before and after each axis of an image."""
+        return [self._axis_padding(i, size) for i, size in enumerate(image)]
 
     def are_aligned(self, axis: int, size: int, before: int) -> bool:
         """Whether an axis has a window for each stride of its size, the first after `before`."""
-        one = Windows((self.lengths[axis],), self.stride, self.padding, self.dilation)
         if self.padding == "VALID" and self.lengths[axis] > self.stride:
             return False
-        return one.padding_sizes([size])[0][0] == before
+        return self._axis_padding(axis, size)[0] == before
+
+    def _axis_padding(self, axis: int, size: int) -> tuple[int, int]:
+        if self.padding == "VALID":
+            return 0, 0
+        last_start = (-(-size // self.stride) - 1) * self.stride
+        total = max(last_start + self.extents()[axis] - size, 0)
+        return total // 2, total - total // 2
+
+
+def check_kernel(p: Any) -> None:
+    """Raises ParamError if kernel, stride or dilation make no sense, alone or together."""
+    ranges.check_positive(p, "kernel", "stride", "dilation")
+    if p.stride > 1 and p.dilation > 1:
+        raise ParamError(
+            f"stride={p.stride} with dilation={p.dilation}: one of the two has to be 1"
+        )
 
 
 def annotate_image(
     x: tf.Tensor, channels: str | None = None, *, whole: Sequence[bool] = ()
 ) -> tf.Tensor:
     """Returns images x, [B, ..., C] of any type, split as the rules say; `whole` axes are not."""
-    names = _AXES[-(len(x.shape) - 2) :]
+    names: Sequence[str | None] = POSITION_AXES[len(x.shape)]
     if whole:
         names = [None if is_whole else name for name, is_whole in zip(names, whole, strict=True)]
     return annotate(x, "batch", *names, channels or "channels")
@@ -68,7 +96,7 @@ def annotate_image(
 def num_parts_of(num_axes: int) -> tuple[int, ...]:
     """Returns the number of parts of each axis of an image in the call in progress."""
     rules = current().rules
-    return tuple(rules.parts(name) if rules else 1 for name in _AXES[-num_axes:])
+    return tuple(rules.parts(name) if rules else 1 for name in POSITION_AXES[num_axes + 2])
 
 
 def static_sizes(x: tf.Tensor) -> list[int]:
@@ -84,27 +112,30 @@ def is_split(x: tf.Tensor) -> bool:
 
 def has_copies(whole: Sequence[bool]) -> bool:
     """Whether several devices have the same part of images some of whose axes are whole."""
-    names = _AXES[-len(whole) :]
+    names = POSITION_AXES[len(whole) + 2]
     split = [name for name, is_whole in zip(names, whole, strict=True) if not is_whole]
     rules = current().rules
     return rules is not None and rules.copies(["batch", *split]) > 1
 
 
-def convolve(
+def map_windows(
     x: tf.Tensor,
     compute: Callable[[tf.Tensor, Any], tf.Tensor],
     windows: Windows,
     *,
     channels: tuple[str | None, str | None] = (None, None),
-    pads: bool = True,
 ) -> tf.Tensor:
     """Returns a value for each window of images x, [B, ..., F] for [B, ..., C], of any float type.
 
-    `compute(x, padding)` does so for whole images, where `padding` is SAME, VALID, or the numbers
-    of zeros before and after each axis of x. `channels` are the logical axes of C and F. If it does
-    not take numbers (`pads`), an axis is whole where SAME or VALID would give others.
+    `compute(x, padding)` does so for whole images. `padding` is SAME, VALID, or for two axes the
+    numbers of zeros before and after each axis of x, the only rank whose convolution takes them: an
+    axis of a volume is whole where SAME or VALID would give others. `channels` are the logical axes
+    of C and F.
     """
-    if not is_split(x):
+    is_sequence, takes_numbers = len(windows.lengths) == 1, len(windows.lengths) == 2
+    if is_sequence:
+        x = annotate_image(x, channels[0], whole=[True])
+    if is_sequence or not is_split(x):
         return annotate_image(compute(x, windows.padding), channels[1])
     image = static_sizes(x)
     around = windows.padding_sizes(image)
@@ -113,18 +144,17 @@ def convolve(
         if num_parts == 1:
             continue
         size = -(-image[i] // (num_parts * windows.stride)) * windows.stride  # of a part
-        reach = (windows.lengths[i] - 1) * windows.dilation + 1
         before = around[i][0]
-        after = max(reach - windows.stride - before, 0)
+        after = max(windows.extents()[i] - windows.stride - before, 0)
         whole[i] = max(before, after) > size or not (
-            pads or windows.are_aligned(i, size * num_parts, before)
+            takes_numbers or windows.are_aligned(i, size * num_parts, before)
         )
         if not whole[i]:
             padded[i], around[i] = size * num_parts, (before, after)
     if not all(whole) and has_copies(whole):
         whole, padded, around = [True] * len(image), image, windows.padding_sizes(image)
     x = annotate_image(pad_end(x, padded), channels[0], whole=whole)
-    y = compute(x, [(0, 0), *around, (0, 0)] if pads else windows.padding)
+    y = compute(x, [(0, 0), *around, (0, 0)] if takes_numbers else windows.padding)
     return split_again(y, windows.count(image), channels[1], whole=whole)
 
 

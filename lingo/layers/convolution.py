@@ -1,0 +1,226 @@
+"""Convolutions of any rank: of sequences, images and volumes.
+
+`Convolution` has what does not depend on the rank: the weights, the windows, the shape of the
+result, the number of operations and what the gradient keeps. `Conv` sums all channels of a window,
+and `DepthwiseConv` computes each channel by itself. A class of one rank adds `rank` and `kernel`.
+
+Axes: B batch, C input channels, F output channels, M filters for each channel; "..." are the axes
+of positions, and k... the kernel's length along each of them. "Image" stands for any rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.layers.context import current
+from lingo.layers.initial import ZEROS, FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
+from lingo.layers.window import (
+    Padding,
+    Windows,
+    annotate_image,
+    check_kernel,
+    map_windows,
+    window_slices,
+)
+from lingo.ops.shape import sizes_of
+
+
+class Filters(NamedTuple):
+    """The channels of a convolution."""
+
+    dims: tuple[int, int]  # the last two of w
+    axes: tuple[str | None, str | None]  # their logical axes
+    fan_in: int  # input channels that each output channel sums
+    output_dim: int  # channels of the result
+    output_axis: str | None  # its logical axis
+
+
+class Convolution(Layer):
+    """A kernel that is multiplied with windows of an image; a sequence is an image of rank 1.
+
+    A subclass sets `rank`, declares the field `kernel` again, an int for rank 1, and defines
+    `convolve`. By default each output sums all input channels, and the subclass declares the fields
+    `output_dim` and `axes`.
+
+    Weights:
+        w: [k..., *filters().dims].
+        b: [F], with `use_bias`.
+    """
+
+    dim: int  # channels of the input
+    kernel: tuple[int, ...]  # lengths of the window
+    stride: int = 1  # from one window to the next, in all directions
+    padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
+    use_bias: bool = False  # whether b is added
+    init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
+
+    rank: ClassVar[int]
+    """The number of axes of positions: 1 of sequences, 2 of images, 3 of volumes."""
+
+    products = (Product("w"),)
+
+    def filters(self) -> Filters:
+        """Returns the channels of w, of an output and of the result."""
+        p = self.p
+        return Filters((p.dim, p.output_dim), p.axes, p.dim, p.output_dim, p.axes[1])
+
+    def windows(self) -> Windows:
+        """Returns the windows that the kernel is multiplied with."""
+        p = self.p
+        lengths = (p.kernel,) if self.rank == 1 else p.kernel
+        return Windows(lengths, p.stride, p.padding)
+
+    def setup(self) -> None:
+        p, lengths, filters = self.p, self.windows().lengths, self.filters()
+        shape, axes = [*lengths, *filters.dims], (*[None] * self.rank, *filters.axes)
+        fan_in = math.prod(lengths) * filters.fan_in
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=fan_in)
+        if p.use_bias:
+            self.b = self.weight("b", [filters.output_dim], axes=[filters.output_axis], init=ZEROS)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, ..., F], in the layer's dtype, for images x [B, ..., C] of any float type."""
+        x, w = self.operands("w", input=tf.cast(x, self.p.dtype))
+        return self.convolve(x, w)
+
+    def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        """Returns [B, ..., F] for images x [B, ..., C] and a kernel w, of the layer's dtype."""
+        raise NotImplementedError(f"{type(self).__name__} has no convolve")
+
+    def add_bias(self, y: tf.Tensor) -> tf.Tensor:
+        """Returns y + b, [B, ..., F], or y without `use_bias`."""
+        return y + self.b if self.p.use_bias else y
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, ..., C]."""
+        batch, *image, _ = shape
+        return (batch, *self.windows().count(image), self.filters().output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations for images of shape [B, ..., C], including those on padding."""
+        taps = math.prod(self.windows().lengths) * self.filters().fan_in
+        return 2 * taps * math.prod(self.output_shape(shape))
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [batch_residual(1, call.shape, "input")]
+
+
+class Conv(Convolution):
+    """A convolution whose outputs sum all channels of a window, as `Conv2D` says of images."""
+
+    output_dim: int  # channels of the output
+    dilation: int = 1  # from one position of a window to the next (Yu and Koltun 2016)
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
+
+    def check(self) -> None:
+        check_kernel(self.p)
+
+    def windows(self) -> Windows:
+        return super().windows()._replace(dilation=self.p.dilation)
+
+    def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        p = self.p
+
+        def compute(x: tf.Tensor, padding: Any) -> tf.Tensor:
+            y = apply_kernel(x, w, stride=p.stride, padding=padding, dilation=p.dilation)
+            return self.add_bias(y)
+
+        return map_windows(x, compute, self.windows(), channels=p.axes)
+
+
+class DepthwiseConv(Convolution):
+    """A convolution of each channel by itself, as `DepthwiseConv2D` says of images."""
+
+    multiplier: int = 1  # M, the filters of each channel
+    dilation: int = 1  # from one position of a window to the next
+    axis: str | None = None  # logical axis of the channels
+
+    def check(self) -> None:
+        check_kernel(self.p)
+        ranges.check_positive(self.p, "multiplier")
+
+    def filters(self) -> Filters:
+        p = self.p
+        return Filters((p.dim, p.multiplier), (p.axis, None), 1, p.dim * p.multiplier, p.axis)
+
+    def windows(self) -> Windows:
+        return super().windows()._replace(dilation=self.p.dilation)
+
+    def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        p = self.p
+        if self.rank == 2 and current().rules is None:
+            strides, dilations = [1, p.stride, p.stride, 1], [p.dilation, p.dilation]
+            y = tf.nn.depthwise_conv2d(x, w, strides, p.padding, dilations=dilations)
+        else:
+            y = sum_products(x, w, self.windows())
+        return annotate_image(self.add_bias(y), p.axis)
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        # products of its channels at each place of the window are added
+        copies = math.prod(self.windows().lengths)
+        products = batch_residual(copies, self.output_shape(call.shape))
+        return [batch_residual(1, call.shape, "input"), products]
+
+
+def apply_kernel(
+    x: tf.Tensor, w: tf.Tensor, *, stride: int, padding: Any, dilation: int
+) -> tf.Tensor:
+    """Returns the convolution of images x with a kernel w, [B, ..., F].
+
+    With a kernel of a single position it is a matrix product. TensorFlow computes convolutions on
+    CPUs by oneDNN, whose gradients of such kernels are slower: with them, a step of ResNet-50 with
+    16 images of 64 pixels takes 7 % longer on two cores without AVX-512. With a stride and fewer
+    than 16 channels these gradients also write to memory that is not theirs:
+    https://github.com/uxlfoundation/oneDNN/issues/6035. What XLA compiles stays a convolution,
+    which it cuts over the devices of a mesh.
+
+    Args:
+        x: [B, ..., C], any float type, with one to three axes between.
+        w: [k..., C, F], of the same type: its length along each of these axes, and the channels.
+        stride: from one window to the next, along each axis.
+        padding: SAME, VALID, or for two axes the numbers of zeros before and after each axis of x.
+        dilation: from one position of a window to the next, along each axis.
+
+    Raises:
+        ParamError: if x has not C channels; TensorFlow takes a multiple of C in groups.
+    """
+    kernel: Any = w.shape
+    *window, dim, output_dim = kernel
+    if x.shape[-1] not in (None, dim):
+        raise ParamError(f"dim={dim}, but the input has {x.shape[-1]} channels, as {x.shape}")
+    if max(window) == 1 and not current().compiled:
+        every = slice(None, None, stride)
+        x = x if stride == 1 else x[:, *[every] * len(window)]
+        return tf.tensordot(x, tf.reshape(w, [dim, output_dim]), 1)
+    strides, dilations = ([1, *[n] * len(window), 1] for n in (stride, dilation))
+    convolve = (tf.nn.conv1d, tf.nn.conv2d, tf.nn.conv3d)[len(window) - 1]
+    return convolve(x, w, strides, padding, dilations=dilations)
+
+
+def sum_products(x: tf.Tensor, w: tf.Tensor, windows: Windows) -> tf.Tensor:
+    """Returns a depthwise convolution, as the sum of a product for each position of the kernel.
+
+    It is for meshes: XLA's partitioner computes wrong gradients of the kernel of a depthwise
+    convolution where several devices have the same part of a batch. The sum is in float32.
+
+    Args:
+        x: [B, ..., C], any float type.
+        w: [k..., C, M], of the same type.
+        windows: their lengths are k....
+
+    Returns:
+        [B, ..., C * M], of the type of x.
+    """
+    y = tf.zeros([], tf.float32)
+    for place, values in window_slices(tf.cast(x, tf.float32), windows):
+        y += tf.expand_dims(values, -1) * tf.cast(w[place], tf.float32)
+    *sizes, dim, multiplier = sizes_of(y)
+    return tf.cast(tf.reshape(y, [*sizes, dim * multiplier]), x.dtype)
