@@ -220,7 +220,7 @@ def phrases(file: SourceFile) -> Iterator[str]:
             yield f"{file.path}:{number}: {found[0]}: {line.strip()}"
 
 
-def _folder(file: SourceFile) -> str:
+def folder_of(file: SourceFile) -> str:
     """Returns the folder of a file of lingo; "" for one that only exports what others define."""
     is_inside = file.module.startswith("lingo.") and not file.path.endswith("__init__.py")
     return str(Path(file.path).parent) if is_inside else ""
@@ -256,7 +256,7 @@ def measure(root: Path, *, traced: bool = False) -> Report:
     edges = {
         "rooms": tree.edges(lambda file: file.room),
         "files of config": tree.edges(lambda f: f.path if f.room == "config" else ""),
-        "folders": tree.edges(_folder),
+        "folders": tree.edges(folder_of),
     }
     framework = [file for file in tree.files if _is_framework(file)]
     said = [place for file in tree.files for place in phrases(file)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lingo.runtimes.local import Local
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
+from lingo.runtimes.replicated.simulated_torus import SimulatedTorus
 from lingo.runtimes.runtime import Runtime
-from lingo.runtimes.simulated_torus import SimulatedTorus
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 
 __all__ = [

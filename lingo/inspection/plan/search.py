@@ -15,8 +15,8 @@ from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, wi
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.mesh.topology import MAX_MESH_DEVICES, Topology, topology
 from lingo.runtimes.local import Local
+from lingo.runtimes.replicated.simulated_torus import SimulatedTorus
 from lingo.runtimes.sharded import Sharded
-from lingo.runtimes.simulated_torus import SimulatedTorus
 
 EQUAL_DIGITS = 9
 """Steps are equally long if so many digits of their seconds are."""

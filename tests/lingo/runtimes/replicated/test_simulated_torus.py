@@ -20,7 +20,7 @@ from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 from lingo.runtimes.program import LostState
-from lingo.runtimes.simulated_torus import Planner, SimulatedTorus
+from lingo.runtimes.replicated.simulated_torus import Planner, SimulatedTorus
 from tasks.image.task import ImageClassification
 from tests.lingo.runtimes.replicated.on_replicas import TwoTerms, two_terms
 
