@@ -130,8 +130,8 @@ def test_a_type_checker_reads_the_annotations_of_the_wheel(installed, tmp_path) 
     found = [(m["severity"], m["message"]) for m in json.loads(done.stdout)["generalDiagnostics"]]
     assert ("information", 'Type of "params" is "Params"') in found
     signature = (
-        "(params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False,"
-        " mlperf: bool = False) -> Outcome"
+        "(params: Params, logdir: str | Path, *, allow_change: bool = False, audit: bool = False)"
+        " -> Outcome"
     )
     assert ("information", f'Type of "lingo.train" is "{signature}"') in found
     (error,) = [message for severity, message in found if severity == "error"]

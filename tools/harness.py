@@ -190,8 +190,14 @@ class Bound(NamedTuple):
 
     def __str__(self) -> str:
         if self.least == -math.inf:
-            return f"<= {self.most:,.6g}"
-        return f">= {self.least:,.6g}" if self.most == math.inf else f"{self.least} to {self.most}"
+            return f"<= {_short(self.most)}"
+        return (
+            f">= {_short(self.least)}" if self.most == math.inf else f"{self.least} to {self.most}"
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def at_most(value: float) -> Bound:

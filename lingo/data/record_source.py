@@ -2,7 +2,9 @@
 
 A document is a span of bytes in a file, and its text depends on these bytes alone: it is the bytes
 themselves (a text file), or decoded from them (a string in a line of JSON, an image with its
-class). So an index of spans is enough to find any document again without reading those before it.
+class). So an index of spans is enough to find any document again without reading those before it. A
+format whose records are no such spans has to be copied first, as compressed files are
+(`gzip_copy.py`).
 
 Axes: F files.
 """

@@ -35,7 +35,10 @@ class InitialValue(Protocol):
 
 
 class Initializer(Configurable, interface=True):
-    """The distribution of a weight's initial values. Subclasses define `values`."""
+    """The distribution of a weight's initial values.
+
+    Subclasses define `values`; one that needs the shape of the weight overrides `draw`.
+    """
 
     def key(self, root: random.Key, name: str) -> random.Key:
         """Returns the key of the name, so that every weight has values of its own."""

@@ -11,7 +11,11 @@ from lingo.config.lazy import tf
 
 
 def describe_kind(value: Any) -> str:
-    """Returns what a value is: "None", "a float32 tensor of shape (4,)", "a tuple", "nothing"."""
+    """Returns what a value is, in words.
+
+    >>> describe_kind(tf.zeros([4])), describe_kind((1, 2)), describe_kind({}), describe_kind(None)
+    ('a float32 tensor of shape (4,)', 'a tuple', 'nothing', 'None')
+    """
     if tf.is_tensor(value):
         article = "an" if value.dtype.is_integer else "a"
         return f"{article} {value.dtype.name} tensor of shape {value.shape}"
@@ -21,7 +25,11 @@ def describe_kind(value: Any) -> str:
 
 
 def is_real(value: Any) -> bool:
-    """Returns whether a value is a real number, or a tensor or array of any shape of such."""
+    """Returns whether a value is a real number, or a tensor or array of any shape of such.
+
+    >>> is_real(1), is_real(tf.zeros([2])), is_real("1"), is_real(1j)
+    (True, True, False, False)
+    """
     if tf.is_tensor(value):
         return value.dtype.is_floating or value.dtype.is_integer
     return np.asarray(value).dtype.kind in "fiu"

@@ -204,7 +204,7 @@ MISTAKES = [
     ("serve --run=here --api_key_file=nowhere", "--api_key_file=nowhere cannot be read"),
     ("serve --export=there --step=best", "--step applies to --run only"),
     ("export --verify=there --run=here", "--verify reads nothing but a folder: leave out --run"),
-    ("export --run=here --format=onnx --output=o", "one of <huggingface|savedmodel|stablehlo|"),
+    ("export --run=here --format=pickle --output=o", "one of <huggingface|savedmodel|stablehlo|"),
     ("export --run=here --format=tflite --output=folder", "--output=folder exists: name another"),
     ("import --run=r", "no from given: lingo import --from=FOLDER --run=DIR"),
     ("import --from=nowhere --run=r", "--from=nowhere: there is no such folder"),

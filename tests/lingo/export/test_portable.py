@@ -295,8 +295,8 @@ def test_a_disk_that_is_full_for_the_results_is_told(
     ("settings", "words"),
     [
         (
-            Settings(format="onnx"),
-            "format='onnx' is not one of huggingface, savedmodel, stablehlo, tfl",
+            Settings(format="pickle"),
+            "format='pickle' is not one of huggingface, savedmodel, stablehlo, tfl",
         ),  # type: ignore[arg-type]
         (Settings(format="tflite", quantize="int4"), "quantize='int4' is not one of none, float16"),  # type: ignore[arg-type]
         (

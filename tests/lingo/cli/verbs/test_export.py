@@ -72,9 +72,9 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
     again = lingo("export", "--run=run", "--output=out")
     assert (again.code, "--output=out exists" in again.err) == (2, True)
     with pytest.raises(
-        ParamError, match="format='onnx' is not one of huggingface, savedmodel, stablehlo, tflite"
+        ParamError, match="format='pickle' is not one of huggingface, savedmodel, stablehlo, tflite"
     ):
-        model.export("other", format="onnx")  # type: ignore[arg-type]
+        model.export("other", format="pickle")  # type: ignore[arg-type]
     with pytest.raises(ParamError, match=r"cannot be read"):
         model.export("other", config=".")
     eight = lingo("export", "--run=run", "--output=other", "--quantize=int8")
@@ -111,7 +111,7 @@ def test_a_program_is_exported_with_lines_of_progress_and_verified(lingo: Callab
         (("--run=run",), "no output given"),
         (("--run=run", "--output=a/b"), "there is no directory a"),
         (
-            ("--run=run", "--output=a", "--format=onnx"),
+            ("--run=run", "--output=a", "--format=pickle"),
             "should be one of <huggingface|savedmodel|stablehlo|tflite>",
         ),
         (("--run=run", "--output=a", "--config=none"), "--config=none: there is no such folder"),
