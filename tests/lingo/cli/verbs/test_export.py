@@ -94,7 +94,7 @@ def test_a_program_is_exported_with_lines_of_progress_and_verified(lingo: Callab
     assert first == "write predict as stablehlo"
     assert second == "compare 64 examples of train_input with a process without lingo"
     assert third.startswith("out: 11 weights of step 1, ")
-    assert last.startswith("  predict(tokens, segments, positions): numbers differ by ")
+    assert last.startswith("  predict(positions, segments, tokens): numbers differ by ")
     same = lingo("export", "--verify=out")
     assert (same.code, same.out) == (0, "out: 1 files of step 1, as they were written\n")
     with open("out/predict.stablehlo", "ab") as file:
