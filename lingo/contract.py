@@ -265,6 +265,7 @@ class Experiment(Configurable):
         self.task = self.p.task.build(**self.train_input.offers())
         self.optimizer = self.p.optimizer.build()
         self.optimizer.end_at(self.p.max_steps)
+        self.optimizer.check_rates(self.p.max_steps)
         self.runtime = self.p.runtime.build()
         self.checkpoint = self.p.checkpoint.build()
         self.summary = self.p.summary.build()

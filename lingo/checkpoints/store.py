@@ -167,7 +167,7 @@ def save(
     Args:
         directory: of all checkpoints; created if it is missing, but not its parent.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
-        retention: what is kept; that of the leader counts.
+        retention: the rules by which checkpoints are kept. Only the leader uses them.
         processes: those that save it together, on one file system; the leader deletes.
     """
     target = step_path(directory, step)

@@ -48,7 +48,7 @@ class UsageError(ParamError):
 
 @option_class
 class VerbOptions:
-    """The options of all verbs; those of a verb are a subclass."""
+    """The options that every verb has; a verb's own are in a subclass."""
 
     traceback: bool = option("Show where in the code an error comes from.", default=False)
     flagfile: Sequence[str] = option("A file with more flags, one a line.", default=())
@@ -67,7 +67,7 @@ class RootOptions(VerbOptions):
     params_dir: Sequence[str] = option("A further directory of experiments.", default=())
 
     def roots(self) -> Roots:
-        """Returns the roots of experiments and classes, with those of `--params_dir`."""
+        """Returns the roots of experiments and classes, `--params_dir` included."""
         return roots.find(self.params_dir)
 
 
@@ -123,9 +123,9 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
     for one in declarations(verb.Options):
         value = values[one.flag].value
         found[one.field] = tuple(value) if isinstance(value, list) else value
-    beside = _word(name, form, words, values)
+    single = _word(name, form, words, values)
     if field:
-        found[field] = tuple(inner) or beside
+        found[field] = tuple(inner) or single
     return verb.Options(**found, flag_names=frozenset(f for f in values if values[f].present))
 
 
@@ -140,7 +140,7 @@ def new_output(path: str, kind: str) -> Path:
 
 
 def arguments(options: VerbOptions, fields: Sequence[str]) -> list[str]:
-    """Returns the flags of these fields, but those with their default; `read` reads them again."""
+    """Returns the flags of these fields whose values are not the defaults, as `read` takes them."""
     known = {one.field: one for one in declarations(type(options))}
     found: list[str] = []
     for field in fields:

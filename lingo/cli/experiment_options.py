@@ -48,14 +48,14 @@ class RunOptions(OverrideOptions):
         return self.run
 
     def resolve_run(self, overrides: Sequence[str] | None = None) -> ResolvedExperiment:
-        """Returns the experiment of `--run`, with these overrides or those of `--set`."""
+        """Returns the experiment of `--run`, with these overrides, or else with `--set`."""
         overrides = self.set if overrides is None else overrides
         return read_run(self.require_run(), overrides, self.trust, self.roots())
 
 
 @option_class
 class ExperimentOptions(RunOptions):
-    """The options of verbs that take an experiment by name, or that of a run."""
+    """The options of verbs that take an experiment by its name, or by a run."""
 
     exp: str | None = option(EXPERIMENT)
 
@@ -89,7 +89,7 @@ class DeviceOptions(VerbOptions):
     """The option that splits the CPU into several devices."""
 
     devices: int | None = option(
-        "Make so many devices of the processor, and use no others.",
+        "Split the processor into this number of devices, and use no others.",
         minimum=1,
         maximum=MAX_VIRTUAL_DEVICES,
     )

@@ -13,7 +13,7 @@
 
 `lingo.cli.command` makes the flag `--audit` of it, and `takes` the function
 `train(logdir, *, audit=False)`, whose docstring has the sentence under `Args:`. An option of one
-side only stands in a subclass: in that of the verb, or in that of the call.
+side only stands in a subclass, of the verb's options or of the call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Declaration(NamedTuple):
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The types of its values, without that of None."""
+        """The types of its values, without NoneType."""
         is_union = typing.get_origin(self.hint) in (types.UnionType, typing.Union)
         hints = typing.get_args(self.hint) if is_union else (self.hint,)
         return tuple(hint for hint in hints if hint is not types.NoneType)
@@ -85,7 +85,7 @@ def option(
     maximum: float | None = None,
     switch_value: Any = None,
 ) -> Value:
-    """Declares an option by a sentence; the field's type is that of its values.
+    """Declares an option by a sentence. The field's type says what its values may be.
 
     Without a default it is None unless it is given. To a type checker the constructor then needs
     it: what Python's functions share says `default=None`.
@@ -107,7 +107,7 @@ def option_class(cls: type[Value]) -> type[Value]:
 
 
 def declarations(cls: type) -> list[Declaration]:
-    """Returns the options of a class in the order of the fields, those of its bases first."""
+    """Returns the options of a class in the order of the fields, inherited ones first."""
     hints = typing.get_type_hints(cls)
     return [
         Declaration(name, said.flag or name, hints[name], said)

@@ -22,14 +22,16 @@ class DecodeOptions:
         default=None,
         minimum=0.0,
     )
-    top_k: int | None = option("Draw among so many likeliest tokens.", default=None, minimum=1)
+    top_k: int | None = option(
+        "Draw among this number of likeliest tokens.", default=None, minimum=1
+    )
     top_p: float | None = option(
         "Draw among the likeliest tokens that have this probability together.",
         default=None,
         maximum=1.0,
     )
     num_beams: int | None = option(
-        "Draw nothing, but search so many texts at a time for the likeliest.",
+        "Draw nothing: search this number of texts at a time for the likeliest.",
         default=None,
         minimum=1,
     )

@@ -74,7 +74,7 @@ class ExportFormat(abc.ABC):
     """A format of programs that need no lingo: an entry of `FORMATS`."""
 
     name: ClassVar[Format]
-    is_static: ClassVar[bool]  # whether sizes of batches and texts are those of the cases
+    is_static: ClassVar[bool]  # whether sizes of batches and texts are fixed when it is written
     numbers: ClassVar[tuple[Quantize, ...]] = ("none",)  # what `quantize` may be
     loader: ClassVar[Loader]
 

@@ -58,7 +58,7 @@ class ExportOptions:
     """The options of `lingo export` and `Trained.export`."""
 
     format: Literal["huggingface"] | Format = option(
-        "The layout of the folder: that of a model of Hugging Face's hub, or a program.",
+        "The layout of the folder: a model as on Hugging Face's hub, or a program.",
         default="huggingface",
     )
     config: str | Path | None = option(
@@ -73,7 +73,7 @@ class ExportOptions:
         "The numbers of a tflite, or of the weights of a savedmodel.", default="none"
     )
     prompt_length: int | None = option(
-        "Most tokens of a prompt of stablehlo and tflite; else 64, or those of sources.",
+        "Most tokens of a prompt of stablehlo and tflite; else 64, or the length of sources.",
         default=None,
         minimum=1,
     )

@@ -80,7 +80,7 @@ class Record(dict["Layer", FlopsCall]):
 
 
 def number_tensor(shape: Any, number: int) -> TensorShape:
-    """Returns a shape as that of a tensor with a number."""
+    """Returns a shape with the number of the tensor that it belongs to."""
     numbered = TensorShape(shape)
     numbered.tensor = number
     return numbered
@@ -153,13 +153,13 @@ def record_outputs(output_shape: Callable[..., Any]) -> Callable[..., Any]:
 def passes_tensors(output_shape: Callable[..., Any]) -> Callable[..., Any]:
     """Marks the `output_shape` of a layer that returns tensors as it, or a layer inside, got them.
 
-    The shapes of these tensors it returns as they are; others make new tensors.
+    It returns the shapes of such tensors as they are. Any other shape is a new tensor.
     """
     vars(output_shape)["passes_tensors"] = True
     return output_shape
 
 
 def new_tensor(shape: Any) -> Any:
-    """Returns a shape as that of a tensor that no layer makes, such as a sum of two."""
+    """Returns a shape for a tensor that no layer makes, such as the sum of two."""
     record = _record.get()
     return tuple(shape) if record is None else record.new_tensor(shape)

@@ -55,7 +55,7 @@ class Residual(NamedTuple):
     copies: int
     shape: tuple[int, ...]  # for a whole batch
     axes: tuple[str | None, ...]  # logical axis of each dim
-    dtype: str = ""  # "": that of the layer
+    dtype: str = ""  # "": the dtype of the layer
     for_axis: str = ""  # mesh axis without whose devices it does not exist
     # whether XLA keeps it twice where a device has one example or one head: without that dim too
     is_squeezed: bool = False

@@ -163,13 +163,9 @@ class Optimizer(Configurable, interface=True):
         return any(schedule.ends_with_run() for schedule in self.schedules())
 
     def end_at(self, num_steps: int) -> None:
-        """Tells the schedules that the run has `num_steps` steps, and checks their rates.
-
-        Raises ParamError as `check_rates`.
-        """
+        """Tells the schedules that the run has `num_steps` steps."""
         for schedule in self.schedules():
             schedule.end_at(num_steps)
-        self.check_rates(num_steps)
 
     def check_rates(self, num_steps: int) -> None:
         """Raises ParamError if a learning rate in a number of steps is negative or not finite.

@@ -126,7 +126,7 @@ class LinearRate(Schedule):
     array([1. , 0.5, 0. ], dtype=float32)
     """
 
-    num_steps: int | None = None  # steps from start to end; None: those of the run
+    num_steps: int | None = None  # steps from start to end; None: the length of the run
     start: float = 1.0  # factor at step 0
     end: float = 0.0  # factor at num_steps and later
 
@@ -147,7 +147,7 @@ class Polynomial(Schedule):
     array([1.  , 0.25, 0.  ], dtype=float32)
     """
 
-    num_steps: int | None = None  # steps from start to end; None: those of the run
+    num_steps: int | None = None  # steps from start to end; None: the length of the run
     power: float = 2.0  # 1: a straight line
     start: float = 1.0  # factor at step 0
     end: float = 0.0  # factor at num_steps and later
@@ -169,7 +169,7 @@ class Cosine(Schedule):
     array([1. , 0.5, 0. ], dtype=float32)
     """
 
-    num_steps: int | None = None  # steps from 1 to end; None: those of the run
+    num_steps: int | None = None  # steps from 1 to end; None: the length of the run
     end: float = 0.0  # factor at num_steps and later
 
     OPTIONAL = ("num_steps",)

@@ -53,8 +53,8 @@ class ProgramError(LingoError):
 class LostState(ProgramError):
     """Devices failed with parts of the state; the others go on once `load` gives them another.
 
-    A run goes back as often as this is raised, so a runtime must not raise it for the same devices
-    again after `load`.
+    Each LostState makes the run rewind. So after `load` a runtime must not raise it again for the
+    same devices, or the run would loop for ever.
     """
 
 

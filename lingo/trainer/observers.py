@@ -28,7 +28,7 @@ class Observers:
     """
 
     def __init__(self, run: ObservedRun, observers: Sequence[RunObserver]) -> None:
-        """Calls nothing yet; `observers` are those of the experiment."""
+        """Calls nothing yet; `observers` are the experiment's own."""
         self._run, self._observers = run, list[RunEvents](observers)
 
     def add(self, own: RunEvents) -> None:

@@ -53,7 +53,9 @@ class Saver:
             on_commit=self._show_saved,
             processes=run.processes,
         )
-        self._committed = queue.SimpleQueue[int]()  # steps of which the observers do not know yet
+        self._committed = queue.SimpleQueue[
+            int
+        ]()  # steps, which the observers are still to be told
 
     def __enter__(self) -> Saver:
         self._writer.__enter__()

@@ -45,7 +45,7 @@ def test_code_proper_has_no_docstrings_comments_or_empty_lines(tmp_path):
     '''
     files = {"lingo/ops/b.py": text, "lingo/models/c.py": "x = 1\n", "lingo/ops/a.py": "y = 1\n"}
     figures = measure(project(tmp_path, files)).figures
-    assert figures["of these code proper"] == 6 + 1
+    assert figures["its lines of code proper"] == 6 + 1
     lines = figures["lines of lingo without models and datasets"]
     assert lines == text.count("\n") + 1
     assert figures["% of its lines that are imports"] == pytest.approx(100 * 4 / lines)

@@ -4,23 +4,29 @@
     lingo golden --write
 
 A change of the framework that should alter no experiment leaves all golden files as they are; one
-that should shows in them what it alters. Defaults of classes are in one file, defaults.txt. The
-files are in tests/goldens of the checkout.
+that should shows in them what it alters. A golden has no field that the experiment neither sets nor
+inherits: defaults of classes stand once, in defaults.txt. So a new field of a shared class changes
+one file. The files are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from difflib import unified_diff
 from pathlib import Path
 from typing import NamedTuple
 
 from lingo.cli.command import UsageError, VerbOptions
-from lingo.config import experiment_index, registry
+from lingo.config import experiment_index, registry, text
+from lingo.config.label import label, value_text
+from lingo.config.node.field import REQUIRED
+from lingo.config.node.tree import field_path, nodes, same, walk
 from lingo.config.options import option, option_class
+from lingo.config.params import Params, fields
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.contract import build_experiment
-from lingo.inspection.golden import defaults_text, experiment_text
+from lingo.contract import Experiment, build_experiment
+from lingo.inspection import weight_table
 
 STALE = 1
 FOLDER = Path("tests", "goldens")
@@ -81,3 +87,36 @@ def goldens(checkout: Path) -> list[Golden]:
     wanted[checkout / FOLDER / DEFAULTS] = defaults_text(one.params for one in resolved.values())
     found = {file: file.read_text() for file in (checkout / FOLDER).glob("*.txt")}
     return [Golden(f, found.get(f), wanted.get(f)) for f in sorted(wanted.keys() | found.keys())]
+
+
+def experiment_text(params: Params, experiment: Experiment) -> str:
+    """Returns the resolved text without defaults, and the weights with one row for equal layers."""
+    lines = (line for line in text.resolve(params) if line.origin != text.DEFAULT)
+    table = weight_table.text(weight_table.compact(experiment.task))
+    return f"{text.render(lines)}\n{table}"
+
+
+def defaults_text(experiments: Iterable[Params]) -> str:
+    """Returns the defaults of all classes that some experiments use, a sorted line each."""
+    waiting = [node.cls for params in experiments for node in nodes(params)]
+    found: dict[type, None] = {}
+    while waiting:
+        if (cls := waiting.pop()) not in found:
+            found[cls] = None
+            waiting += [node.cls for node in nodes(cls.params())]
+    lines = (line for cls in found for line in _default_lines(cls))
+    return "".join(f"{line}\n" for line in sorted(lines))
+
+
+def _default_lines(cls: type) -> Iterator[str]:
+    """Yields the fields of a class with their defaults, and what these set in other classes."""
+    for name, field in fields(cls).items():
+        if field.default is REQUIRED:
+            continue
+        where = f"{label(cls)}.{name}"
+        yield f"{where} = {value_text(field.default)}"
+        for path, node in walk(field.default, where):
+            known = fields(node.cls)
+            for inner, value in node.__arguments__.items():
+                if not same(value, known[inner].default):
+                    yield f"{field_path(path, inner)} = {value_text(value)}"

@@ -96,7 +96,8 @@ class Options(AllreduceOptions, ExperimentOptions):
     batch: int | None = option("Examples of a step, in place of the input's.", minimum=1)
     top: int = option("How many ways to show.", default=10, minimum=1)
     price: float | None = option(
-        "Of a device for an hour, to show that of steps, examples and the training.", minimum=0
+        "The price of a device for an hour; shows the price of steps and of the training.",
+        minimum=0,
     )
     input_rate: float | None = option("Examples/s that one core of a host makes.", minimum=0)
     input_variation: float | None = option(

@@ -69,7 +69,9 @@ class Options(ExperimentOptions, DeviceOptions, FormatOptions):
     weights: bool = option("Show the weights instead of the parameters.", default=False)
     only: str | None = option("With --weights: a pattern that occurs in the path.")
     sort: Literal["path", "size"] = option("With --weights: which come first.", default="path")
-    depth: int | None = option("With --weights: sums of modules of so many parts.", minimum=1)
+    depth: int | None = option(
+        "With --weights: sums of modules, whose paths have this number of parts.", minimum=1
+    )
     plot_schedule: bool = option(
         "Draw every learning rate from step 0 to max_steps.", default=False
     )

@@ -52,7 +52,9 @@ _OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")  # options in fla
 class Options(TrainOptions, ExperimentOptions, DeviceOptions):
     """The options of the verb."""
 
-    logdir: str | None = option("Directory of the run; that of --run if left out.")
+    logdir: str | None = option(
+        "Directory of the run; if left out, the directory that --run names."
+    )
     dry_run: bool = option("Build, trace and check; train and write nothing.", default=False)
     overfit: int | None = option(
         "Train on the first batch, or the first N, over and over.", switch_value=1

@@ -283,9 +283,9 @@ class _LayerWalk:
         self._num_weights += sum(sizes) * _count(layer)
 
     def _is_kept(self, layer: Layer, residual: Residual) -> bool:
-        """Whether a residual is a tensor of the batch, or one that another layer has said to keep.
+        """Whether a residual is a tensor of the batch, or another layer has said that it is kept.
 
-        It then counts as kept.
+        From here on the tensor counts as kept.
         """
         if residual.origin == "own" or layer not in self._calls:
             return False
@@ -293,9 +293,10 @@ class _LayerWalk:
         number = tensor_number(first_shape(shape))
         if residual.origin == "output":
             number = self._calls.output(layer, shape)
-        is_kept = number in self._kept
-        self._kept.add(BATCH if number is None else number)
-        return is_kept
+        if number is None or number in self._kept:
+            return number is not None
+        self._kept.add(number)
+        return False
 
     def order(self) -> tuple[tuple[LayerResidual, float], ...]:
         """Returns what gradients need, with the share of the weights before it."""

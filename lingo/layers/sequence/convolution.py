@@ -9,7 +9,7 @@ from lingo.layers.convolution import Conv
 
 
 class Conv1D(Conv):
-    """A convolution along positions, such as those of sound.
+    """A convolution along the positions of a sequence, such as sound.
 
     With padding SAME, zeros surround the sequence and the result has length ceil(T / stride); with
     VALID, windows lie inside the sequence. A result depends on later positions, too, and on those

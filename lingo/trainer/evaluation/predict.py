@@ -36,8 +36,8 @@ class PredictOptions:
     """How predictions are computed."""
 
     batch_size: int | None = option(
-        "Examples to compute at a time; else those of the input, or of arrays and files at most"
-        " those of the training.",
+        "Examples to compute at a time; else as the input has them, or for arrays and files at"
+        " most as training has.",
         default=None,
         minimum=1,
     )

@@ -86,8 +86,8 @@ class Summaries(RunEvents):
         self.cut(step)
 
     def on_end(self, run: ObservedRun, state: State) -> None:
-        """Writes how the run has ended."""
-        self.end_run(state)
+        """Writes into the run's row of the HParams table how the run has ended."""
+        self._write_hparams(hparams.end_summary(state))
 
     # ---- hyperparameters
 
@@ -96,10 +96,6 @@ class Summaries(RunEvents):
         with self._events.warn_on_failure(self._run.path):
             self._events.cut(self._run.path, -1)  # TensorBoard shows the first that it finds
         self._write_hparams(hparams.start_summary(values))
-
-    def end_run(self, state: State) -> None:
-        """Writes into the run's row how the run ended."""
-        self._write_hparams(hparams.end_summary(state))
 
     def _write_hparams(self, summary: bytes) -> None:
         if self._run.is_lost:

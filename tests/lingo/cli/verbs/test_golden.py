@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from lingo.cli.verbs import golden
+from lingo.config import registry, text
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
 
@@ -75,3 +76,34 @@ def test_an_installation_without_tests_has_no_goldens(lingo, checkout):
     done = lingo("golden")
     assert done.code == 2
     assert "checkout" in done.err
+
+
+# ---- their texts
+
+
+def params_of(name):
+    return registry.get(name).params
+
+
+def test_an_experiment_has_what_it_sets_and_passes_down():
+    params = params_of("lm.source.tiny")
+    found = golden.experiment_text(params, params.build()).splitlines()
+    resolved = [str(line) for line in text.resolve(params) if line.origin != "default"]
+    assert found[: len(resolved)] == resolved
+    assert "task.model.norm.dim = 128  # inherited from LanguageModel" in resolved
+    assert found[-1].split() == ["total", "824,832"]
+
+
+def test_defaults_of_all_classes_stand_once():
+    names = ("lm.source.tiny", "image.resnet.glyphs")
+    lines = golden.defaults_text(map(params_of, names)).splitlines()
+    assert lines == sorted(set(lines))
+    assert "TransformerLayer.ffn = FeedForward" in lines
+    assert "FeedForward.activation = 'relu'" in lines
+    assert not any(line.startswith("TransformerLayer.ffn.activation") for line in lines)
+
+
+def test_what_a_default_sets_in_another_class_is_the_default_of_the_outer_one():
+    lines = golden.defaults_text([params_of("lm.source.tiny")]).splitlines()
+    assert "Evaluation.sampling.max_tokens = 100" in lines
+    assert "Sampling.temperature = 0.8" in lines

@@ -232,7 +232,7 @@ def test_a_process_that_is_not_the_leader_writes_nothing(tmp_path):
         summaries.write_evaluations(1, {"same": {"eval/loss": 1.0}})
         summaries.write_text("config", "a", step=0)
         summaries.cut(0)
-        summaries.end_run("done")
+        summaries.on_end(None, "done")
         run.check_there()
     assert list(tmp_path.iterdir()) == []
 

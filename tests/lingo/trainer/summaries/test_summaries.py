@@ -344,12 +344,12 @@ def test_a_resumed_run_is_one_row_with_its_last_values_and_end(run, tmp_path):
     with Summaries(run, step=0) as summaries:
         summaries.start_run({"max_steps": 10})
         assert row(run) == ({"max_steps": 10.0}, None)
-        summaries.end_run("done")
+        summaries.on_end(None, "done")
     assert row(run) == ({"max_steps": 10.0}, "STATUS_SUCCESS")
     with Summaries(run, step=10) as summaries:
         summaries.start_run({"max_steps": 20})
         assert row(run) == ({"max_steps": 20.0}, None)
-        summaries.end_run("stopped")
+        summaries.on_end(None, "stopped")
     assert row(run) == ({"max_steps": 20.0}, "STATUS_UNKNOWN")
     assert len(list(tmp_path.glob("events*"))) == 1
 
