@@ -224,9 +224,8 @@ def train(call: _options.TrainCall) -> Outcome:
     """
     from pathlib import Path
 
-    from lingo.config import text
+    from lingo.config import serial, text
     from lingo.config.cells import import_cells
-    from lingo.config.serial import serial
     from lingo.config.source_files import find_user_files
     from lingo.contract import Experiment
     from lingo.trainer import run
@@ -268,8 +267,8 @@ def load(call: _options.LoadCall) -> Trained:
     import warnings
     from pathlib import Path
 
+    from lingo.config import serial
     from lingo.config.params import ParamError
-    from lingo.config.serial import serial
     from lingo.contract import Experiment
     from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
     from lingo.trainer.trained import Trained
@@ -335,7 +334,7 @@ def sweep(
 
 def _check_type(function: str, wanted: str, value: object, types: type | tuple[type, ...]) -> None:
     """Raises ParamError unless a value is of one of some types."""
-    from lingo.config.errors import ParamError
+    from lingo.config.base.errors import ParamError
 
     if not isinstance(value, types):
         given = f"{value!r:.80} ({type(value).__name__})"

@@ -15,9 +15,9 @@ from lingo.checkpoints.sources.hugging_face import check_rotary
 from lingo.checkpoints.sources.transfer import Transfer
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.config import ranges
+from lingo.config.base.types import Operational
 from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment
-from lingo.config.types import Operational
 from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.input import Input
 from lingo.decode.decoding import Decoding

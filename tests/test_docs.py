@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lingo.config.roots.classes import Classes
+from lingo.config.classes import Classes
 from tests import fork_server
 from tests.fork_server import serving
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE

@@ -182,7 +182,7 @@ def beside(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> pathlib.Pa
 def recorded_run(environment: dict[str, str], cwd: pathlib.Path) -> None:
     """Writes the configuration of a run, as training does, without training."""
     code = (
-        "import lingo; from lingo.config.serial import serial; p = lingo.get('lm.source.tiny');"
+        "import lingo; from lingo.config import serial; p = lingo.get('lm.source.tiny');"
         "open('run/config.json', 'w').write(serial.dump(p, serial.Origin(), ''))"
     )
     (cwd / "run").mkdir()

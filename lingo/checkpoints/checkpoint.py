@@ -25,7 +25,7 @@ from lingo.checkpoints.bundle import BUNDLE, restore, slice_spec
 from lingo.checkpoints.difference import difference
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint, DeletedCheckpoint
 from lingo.checkpoints.manifest import explain_damage, open_plain, read_manifest, unreadable_now
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import suggest
 from lingo.data.array_spec import ArraySpec

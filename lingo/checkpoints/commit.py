@@ -23,7 +23,7 @@ import numpy as np
 
 from lingo.checkpoints.bundle import BUNDLE, data_file, merge, num_bytes, table_entry, write_bundle
 from lingo.checkpoints.manifest import seal_file, write_manifest
-from lingo.config.errors import LingoError, NumericFailure
+from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.config.lazy import tf
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage import injection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 
 
 class DamagedCheckpoint(LingoError):

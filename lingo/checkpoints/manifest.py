@@ -19,7 +19,7 @@ from typing import Any
 
 from lingo.checkpoints import schema
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.storage.files import sync
 
 FORMAT = 1

@@ -13,12 +13,12 @@ from typing import Any, Literal, Protocol
 
 from absl import flags
 
-from lingo.config import regular_file
-from lingo.config.errors import ParamError
+from lingo.config.base import regular_file
+from lingo.config.base.errors import ParamError
+from lingo.config.base.synonyms import synonyms
 from lingo.config.options import Declaration, declarations, option, option_class, word_field
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
-from lingo.config.synonyms import synonyms
 from lingo.storage.files import refuse_address
 
 MAX_SUGGESTIONS = 3

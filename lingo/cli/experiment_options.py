@@ -10,15 +10,14 @@ from pathlib import Path
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.cli.command import RootOptions, UsageError, VerbOptions
 from lingo.cli.options import TrustOptions
-from lingo.config import registry, text
+from lingo.config import registry, serial, text
+from lingo.config.classes import Classes
 from lingo.config.options import option, option_class
-from lingo.config.overrides.apply import apply
+from lingo.config.overrides import apply
 from lingo.config.params import Params
 from lingo.config.printable import escape_controls
 from lingo.config.registry import ResolvedExperiment
-from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
-from lingo.config.serial import serial
 from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lingo.config import lazy
-from lingo.config.errors import LingoError, ParamError, suggest
+from lingo.config.base.errors import LingoError, ParamError, suggest
 from lingo.config.printable import escape_controls
 from lingo.processes.signals import Signals, Stop
 

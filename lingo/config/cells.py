@@ -24,15 +24,14 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, cast
 
-from lingo.config import source_files, trained_files
-from lingo.config.ast_lock import AST_LOCK
-from lingo.config.errors import ParamError
+from lingo.config import importing, source_files, trained_files
+from lingo.config.base.ast_lock import AST_LOCK
+from lingo.config.base.errors import ParamError
+from lingo.config.codec import Decoder, Encoder
 from lingo.config.node.tree import functions, nodes
 from lingo.config.params import Params
-from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
-from lingo.config.serial.codec import Decoder, Encoder
-from lingo.config.serial.trust import Named
+from lingo.config.trust import Named
 
 FILE = "notebook.py"
 

@@ -10,10 +10,10 @@ import textwrap
 import tokenize
 from typing import NamedTuple
 
-from lingo.config import types
-from lingo.config.ast_lock import AST_LOCK
-from lingo.config.label import value_text
+from lingo.config.base import types
+from lingo.config.base.ast_lock import AST_LOCK
 from lingo.config.node.field import REQUIRED, Field
+from lingo.config.node.label import value_text
 from lingo.config.params import Configurable, fields
 
 

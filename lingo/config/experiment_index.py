@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from lingo.config.errors import ParamError, suggest
+from lingo.config.base.errors import ParamError, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 

@@ -24,7 +24,8 @@ import functools
 from collections import defaultdict
 from typing import Any, ClassVar, NoReturn
 
-from lingo.config.errors import ParamError, suggest
+from lingo.config.base.errors import ParamError, suggest
+from lingo.config.base.types import is_params
 from lingo.config.node.build import build, inherited_values
 from lingo.config.node.copying import FROZEN, copy_tree, deep_copy
 from lingo.config.node.fiddle_api import Config, History, add_exclude_location, is_building
@@ -41,7 +42,6 @@ from lingo.config.node.field import (
 from lingo.config.node.selection import Selection
 from lingo.config.node.tree import Value, nodes, same
 from lingo.config.roots.user_line import definition_line
-from lingo.config.types import is_params
 
 __all__ = [
     "Configurable",

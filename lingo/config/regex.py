@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lingo.config.errors import ParamError
+from lingo.config.base.errors import ParamError
 
 MAX_CHARACTERS = 1000
 

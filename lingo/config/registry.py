@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lingo.config import types
-from lingo.config.errors import Unreadable
+from lingo.config import override_reader
+from lingo.config.base import types
+from lingo.config.base.errors import Unreadable
+from lingo.config.classes import Classes
 from lingo.config.experiment_index import Entry, function_line, index, read_entries
+from lingo.config.importing import import_file, user_code
 from lingo.config.node.copying import deep_copy
-from lingo.config.overrides import reader
-from lingo.config.overrides.apply import OverrideResult, apply, parse_template
+from lingo.config.overrides import OverrideResult, apply, parse_template
 from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.config.roots import roots as roots_
-from lingo.config.roots.classes import Classes
-from lingo.config.roots.importing import import_file, user_code
 from lingo.config.roots.roots import Roots
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -126,8 +126,8 @@ class _Function:
     def arguments(self, call: str, overrides: Sequence[str]) -> dict[str, Any]:
         """Returns the values of the arguments `(a=1, b=2)` and of later overrides `a=1`."""
         try:
-            pairs = list(reader.parse_call(f"{self.entry.function}{call}")[1].items())
-            parts = [reader.partition(text, "=") for text in overrides]
+            pairs = list(override_reader.parse_call(f"{self.entry.function}{call}")[1].items())
+            parts = [override_reader.partition(text, "=") for text in overrides]
         except Unreadable as error:
             raise ParamError(str(error)) from None
         for name, equals, _ in parts:
@@ -168,7 +168,7 @@ class _Function:
         except TypeError:
             hint = Any
         try:
-            return reader.read(
+            return override_reader.read(
                 text, hint, lambda text, hint: parse_template(text, hint, self.classes, name)
             )
         except Unreadable as error:

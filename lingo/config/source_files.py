@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lingo.config import regular_file
-from lingo.config.errors import ParamError
+from lingo.config.base import regular_file
+from lingo.config.base.errors import ParamError
 from lingo.config.node.tree import Value, functions, nodes
 from lingo.config.roots import mount
 from lingo.config.roots import roots as roots_

@@ -20,12 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from lingo.config.label import label, value_text
+from lingo.config.base.types import SCALARS
 from lingo.config.node.build import Build, builds
 from lingo.config.node.field import REQUIRED, Field
+from lingo.config.node.label import label, value_text
 from lingo.config.node.tree import Value, items, nodes
 from lingo.config.params import Params, fields
-from lingo.config.types import SCALARS
 
 ROOT = "class"
 DEFAULT = "default"

@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from lingo.config import regular_file
-from lingo.config.errors import ParamError
+from lingo.config.base import regular_file
+from lingo.config.base.errors import ParamError
 from lingo.config.source_files import SourceFile, find_imports
 
 MAX_FILES = 1000  # the least recently trained are forgotten

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from lingo.config import docs
-from lingo.config.label import label, value_text
 from lingo.config.node.build import builds
 from lingo.config.node.fiddle_api import HistoryEntry, Location
 from lingo.config.node.field import REQUIRED, field_of
+from lingo.config.node.label import label, value_text
 from lingo.config.node.selection import CLASS
 from lingo.config.node.tree import Value
-from lingo.config.overrides.apply import Slot, find_slots
+from lingo.config.overrides import Slot, find_slots
 from lingo.config.params import Params
 from lingo.config.printable import relative_path
 from lingo.config.text import JOIN

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.label import label
+from lingo.config.base.types import FilePath, Function
+from lingo.config.node.label import label
 from lingo.config.params import ParamError, Params
-from lingo.config.types import FilePath, Function
 from lingo.data.example_input import (
     IndexedInput,
     array_bytes,

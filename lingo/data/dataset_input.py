@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
-from lingo.config.label import label
+from lingo.config.base.types import Function
 from lingo.config.lazy import tf
+from lingo.config.node.label import label
 from lingo.config.params import ParamError
-from lingo.config.types import Function
 from lingo.data.example_input import ExampleInput, array_bytes, call_function, stack_examples
 from lingo.data.files import DataError
 from lingo.data.index import Progress

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.label import label
+from lingo.config.base.types import Function
+from lingo.config.importing import user_code
+from lingo.config.node.label import label
 from lingo.config.params import ParamError
-from lingo.config.roots.importing import user_code
 from lingo.config.roots.user_line import definition_line
-from lingo.config.types import Function
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import EpochOrder
 from lingo.data.input import Input

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BufferedReader
 from typing import ClassVar, NamedTuple
 
-from lingo.config import regular_file
-from lingo.config.errors import LingoError
+from lingo.config.base import regular_file
+from lingo.config.base.errors import LingoError
 
 Read = Callable[[int, int], bytes]
 """Reads bytes start, ..., stop - 1 of a file, or of a document."""

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.errors import MissingPackage, suggest
-from lingo.config.types import FilePath
+from lingo.config.base.errors import MissingPackage, suggest
+from lingo.config.base.types import FilePath
 from lingo.data.files import DataError, open_file
 from lingo.data.part_tokenizer import PartTokenizer
 from lingo.data.text_growth import check_decoder, check_length, growing_steps

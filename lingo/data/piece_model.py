@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from types import ModuleType
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 
 _WORD_END = re.compile(rb".*\S(?=\s)", re.DOTALL)
 _SPACE_END = re.compile(rb".*\s(?=\S)", re.DOTALL)

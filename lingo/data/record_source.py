@@ -20,8 +20,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.config.types import FilePath
 from lingo.data.files import DataError, File, Place, Read, describe_place, list_files
 from lingo.data.splittable import Splittable, split_hash
 

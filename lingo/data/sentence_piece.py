@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lingo.config.types import FilePath
+from lingo.config.base.types import FilePath
 from lingo.data.files import DataError, open_file
 from lingo.data.part_tokenizer import PartTokenizer
 from lingo.data.piece_model import PieceModel

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.label import label
+from lingo.config.base.types import Function
+from lingo.config.node.label import label
 from lingo.config.params import ParamError
-from lingo.config.types import Function
 from lingo.data.example_input import (
     IndexedInput,
     array_bytes,

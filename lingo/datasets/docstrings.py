@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from lingo.config.ast_lock import AST_LOCK
+from lingo.config.base.ast_lock import AST_LOCK
 from lingo.data.files import File, Read
 from lingo.data.record_source import PythonPackages
 from lingo.datasets import syntax

@@ -12,7 +12,7 @@ import os
 import numpy as np
 from PIL import Image
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.data.files import open_file
 from lingo.data.images.labelled import Labelled, LabelledImages
 

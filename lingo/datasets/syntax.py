@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from lingo.config.ast_lock import AST_LOCK
+from lingo.config.base.ast_lock import AST_LOCK
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -9,7 +9,7 @@ from typing import Literal
 
 from PIL import ImageFont
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.data.files import DataError, open_file
 
 Split = Literal["all", "train", "heldout"]

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.config.errors import LingoError, ParamError
+from lingo.config.base.errors import LingoError, ParamError
 from lingo.config.lazy import UNNEEDED_MODULES
 from lingo.data.input import Input
 from lingo.export import reader

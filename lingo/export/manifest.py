@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lingo.checkpoints.manifest import MAX_BYTES, parse, render, seal_file
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.config.params import ParamError
 from lingo.export.check import ExportError
 from lingo.storage.files import StorageError, describe_os_error, sync

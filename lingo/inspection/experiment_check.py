@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from lingo.config import experiment_index, registry
-from lingo.config.errors import LingoError
-from lingo.config.overrides.apply import NoMatch, OverrideResult, apply
+from lingo.config.base.errors import LingoError
+from lingo.config.classes import Classes
+from lingo.config.overrides import NoMatch, OverrideResult, apply
 from lingo.config.params import ParamError, Params
-from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 from lingo.config.roots.user_line import error_prefix
 from lingo.contract import Experiment, build_experiment

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.inspection.memory import size
 from lingo.inspection.operation_origin import LayerFinder, fold_indices
 from lingo.layers.layer import Layer

@@ -34,12 +34,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from lingo.config.label import label
+from lingo.config.base.types import Function
+from lingo.config.importing import user_code
 from lingo.config.lazy import keras, tf
+from lingo.config.node.label import label
 from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
-from lingo.config.roots.importing import user_code
-from lingo.config.types import Function
 from lingo.layers import context, path
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.layer import Layer

@@ -23,7 +23,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from lingo.config.errors import note_place
+from lingo.config.base.errors import note_place
 from lingo.config.lazy import tf
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import is_lingos

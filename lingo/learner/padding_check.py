@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import definition_line, is_lingos

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.metrics.classification import table_slots

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 
 Measure = Literal["bleu", "chrf", "exact_match"]
 """BLEU (Papineni et al. 2002), chrF (Popovic 2015), and the share of exact matches."""

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self, TypeVar
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.processes.processes import LEADER, Cluster, LostWorker
 from lingo.processes.pulse import KeyValues, Patience, Pulse
 from lingo.processes.signals import Stop

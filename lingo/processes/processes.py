@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.processes.signals import Signals, Stop
 

@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.serving import codec
 from lingo.serving.batcher import Batcher, BatchLimits
 from lingo.serving.metrics import CONTENT_TYPE, Metrics

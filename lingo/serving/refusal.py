@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from http import HTTPStatus
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 
 
 class Refusal(LingoError):

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lingo.config import regular_file
-from lingo.config.errors import ParamError
+from lingo.config.base import regular_file
+from lingo.config.base.errors import ParamError
 from lingo.storage.files import explain_write_errors, open_atomic
 
 SUFFIXES = (".npz", ".jsonl")

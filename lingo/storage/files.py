@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, ClassVar, cast
 
-from lingo.config import regular_file
-from lingo.config.errors import LingoError, ParamError
+from lingo.config.base import regular_file
+from lingo.config.base.errors import LingoError, ParamError
 
 PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """What a name must look like before it becomes part of a path."""

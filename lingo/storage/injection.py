@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.params import ParamError
 
 VARIABLE = "LINGO_INJECT"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.storage.files import append, write_text
 
 MAX_BYTES = 2**30

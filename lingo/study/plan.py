@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.checkpoints import store
 from lingo.config import source_record, text
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.config.source_files import SourceFile
 from lingo.config.text import Line

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-from lingo.config.overrides import reader
+from lingo.config import override_reader
 from lingo.config.params import ParamError
 
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
@@ -73,14 +73,14 @@ def read_axes(texts: Iterable[str]) -> list[Axis]:
 
 
 def _read_axis(text: str) -> Axis:
-    target, equals, right = reader.partition(text, "=")
+    target, equals, right = override_reader.partition(text, "=")
     if not equals or not target or not right:
         raise ParamError(
             f"{text!r} sweeps nothing: write path=a,b,c or path=low..high or path=log(low..high)"
         )
     if match := _RANGE.fullmatch(right):
         return _read_range(target, match)
-    values = reader.split(right)
+    values = override_reader.split(right)
     if "" in values:
         raise ParamError(f"{text!r} has an empty value: write '' for an empty string")
     if repeated := [value for value in values if values.count(value) > 1]:

@@ -13,10 +13,9 @@ from typing import Any, ClassVar
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.config import source_record, text
-from lingo.config.errors import LingoError
+from lingo.config import serial, source_record, text
+from lingo.config.base.errors import LingoError
 from lingo.config.params import ParamError
-from lingo.config.serial import serial
 from lingo.config.source_files import SourceFile
 from lingo.trainer.directory.run_directory import CONFIG, METRICS, RESOLVED, SOURCE, RunDirectory
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.checkpoints.checkpoint import Checkpoint
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.contract import RunEvents, StepReport
 from lingo.data.prefetch import Item, Prefetch

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Concatenate, ParamSpec
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.roots.user_line import error_prefix
 from lingo.contract import ObservedRun, RunEvents, RunObserver
 

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from lingo.config.label import value_text
+from lingo.config.node.label import value_text
 from lingo.config.printable import escape_controls
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.contract import Experiment, ObservedRun, RunEvents, StepReport
 from lingo.layers.context import Call, enter_call
 from lingo.layers.vision.batch_norm import BatchNorm

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from lingo.config.params import Params
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.config.source_files import SourceFile
 from lingo.contract import Experiment
 from lingo.processes.processes import ALONE, Processes

@@ -21,7 +21,7 @@ from lingo.checkpoints import store
 from lingo.checkpoints.errors import DamagedCheckpoint
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
-from lingo.config.errors import LingoError, NumericFailure
+from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, ObservedRun, RunEvents
 from lingo.inspection import pipeline, pipeline_table, weight_table

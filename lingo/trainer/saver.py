@@ -22,7 +22,7 @@ from lingo.checkpoints.errors import NoUsableCheckpoint
 from lingo.checkpoints.retention import KEEP_ALL, Retention
 from lingo.checkpoints.run_counters import RunCounters
 from lingo.checkpoints.writer import Writer
-from lingo.config.errors import LingoError, NumericFailure
+from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.contract import Experiment, RunEvents
 from lingo.learner.state import TrainState, named_tensors
 from lingo.processes.processes import LEADER, LostWorker

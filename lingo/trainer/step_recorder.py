@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lingo.checkpoints.run_counters import RunCounters
-from lingo.config.errors import NumericFailure
+from lingo.config.base.errors import NumericFailure
 from lingo.contract import Experiment
 from lingo.learner import finite
 from lingo.metrics.metric import Accumulator

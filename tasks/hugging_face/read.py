@@ -16,7 +16,7 @@ from typing import Any
 from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.weight_source import UnusableSource
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params, suggest
 from lingo.data import ByteTokenizer, HuggingFaceTokenizer
 from lingo.data.hugging_face_tokenizer import MAX_BYTES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.contract import Evaluation, Experiment, Summary
 from lingo.data import ArrayInput
 from lingo.layers import Linear

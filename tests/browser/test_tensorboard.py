@@ -6,7 +6,7 @@ import urllib.parse
 import numpy as np
 import pytest
 
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.contract import Evaluation, Experiment, Summary
 from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput

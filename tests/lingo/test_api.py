@@ -21,11 +21,10 @@ from lingo.cli import options
 from lingo.cli.command import help_text
 from lingo.cli.main import main
 from lingo.cli.verbs import sweep as sweep_verb
-from lingo.config import experiment_index, registry
+from lingo.config import experiment_index, registry, serial
 from lingo.config.options import declarations
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
-from lingo.config.serial import serial
 from lingo.decode.settings import DecodeOptions
 from lingo.export.portable import ExportOptions
 from lingo.study.run import SweepOutcome

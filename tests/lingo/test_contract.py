@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lingo.config.overrides.apply import apply
+from lingo.config.overrides import apply
 from lingo.config.params import ParamError, Params
 from lingo.contract import Checkpointing, Experiment
 from lingo.data.record_source import TextFiles

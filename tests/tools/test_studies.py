@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lingo.config.errors import NumericFailure
+from lingo.config.base.errors import NumericFailure
 from lingo.config.params import ParamError
 from tools.studies import detection, images, quantization
 from tools.studies import run as runner

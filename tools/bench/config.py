@@ -19,11 +19,10 @@ from fiddle import printing, selectors
 from fiddle._src import diffing
 from fiddle.experimental import serialization
 
-from lingo.config import text
+from lingo.config import serial, text
 from lingo.config.node.tree import nodes
 from lingo.config.params import Configurable, Params
 from lingo.config.roots import roots
-from lingo.config.serial import serial
 from tools.harness import Bound, Report, alternate, at_least, choose, ratios
 
 NUM_BLOCKS = choose(200, small=2)  # of five nodes each, and the root

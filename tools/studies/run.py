@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lingo.config.errors import NumericFailure
+from lingo.config.base.errors import NumericFailure
 from lingo.study import trial as sweep
 from lingo.study.plan import LOG
 from lingo.study.run import launch_locally

@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lingo.config import registry
+from lingo.config import registry, serial
 from lingo.config.params import ParamError, fields
-from lingo.config.serial import serial
 from lingo.contract import Experiment, build_experiment
 from lingo.storage import files
 

@@ -24,7 +24,7 @@ from lingo.checkpoints.sources.weight_source import (
     printable,
     read_small_file,
 )
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.config.params import suggest
 from lingo.storage.examples import MAX_AXES
 

@@ -23,8 +23,8 @@ from lingo.checkpoints.sources.find import find_source
 from lingo.checkpoints.sources.transfer import Grid, TensorRead, Transfer, fits, grid_text
 from lingo.checkpoints.sources.weight_source import FLOATS, Tensor, WeightSource, printable
 from lingo.config import ranges
+from lingo.config.base.types import FilePath
 from lingo.config.params import Configurable, ParamError, suggest
-from lingo.config.types import FilePath
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field

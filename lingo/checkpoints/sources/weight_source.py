@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 """Types that weights are read from; numbers of other types would need a scale."""

@@ -38,7 +38,7 @@ from collections.abc import Iterator, Sequence
 from lingo.cli.command import RootOptions, UsageError
 from lingo.cli.options import CheckOptions
 from lingo.config import experiment_index
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.inspection.experiment_check import CheckResult, check_experiments, check_matches

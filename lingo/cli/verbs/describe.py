@@ -12,13 +12,14 @@ from __future__ import annotations
 import inspect
 
 from lingo.cli.command import RootOptions
-from lingo.config import docs, experiment_index, types
+from lingo.config import docs, experiment_index
+from lingo.config.base import types
+from lingo.config.classes import Classes
 from lingo.config.experiment_index import Entry
 from lingo.config.node.field import field_of
 from lingo.config.options import option_class, word
 from lingo.config.params import Configurable, ParamError, fields, interface
 from lingo.config.printable import relative_path
-from lingo.config.roots.classes import Classes
 from lingo.config.roots.roots import Roots
 
 

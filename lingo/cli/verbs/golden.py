@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from lingo.cli.command import UsageError, VerbOptions
 from lingo.config import experiment_index, registry, text
-from lingo.config.label import label, value_text
 from lingo.config.node.field import REQUIRED
+from lingo.config.node.label import label, value_text
 from lingo.config.node.tree import field_path, nodes, same, walk
 from lingo.config.options import option, option_class
 from lingo.config.params import Params, fields

@@ -31,9 +31,9 @@ from lingo.cli.allreduce import AllreduceOptions
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.cli.experiment_options import ExperimentOptions
+from lingo.config.classes import Classes
 from lingo.config.options import option, option_class
-from lingo.config.overrides.apply import apply
-from lingo.config.roots.classes import Classes
+from lingo.config.overrides import apply
 from lingo.contract import Experiment, build_experiment
 from lingo.data.input import Input
 from lingo.inspection.plan import picture, table, verification

@@ -30,8 +30,8 @@ from lingo.cli import experiment_options
 from lingo.cli.command import UsageError
 from lingo.cli.experiment_options import DeviceOptions, WeightOptions
 from lingo.cli.options import StepOptions
-from lingo.config import regular_file
-from lingo.config.errors import MissingPackage
+from lingo.config.base import regular_file
+from lingo.config.base.errors import MissingPackage
 from lingo.config.options import option, option_class
 from lingo.config.printable import escape_controls
 from lingo.contract import build_experiment

@@ -27,10 +27,10 @@ from lingo.cli.command import UsageError, Verb
 from lingo.cli.experiment_options import ExperimentOptions, resolve_name
 from lingo.cli.options import SweepOptions
 from lingo.config import registry, text
+from lingo.config.classes import Classes
 from lingo.config.options import declarations, option, option_class
-from lingo.config.overrides.apply import apply
+from lingo.config.overrides import apply
 from lingo.config.registry import ResolvedExperiment
-from lingo.config.roots.classes import Classes
 from lingo.config.source_files import find_user_files
 from lingo.config.text import Line
 from lingo.contract import build_experiment

@@ -20,11 +20,11 @@ from typing import Literal
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import UsageError
 from lingo.cli.experiment_options import ExperimentOptions
+from lingo.config.classes import Classes
 from lingo.config.node.tree import nodes
 from lingo.config.options import option, option_class
-from lingo.config.overrides.apply import parse_template
+from lingo.config.overrides import parse_template
 from lingo.config.params import Params
-from lingo.config.roots.classes import Classes
 from lingo.contract import build_experiment
 from lingo.data import sentence_piece_training
 from lingo.data.index import Index, open_index

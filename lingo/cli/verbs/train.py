@@ -30,7 +30,8 @@ from lingo.cli import command, experiment_options
 from lingo.cli.command import UsageError
 from lingo.cli.experiment_options import DeviceOptions, ExperimentOptions
 from lingo.cli.options import TrainOptions
-from lingo.config import trained_files, types
+from lingo.config import trained_files
+from lingo.config.base import types
 from lingo.config.node.tree import walk
 from lingo.config.options import option, option_class
 from lingo.config.params import Params, fields

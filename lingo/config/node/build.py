@@ -6,13 +6,13 @@ import contextvars
 import re
 from typing import Any, NamedTuple
 
-from lingo.config import types
-from lingo.config.errors import ParamError, note_line, note_place
+from lingo.config.base import types
+from lingo.config.base.errors import ParamError, note_line, note_place
+from lingo.config.base.types import Node
 from lingo.config.node.copying import copy_tree, freeze, shallow_copy
 from lingo.config.node.field import REQUIRED
 from lingo.config.node.tree import field_path, same, walk
 from lingo.config.roots.user_line import is_user_file
-from lingo.config.types import Node
 
 MAX_PARTS = 50_000
 

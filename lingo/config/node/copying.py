@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, cast
 
-from lingo.config.errors import ParamError
+from lingo.config.base.errors import ParamError
+from lingo.config.base.types import SCALARS, Node, is_params
 from lingo.config.node.fiddle_api import History
 from lingo.config.node.field import field_of
 from lingo.config.node.tree import Value, field_path
-from lingo.config.types import SCALARS, Node, is_params
 
 FROZEN = "the parameters of what is built cannot change; copy() them."
 

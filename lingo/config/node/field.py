@@ -6,8 +6,8 @@ import inspect
 import sys
 from typing import Any
 
-from lingo.config import types
-from lingo.config.errors import MAX_SHOWN, ParamError, suggest
+from lingo.config.base import types
+from lingo.config.base.errors import MAX_SHOWN, ParamError, suggest
 from lingo.config.roots.user_line import definition_line
 
 REQUIRED: Any = inspect.Parameter.empty

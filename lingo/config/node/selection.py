@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lingo.config import types
-from lingo.config.errors import ParamError
-from lingo.config.label import label, value_text
+from lingo.config.base import types
+from lingo.config.base.errors import ParamError
+from lingo.config.base.types import Node
 from lingo.config.node.copying import FROZEN, deep_copy, shallow_copy
 from lingo.config.node.fiddle_api import History, Location, record_location
 from lingo.config.node.field import REQUIRED, Field, field_of, fields, interface
+from lingo.config.node.label import label, value_text
 from lingo.config.node.tree import Value, field_path, items, nodes, same, walk
-from lingo.config.types import Node
 
 CLASS = "__fn_or_cls__"
 """The key under which a history keeps changes of the class, as in Fiddle."""

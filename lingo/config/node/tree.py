@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any, TypeAlias
 
-from lingo.config.types import SCALARS, Node, is_params
+from lingo.config.base.types import SCALARS, Node, is_params
 
 Leaf: TypeAlias = bool | int | float | str | FunctionType | None
 Value: TypeAlias = "Leaf | list[Value] | tuple[Value, ...] | dict[str, Value] | Node"

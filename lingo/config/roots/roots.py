@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
 
-from lingo.config import regular_file
-from lingo.config.ast_lock import AST_LOCK
-from lingo.config.errors import ParamError
+from lingo.config.base import regular_file
+from lingo.config.base.ast_lock import AST_LOCK
+from lingo.config.base.errors import ParamError
 from lingo.config.roots import mount
 
 VARIABLE = "LINGO_PARAMS"

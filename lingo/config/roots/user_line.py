@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lingo.config.errors import line_of, place_of
+from lingo.config.base.errors import line_of, place_of
 from lingo.config.roots import mount
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.base.types import FilePath, Operational
 from lingo.config.params import ParamError
-from lingo.config.types import FilePath, Operational
 from lingo.data.example_input import IndexedInput
 from lingo.data.files import DataError, open_file
 from lingo.data.images.coco import Annotations, read_annotations

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from lingo.config import ranges
+from lingo.config.base.types import Operational
 from lingo.config.params import ParamError
-from lingo.config.types import Operational
 from lingo.data.example_input import IndexedInput
 from lingo.data.files import DataError
 from lingo.data.gzip_copy import describe_copies

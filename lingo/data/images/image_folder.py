@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
+from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.config.types import FilePath
 from lingo.data.files import DataError, File, Place, entries
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.config.types import FilePath
 from lingo.data.files import DataError, File, Read, refuse_empty
 from lingo.data.images.encoded import EncodedImage, EncodedImages, check_classes, read_classes
 from lingo.data.record_source import MatchingFiles

@@ -15,8 +15,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError, suggest
-from lingo.config.types import FilePath
 from lingo.data.files import DataError, File, Place, Read, open_file
 from lingo.data.record_source import DecodedRecords
 from lingo.data.sources.tfrecord import one_string, parse_example, payload, records

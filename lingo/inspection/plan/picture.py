@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lingo.config.errors import check_package
+from lingo.config.base.errors import check_package
 from lingo.inspection.plan.report import Report
 from lingo.inspection.plan.table import describe
 

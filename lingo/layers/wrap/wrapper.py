@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from lingo.config.base.types import Wrapped
 from lingo.config.lazy import tf
-from lingo.config.types import Wrapped
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config.errors import check_package
+from lingo.config.base.errors import check_package
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.cost import Cost
 from lingo.mesh.allreduce.grid import Grid

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.mesh.topology import Topology
 from lingo.mesh.torus import coordinates

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.storage.files import append, explain_write_errors, open_inside, sync
 
 AUDIT = "audit.jsonl"

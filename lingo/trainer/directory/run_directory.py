@@ -28,7 +28,8 @@ from typing import TypeVar
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.config import regular_file, source_record
+from lingo.config import source_record
+from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params
 from lingo.config.source_files import SourceFile, find_user_files
 from lingo.storage.files import (

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
-from lingo.config.errors import note_line
+from lingo.config.base.errors import note_line
 from lingo.config.node.build import set_line
 from lingo.config.params import ParamError, suggest
 from lingo.contract import Experiment

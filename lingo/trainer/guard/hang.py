@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, ClassVar, cast
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import STOPPING
 from lingo.runtimes.program import Program

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-from lingo.config import regular_file
-from lingo.config.errors import check_package
+from lingo.config.base import regular_file
+from lingo.config.base.errors import check_package
 from lingo.trainer.mlperf.mllog import MAX_BYTES, MAX_LINE
 
 PACKAGE = "mlperf_logging"

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.config.params import ParamError
 
 MAX_BYTES = 2**28

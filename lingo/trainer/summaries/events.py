@@ -25,7 +25,7 @@ from tensorboard.plugins.scalar.metadata import create_summary_metadata as scala
 from tensorboard.plugins.text.metadata import create_summary_metadata as text_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from lingo.config import regular_file
+from lingo.config.base import regular_file
 from lingo.config.lazy import tf
 from lingo.data.files import File
 from lingo.data.record_source import CorruptRecord

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summary_v2
 
-from lingo.config.ast_lock import AST_LOCK
-from lingo.config.overrides import reader
-from lingo.config.serial.serial import Origin
+from lingo.config import override_reader
+from lingo.config.base.ast_lock import AST_LOCK
+from lingo.config.serial import Origin
 from lingo.config.text import Line
 from lingo.storage.rows import State
 
@@ -51,7 +51,7 @@ def hparams(
     if origin.function:
         values["experiment"] = origin.name or f"{origin.file}:{origin.function}"
     for override in origin.overrides:
-        key, _, typed = reader.partition(override, "=")
+        key, _, typed = override_reader.partition(override, "=")
         values[key] = resolved.get(key, _value(typed))
     values |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
     return values | {"total_parameters": total_parameters}

@@ -9,7 +9,7 @@ import pytest
 
 from lingo.checkpoints import manifest, store
 from lingo.checkpoints.retention import Retention
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.processes.processes import LostWorker
 
 SECONDS = 60.0  # by which a thread that is not stuck has done anything here

@@ -14,7 +14,7 @@ from lingo.checkpoints.bundle import DTYPES
 from lingo.checkpoints.checkpoint import open_sound
 from lingo.checkpoints.retention import Retention
 from lingo.checkpoints.writer import Writer
-from lingo.config.errors import LingoError, NumericFailure
+from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker
 from lingo.storage.files import StorageError
 from lingo.storage.shards import Shards

@@ -14,7 +14,7 @@ from lingo.checkpoints.checkpoint import open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
 from lingo.checkpoints.store import share_checkpoint, share_checkpoints
-from lingo.config.errors import NumericFailure
+from lingo.config.base.errors import NumericFailure
 from lingo.config.lazy import tf
 from lingo.processes.processes import ALONE
 from lingo.storage.files import StorageError

@@ -15,7 +15,7 @@ import pytest
 
 from lingo.cli import main as program
 from lingo.cli.main import VERBS, main
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 
 ROOT = pathlib.Path(__file__).parents[3]
 TINY = "--exp=lm.source.tiny"

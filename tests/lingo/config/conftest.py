@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
+from lingo.config.base.types import Operational, Wrapped
 from lingo.config.params import Configurable, ParamError, Params
-from lingo.config.types import Operational, Wrapped
 
 
 class Layer(Configurable, interface=True):

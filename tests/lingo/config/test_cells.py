@@ -103,7 +103,7 @@ for cell in json.load(sys.stdin):
     shell.run_cell(cell, store_history=True).raise_error()
 """
 CELLS = [
-    "from lingo.config.cells import import_cells\nfrom lingo.config.serial import serial",
+    "from lingo.config.cells import import_cells\nfrom lingo.config import serial",
     "from lingo.layers import Layer, Linear\nSIZE = 3",
     "class Mine(Layer):\n    size: int = SIZE  # a size\n    inner: Layer = Linear",
     "cfg = Mine.params(size=4)",

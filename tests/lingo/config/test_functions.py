@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from lingo.config import registry, text
+from lingo.config import registry, serial, text
+from lingo.config.base.types import Function, describe
 from lingo.config.params import Configurable, ParamError
-from lingo.config.serial import serial
-from lingo.config.serial.serial import Origin
-from lingo.config.types import Function, describe
+from lingo.config.serial import Origin
 
 SOURCE = """
 from __future__ import annotations
 from lingo.config.params import Configurable
 from lingo.config.registry import experiment
-from lingo.config.types import Function
+from lingo.config.base.types import Function
 
 class Made(Configurable):
     factory: Function  # of what is made

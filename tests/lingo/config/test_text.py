@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lingo.config import text
-from lingo.config.overrides.apply import apply
+from lingo.config.overrides import apply
 from lingo.config.text import Line
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lingo.config import registry, source_files, text, trained_files
-from lingo.config.errors import ParamError
-from lingo.config.serial import serial
+from lingo.config import registry, serial, source_files, text, trained_files
+from lingo.config.base.errors import ParamError
 
 OWN = """
 from lingo.config.params import Configurable

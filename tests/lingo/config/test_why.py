@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lingo.config.overrides.apply import apply
+from lingo.config import serial
+from lingo.config.overrides import apply
 from lingo.config.params import ParamError
-from lingo.config.serial import serial
 from lingo.config.why import why
 
 CONFTEST = "tests/lingo/config/conftest.py"

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.data import part_tokenizer
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.files import DataError

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.data import part_tokenizer, sentence_piece_training
 from lingo.data.files import DataError
 from lingo.data.index import open_index

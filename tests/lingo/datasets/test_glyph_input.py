@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.datasets import glyph_input, typeface

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.datasets import glyph_scene_input
 from lingo.datasets.glyph_scene_input import GlyphSceneInput

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.data.images.image_input import ImageInput
 from lingo.datasets.photographs import Photographs, photograph_path, read_photograph, squares
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.base.types import Wrapped
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
-from lingo.config.types import Wrapped
 from lingo.layers import Attention, Layer, Remat, Repeat, Stack, TransformerLayer, context
 from lingo.layers.tree import MAX_TENSORS
 from lingo.ops import random

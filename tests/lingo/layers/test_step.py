@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from lingo import layers as nn
+from lingo.config.base.types import Wrapped
 from lingo.config.lazy import tf
-from lingo.config.types import Wrapped
 from lingo.inspection.conformance import layer_call
 from lingo.inspection.conformance.layer_call import LayerValues
 from lingo.layers import Chain, Layer, Linear, Repeat, context, recomputed_step

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.metrics.text import signatures, text_scores
 
 TEXTS = ["the cat sat on the mat", "a dog", "no match here", "the end of the end"]

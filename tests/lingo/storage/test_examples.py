@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from lingo.config.errors import ParamError
+from lingo.config.base.errors import ParamError
 from lingo.storage.examples import read_examples, write_examples
 from lingo.storage.files import StorageError
 

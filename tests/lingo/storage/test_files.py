@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from lingo.config.errors import ParamError
+from lingo.config.base.errors import ParamError
 from lingo.storage.files import (
     DirectoryLocked,
     Lock,

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.params import ParamError
 from lingo.processes import signals
 from lingo.storage.files import DirectoryLocked

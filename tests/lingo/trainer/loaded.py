@@ -12,8 +12,8 @@ import sys
 import jax
 import numpy as np
 
+from lingo.config.base.types import Wrapped
 from lingo.config.lazy import tf
-from lingo.config.types import Wrapped
 from lingo.contract import Checkpointing, Evaluation, Experiment, Guard, Summary
 from lingo.data.record_source import TextFiles
 from lingo.data.text_input import TextInput

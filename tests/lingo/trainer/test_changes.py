@@ -9,7 +9,7 @@ import pytest
 import lingo
 from lingo.checkpoints.checkpoint import Checkpoint
 from lingo.checkpoints.errors import NoUsableCheckpoint
-from lingo.config.serial import serial
+from lingo.config import serial
 from lingo.optim import Cooldown
 from lingo.trainer.changes import ChangedConfiguration, numeric_changes
 from lingo.trainer.directory import environment

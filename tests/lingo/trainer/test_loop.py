@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lingo.checkpoints import store
-from lingo.config.errors import NumericFailure
+from lingo.config.base.errors import NumericFailure
 from lingo.config.lazy import tf
 from lingo.contract import Guard
 from lingo.data.files import DataError

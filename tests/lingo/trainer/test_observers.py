@@ -5,7 +5,7 @@ import signal
 import numpy as np
 import pytest
 
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Evaluation, Experiment, Guard, RunEvents, RunObserver, Summary

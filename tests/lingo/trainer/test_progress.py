@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import lingo
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.contract import StepReport
 from lingo.trainer import progress as module
 from lingo.trainer.progress import Progress, count_devices, header, report_line

@@ -9,7 +9,7 @@ import pytest
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
-from lingo.config.errors import NumericFailure
+from lingo.config.base.errors import NumericFailure
 from lingo.contract import Guard
 from lingo.runtimes.local import LocalProgram
 from lingo.runtimes.program import LostState

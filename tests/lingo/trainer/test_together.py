@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.config.errors import LingoError
+from lingo.config.base.errors import LingoError
 from lingo.config.text import flatten, render
 from lingo.contract import Guard
 from lingo.learner.state import Placement

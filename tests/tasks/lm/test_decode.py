@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo.config.base.types import Wrapped
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.config.types import Wrapped
 from lingo.data.prompt import Prompt
 from lingo.decode.sampling import Sampling
 from lingo.decode.settings import decoding_of

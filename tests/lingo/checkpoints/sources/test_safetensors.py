@@ -10,7 +10,7 @@ import pytest
 
 from lingo.checkpoints.sources.safetensors import Safetensors
 from lingo.checkpoints.sources.weight_source import Tensor, UnusableSource
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 
 
 def entry(dtype, shape, begin, end):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 import lingo
-from lingo.config.errors import note_line, note_place
+from lingo.config.base.errors import note_line, note_place
 from lingo.config.params import ParamError
 from lingo.config.roots.user_line import (
     definition_line,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.data.images.image_input import ImageInput

@@ -11,7 +11,7 @@ import pytest
 from lingo import layers as nn
 from lingo import models
 from lingo.config.lazy import tf
-from lingo.config.overrides.apply import apply as apply_overrides
+from lingo.config.overrides import apply as apply_overrides
 from lingo.config.params import ParamError
 from lingo.layers import Chain, Layer, Lora, Remat, WeightNorm, Wrapper, context
 from lingo.layers.wrap.reweighted import Reweighted

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
-from lingo.config.overrides.apply import apply as apply_overrides
+from lingo.config.overrides import apply as apply_overrides
 from lingo.config.params import ParamError
 from lingo.layers import Attention, Embedding, Layer, Linear, Lora, Remat, Repeat, Stack, WeightNorm
 from lingo.layers.context import apply

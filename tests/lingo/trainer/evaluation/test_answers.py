@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import lingo
 from lingo.cli.main import main
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.contract import Answers
 from lingo.data.record_source import TextFiles

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from lingo.config.errors import MissingPackage
+from lingo.config.base.errors import MissingPackage
 from lingo.trainer.mlperf.checker import check_log
 from lingo.trainer.mlperf.mllog import read_log
 from lingo.trainer.mlperf.rules import RULES

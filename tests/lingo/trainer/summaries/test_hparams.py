@@ -4,7 +4,7 @@ import pytest
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.config.text import Line
 from lingo.trainer.summaries.hparams import end_summary, hparams, start_summary
 

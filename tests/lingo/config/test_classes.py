@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from lingo.config.params import ParamError, interface
-from lingo.config.roots import roots
-from lingo.config.roots.classes import (
+from lingo.config.classes import (
     Classes,
     UnknownClass,
     inherits_configurable,
     is_configurable,
     label,
 )
-from lingo.config.roots.importing import import_module
+from lingo.config.importing import import_module
+from lingo.config.params import ParamError, interface
+from lingo.config.roots import roots
 
 SOURCE = """
 from lingo.config.params import Configurable

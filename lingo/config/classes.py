@@ -13,10 +13,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import NamedTuple, TypeGuard
 
-from lingo.config.errors import ParamError, UnknownClass, suggest
-from lingo.config.label import label
+from lingo.config import importing
+from lingo.config.base.errors import ParamError, UnknownClass, suggest
+from lingo.config.node.label import label
 from lingo.config.params import Configurable
-from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 from lingo.config.trained_files import explain_distrust, is_trusted

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lingo.config.roots import importing
+from lingo.config import importing
 
-ROOT = Path(importing.__file__).parents[3]
-INSTALL = "from lingo.config.roots import importing, roots; importing.install(roots.find())"
+ROOT = Path(importing.__file__).parents[2]
+INSTALL = "from lingo.config import importing; from lingo.config.roots import roots; importing.install(roots.find())"
 
 
 def run(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple, NoReturn
 
-from lingo.config import types
-from lingo.config.label import value_text
+from lingo.config.base import types
+from lingo.config.base.synonyms import synonyms
 from lingo.config.node.field import field_of, unknown_field
+from lingo.config.node.label import value_text
 from lingo.config.node.tree import Value, field_path, nodes
 from lingo.config.params import Configurable, ParamError, Params, fields, suggest
-from lingo.config.synonyms import synonyms
 
 _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
 

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from pathlib import Path
 from types import ModuleType
 
-from lingo.config.errors import ParamError
+from lingo.config.base.errors import ParamError
 from lingo.config.lazy import quiet
 from lingo.config.roots import mount
 from lingo.config.roots.roots import Roots, import_root, module_file, module_name, module_stem

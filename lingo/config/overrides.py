@@ -5,7 +5,7 @@
     Class=Other(f=v)        swaps the class, keeping set values that still apply
     Class=Other(f=_, ...)   wraps: `_` is the old value
 
-A value is read by the type of its field (see `reader`).
+A value is read by the type of its field (see `override_reader`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from lingo.config import types
-from lingo.config.errors import UnknownClass, Unreadable
-from lingo.config.label import label, value_text
+from lingo.config import override_reader
+from lingo.config.base import types
+from lingo.config.base.errors import UnknownClass, Unreadable
+from lingo.config.classes import Classes, own_modules
 from lingo.config.node.fiddle_api import Location, record_location
+from lingo.config.node.label import label, value_text
 from lingo.config.node.selection import Selection
 from lingo.config.node.tree import functions, nodes, same, walk
-from lingo.config.overrides import reader
-from lingo.config.overrides.path import Slot, first_field, follow, refuse_unknown_field
-from lingo.config.overrides.swap_hint import swap_hint
+from lingo.config.override_path import Slot, first_field, follow, refuse_unknown_field
 from lingo.config.params import Configurable, ParamError, Params, fields, interface, suggest
-from lingo.config.roots.classes import Classes, own_modules
 
 HOLE = "_"
 
@@ -97,7 +96,7 @@ def _matches(selection: Selection, path: str) -> list[tuple[str, Params]]:
 
 def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
     try:
-        target, equals, value = reader.partition(text, "=")
+        target, equals, value = override_reader.partition(text, "=")
     except Unreadable as error:
         raise ParamError(str(error)) from None
     if not equals or not target:
@@ -142,7 +141,7 @@ def _select(root: Params, name: str, classes: Classes, argument: str = "") -> Se
     if not found:
         names = sorted({node.cls.__name__ for node in nodes(root)})
         if bare in classes.places:
-            meant = swap_hint(root, bare, argument, classes)
+            meant = _swap_hint(root, bare, argument, classes)
         else:
             meant = suggest(bare, [c.__name__ for c in known]) or suggest(bare, classes.names())
         raise NoMatch(
@@ -171,7 +170,7 @@ class _Setter:
             self.replace(Selection([old], old.cls, node), text)
             return
         try:
-            value = reader.read(
+            value = override_reader.read(
                 text, slot.hint, lambda text, hint: self.template(text, hint, slot.path)
             )
         except Unreadable as error:
@@ -187,7 +186,7 @@ class _Setter:
         try:
             if hint is types.Function_:
                 return self.classes.find_function(text)
-            name, arguments = reader.parse_call(text)
+            name, arguments = override_reader.parse_call(text)
             node = Params(self.classes.find(name, lambda cls: types.takes(hint, cls)))
         except Unreadable as error:
             raise ParamError(f"{where}: {error}" if where else str(error)) from None
@@ -201,7 +200,7 @@ class _Setter:
     def replace(self, selection: Selection, text: str) -> list[str]:
         """Swaps all selected nodes for `Class(...)`, or wraps them; returns what was dropped."""
         try:
-            name, arguments = reader.parse_call(text)
+            name, arguments = override_reader.parse_call(text)
         except Unreadable as error:
             raise ParamError(f"{label(selection.cls)}: {error}") from None
         hole = _hole(name, arguments, where=label(selection.cls))
@@ -245,7 +244,7 @@ class _Setter:
 def _values(text: str) -> Iterable[str]:
     """Returns the values of the arguments in `Class(field=value, ...)`; none for another text."""
     try:
-        return reader.parse_call(text)[1].values()
+        return override_reader.parse_call(text)[1].values()
     except Unreadable:
         return [text]
 
@@ -259,3 +258,40 @@ def _hole(name: str, arguments: dict[str, str], where: str) -> str:
             " what was there can be in one place only"
         )
     return holes[0] if holes else ""
+
+
+def _swap_hint(root: Params, name: str, argument: str, classes: Classes) -> str:
+    """Returns " To have one: --set='FeedForward=MoE(expert=_, num_experts=8)'.", or "".
+
+    Only a class of lingo is suggested: others would have to be imported. `argument` is what the
+    override would have set, `num_experts=8`.
+    """
+    modules = [place.module for place in classes.places[name] if place.module.startswith("lingo.")]
+    if len(modules) != 1:
+        return ""
+    cls = classes.find(f"{modules[0]}:{name}")
+    present = {node.cls.__name__: node.cls for node in nodes(root)}
+    found = [*_find_wrapped(cls, present), *_find_replaced(cls, present)]
+    if not found:
+        return ""
+    old, hole = found[0]
+    arguments = ", ".join(text for text in (hole, argument) if text)
+    return f" To have one: --set='{old}={name}({arguments})'."
+
+
+def _find_wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
+    """Returns (class, `field=_`) of present classes that are the default of a field of `cls`."""
+    defaults = {f.name: f.default.cls for f in fields(cls).values() if types.is_params(f.default)}
+    return [
+        (old.__name__, f"{field}=_")
+        for field, old in defaults.items()
+        if old.__name__ in present and interface(old) is interface(cls)
+    ]
+
+
+def _find_replaced(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
+    """Returns (class, "") of the present class that shares a base, or else the interface."""
+    kin = {name: old for name, old in present.items() if interface(old) is interface(cls)}
+    bases = {base for base in cls.__mro__ if base not in interface(cls).__mro__}
+    near = [name for name, old in kin.items() if bases.intersection(old.__mro__)]
+    return [(name, "") for name in near or kin if len(near or kin) == 1]

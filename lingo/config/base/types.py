@@ -14,8 +14,8 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, cast
 
-from lingo.config.ast_lock import AST_LOCK
-from lingo.config.errors import Unreadable, suggest
+from lingo.config.base.ast_lock import AST_LOCK
+from lingo.config.base.errors import Unreadable, suggest
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

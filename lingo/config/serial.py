@@ -22,14 +22,15 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from lingo.config import regular_file, source_record
-from lingo.config.errors import UnknownClass
+from lingo.config import source_record
+from lingo.config.base import regular_file
+from lingo.config.base.errors import UnknownClass
+from lingo.config.codec import CLASS, MAX_BYTES, Decoder, Encoder, Json, check_size, parse
 from lingo.config.node.fiddle_api import Location, record_location
 from lingo.config.params import ParamError, Params
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
-from lingo.config.serial.codec import CLASS, MAX_BYTES, Decoder, Encoder, Json, check_size, parse
-from lingo.config.serial.trust import Finder, Namer, OwnFile
+from lingo.config.trust import Finder, Namer, OwnFile
 
 FORMAT = 1
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import FunctionType
 
+from lingo.config.base.types import is_params
 from lingo.config.node.tree import Value
 from lingo.config.roots import roots as roots_
-from lingo.config.types import is_params
 
 
 def label(named: type | FunctionType) -> str:

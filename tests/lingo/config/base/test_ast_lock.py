@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from lingo.config import docs, types
-from lingo.config.ast_lock import AST_LOCK
+from lingo.config import docs
+from lingo.config.base import types
+from lingo.config.base.ast_lock import AST_LOCK
 from lingo.config.roots import roots
 from lingo.datasets import docstrings
 from lingo.trainer.summaries import hparams

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
+from lingo.config.base.types import SCALARS
 from lingo.config.node.tree import Value, field_path, nodes, same
 from lingo.config.params import ParamError, Params, fields
-from lingo.config.serial.trust import Named
-from lingo.config.types import SCALARS
+from lingo.config.trust import Named
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 64

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from lingo.config import text
+from lingo.config import codec, serial, text
 from lingo.config.node.tree import nodes, same
 from lingo.config.params import ParamError
-from lingo.config.serial import codec, serial
-from lingo.config.serial.serial import Origin
+from lingo.config.serial import Origin
 from lingo.layers.linear import Linear
 
-HERE = str(Path(__file__).parents[1] / "conftest.py")
+HERE = str(Path(__file__).parent / "conftest.py")
 
 
 def test_what_was_set_is_written_and_nothing_else(toys: Any) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from lingo.config import text
 from lingo.config.node.tree import same
-from lingo.config.overrides.apply import NoMatch, OverrideResult
-from lingo.config.overrides.apply import apply as apply_overrides
+from lingo.config.overrides import NoMatch, OverrideResult
+from lingo.config.overrides import apply as apply_overrides
 from lingo.config.params import ParamError
 
 

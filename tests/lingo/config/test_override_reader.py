@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
-from lingo.config.errors import Unreadable
+from lingo.config import override_reader
+from lingo.config.base.errors import Unreadable
 from lingo.config.node.tree import same
-from lingo.config.overrides import reader
 
 
 def no_template(text: str, hint: Any) -> Any:
@@ -19,7 +19,7 @@ def no_template(text: str, hint: Any) -> Any:
 
 
 def read(text: str, hint: Any) -> Any:
-    return reader.read(text, hint, no_template)
+    return override_reader.read(text, hint, no_template)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_long_texts_are_refused_or_read_at_once(hint: Any) -> None:
 
 
 def test_calls_are_taken_apart() -> None:
-    assert reader.parse_call("A(b=C(d=1, e=[2, 3]), f='g)=', h.i=j=k)") == (
+    assert override_reader.parse_call("A(b=C(d=1, e=[2, 3]), f='g)=', h.i=j=k)") == (
         "A",
         {"b": "C(d=1, e=[2, 3])", "f": "'g)='", "h.i": "j=k"},
     )
-    assert reader.parse_call(" A ( ) ") == ("A", {})
-    assert reader.parse_call("m.n:A") == ("m.n:A", {})
+    assert override_reader.parse_call(" A ( ) ") == ("A", {})
+    assert override_reader.parse_call("m.n:A") == ("m.n:A", {})
 
 
 def test_splitting_keeps_every_character() -> None:
@@ -91,7 +91,7 @@ def test_splitting_keeps_every_character() -> None:
     for _ in range(500):
         text = "".join(rng.choice("ab,,()[]'\" ") for _ in range(12))
         try:
-            parts = reader.split(text)
+            parts = override_reader.split(text)
         except Unreadable:
             continue
         assert [c for c in ",".join(parts) if c != " "] == [c for c in text if c != " "]

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from lingo.config import registry, text
+from lingo.config import registry, serial, text
 from lingo.config.node.tree import same
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
 from lingo.config.roots.roots import Roots
-from lingo.config.serial import serial
-from lingo.config.serial.serial import Origin
-from lingo.config.serial.trust import Finder
+from lingo.config.serial import Origin
+from lingo.config.trust import Finder
 
 
 def write_experiment(directory: Path, name: str) -> Path:
@@ -72,7 +71,7 @@ def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text(serial.dump(chosen.params, chosen.origin, text.digest(lines)))
     code = (
-        "import sys; from lingo.config import text; from lingo.config.serial import serial\n"
+        "import sys; from lingo.config import text; from lingo.config import serial\n"
         "saved = serial.read(sys.argv[1], trust=[sys.argv[2]])\n"
         "print(text.render(text.resolve(saved.params)), end='')\n"
         "assert text.digest(text.resolve(saved.params)) == saved.digest"
@@ -86,14 +85,14 @@ def test_an_own_file_is_reloaded_by_another_process(tmp_path: Path) -> None:
 SAVE = """
 import lingo
 from pathlib import Path
-from lingo.config.serial import serial
+from lingo.config import serial
 from {module} import Tree
 Path("config.json").write_text(serial.dump(Tree.params(), serial.Origin(), ""))
 """
 LOAD = """
 import sys
 from lingo.config.roots import roots
-from lingo.config.serial import serial
+from lingo.config import serial
 print(type(serial.read(sys.argv[1], trust=[sys.argv[2]]).params.build()).__name__)
 """
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple, TypeAlias, TypeGuard
 
-from lingo.config import trained_files
-from lingo.config.errors import UnknownClass
+from lingo.config import importing, trained_files
+from lingo.config.base.errors import UnknownClass
+from lingo.config.classes import inherits_configurable, is_configurable
 from lingo.config.params import Configurable, ParamError
-from lingo.config.roots import importing
 from lingo.config.roots import roots as roots_
-from lingo.config.roots.classes import inherits_configurable, is_configurable
 from lingo.config.roots.roots import Roots
 
 MAX_NAME = 200

@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from lingo.config import types
+from lingo.config.base import types
+from lingo.config.base.types import FilePath, Operational, Wrapped
 from lingo.config.node.tree import same
 from lingo.config.params import Configurable
-from lingo.config.types import FilePath, Operational, Wrapped
 
 
 class Shape(Configurable, interface=True):

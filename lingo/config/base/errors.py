@@ -13,7 +13,7 @@ import importlib.util
 from collections.abc import Iterable
 from typing import ClassVar
 
-from lingo.config.synonyms import synonyms
+from lingo.config.base.synonyms import synonyms
 
 MAX_SHOWN = 200  # characters of a value that an error shows
 

@@ -7,8 +7,8 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from lingo.config import types
-from lingo.config.errors import UnknownClass, Unreadable, shorten
+from lingo.config.base import types
+from lingo.config.base.errors import UnknownClass, Unreadable, shorten
 
 MAX_DEPTH = 64
 _CLASS = re.compile(r"\s*(?:[\w./-]+:)?[A-Za-z_]\w*\s*")
