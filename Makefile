@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 LOGDIR ?= runs/tiny
-BENCHES ?= config startup data tokens lm predict serve faults mesh runtimes moe pipeline attention
+BENCHES ?= config startup data lm serve faults runtimes pipeline
 TPU_PACKAGES := tensorflow-tpu==2.20.0 libtpu==0.0.21 'tensorboard>=2.20,<2.22' \
     'fiddle>=0.3,<0.4' 'absl-py>=2.1' 'numpy>=2.0' 'rich>=13' 'google-crc32c>=1.5' \
     'pillow>=10.1'

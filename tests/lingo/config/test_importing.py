@@ -11,7 +11,10 @@ import pytest
 from lingo.config import importing
 
 ROOT = Path(importing.__file__).parents[2]
-INSTALL = "from lingo.config import importing; from lingo.config.roots import roots; importing.install(roots.find())"
+INSTALL = (
+    "from lingo.config import importing; from lingo.config.roots import roots;"
+    " importing.install(roots.find())"
+)
 
 
 def run(

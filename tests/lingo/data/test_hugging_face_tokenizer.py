@@ -21,7 +21,7 @@ from lingo.data.record_source import TextFiles
 from lingo.data.sources.pair_files import JsonlPairs
 from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import reader
-from tools.bench.tokens import mixed_text
+from tests.lingo.data.mixed_text import mixed_text
 
 library = pytest.importorskip("tokenizers", reason="needs pip install 'lingo-tf[tokenizers]'")
 tokenizer_files = pytest.importorskip("tests.lingo.data.tokenizer_files")

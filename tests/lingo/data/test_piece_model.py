@@ -5,7 +5,7 @@ import pytest
 
 from lingo.data import part_tokenizer
 from lingo.data.sentence_piece import SentencePiece
-from tools.bench.tokens import SETTINGS, mixed_text, train
+from tests.lingo.data.mixed_text import SETTINGS, mixed_text, train
 
 spm = pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 

@@ -13,12 +13,12 @@ def test_help_says_what_the_exit_codes_mean(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert "returns 0 if what is wanted of them holds, 1 if it misses any" in out
-    assert out.splitlines()[-1].startswith("usage: python -m tools.bench {attention,config,")
+    assert out.splitlines()[-1].startswith("usage: python -m tools.bench {config,data,")
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["nothing"], ["startup", "mesh"], ["--small"], ["nothing", "--small"], ["mesh", "--fast"]],
+    [[], ["nothing"], ["startup", "lm"], ["--small"], ["nothing", "--small"], ["lm", "--fast"]],
 )
 def test_other_arguments_are_refused(arguments, capsys):
     assert main(arguments) == 2

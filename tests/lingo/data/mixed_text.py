@@ -1,26 +1,18 @@
-"""SentencePiece: lingo's tokens and seconds beside the package's, for models of all settings.
+"""Synthetic text and SentencePiece models of all settings.
 
-The text is synthetic: random words of fourteen scripts, some without blanks between them for
-hundreds of characters, runs of blanks, combining marks, emoji, characters that normalization
-changes.
+The text has random words of fourteen scripts, some without blanks between them for hundreds of
+characters, runs of blanks, combining marks, emoji, and characters that normalization changes.
 """
 
 from __future__ import annotations
 
 import io
 import random
-import tempfile
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from lingo.data.piece_model import package
-from lingo.data.sentence_piece import SentencePiece
-from tools.harness import Report, alternate, at_least, choose, ratios
 
 KEEP = MappingProxyType({"remove_extra_whitespaces": False})
 PLAIN = MappingProxyType({**KEEP, "normalization_rule_name": "identity", "byte_fallback": True})
@@ -60,8 +52,6 @@ SEPARATORS = (
     *("  ", "   ", "        ", "\t", "\n\n", "", ", ", ". ", "-----", "====="),
     *("\u3001", "\u3002", "\u3000", "e\u0301", "\u1100\u1161", "\u2581", "\u200b", "\ufb01"),
 )
-NUM_TEXTS, ROUNDS = choose((10, 3), small=(2, 1))
-TEXT_BYTES, SAMPLE_BYTES = choose((1_000_000, 300_000), small=(10_000, 100_000))
 
 
 def mixed_text(seed: int, num_bytes: int) -> str:
@@ -93,44 +83,3 @@ def train(settings: Mapping[str, Any], text: str) -> bytes:
     lines = iter(text.split("\n"))
     package().SentencePieceTrainer.train(sentence_iterator=lines, model_writer=model, **arguments)
     return model.getvalue()
-
-
-def run(report: Report) -> None:
-    """Compares tokens, and the seconds of `encode` and of `measure`, on 10 texts of 1 MB."""
-    sample = mixed_text(0, SAMPLE_BYTES)
-    texts = [mixed_text(seed, TEXT_BYTES).encode() for seed in range(1, NUM_TEXTS + 1)]
-    with tempfile.TemporaryDirectory() as folder:
-        for name, settings in SETTINGS.items():
-            path = Path(folder) / "a.model"
-            path.write_bytes(train(settings, sample))
-            _compare(report, name, path, texts)
-
-
-def _compare(report: Report, name: str, path: Path, texts: list[bytes]) -> None:
-    processor = package().SentencePieceProcessor(model_file=str(path))
-    size = processor.vocab_size()
-    tokenizer = SentencePiece.params(model=str(path), vocab_size=size).build()
-
-    def seconds(encode: Any) -> float:
-        start = time.process_time()
-        for text in texts:
-            encode(text)
-        return time.process_time() - start
-
-    equal = [tokenizer.encode(text).tolist() == processor.encode(text) for text in texts]
-    measured = alternate(
-        {
-            "package": lambda: seconds(processor.encode),
-            "encode": lambda: seconds(tokenizer.encode),
-            "measure": lambda: seconds(lambda text: tokenizer.measure(_reader(text), len(text))),
-        },
-        num=ROUNDS,
-    )
-    report.table(name)
-    report.line("texts with equal tokens", float(np.mean(equal)), at_least(1))
-    for own, wanted in (("encode", at_least(0.5)), ("measure", None)):
-        report.line(f"speed of {own} / package", ratios(measured["package"], measured[own]), wanted)
-
-
-def _reader(text: bytes) -> Any:
-    return lambda start, stop: text[start:stop]
