@@ -247,21 +247,27 @@ class Input(Configurable, interface=True):
             )
 
     def check_repeatable(self) -> None:
-        """Raises ParamError if the first batch, made twice, differs in any bit.
+        """Raises ParamError if the first batch, made twice, differs, or is not as `specs` say."""
+        self.check_batch(self.repeated_batch(0, self))
 
-        So it does if the batch is not as `specs` say (see `check_batch`).
+    def repeated_batch(self, step: int, again: Input) -> dict[str, np.ndarray]:
+        """Returns the `batch` of a step, {name: [B, ...]}.
+
+        Raises ParamError if `again` makes another one.
         """
-        batch = self.batch(0)
-        first = {name: _content(np.asarray(value)) for name, value in batch.items()}
-        second = {name: _content(np.asarray(v)) for name, v in self.batch(0).items()}
+        batch = self.batch(step)
+        first = {name: array_content(value) for name, value in batch.items()}  # before the next
+        second = {name: array_content(value) for name, value in again.batch(step).items()}
         differ = [name for name in {**first, **second} if first.get(name) != second.get(name)]
         if differ:
+            which = f"the batch of step {step}" if step else "the first batch"
+            how = "made twice" if again is self else "made first by an input that is built again"
             raise ParamError(
-                f"{self.code_line()}: {type(self).__name__}: the first batch, made twice, differs"
+                f"{self.code_line()}: {type(self).__name__}: {which}, {how}, differs"
                 f" in {', '.join(differ)}. A batch is a function of (seed, step), or no run could"
                 f" be resumed: {self.repeat_advice}."
             )
-        self.check_batch(batch)
+        return batch
 
     def check_fingerprint(self) -> dict[str, Any]:
         """Returns `fingerprint`; ParamError unless it is JSON, and the same when asked again.
@@ -318,7 +324,11 @@ def _is_spec(spec: Any) -> bool:
         return False
 
 
-def _content(array: np.ndarray) -> tuple[Any, ...]:
-    """Returns what two arrays of the same bits share: NaN equals NaN, 0 differs from -0."""
+def array_content(array: Any) -> tuple[Any, ...]:
+    """Returns what two arrays, of any shapes, share if all bits are the same.
+
+    NaN equals NaN, 0 differs from -0.
+    """
+    array = np.asarray(array)
     values = array.tolist() if array.dtype == object else array.tobytes()
     return array.dtype, array.shape, values

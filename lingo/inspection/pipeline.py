@@ -1,14 +1,17 @@
 """How a pipeline is split: what each stage computes, holds and passes on, and when.
 
 Nothing runs: layers count their FLOPs and declare their weights, and a schedule gives the times.
-K stages, M micro-batches, R repeats.
+Shapes are those with which the task calls its layers when it counts the FLOPs of a batch.
+n layers, K stages, M micro-batches, R repeats.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,20 +19,18 @@ import numpy as np
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.inspection import weight_table
-from lingo.inspection.pipeline_workload import PipelineWorkload
 from lingo.layers import path
 from lingo.layers.layer import Dtype
+from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, with_rows
+from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.learner.padding import pipelines
 from lingo.learner.state import FLOAT_BYTES
-from lingo.learner.task import Task
-from lingo.mesh.pipeline.schedule import Schedule, circular, one_forward_one_backward
+from lingo.learner.task import Task, first_calls
+from lingo.mesh.pipeline import Schedule, circular, fill_drain, one_forward_one_backward
 from lingo.runtimes.layout import Layout
 from lingo.runtimes.local import Local
-
-_ONE_REPLICA = (
-    "; only their devices tell how many share a batch (--devices=2 makes two): micro-batches are"
-    " shown as those of one replica that has all of it"
-)
 
 _BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -55,23 +56,134 @@ class Alternative(NamedTuple):
     needs: str  # what would have to change to use it
 
 
-class Report(NamedTuple):
-    """How a pipeline is split."""
+class Location(NamedTuple):
+    """Where the stages are."""
 
-    path: str
-    shape: Any  # shape of its input for one micro-batch
+    text: str  # a description of the devices
+    devices: list[tuple[int, ...]]  # [K] device ids of each stage, () if all devices have all
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """A pipeline of an experiment, and how it is split."""
+
+    layer: Pipeline | PipelinedChain
+    shape: Any  # shape of its input for one micro-batch; tuples of shapes for several tensors
     share: float  # its share of the FLOPs of the task's forward pass, 0..1
-    where: str  # a description of the devices that hold it
-    # Whether only the inputs of stages are kept for gradients, and the rest is recomputed.
-    recomputes: bool
-    # How many inputs of each stage the program keeps: in a loop, one for each iteration.
-    num_inputs_kept: int
-    stages: tuple[Stage, ...]
-    # Its schedule, as if stages were equal. The unit of time is the mean forward step of a stage; a
-    # backward step takes 2, and 1 more for each recomputation.
-    schedule: Schedule
-    bubble_fraction: float  # share of time in which stages are idle, by their FLOPs
-    alternatives: tuple[Alternative, ...]
+    is_compiled: bool  # whether XLA compiles it
+    weight_bytes: Counter[int]  # bytes of the weights of each layer, by its index
+    location: Location
+
+    @property
+    def path(self) -> str:
+        """The path of the layer; of the first one if a program stacks several."""
+        return path.names(self.layer.path)[0]
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the pipeline is a chain of different layers, not of equal ones."""
+        return isinstance(self.layer, PipelinedChain)
+
+    @cached_property
+    def stage_layers(self) -> list[list[range]]:
+        """The layers of each stage in each repeat, [R][K]."""
+        return self.layer.stage_layers(self.shape)
+
+    @cached_property
+    def shapes(self) -> list[Any]:
+        """The input shape of each layer for one micro-batch, then the last layer's output shape."""
+        if not isinstance(self.layer, Chain):
+            return [self.shape] * (self.layer.p.num_layers + 1)
+        shapes = [self.shape]
+        for layer in self.layer.layers:
+            shapes.append(layer.output_shape(shapes[-1]))
+        return shapes
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether the gradient keeps only the inputs of stages, and recomputes the rest."""
+        return isinstance(self.layer, PipelinedChain) or self.layer.p.remat
+
+    @property
+    def num_recomputed(self) -> int:
+        """How often the gradient recomputes a forward step; a loop under XLA adds one."""
+        return self.recomputes + (self.is_compiled and not self.is_chain)
+
+    @property
+    def backward_units(self) -> int:
+        """The time of a backward step, in forward steps."""
+        return 2 + self.num_recomputed
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule, as if stages were equal. The unit of time is a forward step."""
+        p, num_repeats, backward = self.layer.p, len(self.stage_layers), self.backward_units
+        if num_repeats > 1:
+            return circular(p.num_stages, p.num_micro_batches, num_repeats, backward)
+        return fill_drain(p.num_stages, p.num_micro_batches, backward)
+
+    @property
+    def num_inputs_kept(self) -> int:
+        """How many inputs of each stage the program keeps: in a loop, one for each iteration."""
+        num = self.schedule.num_micro_batches * self.schedule.num_repeats
+        return num if self.is_chain else num + self.schedule.num_stages - 1
+
+    def stage_sums(self, values: Sequence[float]) -> list[list[float]]:
+        """Returns the sums of values of layers, [n], over what stages compute, [R][K].
+
+        A `Pipeline` computes all stages as full ones, and discards the results of padding layers.
+        A stage of a `PipelinedChain` computes its own layers only.
+        """
+        stages = self.stage_layers
+        if not self.is_chain:
+            stages = [[stages[0][0]] * len(repeat) for repeat in stages]
+        return [[sum(values[i] for i in layers) for layers in repeat] for repeat in stages]
+
+    @cached_property
+    def bubble_fraction(self) -> float:
+        """The idle share of the time of all stages, if all FLOPs take the same time.
+
+        If stages are equal or have no FLOPs, it is that of the schedule. Otherwise padding layers
+        count as idle time: 6 layers in 4 stages take the time of 8.
+        """
+        flops, schedule = self._layer_flops, self.schedule
+        own = {sum(flops[i] for i in layers) for repeat in self.stage_layers for layers in repeat}
+        if len(own) == 1:
+            return schedule.bubble_fraction
+        forward = np.array(self.stage_sums(flops))
+        makespan = schedule.with_durations(forward, self.backward_units * forward).makespan
+        useful = schedule.num_micro_batches * (1 + self.backward_units) * sum(flops)
+        return 1 - useful / (schedule.num_stages * makespan)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the bubble is that of equal stages."""
+        return self.bubble_fraction == self.schedule.bubble_fraction
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """The stages, [K]."""
+        flops, live = self._layer_flops, self.schedule.live_activations()
+        sizes = [_num_bytes(shape, self.layer.p.dtype) for shape in self.shapes]
+        stages: list[Stage] = []
+        for i, layers in enumerate(zip(*self.stage_layers, strict=True)):
+            numbers, end = [j for part in layers for j in part], layers[0].stop
+            stages.append(
+                Stage(
+                    layers=layers,
+                    flops=sum(flops[j] for j in numbers),
+                    weight_bytes=sum(self.weight_bytes[j] for j in numbers),
+                    input_bytes=sizes[min(layers[0].start, end)],
+                    output_bytes=sizes[end],
+                    live=live[i],
+                    devices=self.location.devices[i],
+                )
+            )
+        return stages
+
+    @cached_property
+    def _layer_flops(self) -> list[int]:
+        return self.layer.layer_flops(self.shape)
 
     @property
     def balance(self) -> float:
@@ -80,56 +192,17 @@ class Report(NamedTuple):
         return max(flops) * len(flops) / sum(flops) if any(flops) else 1.0
 
     @property
-    def is_even(self) -> bool:
-        """Whether the bubble is that of equal stages."""
-        return self.bubble_fraction == self.schedule.bubble_fraction
-
-
-def report(workload: PipelineWorkload, experiment: Experiment) -> Report:
-    """Returns how a pipeline of an experiment is split.
-
-    Raises ParamError if its stages are not on equal parts of the mesh.
-    """
-    schedule = workload.schedule
-    where, devices = _placement(workload, experiment)
-    if workload.num_replicas is None:
-        where += _ONE_REPLICA
-    num = schedule.num_micro_batches * schedule.num_repeats
-    return Report(
-        path=workload.name,
-        shape=workload.shape,
-        share=workload.share,
-        where=where,
-        recomputes=workload.recomputes,
-        num_inputs_kept=num if workload.is_chain else num + schedule.num_stages - 1,
-        stages=tuple(
-            _stages(workload, schedule, devices, _weight_bytes(workload, experiment.task))
-        ),
-        schedule=schedule,
-        bubble_fraction=workload.bubble_fraction,
-        alternatives=tuple(_alternatives(workload)),
-    )
-
-
-def _stages(
-    workload: PipelineWorkload,
-    schedule: Schedule,
-    devices: Sequence[tuple[int, ...]],
-    weight_bytes: Counter[int],
-) -> Iterator[Stage]:
-    flops, live = workload.layer.layer_flops(workload.shape), schedule.live_activations()
-    sizes = [_num_bytes(shape, workload.layer.p.dtype) for shape in workload.shapes]
-    for i, layers in enumerate(zip(*workload.stage_layers, strict=True)):
-        numbers, end = [j for part in layers for j in part], layers[0].stop
-        yield Stage(
-            layers=layers,
-            flops=sum(flops[j] for j in numbers),
-            weight_bytes=sum(weight_bytes[j] for j in numbers),
-            input_bytes=sizes[min(layers[0].start, end)],
-            output_bytes=sizes[end],
-            live=live[i],
-            devices=devices[i],
-        )
+    def alternatives(self) -> list[Alternative]:
+        """Other schedules for as many stages and micro-batches."""
+        layer, p, backward = self.layer, self.layer.p, self.backward_units
+        schedule = one_forward_one_backward(p.num_stages, p.num_micro_batches, backward)
+        found = [Alternative(schedule, "a program of its own for each stage: not built")]
+        if isinstance(layer, Pipeline) and len(self.stage_layers) == 1:
+            has_layers = layer.p.num_layers // len(layer.pattern) >= 2 * p.num_stages
+            if has_layers and 1 < p.num_stages <= p.num_micro_batches:
+                schedule = circular(p.num_stages, p.num_micro_batches, 2, backward)
+                found.append(Alternative(schedule, "circular_repeats=2"))
+        return found
 
 
 def _num_bytes(shape: Any, dtype: Dtype) -> int:
@@ -138,9 +211,45 @@ def _num_bytes(shape: Any, dtype: Dtype) -> int:
     return math.prod(shape) * _BYTES[dtype]
 
 
-def _weight_bytes(workload: PipelineWorkload, task: Task) -> Counter[int]:
-    """Returns the bytes of the weights of each layer, by its index."""
-    prefix, sizes = path.join(workload.name, "layers/"), Counter[int]()
+def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[PipelineReport]:
+    """Returns how the pipelines of an experiment are split.
+
+    Its devices count only if they are `started`. Raises ParamError if a pipeline's input is
+    unknown, its micro-batches are unequal, or its stages are not on equal parts of the mesh.
+    """
+    task, runtime = experiment.task, experiment.runtime
+    if not (layers := pipelines(task)):
+        return []
+    specs = experiment.train_input.specs()
+    answers, total = first_calls(task, specs, layers), task.batch_flops(specs)
+    num_replicas = runtime.num_replicas(devices_ready=started)
+    reports: list[PipelineReport] = []
+    for layer in layers:
+        shape, flops, _ = answers[layer]
+        reports.append(
+            PipelineReport(
+                layer=layer,
+                shape=_micro_batch(shape, layer, experiment, num_replicas or 1),
+                share=flops / total if total else 0.0,
+                is_compiled=runtime.compiles,
+                weight_bytes=_weight_bytes(layer, task),
+                location=_locate(layer, experiment, num_replicas),
+            )
+        )
+    return reports
+
+
+def _micro_batch(
+    shape: Any, layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int
+) -> Any:
+    """Returns the shape of one micro-batch in training, for the shape of a whole batch."""
+    rows = -(-first_shape(shape)[0] // num_replicas)
+    rows = experiment.runtime.padded_batch_size(rows, experiment.learner)
+    return micro_batch_shape(layer, with_rows(shape, rows // experiment.p.accumulation_steps))
+
+
+def _weight_bytes(layer: Pipeline | PipelinedChain, task: Task) -> Counter[int]:
+    prefix, sizes = path.join(path.names(layer.path)[0], "layers/"), Counter[int]()
     for row in weight_table.rows(task):
         if row.path.startswith(prefix):
             number = row.path.removeprefix(prefix).partition("/")[0]
@@ -148,54 +257,45 @@ def _weight_bytes(workload: PipelineWorkload, task: Task) -> Counter[int]:
     return sizes
 
 
-def _alternatives(workload: PipelineWorkload) -> Iterator[Alternative]:
-    layer, p, backward = workload.layer, workload.layer.p, workload.backward_units
-    yield Alternative(
-        one_forward_one_backward(p.num_stages, p.num_micro_batches, backward),
-        "a program of its own for each stage: not built",
-    )
-    if isinstance(layer, PipelinedChain) or len(workload.stage_layers) > 1:
-        return
-    has_layers = layer.p.num_layers // len(layer.pattern) >= 2 * p.num_stages
-    if has_layers and 1 < p.num_stages <= p.num_micro_batches:
-        clock = circular(p.num_stages, p.num_micro_batches, 2, backward)
-        yield Alternative(clock, "circular_repeats=2")
-
-
 # ---- where ---------------------------------------------------------------------------------------
 
 
-def _placement(
-    workload: PipelineWorkload, experiment: Experiment
-) -> tuple[str, list[tuple[int, ...]]]:
-    """Returns where the stages are, and the device ids of each, () if all have all."""
-    mesh, num = experiment.runtime, workload.layer.p.num_stages
-    layout, who = mesh.layout(experiment.learner), _replicas(workload.num_replicas)
+_ONE_REPLICA = (
+    "; only their devices tell how many share a batch (--devices=2 makes two): micro-batches are"
+    " shown as those of one replica that has all of it"
+)
+
+
+def _locate(
+    layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int | None
+) -> Location:
+    """Returns where the stages are; the number of replicas is None if nobody knows it."""
+    runtime, num = experiment.runtime, layer.p.num_stages
+    layout = runtime.layout(experiment.learner)
+    who = {None: "each replica", 1: "one device"}.get(
+        num_replicas, f"each of {num_replicas} replicas"
+    )
+    note = _ONE_REPLICA if num_replicas is None else ""
     if layout is not None and layout.mesh.num_devices > 1:
         who = f"each of {layout.mesh.num_devices} devices ({layout.mesh})"
-    if workload.is_chain:
-        devices = mesh.p.stage_devices if isinstance(mesh, Local) else 1
+    if isinstance(layer, PipelinedChain):
+        devices = runtime.p.stage_devices if isinstance(runtime, Local) else 1
         if devices == 1:
-            return f"{who} computes its stages one after the other, none of them idle", [()] * num
-        where = f"each of {devices} devices has its stages and their weights, the first all others"
-        return where, [(i % devices,) for i in range(num)]
+            text = f"{who} computes its stages one after the other, none of them idle"
+            return Location(text + note, [()] * num)
+        text = f"each of {devices} devices has its stages and their weights, the first all others"
+        return Location(text + note, [(i % devices,) for i in range(num)])
     parts = [] if layout is None else _mesh_parts(layout)
     if len(parts) < 2:
-        return f"{who} computes all stages side by side, idle ones in vain", [()] * num
+        text = f"{who} computes all stages side by side, idle ones in vain"
+        return Location(text + note, [()] * num)
     if num % len(parts):
         raise ParamError(
-            f"{workload.layer.path}: num_stages={num} do not divide into {len(parts)} equal parts"
+            f"{layer.path}: num_stages={num} do not divide into {len(parts)} equal parts"
             " of the mesh: its axis stage has to divide them"
         )
-    where = f"{who} has the weights of the stages that it computes, of no others"
-    return where, [parts[i * len(parts) // num] for i in range(num)]
-
-
-def _replicas(num_replicas: int | None) -> str:
-    """Returns the name of what computes the pipeline if there is no layout."""
-    if num_replicas == 1:
-        return "one device"
-    return "each replica" if num_replicas is None else f"each of {num_replicas} replicas"
+    text = f"{who} has the weights of the stages that it computes, of no others"
+    return Location(text + note, [parts[i * len(parts) // num] for i in range(num)])
 
 
 def _mesh_parts(layout: Layout) -> list[tuple[int, ...]]:

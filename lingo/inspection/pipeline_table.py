@@ -8,11 +8,10 @@ from typing import Any
 
 from lingo.inspection import weight_table
 from lingo.inspection.memory import size
-from lingo.inspection.pipeline import Report
+from lingo.inspection.pipeline import PipelineReport
 from lingo.inspection.stage_times import Simulation
 from lingo.inspection.weight_table import Columns
-from lingo.mesh.pipeline import drawing
-from lingo.mesh.pipeline.schedule import Schedule
+from lingo.mesh.pipeline import Schedule, draw_text
 
 _WIDTH = 100  # characters of a line
 
@@ -22,7 +21,7 @@ LEFT_OUT = (
 )
 
 
-def text(report: Report, simulation: Simulation | None = None) -> str:
+def text(report: PipelineReport, simulation: Simulation | None = None) -> str:
     """Returns a report as text: a table of stages, the schedule's picture, other schedules."""
     schedule = report.schedule
     repeats = f", {schedule.num_repeats} repeats" if schedule.num_repeats > 1 else ""
@@ -31,10 +30,10 @@ def text(report: Report, simulation: Simulation | None = None) -> str:
         f" {schedule.num_micro_batches} micro-batches of {_shape_text(report.shape)}{repeats}"
     )
     parts = [
-        _lines(title, report.where),
+        _lines(title, report.location.text),
         weight_table.align_columns(_columns(report, simulation)),
         _lines(*_notes(report)),
-        f"{drawing.text(schedule)}\n" + _lines(*_bubbles(report)),
+        f"{draw_text(schedule)}\n" + _lines(*_bubbles(report)),
     ]
     if simulation:
         parts.append(_simulation_notes(simulation))
@@ -45,7 +44,7 @@ def _lines(*notes: str) -> str:
     return "".join(f"{textwrap.fill(note, _WIDTH)}\n" for note in notes)
 
 
-def _columns(report: Report, simulation: Simulation | None) -> Columns:
+def _columns(report: PipelineReport, simulation: Simulation | None) -> Columns:
     """Returns the table of stages, with totals last; FLOPs are of one micro-batch, forward."""
     stages = report.stages
     flops = [stage.flops for stage in stages]
@@ -65,15 +64,14 @@ def _columns(report: Report, simulation: Simulation | None) -> Columns:
         "live": [*(str(stage.live) for stage in stages), ""],
         "boundary activations": [*map(size, (*activations, sum(activations)))],
     }
-    if simulation:
-        repeats = list(zip(*simulation.seconds, strict=True))  # of each stage
-        numbers["forward"] = [*(_ms(sum(s.forward for s in r)) for r in repeats), ""]
-        numbers["backward"] = [*(_ms(sum(s.backward for s in r)) for r in repeats), ""]
+    if simulation:  # seconds of all repeats
+        for name in ("forward", "backward"):
+            numbers[name] = [*map(_ms, map(sum, zip(*getattr(simulation, name), strict=True))), ""]
         numbers["busy"] = [*map(_ms, simulation.schedule.busy), ""]
     return Columns(words, numbers)
 
 
-def _notes(report: Report) -> Iterator[str]:
+def _notes(report: PipelineReport) -> Iterator[str]:
     """Yields notes on the balance of stages, and on what a stage keeps for the gradient."""
     yield (
         f"the largest stage is {report.balance:.4g} times the mean; {report.share:.1%} of the FLOPs"
@@ -88,7 +86,7 @@ def _notes(report: Report) -> Iterator[str]:
     )
 
 
-def _bubbles(report: Report) -> Iterator[str]:
+def _bubbles(report: PipelineReport) -> Iterator[str]:
     """Yields notes on the bubble of unequal stages, and on other schedules of equal stages."""
     if not report.is_even:
         yield (
@@ -141,55 +139,41 @@ def _shape_text(shape: Any) -> str:
     return str(list(shape))
 
 
-def as_json(report: Report, simulation: Simulation | None = None) -> dict[str, Any]:
-    """Returns a report as JSON values."""
+def as_json(report: PipelineReport, simulation: Simulation | None = None) -> dict[str, Any]:
+    """Returns a report as values for `json.dumps`."""
     values = {
         "path": report.path,
-        "shape": _lists(report.shape),
+        "shape": report.shape,
         "flops_share": report.share,
         "balance": report.balance,
-        "where": report.where,
+        "where": report.location.text,
         "recomputes": report.recomputes,
         "inputs_kept": report.num_inputs_kept,
         "bubble_fraction": report.bubble_fraction,
         "schedule": _schedule_json(report.schedule),
         "stages": [
-            stage._asdict()
-            | {"layers": [list(part) for part in stage.layers], "devices": list(stage.devices)}
+            stage._asdict() | {"layers": [list(part) for part in stage.layers]}
             for stage in report.stages
         ],
         "other_schedules": [_schedule_json(s) | {"needs": n} for s, n in report.alternatives],
     }
-    return values | {"simulation": _simulation_json(simulation)} if simulation else values
-
-
-def _lists(shape: Any) -> list[Any]:
-    return [_lists(n) if isinstance(n, Sequence) else n for n in shape]
+    if simulation:
+        values["simulation"] = {
+            "is_simulation": True,
+            "left_out": LEFT_OUT,
+            "forward_seconds": simulation.forward,
+            "backward_seconds": simulation.backward,
+            "sequential_seconds": simulation.sequential_seconds,
+            "times": simulation.times,
+            "makespan_seconds": simulation.schedule.makespan,
+            "busy_seconds": simulation.schedule.busy,
+            "bubble_fraction": simulation.schedule.bubble_fraction,
+            "speedup": simulation.speedup,
+        }
+    return values
 
 
 def _schedule_json(schedule: Schedule) -> dict[str, Any]:
-    return {
-        "name": schedule.name,
-        "num_stages": schedule.num_stages,
-        "num_micro_batches": schedule.num_micro_batches,
-        "num_repeats": schedule.num_repeats,
-        "makespan": schedule.makespan,
-        "bubble_fraction": schedule.bubble_fraction,
-        "live_activations": list(schedule.live_activations()),
-    }
-
-
-def _simulation_json(simulation: Simulation) -> dict[str, Any]:
-    schedule = simulation.schedule
-    return {
-        "is_simulation": True,
-        "left_out": LEFT_OUT,
-        "forward_seconds": [[stage.forward for stage in row] for row in simulation.seconds],
-        "backward_seconds": [[stage.backward for stage in row] for row in simulation.seconds],
-        "sequential_seconds": simulation.sequential_seconds,
-        "times": simulation.times,
-        "makespan_seconds": schedule.makespan,
-        "busy_seconds": list(schedule.busy),
-        "bubble_fraction": schedule.bubble_fraction,
-        "speedup": simulation.speedup,
-    }
+    names = ("name", "num_stages", "num_micro_batches", "num_repeats", "makespan")
+    values = {name: getattr(schedule, name) for name in (*names, "bubble_fraction")}
+    return values | {"live_activations": schedule.live_activations()}

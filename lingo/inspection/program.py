@@ -6,17 +6,27 @@
 A row has the tensors of all equal layers. Bytes are those on one device, of the larger of input
 and output, summed over a step; in the types that the compiler chose: a CPU has float32 where an
 accelerator has bfloat16.
+
+An operation belongs to the layer that its name has:
+
+    jit(run)/while/body/call_tf/local/stack/layers/3/ffn/einsum/Einsum
+    jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
+
+TensorFlow names an operation after its scopes, which layers and the step open (`local`,
+`loss_denominators`, `update`); gradients, loops and compilers add words of their own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.base.errors import LingoError
 from lingo.inspection.memory import size
-from lingo.inspection.operation_origin import LayerFinder, fold_indices
+from lingo.layers import path
 from lingo.layers.layer import Layer
+from lingo.layers.tree import scope_name
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, convolution_flops, matmul_flops, operations
 from lingo.mesh.split import Axes
@@ -33,7 +43,7 @@ class Row(NamedTuple):
     kind: str  # "all-reduce", ...
     dtype: str  # type of the tensors, as XLA names it
     axes: Axes | None  # mesh axes along which devices communicate; None if they match no axes
-    phase: str  # phase of the step, one of `operation_origin.PHASES`; "" if unknown
+    phase: str  # phase of the step, one of `PHASES`; "" if unknown
     layer: str  # path of the layer; "" if there is none
     tensors: int = 0  # number of tensors; those in a loop count once per iteration
     bytes: int = 0  # bytes of all of them on one device
@@ -233,3 +243,76 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     left = [cell.ljust(width) for cell, width in rest]
     aligned = [kind[0].ljust(kind[1]), tensors[0].rjust(tensors[1]), dtype[0].ljust(dtype[1])]
     return "  ".join([*aligned, num_bytes[0].rjust(num_bytes[1]), *left]).rstrip()
+
+
+# ---- where an operation comes from ---------------------------------------------------------------
+
+
+PHASES = ("loss_denominators", "forward", "backward", "update")
+
+_FORWARD = "local"  # the scope in which the step computes losses
+_BACKWARD = re.compile(r"gradient_tape|gradients|\w+_grad")
+_REPEATED = re.compile(r"_\d+$")  # what TensorFlow adds to a scope that is opened once more
+
+
+class OperationOrigin(NamedTuple):
+    """Where an operation comes from."""
+
+    phase: str  # one of `PHASES`; "" if unknown
+    layer: str  # program path of the innermost layer; "" if it belongs to no layer
+
+
+class LayerFinder:
+    """Finds the layers of a model in names of operations."""
+
+    def __init__(self, root: Layer) -> None:
+        """Collects the names of the layers below a root, whose own scope has no name."""
+        self._paths: dict[tuple[str, ...], str] = {}
+        paths = [layer.path for layer in root.tree() if layer.path]
+        for where in sorted(paths, key=lambda where: where.count("/")):
+            parts = tuple(map(scope_name, where.split("/")))
+            for start in range(len(parts)):  # a layer that is not called itself opens no scope
+                known = self._paths.setdefault(parts[start:], where)
+                if known.count("/") == where.count("/"):
+                    self._paths[parts[start:]] = _common(known, where)
+        self._words = {word for parts in self._paths for word in parts}
+
+    def find(self, op_name: str) -> OperationOrigin:
+        """Returns where an operation comes from, by its name in XLA, several joined by ";"."""
+        words = op_name.partition(";")[0].split("/")
+        roots = [i for i, word in enumerate(words) if _first_name(word) in (_FORWARD, *PHASES)]
+        root = _first_name(words[roots[-1]]) if roots else ""
+        layer = self._layer(words[roots[-1] + 1 :] if roots else words)
+        if any(_BACKWARD.fullmatch(word) for word in words) and root != "update":
+            return OperationOrigin("backward", layer)
+        return OperationOrigin(
+            "forward" if root == _FORWARD or (layer and not root) else root, layer
+        )
+
+    def _layer(self, words: Iterable[str]) -> str:
+        """Returns the path of the layer that matches the longest prefix of the known words."""
+        named = [word if word in self._words else _first_name(word) for word in words]
+        named = [word for word in named if word in self._words]
+        for length in range(len(named), 0, -1):
+            if found := self._paths.get(tuple(named[:length])):
+                return found
+        return ""
+
+
+def fold_indices(layer: str) -> str:
+    """Returns a path with `*` for the indices of layers, so that equal layers have one path."""
+    return "/".join("*" if _is_index(part) else part for part in layer.split("/"))
+
+
+def _first_name(word: str) -> str:
+    return _REPEATED.sub("", word)
+
+
+def _is_index(part: str) -> bool:
+    return part.isdigit() or path.index_range(part) is not None
+
+
+def _common(one: str, other: str) -> str:
+    """Returns two paths of one length as one, with `*` for parts in which they differ."""
+    pairs = zip(one.split("/"), other.split("/"), strict=True)
+    return "/".join(a if a == b else "*" for a, b in pairs)

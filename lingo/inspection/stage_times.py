@@ -18,7 +18,7 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.inspection.memory import memory_bytes
-from lingo.inspection.pipeline_workload import PipelineWorkload
+from lingo.inspection.pipeline import PipelineReport
 from lingo.layers import context, path
 from lingo.layers.inputs import needs_token_ids
 from lingo.layers.layer import Layer
@@ -27,24 +27,20 @@ from lingo.layers.sequence.positions import sharing_biases
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.tree import ParamSpec
 from lingo.learner.state import FLOAT_BYTES
-from lingo.mesh.pipeline.schedule import Schedule
+from lingo.mesh.pipeline import Schedule
 from lingo.ops import random
 
 _MEASURED_SECONDS = 0.25  # of each function
 _MIN_CALLS = 3
 
 
-class Seconds(NamedTuple):
-    """The seconds of a layer, or of a stage in one repeat, for a micro-batch."""
-
-    forward: float  # time of the forward pass
-    backward: float  # time of the gradient, with recomputation
-
-
 class Simulation(NamedTuple):
     """A simulated training step."""
 
-    seconds: list[list[Seconds]]  # measured times of each stage in each repeat, [R][K]
+    # Measured seconds of each stage in each repeat, [R][K], for a micro-batch: of the forward pass,
+    # and of the gradient with recomputation.
+    forward: list[list[float]]
+    backward: list[list[float]]
     sequential_seconds: float  # time of all layers for all micro-batches, one after the other
     # The time of each layer, forward and backward, for `PipelinedChain.times`; [] for a `Pipeline`,
     # whose stages do not depend on times.
@@ -57,42 +53,38 @@ class Simulation(NamedTuple):
         return self.sequential_seconds / self.schedule.makespan
 
 
-def simulate(workload: PipelineWorkload) -> Simulation:
+def simulate(report: PipelineReport) -> Simulation:
     """Measures the layers of a pipeline, and simulates a step.
 
     Raises ParamError if a layer does not fit into memory, or needs inputs that are not known here.
     """
-    layers, schedule = _layers(workload), workload.schedule
-    measured = {layer: _measure(layer, shape, workload) for layer, shape in dict(layers).items()}
+    layers = _layers(report)
+    measured = {layer: _measure(layer, shape, report) for layer, shape in dict(layers).items()}
     each = [measured[layer] for layer, _ in layers]
-    seconds = [[_sum([each[j] for j in stage]) for stage in r] for r in workload.computed_layers]
-    forward = [[stage.forward for stage in repeat] for repeat in seconds]
-    backward = [[stage.backward for stage in repeat] for repeat in seconds]
+    forward, backward = (report.stage_sums(values) for values in zip(*each, strict=True))
     return Simulation(
-        seconds=seconds,
-        sequential_seconds=schedule.num_micro_batches * sum(_sum(each)),
-        times=[float(f"{sum(times):.4g}") for times in each] if workload.is_chain else [],
-        schedule=schedule.with_durations(forward, backward),
+        forward=forward,
+        backward=backward,
+        sequential_seconds=report.schedule.num_micro_batches * sum(map(sum, each)),
+        times=[float(f"{sum(times):.4g}") for times in each] if report.is_chain else [],
+        schedule=report.schedule.with_durations(forward, backward),
     )
-
-
-def _sum(times: Sequence[Seconds]) -> Seconds:
-    return Seconds(sum(t.forward for t in times), sum(t.backward for t in times))
 
 
 # ---- measuring -----------------------------------------------------------------------------------
 
 
-def _layers(workload: PipelineWorkload) -> list[tuple[Layer, Any]]:
+def _layers(report: PipelineReport) -> list[tuple[Layer, Any]]:
     """Returns each layer and the shape of its input; equal layers are one object."""
-    shapes = workload.shapes[:-1]
-    if not isinstance(workload.layer, Pipeline):
-        return list(zip(workload.layer.layers, shapes, strict=True))
-    (pattern, *_) = workload.layer.repeats
+    shapes = report.shapes[:-1]
+    if not isinstance(report.layer, Pipeline):
+        return list(zip(report.layer.layers, shapes, strict=True))
+    (pattern, *_) = report.layer.repeats
     return [(pattern[i % len(pattern)], shape) for i, shape in enumerate(shapes)]
 
 
-def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
+def _measure(layer: Layer, shape: Any, report: PipelineReport) -> tuple[float, float]:
+    """Returns the seconds of a micro-batch in a layer, forward and backward."""
     specs = layer.weights().values()
     size = sum(FLOAT_BYTES * math.prod(_layer_shape(spec, layer)) for spec in specs)
     if 2 * size > memory_bytes():  # gradients are as large
@@ -107,7 +99,7 @@ def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
         )
         for spec in specs
     }
-    x = _random(shape, draw, workload.layer.p.dtype)
+    x = _random(shape, draw, report.layer.p.dtype)
     inputs = _inputs(layer, shape, draw)
     call = {
         "state": tf.nest.map_structure(tf.constant, state),
@@ -115,7 +107,7 @@ def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
         "key": random.root_key(0),
         "rows": tf.range(tf.nest.flatten(x)[0].shape[0]),
         "indices": _first_indices(layer.path),
-        "compiled": workload.compiled,
+        "compiled": report.is_compiled,
     }
 
     def forward(weights: Any, x: Any) -> Any:
@@ -130,11 +122,11 @@ def _measure(layer: Layer, shape: Any, workload: PipelineWorkload) -> Seconds:
         return tape.gradient(y, [weights, x], unconnected_gradients=zero)
 
     try:
-        times = [_fastest(f, weights, x, compiled=workload.compiled) for f in (forward, gradients)]
+        times = [_fastest(f, weights, x, compiled=report.is_compiled) for f in (forward, gradients)]
     except (ValueError, TypeError) as error:  # it needs inputs that are not known here
         raise ParamError(f"{layer.path} cannot be computed alone: {error}") from error
     once = min(times)  # the gradient alone may need no result
-    return Seconds(times[0], times[1] - once + workload.num_recomputed * once)
+    return times[0], times[1] - once + report.num_recomputed * once
 
 
 def _fastest(function: Callable[..., Any], *args: Any, compiled: bool) -> float:
@@ -160,13 +152,13 @@ def _layer_shape(spec: ParamSpec, layer: Layer) -> tuple[int, ...]:
 
 
 def _first_indices(where: str) -> dict[str, int]:
-    """Returns the first index of each slice in a path."""
-    starts, prefix = {}, ""
-    for part in where.split("/"):
-        prefix = path.join(prefix, part)
-        if (indices := path.index_range(part)) is not None:
-            starts[prefix] = indices.start
-    return starts
+    """Returns the first index of each slice in a path, by the path up to there."""
+    parts = where.split("/")
+    return {
+        "/".join(parts[:end]): copies.start
+        for end, part in enumerate(parts, start=1)
+        if (copies := path.index_range(part)) is not None
+    }
 
 
 def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from lingo.contract import Experiment
 from lingo.data.array_spec import Specs
-from lingo.learner.additive import check_sums
 from lingo.learner.state import Placement, TrainState
 from lingo.learner.step import evaluate_batch, graph_of, predict_batch, step_graph, trace_function
+from lingo.learner.task_check import check_sums
 
 
 class Traced(NamedTuple):

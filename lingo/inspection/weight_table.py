@@ -1,19 +1,27 @@
-"""The table of a model's weights: one row per weight, even if a program stacks several."""
+"""The table of a model's weights: one row per weight, even if a program stacks several.
+
+On a mesh the table has the shard of each weight on a device, and total bytes. If a program stacks
+the layers of several stages, a device has only the weights of its stages; the totals below the
+table count these.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lingo.config.regex import check_regex
 from lingo.layers import path
 from lingo.layers.layer import Layer
-from lingo.learner.state import Learner
+from lingo.learner.state import FLOAT_BYTES, Learner
+from lingo.mesh.split import Split
+from lingo.mesh.tiles import tiles
 from lingo.optim.optimizer import Optimizer
+from lingo.runtimes.layout import Layout, bytes_per_device
 
 MANY = 128
 """The largest number of equal layers that have rows of their own in a brief table."""
@@ -279,3 +287,98 @@ def _part(run: list[int]) -> str:
     if len(run) == 1:
         return str(run[0])
     return path.slice_part(run[0], run[-1] + 1, run[1] - run[0])
+
+
+# ---- on a mesh -----------------------------------------------------------------------------------
+
+
+class Shard(NamedTuple):
+    """The shard of a weight that a device holds between steps."""
+
+    tensor: str  # program path of the tensor that contains the weight
+    split: Split  # how the weight is split
+    shape: tuple[int, ...]
+    num_bytes: int
+    tiles: str  # which device holds which shard, in XLA's notation
+
+
+def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
+    """Returns the shard of each weight on a device, by the weight's path."""
+    found: dict[str, Shard] = {}
+    for where, spec in learner.task.weights().items():
+        rest = layout.rest[where]
+        split = Split(rest.axes[spec.num_stacked :], rest.row_axes)
+        size = FLOAT_BYTES * split.part_size(spec.shape, layout.mesh)
+        shape, text = split.part_shape(spec.shape, layout.mesh), str(tiles(split, layout.mesh))
+        found |= dict.fromkeys(path.names(where), Shard(where, split, shape, size, text))
+    return found
+
+
+def split_text(learner: Learner, layout: Layout, table: Sequence[Row]) -> str:
+    """Returns a table with the shard of each weight, and below it the bytes per device of all.
+
+    The table is `brief` of the task, or some of its rows in any order.
+    """
+    words, numbers = columns(table)
+    known = shards(learner, layout)
+    row_shards = [known[path.names(row.path)[0]] for row in table]
+    words["split"] = [*(str(shard.split) for shard in row_shards), ""]
+    words["part"] = [*(str(list(shard.shape)) for shard in row_shards), ""]
+    sizes = [
+        shard.num_bytes * _num_held(row.path, shard.tensor, layout)
+        for row, shard in zip(table, row_shards, strict=True)
+    ]
+    each = {"bytes per device": [*(f"{size:,}" for size in sizes), ""]}
+    marks = frozen_marks(table, find_frozen(learner))
+    return f"{align_columns(Columns(words, each | numbers), marks)}\n{_totals(learner, layout)}"
+
+
+def split_json(learner: Learner, layout: Layout, table: Iterable[Row]) -> dict[str, Any]:
+    """Returns a table as JSON values: those of `as_json`, with shards and bytes.
+
+    The table is `rows` of the task, or some of its rows in any order; the bytes per device are
+    those of all.
+    """
+    values = as_json(table, find_frozen(learner))
+    known = shards(learner, layout)
+    for row in values["weights"]:
+        shard = known[row["path"]]
+        row |= {
+            "split": shard.split.axes,
+            "part": shard.shape,
+            "bytes_per_device": shard.num_bytes,
+            "tiles": shard.tiles,
+        }
+    found = bytes_per_device(learner, layout)
+    return values | {
+        "mesh": dict(layout.mesh.sizes),
+        "num_devices": layout.mesh.num_devices,
+        "bytes_per_device": {kind: size.per_device for kind, size in found.items()},
+        "padding_bytes": {kind: size.padding for kind, size in found.items()},
+    }
+
+
+def _num_held(row: str, tensor: str, layout: Layout) -> int:
+    """Returns how many of a row's weights have a shard on one device."""
+    num, cuts = 1, iter(layout.rest[tensor].axes)
+    for part, stacked in zip(row.split("/"), tensor.split("/"), strict=True):
+        cut = next(cuts) if path.index_range(stacked) is not None else ()
+        if (indices := path.index_range(part)) is not None:
+            num *= -(-len(indices) // layout.mesh.size(cut))
+    return num
+
+
+def _totals(learner: Learner, layout: Layout) -> str:
+    found = bytes_per_device(learner, layout)
+    mesh = layout.mesh
+    sizes = [size.per_device for size in found.values()]
+    padding = [size.padding for size in found.values()]
+    return align_columns(
+        Columns(
+            {f"on {mesh.num_devices} devices ({mesh})": [*found, "total"]},
+            {
+                "bytes per device": [f"{number:,}" for number in (*sizes, sum(sizes))],
+                "padding in all": [f"{number:,}" for number in (*padding, sum(padding))],
+            },
+        )
+    )

@@ -1,6 +1,6 @@
 """Windows over sequences, images and volumes, also where their axes are split over devices.
 
-XLA cuts a convolution along an axis of the image by an exchange of halos (`lingo.mesh.halo`). That
+XLA cuts a convolution along an axis of the image by an exchange of halos (`lingo.mesh.split`). That
 of JAX 0.10.2 does not always do so rightly, and says nothing or ends the process where it fails:
 
 - A convolution of parts that do not begin where windows do fails to compile for some sizes. So an

@@ -304,32 +304,20 @@ def _unstack(entry: _Entry, value: Any) -> Iterable[Any]:
     return np.asarray(value).reshape((len(entry.names()), *entry.one_shape()))
 
 
-def state_from_named(learner: Learner, step: int, values: Mapping[str, np.ndarray]) -> TrainState:
-    """Returns the state after `step` steps from the float32 tensors that `named_tensors` yielded.
-
-    Each has the shape of a single layer's tensor (`named_shapes`). The learner may stack layers in
-    another way than the one that saved them.
-    """
-    return _lazy_state(learner, step, lambda names, index: [values[name][index] for name in names])
-
-
 def restore_state(learner: Learner, saved: SavedTensors) -> TrainState:
     """Returns the state that a checkpoint holds; its tensors are read when they are indexed.
 
-    Raises CheckpointMismatch if the checkpoint is of another model.
+    The learner may stack layers in another way than the one that saved them. Raises
+    CheckpointMismatch if the checkpoint is of another model.
     """
     shapes = named_shapes(learner)
     saved.require({name: (shape, "float32") for name, shape in shapes.items()})
-    return _lazy_state(learner, saved.step, saved.read_slices)
-
-
-def _lazy_state(learner: Learner, step: int, read: Read) -> TrainState:
-    """Returns a state whose tensors are lazy: `read` gets the names of `named_tensors`."""
 
     def tensor(entry: _Entry) -> LazyArray:
-        return LazyArray(_layer_names(entry.path), entry.shape, functools.partial(entry.read, read))
+        read = functools.partial(entry.read, saved.read_slices)
+        return LazyArray(_layer_names(entry.path), entry.shape, read)
 
-    return _build_state(learner, np.int32(step), tensor)
+    return _build_state(learner, np.int32(saved.step), tensor)
 
 
 def _build_state(learner: Learner, step: Any, tensor: Callable[[_Entry], Any]) -> TrainState:

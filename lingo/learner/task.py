@@ -186,78 +186,6 @@ def first_calls(task: Task, specs: Specs, layers: Iterable[Layer]) -> dict[Layer
     return {layer: calls[layer] for layer in layers}
 
 
-# ---- checks of what methods return: each mistake is one sentence, at the first trace -------------
-
-
-def check_losses(task: Task, losses: Any) -> None:
-    """Raises ParamError unless losses are {term: float32 scalar}, as `Task.loss` returns them."""
-    where = _name(task.loss)
-    if not (isinstance(losses, Mapping) and losses):
-        raise ParamError(
-            f"{where} returned {describe_kind(losses)}"
-            f": it returns {{term: sum over the batch}}, as in"
-            " {'loss': tf.reduce_sum(batch['weights'] * errors)}"
-        )
-    for term, value in losses.items():
-        if term == "total":
-            raise ParamError(f"{where}: 'total' is the name of the sum of all terms: rename yours")
-        if not (tf.is_tensor(value) and value.dtype == tf.float32 and value.shape.rank == 0):
-            raise ParamError(
-                f"{where} returned {describe_kind(value)}"
-                f" as {term!r}: a term is a float32 scalar, the sum"
-                " over the batch, as in tf.reduce_sum(batch['weights'] * errors)"
-            )
-
-
-def check_denominators(task: Task, denominators: Any) -> None:
-    """Raises ParamError unless denominators are {term: scalar}, with one for `examples`."""
-    where = _name(task.loss_denominators)
-    if not isinstance(denominators, Mapping):
-        raise ParamError(
-            f"{where} returned {describe_kind(denominators)}"
-            f": it returns {{term: weight of the batch}}"
-        )
-    if "examples" not in denominators:
-        raise ParamError(
-            f"{where} has no 'examples', which is for every term without one of its own:"
-            " return super().loss_denominators(batch) | {...}"
-        )
-    for term, value in denominators.items():
-        if np.shape(value) != () or not is_real(value):
-            raise ParamError(
-                f"{where} returned {describe_kind(value)}"
-                f" as {term!r}: a scalar, the weight of the batch,"
-                " is wanted"
-            )
-
-
-def check_coefficients(task: Task, terms: Collection[str]) -> None:
-    """Raises ParamError unless coefficients are {term: finite number}, of terms that there are.
-
-    A task of lingo names the terms of all its settings, so that its own method, inherited or
-    called, may have some that are not there.
-    """
-    coefficients, where = task.coefficients(), _name(task.coefficients)
-    if not isinstance(coefficients, Mapping):
-        raise ParamError(
-            f"{where} returned {describe_kind(coefficients)}: it returns {{term: number}}"
-        )
-    for term, value in coefficients.items():
-        if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
-            raise ParamError(f"{where} returned {value!r:.40} as {term!r}: a number is wanted")
-        if term not in {*terms, *_inherited_coefficients(task)}:
-            raise ParamError(
-                f"{where} has {term!r}, and the losses are {', '.join(sorted(terms))}."
-                f"{suggest(term, terms)}"
-            )
-
-
-def _inherited_coefficients(task: Task) -> Iterable[str]:
-    """Returns the terms that the nearest class of lingo gives coefficients."""
-    definers = (cls for cls in type(task).__mro__ if "coefficients" in vars(cls))
-    return next(filter(is_lingos, definers)).coefficients(task)
-
-
 def find_owner(task: Task, where: str) -> tuple[Layer, str]:
     """Returns the layer that declares the weight of a program path, and the weight's name there."""
     return next(
@@ -280,31 +208,105 @@ def untrained_error(task: Task, where: str) -> ParamError:
     )
 
 
+# ---- checks of what methods return: each mistake is one sentence, at the first trace -------------
+
+
+def _mistake(method: Callable[..., Any], text: str) -> ParamError:
+    return ParamError(f"{definition_line(method)}: {method.__qualname__}{text}")
+
+
+def _check_mapping(method: Callable[..., Any], result: Any, wanted: str, *, full: bool) -> None:
+    """Raises ParamError unless a method's result is a mapping, with entries if it has to be `full`.
+
+    `wanted` says what the method returns.
+    """
+    if not (isinstance(result, Mapping) and (result or not full)):
+        raise _mistake(method, f" returned {describe_kind(result)}: it returns {wanted}")
+
+
+def check_losses(task: Task, losses: Any) -> None:
+    """Raises ParamError unless losses are {term: float32 scalar}, as `Task.loss` returns them."""
+    wanted = "{term: sum over the batch}, as in {'loss': tf.reduce_sum(batch['weights'] * errors)}"
+    _check_mapping(task.loss, losses, wanted, full=True)
+    for term, value in losses.items():
+        if term == "total":
+            raise _mistake(task.loss, ": 'total' is the name of the sum of all terms: rename yours")
+        if not (tf.is_tensor(value) and value.dtype == tf.float32 and value.shape.rank == 0):
+            raise _mistake(
+                task.loss,
+                f" returned {describe_kind(value)} as {term!r}: a term is a float32 scalar, the sum"
+                " over the batch, as in tf.reduce_sum(batch['weights'] * errors)",
+            )
+
+
+def check_denominators(task: Task, denominators: Any) -> None:
+    """Raises ParamError unless denominators are {term: scalar}, with one for `examples`."""
+    method = task.loss_denominators
+    _check_mapping(method, denominators, "{term: weight of the batch}", full=False)
+    if "examples" not in denominators:
+        raise _mistake(
+            method,
+            " has no 'examples', which is for every term without one of its own:"
+            " return super().loss_denominators(batch) | {...}",
+        )
+    for term, value in denominators.items():
+        if np.shape(value) != () or not is_real(value):
+            raise _mistake(
+                method,
+                f" returned {describe_kind(value)} as {term!r}: a scalar, the weight of the batch,"
+                " is wanted",
+            )
+
+
+def check_coefficients(task: Task, terms: Collection[str]) -> None:
+    """Raises ParamError unless coefficients are {term: finite number}, of terms that there are.
+
+    A task of lingo names the terms of all its settings, so that its own method, inherited or
+    called, may have some that are not there.
+    """
+    coefficients = task.coefficients()
+    _check_mapping(task.coefficients, coefficients, "{term: number}", full=False)
+    for term, value in coefficients.items():
+        if not (isinstance(value, (int, float, np.number)) and np.isfinite(value)):
+            text = f" returned {value!r:.40} as {term!r}: a number is wanted"
+            raise _mistake(task.coefficients, text)
+        if term not in {*terms, *_inherited_coefficients(task)}:
+            text = f" has {term!r}, and the losses are {', '.join(sorted(terms))}."
+            raise _mistake(task.coefficients, f"{text}{suggest(term, terms)}")
+
+
+def _inherited_coefficients(task: Task) -> Iterable[str]:
+    """Returns the terms that the nearest class of lingo gives coefficients."""
+    definers = (cls for cls in type(task).__mro__ if "coefficients" in vars(cls))
+    return next(filter(is_lingos, definers)).coefficients(task)
+
+
 def check_metrics(task: Task, states: Any) -> None:
     """Raises ParamError unless states are {name: state}, as `Task.metrics` returns them."""
-    where = _name(task.metrics)
-    if not isinstance(states, Mapping):
-        raise ParamError(
-            f"{where} returned {describe_kind(states)}: it returns {{name: state}}, as in"
-            " {'error': lingo.metrics.weighted_mean(errors, batch['weights'])}"
-        )
+    wanted = "{name: state}, as in {'error': lingo.metrics.weighted_mean(errors, batch['weights'])}"
+    _check_mapping(task.metrics, states, wanted, full=False)
+    has_own = type(task).read_metric is not Task.read_metric
     for name, state in states.items():
-        if not (isinstance(name, str) and name):
-            raise ParamError(f"{where}: the name of a metric is a str, not {name!r:.80}")
-        has_own = type(task).read_metric is not Task.read_metric
+        _check_name(task.metrics, name, "a metric")
         if not (isinstance(state, Mapping) and (has_own or is_known(state))):
             entries = f" with {sorted(state)}" if isinstance(state, Mapping) else ""
-            raise ParamError(
-                f"{where} returned {describe_kind(state)}{entries} as {name!r}: a state is {{'sum',"
-                " 'weight'}, as lingo.metrics.weighted_mean(values, weights) returns it"
+            raise _mistake(
+                task.metrics,
+                f" returned {describe_kind(state)}{entries} as {name!r}: a state is {{'sum',"
+                " 'weight'}, as lingo.metrics.weighted_mean(values, weights) returns it",
             )
         for entry, value in state.items():
             if set(state) == _MEAN and tf.is_tensor(value) and value.shape.rank:
-                raise ParamError(
-                    f"{where} returned {describe_kind(value)}"
-                    f" as the {entry!r} of {name!r}: a scalar, added"
-                    " up over the batch, is wanted"
+                raise _mistake(
+                    task.metrics,
+                    f" returned {describe_kind(value)} as the {entry!r} of {name!r}: a scalar,"
+                    " added up over the batch, is wanted",
                 )
+
+
+def _check_name(method: Callable[..., Any], name: Any, kind: str) -> None:
+    if not (isinstance(name, str) and name):
+        raise _mistake(method, f": the name of {kind} is a str, not {name!r:.80}")
 
 
 def check_predictions(task: Task, predictions: Any, *, num_examples: int | None) -> None:
@@ -312,67 +314,20 @@ def check_predictions(task: Task, predictions: Any, *, num_examples: int | None)
 
     `num_examples` is B, None if it is not known.
     """
-    where = _name(task.predict)
-    if not (isinstance(predictions, Mapping) and predictions):
-        raise ParamError(
-            f"{where} returned {describe_kind(predictions)}"
-            f": it returns {{name: [B, ...] tensor}}, such as"
-            " {'logits': self.model(x)}"
-        )
+    wanted = "{name: [B, ...] tensor}, such as {'logits': self.model(x)}"
+    _check_mapping(task.predict, predictions, wanted, full=True)
     for name, value in predictions.items():
         if not isinstance(name, str):
-            raise ParamError(f"{where}: the name of a prediction is a str, not {name!r:.80}")
+            raise _mistake(task.predict, f": the name of a prediction is a str, not {name!r}")
         if name in RESERVED_PREDICTIONS:
-            raise ParamError(f"{where}: {name!r} is the name of an array of a batch: rename yours")
+            text = f": {name!r} is the name of an array of a batch: rename yours"
+            raise _mistake(task.predict, text)
         if not (_is_numbers(value) and value.shape[:1].is_compatible_with([num_examples])):
-            raise ParamError(
-                f"{where} returned {describe_kind(value)}"
-                f" as {name!r}: numbers with an entry for each"
-                f" example, [{num_examples or 'B'}, ...], are wanted"
+            raise _mistake(
+                task.predict,
+                f" returned {describe_kind(value)} as {name!r}: numbers with an entry for each"
+                f" example, [{num_examples or 'B'}, ...], are wanted",
             )
-
-
-def check_results(method: Callable[..., Any], results: Any) -> None:
-    """Raises ParamError unless a method's results are {name: number}.
-
-    The method is `results` of a task, or `read_metric`.
-    """
-    if not isinstance(results, Mapping):
-        where = _name(method)
-        raise ParamError(
-            f"{where} returned {describe_kind(results)}: it returns {{metric: number}}"
-        )
-    for name, value in results.items():
-        if not (np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"):
-            where = _name(method)
-            raise ParamError(
-                f"{where} returned {describe_kind(value)} as {name!r}: a number is wanted"
-            )
-
-
-def check_summaries(
-    method: Callable[..., Any], summaries: Any, *, metrics: Iterable[str] = ()
-) -> None:
-    """Raises ParamError unless a method's summaries are {name: Media or number}.
-
-    No number has a name of one of `metrics`, which are shown under the same tags.
-    """
-    where, known = _name(method), set(metrics)
-    if not isinstance(summaries, Mapping):
-        raise ParamError(
-            f"{where} returned {describe_kind(summaries)}: it returns {{name: summary}}, such as"
-            " {'examples': lingo.metrics.Table({'label': batch['label']})}"
-        )
-    for name, value in summaries.items():
-        if not (isinstance(name, str) and name):
-            raise ParamError(f"{where}: the name of a summary is a str, not {name!r:.80}")
-        if why := media_problem(value):
-            raise ParamError(
-                f"{where} returned a summary {name!r} that cannot be shown: {why}. A summary is an"
-                " Image, Histogram, Text or Table of lingo.metrics, or a number"
-            )
-        if name in known:
-            raise ParamError(f"{where}: {name!r} is the name of a metric: rename the summary")
 
 
 def _is_numbers(value: Any) -> bool:
@@ -382,5 +337,34 @@ def _is_numbers(value: Any) -> bool:
     return value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
 
 
-def _name(method: Callable[..., Any]) -> str:
-    return f"{definition_line(method)}: {method.__qualname__}"
+def check_results(method: Callable[..., Any], results: Any) -> None:
+    """Raises ParamError unless a method's results are {name: number}.
+
+    The method is `results` of a task, or `read_metric`.
+    """
+    _check_mapping(method, results, "{metric: number}", full=False)
+    for name, value in results.items():
+        if not (np.shape(value) == () and np.asarray(value).dtype.kind in "biuf"):
+            text = f" returned {describe_kind(value)} as {name!r}: a number is wanted"
+            raise _mistake(method, text)
+
+
+def check_summaries(
+    method: Callable[..., Any], summaries: Any, *, metrics: Collection[str] = ()
+) -> None:
+    """Raises ParamError unless a method's summaries are {name: Media or number}.
+
+    No number has a name of one of `metrics`, which are shown under the same tags.
+    """
+    wanted = "{name: summary}, such as {'examples': lingo.metrics.Table({'label': batch['label']})}"
+    _check_mapping(method, summaries, wanted, full=False)
+    for name, value in summaries.items():
+        _check_name(method, name, "a summary")
+        if why := media_problem(value):
+            raise _mistake(
+                method,
+                f" returned a summary {name!r} that cannot be shown: {why}. A summary is an"
+                " Image, Histogram, Text or Table of lingo.metrics, or a number",
+            )
+        if name in metrics:
+            raise _mistake(method, f": {name!r} is the name of a metric: rename the summary")

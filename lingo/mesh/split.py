@@ -7,14 +7,32 @@ ones are padded, or all padding.
 
 [-, model]/data: the elements of each part, in one row with zeros at its end, are split once more
 along `data`. Devices keep chunks of an array [*stacked axes, parts, row] (see `weight_rows`).
+
+`halo` says which rows of its neighbours a device needs, if windows move over a split axis.
+
+    halo(300, num_parts=4, window=7, stride=2)      # a 7x7 convolution with padding SAME
+    Halo(part=75, output_part=38, rows_before=(2, 1, 0, -1), rows_after=(4, 5, 6, 7))
+
+Each device has a part of an image's rows and computes a part of the result's. With K parts, those
+of the input have S = ceil(H / K) rows, and those of the result O = ceil(H' / K); the last ones may
+have less. Part i of the result needs the rows i O s - p to ((i + 1) O - 1) s - p + w of the input,
+with a stride s, a window of w rows, and p rows of padding before the first (Xu et al. 2021, GSPMD,
+sec. 4.3). So beside its own rows it needs, before and after them,
+
+    before_i = i (S - O s) + p
+    after_i  = ((i + 1) O - 1) s - p + w - (i + 1) S
+
+One program runs on all devices, so all of them send as many rows as the one that needs most, and
+each cuts out what it needs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from lingo.config.params import ParamError
 from lingo.mesh.topology import Topology
 
 Axes = tuple[str, ...]
@@ -73,3 +91,71 @@ class Split(NamedTuple):
 def whole(rank: int) -> Split:
     """Returns the split of a tensor of which every device holds the whole."""
     return Split(((),) * rank)
+
+
+# ---- what a part needs of its neighbours ---------------------------------------------------------
+
+
+class Halo(NamedTuple):
+    """What each of the parts of an axis needs beside its own."""
+
+    part: int  # S, the rows of an input part
+    output_part: int  # O, the rows of a part of the result
+    # for each part: rows needed before its own; less than 0: its own first rows are not needed
+    rows_before: tuple[int, ...]
+    rows_after: tuple[int, ...]  # likewise after its own; those after the last part's are padding
+
+    @property
+    def exchange(self) -> tuple[int, int]:
+        """Rows that each device gets of the devices before it, and of those after it.
+
+        The first part has no neighbour before it, nor the last one after it.
+        """
+        return max(0, 0, *self.rows_before[1:]), max(0, 0, *self.rows_after[:-1])
+
+    @property
+    def sends(self) -> tuple[int, int]:
+        """How often a device sends rows to a device after it, and to one before it.
+
+        A halo of more rows than a part has comes from several devices.
+        """
+        left, right = self.exchange
+        return -(-left // self.part), -(-right // self.part)
+
+
+def halo(
+    size: int,
+    *,
+    num_parts: int,
+    window: int,
+    stride: int = 1,
+    dilation: int = 1,
+    padding: Literal["SAME", "VALID"] = "SAME",
+) -> Halo:
+    """Returns the halo of windows that move over an axis of `size` rows in `num_parts` parts.
+
+    A window has `window` rows, with a distance of `dilation` from one to the next. SAME has
+    ceil(size / stride) windows, and puts half of the padding that they need before the first row,
+    rounded down; VALID has those that lie inside.
+
+    Raises ParamError for a number below 1, or if no window fits.
+    """
+    numbers = {"size": size, "num_parts": num_parts, "window": window}
+    for name, number in {**numbers, "stride": stride, "dilation": dilation}.items():
+        if number < 1:
+            raise ParamError(f"{name}={number}: it has to be 1 at least")
+    reach = (window - 1) * dilation + 1
+    starts = size if padding == "SAME" else size - reach + 1
+    if starts < 1:
+        raise ParamError(f"a window of {reach} rows does not fit into {size} rows")
+    num_windows = -(-starts // stride)
+    missing = max((num_windows - 1) * stride + reach - size, 0)
+    before = missing // 2 if padding == "SAME" else 0
+    part, output_part = -(-size // num_parts), -(-num_windows // num_parts)
+    step = output_part * stride
+    return Halo(
+        part,
+        output_part,
+        tuple(i * (part - step) + before for i in range(num_parts)),
+        tuple((i + 1) * (step - part) - stride - before + reach for i in range(num_parts)),
+    )

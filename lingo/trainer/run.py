@@ -24,9 +24,9 @@ from lingo.config import text
 from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.config.params import ParamError
 from lingo.contract import Experiment, ObservedRun, RunEvents
-from lingo.inspection import pipeline, pipeline_table, weight_table
+from lingo.inspection import pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
-from lingo.inspection.pipeline_workload import find_pipelines
+from lingo.inspection.pipeline import find_pipelines
 from lingo.processes.processes import AgreedSignals
 from lingo.processes.signals import Signals
 from lingo.storage import injection
@@ -266,16 +266,14 @@ def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
 def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:
     """Writes summaries of how pipelines are split, if any; a failure is only a warning."""
     try:
-        workloads = find_pipelines(experiment, started=True)
-        reports = [pipeline.report(workload, experiment) for workload in workloads]
+        reports = find_pipelines(experiment, started=True)
     except ParamError as error:
         _log.warning("no report on the pipeline: %s", error)
         return
     if reports:
-        clocks = {report.path: report.schedule for report in reports}
         idle = {report.path: report.bubble_fraction for report in reports}
         table = "\n".join(map(pipeline_table.text, reports))
-        summaries.write_pipelines(clocks, idle, table, step=step)
+        summaries.write_pipelines(idle, table, step=step)
 
 
 # ---- its state -----------------------------------------------------------------------------------

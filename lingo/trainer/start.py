@@ -25,11 +25,10 @@ from lingo.contract import Experiment
 from lingo.inspection import program as inspection
 from lingo.inspection import weight_table
 from lingo.inspection.memory import check_step, step_memory
-from lingo.learner.additive import check_sums
-from lingo.learner.padding_check import check_padding
 from lingo.learner.state import Placement, TrainState, initial_state, restore_state
 from lingo.learner.step import graph_of, predict_batch
 from lingo.learner.task import Task
+from lingo.learner.task_check import check_padding, check_sums
 from lingo.processes.processes import Processes
 from lingo.runtimes.program import Program, explain_program_errors
 from lingo.storage import injection

@@ -22,38 +22,31 @@ from __future__ import annotations
 import functools
 import json
 import math
+import operator
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from lingo.cli import allreduce
-from lingo.cli.allreduce import AllreduceOptions
 from lingo.cli.clock import run_with_clock
-from lingo.cli.command import UsageError
+from lingo.cli.command import FormatOptions, UsageError
 from lingo.cli.experiment_options import ExperimentOptions
 from lingo.config.classes import Classes
+from lingo.config.count_text import count_text
 from lingo.config.options import option, option_class
 from lingo.config.overrides import apply
 from lingo.contract import Experiment, build_experiment
 from lingo.data.input import Input
-from lingo.inspection.plan import picture, table, verification
-from lingo.inspection.plan.batch_setting import batch_settings, check_batch
-from lingo.inspection.plan.calibration import calibrate
+from lingo.inspection.plan import input_part, report, search, table
 from lingo.inspection.plan.estimate import Build, Estimator
-from lingo.inspection.plan.hardware import HARDWARE, read, write
-from lingo.inspection.plan.input_rate import InputRate, measure
-from lingo.inspection.plan.missing_flops import missing_flops
-from lingo.inspection.plan.report import (
-    Plan,
-    Report,
-    as_json,
-    examples_of_host,
-    report,
-    training,
-)
-from lingo.inspection.plan.search import own_rules, rank, rank_own
-from lingo.inspection.plan.verification import Comparison, compare, float32_estimator
-from lingo.inspection.plan.workload import workload
+from lingo.inspection.plan.hardware import HARDWARE, Hardware, calibrate, read, write
+from lingo.inspection.plan.workload import missing_flops, workload
+from lingo.mesh.allreduce.cost import Cost, measure, write_picture
+from lingo.mesh.allreduce.execution import is_exact
+from lingo.mesh.allreduce.grid import Axis, Grid, make_grid
+from lingo.mesh.allreduce.plan import Plan
+from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans
 from lingo.mesh.topology import MAX_MESH_DEVICES
 from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
 from lingo.runtimes.mesh import engine
@@ -62,6 +55,12 @@ MAX_VERIFIED = 2
 MAX_VARIATION = 10.0
 MIN_RATE = 1e-6  # examples a second: one in eleven days
 
+_ALL = "all"
+_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2}
+_MAX_ELEMENTS = 10**15
+_ALLREDUCE_OWN = ("mesh", "holes", "links", "elements", "payload")
+_ALLREDUCE_FLAGS = ("allreduce", *_ALLREDUCE_OWN, "hardware", "format", "plot")
+
 
 class _Request:
     """An experiment as the flags have it, and how it is built with further overrides."""
@@ -69,13 +68,13 @@ class _Request:
     def __init__(self, options: Options) -> None:
         resolved, roots = options.resolve(), options.roots()
         self._resolved, self._classes = resolved, Classes(roots, trust=options.trust)
-        batch = batch_settings(resolved.params, options.batch) if options.batch else []
+        batch = search.batch_settings(resolved.params, options.batch) if options.batch else []
         self._batch, self.name = batch, options.exp or options.run or ""
         self.flag = f"--{'exp' if options.exp else 'run'}={shlex.quote(self.name)}"
         self.overrides = (*options.set, *batch)
         self.experiment = self.build(())
         if options.batch:
-            check_batch(self.experiment, options.batch)
+            search.check_batch(self.experiment, options.batch)
 
     def build(self, settings: Sequence[str]) -> Experiment:
         """Returns the experiment with overrides, as `--set` takes them."""
@@ -85,7 +84,28 @@ class _Request:
 
 
 @option_class
-class Options(AllreduceOptions, ExperimentOptions):
+class _AllreduceOptions(FormatOptions):
+    """The options of plans of all-reduce, and those that they share with other plans."""
+
+    allreduce: str | None = option(f"Plan an all-reduce: {', '.join((*PLANNERS, _ALL))}.")
+    mesh: str | None = option("Of --allreduce: the sizes of its axes, as 16x32.")
+    holes: Sequence[str] = option("Failed chips: sizes and first position, as 2x2@4,6.", default=())
+    links: Literal["torus", "mesh"] = option(
+        "Whether links close the rows of chips.", default="torus"
+    )
+    elements: int = option(
+        "Of the payload, as many as ResNet-50 has weights.",
+        default=25_557_032,
+        minimum=1,
+        maximum=_MAX_ELEMENTS,
+    )
+    payload: Literal["float32", "bfloat16"] = option("The type of what is sent.", default="float32")
+    hardware: str | None = option(f"{', '.join(HARDWARE)}, or a file of measurements.")
+    plot: str | None = option("Draw the ways: FILE.png, FILE.svg or FILE.pdf.")
+
+
+@option_class
+class Options(_AllreduceOptions, ExperimentOptions):
     """The options of the verb."""
 
     devices: int | None = option(
@@ -114,10 +134,10 @@ class Options(AllreduceOptions, ExperimentOptions):
 
 def run(options: Options) -> int:
     """Prints the plan; returns 1 if nothing fits."""
-    if planner := allreduce.find_planner(options):
+    if planner := _find_planner(options):
         if options.plot:
             _check_file("plot", options.plot, (".png", ".svg", ".pdf"))
-        return allreduce.print_allreduce(planner, options)
+        return _print_allreduce(planner, options)
     if options.calibrate is not None:
         return _calibrate(options, options.calibrate)
     hardware, request = read(_check_flags(options)), _Request(options)
@@ -125,28 +145,28 @@ def run(options: Options) -> int:
     load = workload(request.experiment)
     estimator = Estimator(load, hardware, request.build)
     if options.devices is None:
-        ranking = rank_own(request.experiment, estimator, hardware)
+        ranking = search.rank_own(request.experiment, estimator, hardware)
     else:
-        ranking = rank(load, estimator, hardware, options.devices)
+        ranking = search.rank(load, estimator, hardware, options.devices)
     first = ranking.best[0].candidate
-    examples = examples_of_host(hardware, load, estimator.rules(first.rules), first)
-    plan = Plan(
+    examples = report.examples_of_host(hardware, load, estimator.rules(first.rules), first)
+    plan = report.Plan(
         name=request.name,
         workload=load,
         hardware=hardware,
         ranking=ranking,
-        training=training(request.experiment),
+        training=report.training(request.experiment),
         missing_flops=left_out,
         rate=_rate(options, request.experiment.train_input, examples),
         price=options.price,
-        rules=own_rules(request.experiment),
+        rules=search.own_rules(request.experiment),
         flag=request.flag,
         is_own=options.devices is None,
         own=request.overrides,
     )
-    found = report(plan, estimator, top=options.top)
+    found = report.report(plan, estimator, top=options.top)
     if options.plot:
-        picture.write(found, Path(options.plot))
+        table.write_picture(found, Path(options.plot))
     _print(found, _verify(plan, request.build) if options.verify else {}, options)
     return 0 if ranking.feasible else 1
 
@@ -175,28 +195,32 @@ def _check_flags(options: Options) -> str:
     return options.hardware
 
 
-def _rate(options: Options, data: Input, num_examples: int) -> InputRate | None:
+def _rate(options: Options, data: Input, num_examples: int) -> input_part.InputRate | None:
     """Returns the rate of an input on a core, as given or measured; None without either."""
     if options.input_rate:
-        found = InputRate(options.input_rate)
+        found = input_part.InputRate(options.input_rate)
     elif options.measure_input:
-        found = run_with_clock("measuring the input", lambda: measure(data, num_examples))
+        found = run_with_clock(
+            "measuring the input", lambda: input_part.measure(data, num_examples)
+        )
     else:
         return None
     given = options.input_variation
     return found if given is None else found._replace(variation=given)
 
 
-def _print(found: Report, comparisons: dict[str, list[Comparison]], options: Options) -> None:
+def _print(
+    found: report.Report, comparisons: dict[str, list[report.Comparison]], options: Options
+) -> None:
     if options.as_json:
         verified = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
-        types = {"verified_dtype": verification.DTYPE, "verified": verified}
-        print(json.dumps(as_json(found) | types))
+        types = {"verified_dtype": report.COMPARED_DTYPE, "verified": verified}
+        print(json.dumps(report.as_json(found) | types))
         return
     print(table.text(found), end="")
     for text, rows in comparisons.items():
-        print(f"\nin {verification.DTYPE}, compiled for virtual devices: {text}")
-        print(verification.text(rows), end="")
+        print(f"\nin {report.COMPARED_DTYPE}, compiled for virtual devices: {text}")
+        print(table.comparisons_text(rows), end="")
 
 
 def _calibrate(options: Options, file: str) -> int:
@@ -228,9 +252,9 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
         raise UsageError(f"--{flag}={file}: there is no folder {path.parent}")
 
 
-def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
+def _verify(plan: report.Plan, build: Build) -> dict[str, list[report.Comparison]]:
     """Compiles the fastest ways for virtual devices; returns comparisons in float32 by way."""
-    found: dict[str, list[Comparison]] = {}
+    found: dict[str, list[report.Comparison]] = {}
     num_devices = plan.ranking.best[0].candidate.mesh.num_devices
     if num_devices == 1:
         raise UsageError("--verify compares the exchanges of a mesh: there is one device alone")
@@ -239,13 +263,170 @@ def _verify(plan: Plan, build: Build) -> dict[str, list[Comparison]]:
             f"--verify compiles for at most {MAX_VIRTUAL_DEVICES} virtual devices, and there are"
             f" {num_devices:,}: take fewer, with as many examples for each"
         )
-    estimator = float32_estimator(plan.hardware, build)
+    estimator = report.float32_estimator(plan.hardware, build)
     for candidate in (one.candidate for one in plan.ranking.best[:MAX_VERIFIED]):
         experiment = build(candidate.settings(plan.workload, plan.rules))
         text, estimate = table.describe(candidate), estimator.estimate(candidate)
         if not found:
             experiment.runtime.make_devices(num_devices)
         found[text] = run_with_clock(
-            f"compiling {text}", functools.partial(compare, estimate, experiment)
+            f"compiling {text}", functools.partial(report.compare, estimate, experiment)
         )
     return found
+
+
+# ---- all-reduce alone ----------------------------------------------------------------------------
+
+
+class _Allreduce(NamedTuple):
+    plan: Plan
+    cost: Cost
+
+
+def _find_planner(options: _AllreduceOptions) -> str | None:
+    """Returns the planner of --allreduce or None; raises UsageError for flags of other plans."""
+    if options.allreduce is None:
+        if own := sorted(options.flag_names.intersection(_ALLREDUCE_OWN)):
+            raise UsageError(f"--{own[0]} is of --allreduce, which is missing")
+        return None
+    options.refuse_others(_ALLREDUCE_FLAGS, "--allreduce plans no experiment")
+    return options.allreduce
+
+
+def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
+    """Prints plans of all-reduce; returns 1 if none is possible.
+
+    Raises UsageError or ParamError for flags that are wrong, and if the planner named refuses.
+    """
+    hardware = read(options.hardware or next(iter(HARDWARE)))
+    grid = _grid(options, hardware)
+    element_bytes, num_elements = _ELEMENT_BYTES[options.payload], options.elements
+    if planner == _ALL:
+        if options.plot:
+            raise UsageError(f"--plot draws one plan: name a planner in place of {_ALL}")
+        plans, refusals = make_plans(grid)
+    else:
+        plans, refusals = [make_plan(planner, grid)], {}
+    results = []
+    for plan in plans:
+        if not is_exact(plan):
+            raise RuntimeError(f"a fault of lingo: the sums of {plan.name} on {grid} are wrong")
+        cost = measure(plan, num_elements, element_bytes=element_bytes)
+        results.append(_Allreduce(plan, cost))
+    results.sort(key=lambda one: one.cost.seconds)
+    if options.plot:
+        write_picture(results[0].plan, results[0].cost, Path(options.plot))
+    if options.as_json:
+        given = {"elements": num_elements, "payload": options.payload, "hardware": hardware.name}
+        print(json.dumps(_allreduce_json(grid, given, results, refusals)))
+    else:
+        payload = f"{count_text(num_elements, 'element')} of {options.payload}"
+        print(_allreduce_text(grid, payload, results, refusals), end="")
+    return 0 if results else 1
+
+
+def _grid(options: _AllreduceOptions, hardware: Hardware) -> Grid:
+    """Returns the grid of the flags, with the links of the hardware.
+
+    With --hardware the mesh must be a slice of its torus, and closes those sides that it can.
+    """
+    if options.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", options.mesh):
+        given = "is missing" if options.mesh is None else f"is {options.mesh!r}"
+        raise UsageError(f"--mesh {given:.80}: --allreduce needs sizes, as --mesh=16x32")
+    sizes = [int(size) for size in options.mesh.split("x")]
+    if not hardware.torus:
+        if "links" in options.flag_names:
+            raise UsageError(
+                f"--links={options.links} is of a torus, and {hardware.name} has none: leave it out"
+            )
+        axes = _dimension_axes(hardware, sizes)
+    else:
+        axes = _torus_axes(hardware, sizes, options.links, is_slice=options.hardware is not None)
+    return make_grid(axes, options.holes)
+
+
+def _torus_axes(
+    hardware: Hardware, sizes: Sequence[int], links: str, *, is_slice: bool
+) -> list[Axis]:
+    """Returns axes with the rates of a torus's sides: the largest axis has those of the largest.
+
+    With `is_slice` the mesh must be inside it: then only sides of a multiple of 4 are closed, as
+    `Hardware.arrange` has it. Without, axes after the last side have that one's rates. A TPU's
+    cores in one chip sum before the chips do, so they are no axis.
+    """
+    sides = sorted(hardware.dimensions[-hardware.torus :], key=lambda one: -one.size)
+    order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+    largest, asked = [one.size for one in sides], [sizes[i] for i in order]
+    is_inside = len(asked) <= len(largest) and all(map(operator.le, asked, largest))
+    if is_slice and not is_inside:
+        raise UsageError(
+            f"--mesh={'x'.join(map(str, sizes)):.80} is not in the torus of {hardware.name},"
+            f" {' x '.join(map(str, largest))} chips; without --hardware it may be any"
+        )
+    axes: dict[int, Axis] = {}
+    for place, i in enumerate(order):
+        size, side = sizes[i], sides[min(place, len(sides) - 1)]
+        is_closed = links == "torus" and (not is_slice or (side.wraps and size % 4 == 0))
+        axes[i] = Axis(size, "ring" if is_closed else "line", side.latency, side.bandwidth)
+    return [axes[i] for i in range(len(sizes))]
+
+
+def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
+    """Returns axes with the rates of a network's dimensions, the inner one last."""
+    dimensions = hardware.dimensions[: len(sizes)][::-1]
+    if len(dimensions) < len(sizes):
+        raise UsageError(
+            f"--mesh has {len(sizes)} axes, and the network of {hardware.name} has"
+            f" {len(dimensions)}, the innermost last"
+        )
+    axes = []
+    for size, one in zip(sizes, dimensions, strict=True):
+        if size > one.size:
+            raise UsageError(
+                f"--mesh has an axis of {size:,}, and {hardware.name} has {one.size:,} there:"
+                " the innermost axis is the last"
+            )
+        kind = one.kind if one.kind == "switch" or one.wraps else "line"
+        axes.append(Axis(size, kind, one.latency, one.bandwidth))
+    return axes
+
+
+def _allreduce_text(
+    grid: Grid, payload: str, results: Sequence[_Allreduce], refusals: dict[str, str]
+) -> str:
+    """Returns the table of plans, and why other planners refuse."""
+    lines = [
+        f"all-reduce of {payload} on {count_text(grid.num_healthy, 'chip')}, {grid}",
+        "Simulated: every chip ends with the sum of all; times are predictions of alpha-beta.",
+        "",
+        "planner     steps     MB sent by a chip   on a link   messages on a link   ms",
+    ]
+    for plan, cost in results:
+        sent, link = cost.bytes_sent / 1e6, cost.max_link_bytes / 1e6
+        lines.append(
+            f"{plan.name:9} {cost.steps:7,} {sent:21,.4g} {link:11,.4g} {cost.congestion:20}"
+            f"   {1e3 * cost.seconds:.4g}"
+        )
+    lines += [""] * bool(refusals)
+    lines += [f"{name}: {why}" for name, why in refusals.items()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _allreduce_json(
+    grid: Grid, given: dict[str, Any], results: Sequence[_Allreduce], refusals: dict[str, str]
+) -> dict[str, Any]:
+    """Returns what the text has, and more digits."""
+    plans = []
+    for plan, cost in results:
+        fields = {k: v for k, v in cost._asdict().items() if k != "link_bytes"}
+        plans.append({"planner": plan.name, **fields, "max_link_bytes": cost.max_link_bytes})
+    return {
+        "is_prediction": True,
+        **given,
+        "mesh": grid.shape,
+        "links": [axis.kind for axis in grid.axes],
+        "holes": [grid.position(chip) for chip in sorted(grid.holes)],
+        "chips": grid.num_healthy,
+        "plans": plans,
+        "refusals": refusals,
+    }

@@ -97,13 +97,17 @@ def values_of(layer: Layer, root: LayerValues) -> LayerValues:
         first = (0,) * len(shape)
         return {k: v[first] if shape else v for k, v in values.items() if k.startswith(prefix)}
 
-    parts = layer.path.split("/")
-    indices = {
+    return LayerValues(own(root.weights), own(root.state), _first_indices(layer.path))
+
+
+def _first_indices(where: str) -> dict[str, int]:
+    """Returns the first index of each slice in a path, by the path up to there."""
+    parts = where.split("/")
+    return {
         "/".join(parts[:end]): copies.start
         for end, part in enumerate(parts, start=1)
         if (copies := path.index_range(part)) is not None
     }
-    return LayerValues(own(root.weights), own(root.state), indices)
 
 
 # ---- computation ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from lingo.inspection.plan.workload import IMAGE_DIMS, SEQUENCE_DIMS, Workload
+from lingo.mesh.pipeline import bubble_fraction
 from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import AXES, Topology, topology
 
@@ -37,6 +38,11 @@ class Candidate(NamedTuple):
     @property
     def num_stages(self) -> int:
         return self.mesh.size(["stage"])
+
+    @property
+    def bubble(self) -> float:
+        """The idle share of the time of the stages of a pipeline, if they are equal."""
+        return bubble_fraction(self.num_stages, self.micro_batches, self.repeats)
 
     def settings(self, workload: Workload, rules: Mapping[str, object]) -> list[str]:
         """Returns the overrides that make it of an experiment, as `--set` takes them.

@@ -6,8 +6,8 @@ Bytes of weights, slots and gradients are exact: those of the layout. The rest i
   whole tiles of the unit that multiplies, or the bytes that it reads and writes over the memory's
   bandwidth if that is longer (a roofline). A backward pass takes twice a forward pass; what is
   recomputed takes one more.
-- *Exchange*: collectives as XLA's partitioner makes them (`unit_part.py`, `state_part.py`), those
-  of weights and gradients combined (`exchange.py`). None overlaps with arithmetic.
+- *Exchange*: collectives as XLA's partitioner makes them (`exchange.py`, `memory.py`), those
+  of weights and gradients combined. None overlaps with arithmetic.
 - *Memory*: what gradients need of each layer (`Layer.residuals`), and the largest phase of a step
   (`memory.py`).
 """
@@ -20,13 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lingo.contract import Experiment
+from lingo.inspection.plan import memory
 from lingo.inspection.plan.candidate import Candidate
-from lingo.inspection.plan.exchange import Exchange, Exchanges
+from lingo.inspection.plan.exchange import Exchange, Exchanges, UnitPart, unit_part
 from lingo.inspection.plan.hardware import Hardware
-from lingo.inspection.plan.memory import Loop, ResidualBytes, residual_bytes, working_bytes
 from lingo.inspection.plan.network import Network
-from lingo.inspection.plan.state_part import StatePart, state_part
-from lingo.inspection.plan.unit_part import UnitPart, unit_part
 from lingo.inspection.plan.workload import Unit, Workload
 from lingo.layers.residual import ITEM_BYTES
 from lingo.mesh.rules import RECIPES, Recipe, Rules
@@ -110,7 +108,7 @@ class Estimator:
             seconds=seconds,
             exchanges=tuple(sorted(exchanges, key=lambda one: -one.seconds)),
             flops=sum(one.flops for one in layers),
-            bubble=_bubble(candidate),
+            bubble=candidate.bubble,
             utilization=3 * self._workload.flops / (rate * sum(seconds.values())),
         )
 
@@ -133,7 +131,7 @@ class Estimator:
         The gradient of a pipeline computes each pattern step again; one that keeps only the inputs
         of turns computes these again before.
         """
-        stages, turns = candidate.num_stages, 1 / (1 - _bubble(candidate))
+        stages, turns = candidate.num_stages, 1 / (1 - candidate.bubble)
         parts, found = candidate.accumulation_steps, []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
             number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
@@ -155,14 +153,14 @@ class Estimator:
             for unit in self._workload.units
         }
 
-    def _state_of(self, candidate: Candidate) -> StatePart:
+    def _state_of(self, candidate: Candidate) -> memory.StatePart:
         is_loop_with_remat = candidate.remat and self._workload.stack == "Stack"
         plain = candidate._replace(micro_batches=candidate.num_stages, remat=is_loop_with_remat)
         return self._state(plain._replace(accumulation_steps=1))
 
-    def _find_state(self, candidate: Candidate) -> StatePart:
+    def _find_state(self, candidate: Candidate) -> memory.StatePart:
         settings = candidate.model_settings(self._workload)
-        return state_part(
+        return memory.state_part(
             self._experiment(tuple(settings)).learner,
             candidate.mesh,
             self.rules(candidate.rules),
@@ -174,10 +172,10 @@ class Estimator:
     # ---- time
 
     def _exchanges(
-        self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
+        self, candidate: Candidate, state: memory.StatePart, layers: Sequence[_Layers]
     ) -> list[ExchangeTime]:
         """Returns all exchanges of a step."""
-        sums, turns = Exchanges(candidate.mesh), 1 / (1 - _bubble(candidate))
+        sums, turns = Exchanges(candidate.mesh), 1 / (1 - candidate.bubble)
         calls = candidate.accumulation_steps * candidate.micro_batches * turns
         _exchange_weights(candidate, state, sums, self._steps_per_turn(candidate))
         for layer in layers:
@@ -194,7 +192,7 @@ class Estimator:
     def _seconds(
         self,
         candidate: Candidate,
-        state: StatePart,
+        state: memory.StatePart,
         layers: Sequence[_Layers],
         exchanges: Sequence[ExchangeTime],
     ) -> dict[str, float]:
@@ -222,14 +220,14 @@ class Estimator:
     # ---- memory
 
     def _memory(
-        self, candidate: Candidate, state: StatePart, layers: Sequence[_Layers]
+        self, candidate: Candidate, state: memory.StatePart, layers: Sequence[_Layers]
     ) -> dict[str, float]:
         """Returns the bytes of what gradients need, and of what a layer has while it computes."""
         parts = candidate.accumulation_steps
         gathered = max(one.part.weight_bytes for one in layers)
         if self._steps_per_turn(candidate) == 1:  # gathered before the loop, for all turns
             gathered = max(gathered, state.stack_gathered_bytes)
-        return working_bytes(
+        return memory.working_bytes(
             self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
             self._loop(candidate, state),
             gradients=state.bytes["gradients"],
@@ -240,11 +238,13 @@ class Estimator:
 
     def _find_residuals(
         self, mesh: Topology, recipe: Recipe, parts: int, micro_batches: int
-    ) -> ResidualBytes:
+    ) -> memory.ResidualBytes:
         rules = self.rules(recipe)
-        return residual_bytes(self._workload, mesh, rules, parts=parts, micro_batches=micro_batches)
+        return memory.residual_bytes(
+            self._workload, mesh, rules, parts=parts, micro_batches=micro_batches
+        )
 
-    def _loop(self, candidate: Candidate, state: StatePart) -> Loop:
+    def _loop(self, candidate: Candidate, state: memory.StatePart) -> memory.Loop:
         """Returns how a device computes its layers of the stack."""
         stages, calls = candidate.num_stages, candidate.micro_batches * candidate.repeats
         is_recomputed = candidate.remat or self._workload.is_recomputed
@@ -252,11 +252,11 @@ class Estimator:
         weights = state.stack_bytes
         boundary = self._boundary_bytes(candidate) / candidate.accumulation_steps
         if stages > 1:
-            turns = calls / (1 - _bubble(candidate))
+            turns = calls / (1 - candidate.bubble)
             size = boundary / candidate.micro_batches
             steps = self._steps_per_turn(candidate)
             share = 1 / (candidate.repeats * steps)
-            return Loop(
+            return memory.Loop(
                 turns,
                 weights,
                 size,
@@ -271,7 +271,7 @@ class Estimator:
         if number:  # of several stacks, the mean of what passes between their layers
             elements = sum(one.num_steps * one.boundary for one in stacks) / number
             boundary *= elements / math.prod(self._workload.boundary)
-        return Loop(number, share * weights, boundary, share, is_recomputed)
+        return memory.Loop(number, share * weights, boundary, share, is_recomputed)
 
     def _steps_per_turn(self, candidate: Candidate) -> int:
         """Returns the pattern steps of a stage in a turn of a pipeline; 0 for no pipeline."""
@@ -286,14 +286,8 @@ class Estimator:
         return whole / candidate.mesh.size(axes)
 
 
-def _bubble(candidate: Candidate) -> float:
-    """Returns the idle share of K stages with M micro-batches in R repeats, if they are equal."""
-    stages = candidate.num_stages
-    return (stages - 1) / (candidate.micro_batches * candidate.repeats + stages - 1)
-
-
 def _exchange_weights(
-    candidate: Candidate, state: StatePart, sums: Exchanges, steps_per_turn: int
+    candidate: Candidate, state: memory.StatePart, sums: Exchanges, steps_per_turn: int
 ) -> None:
     """Adds the exchanges of weights and their gradients.
 
@@ -303,7 +297,7 @@ def _exchange_weights(
     parts = candidate.accumulation_steps
     uses: float = parts
     if steps_per_turn:
-        uses *= candidate.micro_batches * candidate.repeats / (1 - _bubble(candidate))
+        uses *= candidate.micro_batches * candidate.repeats / (1 - candidate.bubble)
     for one in state.stack_uses:
         number = uses
         if one.purpose == "gradients":

@@ -1,4 +1,4 @@
-"""A plan as text: the fastest ways to run an experiment, and why others lose.
+"""A plan as text, and as a picture: the fastest ways to run an experiment, and why others lose.
 
 rank   step  utilization     bytes  loses by     how
    1  6.1 s        57.3%  3.06 GiB               data=16, model=32, 2d_finalized
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from lingo.config.base.errors import check_package
 from lingo.config.count_text import count_text
 from lingo.inspection.memory import size
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimate
 from lingo.inspection.plan.hardware import Hardware
-from lingo.inspection.plan.input_part import InputNeed, InputPart
-from lingo.inspection.plan.input_rate import InputRate
-from lingo.inspection.plan.missing_flops import SHOWN
-from lingo.inspection.plan.report import Advice, Plan, Report, Way
+from lingo.inspection.plan.input_part import InputNeed, InputPart, InputRate
+from lingo.inspection.plan.report import Advice, Comparison, Plan, Report, Way
+from lingo.inspection.plan.workload import NUM_NAMED
 from lingo.inspection.weight_table import Columns, align_columns
 
 IS_PREDICTION = (
@@ -82,8 +83,8 @@ def _header(plan: Plan, first: Way) -> str:
 
 def _some(names: Sequence[str]) -> str:
     """Returns the first of some names, and how many more there are."""
-    more = [f"{len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    return " and ".join([", ".join(names[:SHOWN]), *more])
+    more = [f"{len(names) - NUM_NAMED:,} more"] if len(names) > NUM_NAMED else []
+    return " and ".join([", ".join(names[:NUM_NAMED]), *more])
 
 
 def _counts(plan: Plan) -> str:
@@ -284,3 +285,73 @@ def duration(seconds: float) -> str:
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
+
+
+# ---- the compiled program ------------------------------------------------------------------------
+
+
+def comparisons_text(comparisons: list[Comparison]) -> str:
+    """Returns a table of predicted numbers and those of the compiled program."""
+
+    def show(one: Comparison, value: float) -> str:
+        return f"{value:.4g}" if one.name.startswith("FLOPs") else size(value)
+
+    table = align_columns(
+        Columns(
+            {"on one device": [one.name for one in comparisons]},
+            {
+                "predicted": [show(one, one.prediction) for one in comparisons],
+                "compiled": [
+                    show(one, one.program) + ("" if one.is_known else "*") for one in comparisons
+                ],
+                "difference": [f"{one.difference:+.1%}" for one in comparisons],
+            },
+        )
+    )
+    if all(one.is_known for one in comparisons):
+        return table
+    return table + "* and more: in a loop of unknown length, whose turns count once\n"
+
+
+# ---- the picture ---------------------------------------------------------------------------------
+
+
+_MAX_WAYS = 10
+
+
+def write_picture(report: Report, path: Path) -> None:
+    """Writes a picture of bytes on a device and time of a step, of the fastest ways.
+
+    It is in the format of the path's ending: .png, .svg or .pdf.
+
+    Raises MissingPackage without matplotlib.
+    """
+    check_package("matplotlib", "a picture of a plan", extra="data")
+    from matplotlib.figure import Figure
+
+    plan, shown = report.plan, [way.estimate for way in report.ways[:_MAX_WAYS]]
+    figure = Figure(figsize=(13, 2.2 + 0.42 * len(shown)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    memory = [{kind: size / 2**30 for kind, size in one.bytes.items()} for one in shown]
+    for one in memory:
+        one["activations"] += one.pop("reused", 0.0)
+    _draw_bars(left, memory)
+    left.axvline(plan.hardware.memory_bytes / 2**30, color="black", linestyle="--")
+    left.set(xlabel=f"GiB on a device (dashed: what {plan.hardware.name} has)")
+    _draw_bars(right, [one.seconds for one in shown])
+    right.set(xlabel="seconds of a step")
+    left.set_yticks(range(len(shown)), [describe(one.candidate) for one in shown])
+    left.invert_yaxis()
+    figure.suptitle(f"{plan.name}: a prediction")
+    figure.savefig(path, dpi=120)
+
+
+def _draw_bars(axes: Any, values: Sequence[dict[str, float]]) -> None:
+    """Draws a horizontal bar for each dict, of its values above 0, one after the other."""
+    kinds = dict.fromkeys(kind for one in values for kind, value in one.items() if value > 0)
+    ends = [0.0] * len(values)
+    for kind in kinds:
+        widths = [one.get(kind, 0.0) for one in values]
+        axes.barh(range(len(values)), widths, left=ends, label=kind)
+        ends = [end + width for end, width in zip(ends, widths, strict=True)]
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3)

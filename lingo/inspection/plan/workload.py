@@ -15,7 +15,6 @@ import numpy as np
 
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
-from lingo.inspection.plan.missing_flops import no_flops_message
 from lingo.layers import path
 from lingo.layers.flops import (
     BATCH,
@@ -411,3 +410,36 @@ def _matrix(spec: ParamSpec) -> Matrix:
 
 def _transpose(spec: ParamSpec) -> Matrix:
     return Matrix(spec.shape[::-1], spec.axes[::-1], 1)
+
+
+# ---- layers that count nothing -------------------------------------------------------------------
+
+
+NUM_NAMED = 3  # layers that a sentence names at most
+_OWN = "lingo.layers."  # all of these that multiply count; the others read tables
+
+
+def missing_flops(experiment: Experiment) -> list[str]:
+    """Returns layers that have matrices and no `flops`, as "model/net (Keras)"."""
+    layers = [layer for layer in experiment.task.tree() if _has_no_flops(layer)]
+    return [f"{layer.path or 'the task'} ({type(layer).__name__})" for layer in layers]
+
+
+def no_flops_message(experiment: Experiment) -> str:
+    """Returns why an experiment whose task counts nothing at all cannot be planned."""
+    kind = type(experiment.task).__name__
+    names = ", ".join(missing_flops(experiment)[:NUM_NAMED]) or "the layers of its model"
+    return (
+        f"task: {kind} counts no FLOPs, so there is nothing to plan. Define `batch_flops(specs)` of"
+        f" {kind} if it has none, and `flops(shape)` of {names}; layers of Keras cannot count: take"
+        " those of lingo.layers in their place"
+    )
+
+
+def _has_no_flops(layer: Layer) -> bool:
+    if type(layer).flops is not Layer.flops:
+        return False
+    if type(layer)._late:  # its weights are those of a model of Keras
+        return True
+    weights = [spec for spec in layer.declarations() if spec.decay is None]
+    return any(map(is_matrix, weights)) and not type(layer).__module__.startswith(_OWN)

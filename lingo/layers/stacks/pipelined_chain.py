@@ -27,7 +27,7 @@ from lingo.layers.stacks.micro_batches import (
     micro_batch_shape,
     split_microbatches,
 )
-from lingo.mesh.pipeline.partition import partition
+from lingo.mesh.pipeline import partition
 from lingo.ops.device import on_device
 from lingo.ops.stage_loop import Stage, run_stages
 

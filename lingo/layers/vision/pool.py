@@ -23,7 +23,7 @@ from lingo.layers.window import (
     static_sizes,
     window_slices,
 )
-from lingo.mesh.halo import halo
+from lingo.mesh.split import halo
 
 
 class Pool(Layer, interface=True):

@@ -8,12 +8,10 @@ and of nothing else, is the sharded update of a multipod.
 
     grid.py         chips in a box, axes that are rings, lines or switches, chips that failed
     plan.py         Transfers of a step; Plan; the ring reduce-scatter of which most plans consist
-    ring.py         one ring through all chips, by single hops, as `hamiltonian.py` finds it
-    torus.py        a part of the payload for each axis, all at once, in orders that differ
-    multiring.py    an axis after the other, the fastest first; switches as several rings
-    row_pairs.py    rings of two rows, then along columns; other chips forward to the nearest pair
-    planner.py      the planners by name
+    ring.py         one ring through all chips, by single hops
+    planner.py      the planners by name: that ring; a part of the payload for each axis, all at
+                    once; an axis after the other, switches as several rings; rings of two rows
     execution.py    computes a plan with values, and says whether its sums are exact
-    cost.py         steps, bytes, load of links, congestion, and seconds of the alpha-beta model
-    picture.py      draws the links of a plan and what they carry
+    cost.py         steps, bytes, load of links, congestion, and seconds of the alpha-beta model;
+                    the picture of what links carry
 """

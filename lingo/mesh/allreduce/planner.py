@@ -1,17 +1,254 @@
-"""The planners of all-reduce by name."""
+"""The planners of all-reduce by name: `torus2d`, `torus3d`, `multiring`, `row_pairs` and `ring`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lingo.config.params import ParamError, suggest
 from lingo.mesh.allreduce.cost import measure
-from lingo.mesh.allreduce.grid import Grid
-from lingo.mesh.allreduce.multiring import multiring
-from lingo.mesh.allreduce.plan import Plan
+from lingo.mesh.allreduce.grid import Axis, Grid
+from lingo.mesh.allreduce.plan import Plan, Step, Transfers, merge_steps, ring_order, ring_steps
 from lingo.mesh.allreduce.ring import ring
-from lingo.mesh.allreduce.row_pairs import row_pairs
-from lingo.mesh.allreduce.torus import torus2d, torus3d
+
+# ---- whole axes, all at once ---------------------------------------------------------------------
+
+
+def torus2d(grid: Grid) -> Plan:
+    """Returns the plan of all axes at once: parts of the payload have orders of axes of their own.
+
+    Ying et al. 2018 (ResNet-50 at supercomputer scale), sec. 3.3: one half is reduced along Y, then
+    X, while the other is along X, then Y. On rings each of them is halved again, and these go
+    around in both directions. So all links of a torus of equal sides carry as much all the time,
+    and n bytes on N chips with D links each take 2 n (N - 1) / N / D / bandwidth, besides
+    latencies: `Network` of `lingo/inspection/plan/network.py` has the same form. Where sides
+    differ, parts share links in some steps, and take longer than that. Raises ParamError for holes
+    or other than two axes.
+    """
+    return _plan_torus("torus2d", grid, 2)
+
+
+def torus3d(grid: Grid) -> Plan:
+    """Returns the plan of three axes; raises ParamError for holes or other than three axes."""
+    return _plan_torus("torus3d", grid, 3)
+
+
+def _plan_torus(name: str, grid: Grid, num_axes: int) -> Plan:
+    if len(grid.axes) != num_axes:
+        raise ParamError(f"{name} needs {num_axes} axes, and {grid} is given")
+    _check_whole(grid, name)
+    directions = (1, -1) if any(axis.is_closed for axis in grid.axes) else (1,)
+    parts: list[Iterator[Step]] = []
+    for first, direction in itertools.product(range(num_axes), directions):
+        walks: list[_Walk] = []
+        for i in range(num_axes):
+            dim = (first + i) % num_axes
+            order = ring_order(grid.shape[dim], is_closed=grid.axes[dim].kind != "line")
+            # on lines, every second part goes the other way, so that two of them share fewer links
+            turn = direction if len(directions) > 1 else (-1) ** first
+            walks.append(_Walk(dim, order[::turn]))
+        parts.append(_scatter_along(grid.ids(), walks, len(parts) * grid.size))
+    return Plan(name, grid, len(parts) * grid.size, merge_steps(*parts))
+
+
+# ---- whole axes, one after the other -------------------------------------------------------------
+
+
+def multiring(grid: Grid) -> Plan:
+    """Returns the plan of an axis after the other: rings reduce the shard that others have left.
+
+    PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips
+    reduce-scatter along the first, then a d_1-th of the payload along the second, and so on; all
+    rings of a dim run at once, on shards of their own. The gather is the mirror. n bytes take
+
+        sum_i 2 (d_i - 1) latency_i + 2 (d_i - 1) / d_i * n / (d_1 ... d_(i-1)) / bandwidth_i
+
+    Dims in ascending order of seconds per byte are best: swapping two neighbours i, j changes the
+    time by (1/bandwidth_i - 1/bandwidth_j) (1 - 1/d_i) (1 - 1/d_j) times 2 n / (d_1 ... d_(i-1)),
+    and latencies not at all. Of dims that are as fast, the first axis is first. A switch of
+    d_i d_j chips as two dims sends as many bytes in 2 (d_i - 1) (d_j - 1) fewer steps: so it is cut
+    into primes. A ring is not: chips that are not neighbours would share links.
+
+    Raises ParamError for a grid with holes.
+    """
+    _check_whole(grid, "multiring")
+    dims = [[axis._replace(size=n) for n in _factors(axis)] for axis in grid.axes]
+    flat = [one for axis in dims for one in axis]
+    order = sorted(range(len(flat)), key=lambda i: (1 / flat[i].bandwidth, i))
+    walks = [_Walk(i, ring_order(flat[i].size, is_closed=flat[i].kind != "line")) for i in order]
+    ids = grid.ids().reshape([one.size for one in flat])
+    return Plan("multiring", grid, grid.size, tuple(_scatter_along(ids, walks, 0)))
+
+
+def _factors(axis: Axis) -> list[int]:
+    """Returns the sizes of the rings of an axis: the primes of a switch, else its size."""
+    if axis.kind != "switch":
+        return [axis.size]
+    found: list[int] = []
+    left = axis.size
+    for prime in range(2, math.isqrt(axis.size) + 1):
+        while left % prime == 0:
+            found.append(prime)
+            left //= prime
+    return [*found, left] if left > 1 or not found else found
+
+
+class _Walk(NamedTuple):
+    """Rings along one dim of an array of chips."""
+
+    dim: int
+    order: NDArray[np.int64]  # of the positions along the dim
+
+
+def _scatter_along(ids: NDArray[np.int64], walks: Sequence[_Walk], base: int) -> Iterator[Step]:
+    """Yields the steps that reduce chunks base ... base + N, one for each of N chips.
+
+    Args:
+        ids: [*sizes], every chip of a grid.
+        walks: the dims in the order in which they are reduced.
+        base: first chunk.
+    """
+    count, start = ids.size, np.full(ids.size, base)
+    for dim, order in walks:
+        size = ids.shape[dim]
+        count //= size
+        rings = np.moveaxis(ids, dim, -1).reshape(-1, size)[:, order]
+        first = start[rings] + count * np.arange(size, dtype=np.int64)
+        yield from ring_steps(rings, first, count)
+        start[rings] = first
+
+
+def _check_whole(grid: Grid, name: str) -> None:
+    """Raises ParamError for holes, which rings along whole axes do not go around."""
+    if grid.holes:
+        raise ParamError(f"{name} needs every chip, and {grid} is given")
+
+
+# ---- pairs of rows -------------------------------------------------------------------------------
+
+
+def row_pairs(grid: Grid) -> Plan:
+    """Returns the plan of rings of two rows, then along columns; other chips forward to them.
+
+    Kumar and Jouppi 2020 (highly available pods), the two-dimensional scheme. A pair of rows
+    without a hole is a ring of single hops: out by one row, back by the other. So pairs need no
+    links that close a row, and a hole costs its pair alone. The healthy chips of other rows send
+    their payload, chunk by chunk, along shortest ways to a chip of a pair, each chunk one step
+    before the ring needs it: d hops cost d steps and no more. Then chips at the same place of all
+    pairs are a ring, whose messages go around holes where they must.
+
+    C columns, k pairs, p = 2 C chips of a pair, D hops of the farthest chip that forwards:
+    2 (D + p - 1 + k - 1) steps. Of pairs of rows and pairs of columns those with more chips are
+    taken, or else those with fewer steps. On a torus the last row and the first may be a pair.
+    Raises ParamError without two adjacent whole rows or columns.
+    """
+    if len(grid.axes) != 2 or any(axis.kind == "switch" for axis in grid.axes):
+        raise ParamError(f"row_pairs needs rows and columns of linked chips, and {grid} is given")
+    ids = grid.ids()
+    found = [(axis, _whole_pairs(grid, axis, lines)) for axis, lines in enumerate((ids, ids.T))]
+    most = max(pairs.size for _, pairs in found)
+    if not most:
+        raise ParamError(
+            f"row_pairs needs two adjacent rows or columns without a hole, of 2 chips or more, and"
+            f" {grid} has none"
+        )
+    plans = [_plan_pairs(grid, axis, pairs) for axis, pairs in found if pairs.size == most]
+    return min(plans, key=lambda plan: plan.num_steps)
+
+
+def _plan_pairs(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> Plan:
+    """Returns the plan with rings of some pairs [k, p] of lines, which follow along an axis."""
+    num_pairs, p = pairs.shape
+    forwarders = _Forwarders(grid, pairs)
+    firsts = np.arange(p, dtype=np.int64) * num_pairs
+    pieces = np.tile(firsts, (num_pairs, 1))
+    waits: list[Step] = [() for _ in range(forwarders.depth)]
+    along_pairs = merge_steps(
+        [*waits, *ring_steps(pairs, pieces, num_pairs)], forwarders.steps(num_pairs)
+    )
+    order = ring_order(num_pairs, is_closed=grid.axes[axis].is_closed)
+    across = ring_steps(
+        pairs.T[:, order], firsts[:, None] + np.arange(num_pairs, dtype=np.int64), 1
+    )
+    return Plan("row_pairs", grid, p * num_pairs, (*along_pairs, *across))
+
+
+def _whole_pairs(grid: Grid, axis: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the rings of pairs of adjacent whole rows of ids [R, C], as many as can be: [k, 2 C].
+
+    Rows follow along `axis` of the grid. Pairs begin at the top or, if that gives more on a torus,
+    behind the first hole.
+    """
+    is_whole = [grid.holes.isdisjoint(one) for one in ids.tolist()]
+    starts = [0]
+    if grid.axes[axis].is_closed and not all(is_whole):
+        starts.append(is_whole.index(False) + 1)
+    firsts: list[NDArray[np.int64]] = []
+    for start in starts if ids.shape[1] > 1 else ():  # a pair of rows of one chip is a line
+        firsts.append(_first_rows(np.roll(is_whole, -start)) + start)
+    first = max(firsts, key=len, default=np.array([], np.int64))
+    size = len(ids)
+    return np.concatenate([ids[first % size], ids[(first + 1) % size, ::-1]], axis=1)
+
+
+def _first_rows(is_whole: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Returns the first row of each pair of adjacent whole rows, from the top: int64 [k]."""
+    found: list[int] = []
+    row = 0
+    while row + 1 < len(is_whole):
+        if is_whole[row] and is_whole[row + 1]:
+            found.append(row)
+            row += 1
+        row += 1
+    return np.array(found, np.int64)
+
+
+class _Forwarders:
+    """The healthy chips outside the pairs: a forest whose roots are chips of pairs."""
+
+    def __init__(self, grid: Grid, pairs: NDArray[np.int64]) -> None:
+        self._p = pairs.shape[1]
+        hops = grid.distances(pairs.ravel().tolist())
+        self._root = {chip: i for ring in pairs.tolist() for i, chip in enumerate(ring)}
+        self._layers: list[list[tuple[int, int]]] = []  # of one hop, two, ...: chip, next chip
+        for chip, distance in hops.items():
+            if distance == 0:
+                continue
+            following = min(o for o, _ in grid.neighbors(chip) if hops[o] == distance - 1)
+            self._root[chip] = self._root[following]
+            self._layers += [[]] * (distance > len(self._layers))
+            self._layers[distance - 1] = [*self._layers[distance - 1], (chip, following)]
+
+    @property
+    def depth(self) -> int:
+        """Hops of the farthest chip."""
+        return len(self._layers)
+
+    def steps(self, count: int) -> Iterator[Step]:
+        """Yields the steps: each piece, of `count` chunks, goes as the ring will send it.
+
+        The ring begins at the step `depth`, and sends at step t of it the piece i - 1 - t of its
+        chip i (`plan.ring_steps`); a chip that is d hops away sends it d steps before.
+        """
+        arrays: list[tuple[NDArray[np.int64], ...]] = []
+        for layer in self._layers:
+            source, target = np.array(layer).T
+            arrays.append((source, target, np.array([self._root[chip] for chip, _ in layer])))
+        for step in range(self.depth + self._p - 1 if arrays else 0):
+            sent: list[Transfers] = []
+            for distance, (source, target, root) in enumerate(arrays, start=1):
+                t = step - self.depth + distance
+                if 0 <= t < self._p:
+                    sent.append(Transfers(source, target, (root - 1 - t) % self._p * count, count))
+            yield tuple(sent)
+
+
+# ---- planners by name ----------------------------------------------------------------------------
 
 PLANNERS: dict[str, Callable[[Grid], Plan]] = {
     "ring": ring,

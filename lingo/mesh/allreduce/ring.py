@@ -1,11 +1,30 @@
-"""One ring through every healthy chip, by single hops: the most steps, and it goes around holes."""
+"""One ring through every healthy chip, by single hops: the most steps, and it goes around holes.
+
+`find_cycle` finds a ring through every healthy chip of a grid, all of whose hops are single links.
+Chips are first put on many small cycles; then cycles that are side by side become one:
+
+    a - b         a   b      the links a-b of one cycle and c-d of another are
+              ->  |   |      replaced by a-c and b-d
+    c - d         c   d
+
+Boards of 2 x 2 are such cycles; if the healthy chips are whole boards, joined ones always end as
+one ring, along a spanning tree of the boards. For other holes the cycles are those of a maximum
+matching in which every chip has two neighbours. If joining gets stuck, it is tried again after
+random turns of squares, and from other matchings. Without such a matching there is no ring.
+"""
 
 from __future__ import annotations
 
+import itertools
+import random
+from collections import deque
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
+from lingo.config.count_text import count_text
+from lingo.config.params import ParamError
 from lingo.mesh.allreduce.grid import Grid
-from lingo.mesh.allreduce.hamiltonian import find_cycle
 from lingo.mesh.allreduce.plan import Plan, ring_steps
 
 
@@ -17,3 +36,175 @@ def ring(grid: Grid) -> Plan:
     cycle = np.array(find_cycle(grid))
     pieces = np.arange(len(cycle))[None]
     return Plan("ring", grid, len(cycle), tuple(ring_steps(cycle[None], pieces, 1)))
+
+
+Cover = dict[int, list[int]]
+"""The two neighbours of each chip on its cycle; twice the same on a cycle of two."""
+
+MAX_STARTS, MAX_TURNS = 20, 50
+"""How many matchings, and turns of random squares after each, a search tries to find a ring."""
+
+
+def find_cycle(grid: Grid) -> list[int]:
+    """Returns the ids of the healthy chips in the order of a ring.
+
+    Raises ParamError, which says whether there is none or none was found.
+    """
+    chips = grid.healthy.tolist()
+    if any(axis.kind == "switch" for axis in grid.axes):
+        raise ParamError(f"ring goes by links between neighbours, and {grid} has a switch")
+    if len(chips) <= 2:
+        return chips
+    squares = list(grid.squares())
+    for cover in _board_covers(grid):
+        if cycle := _join(cover, squares):
+            return cycle
+    rng = random.Random(0)
+    for start in range(MAX_STARTS):
+        cover = _matching_cover(grid, rng if start else None)
+        if cycle := _join(cover, squares):
+            return cycle
+        for a, b, c, d in rng.choices(squares, k=MAX_TURNS) if squares else ():
+            is_turned = _turn(cover, a, b, c, d) or _turn(cover, a, c, b, d)
+            if is_turned and (cycle := _join(cover, squares)):
+                return cycle
+    raise ParamError(
+        f"no ring of single hops was found through the {len(chips):,} chips of {grid}; there may be"
+        " one"
+    )
+
+
+def _board_covers(grid: Grid) -> Iterator[Cover]:
+    """Yields covers by whole 2 x 2 boards of a plane, which may begin at odd positions."""
+    if len(grid.axes) != 2:
+        return
+    for rows, columns in itertools.product((0, 1), repeat=2):
+        cover: Cover = {}
+        for a, b, c, d in grid.squares():
+            row, column = grid.position(a)
+            if row % 2 == rows and column % 2 == columns and not {a, b, c, d} & cover.keys():
+                cover |= {a: [b, c], b: [a, d], c: [a, d], d: [b, c]}
+        if len(cover) == len(grid.healthy):
+            yield cover
+
+
+def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
+    """Returns a cover by any cycles, a random one if asked; raises ParamError if there is none.
+
+    If hops lead from even positions to odd ones alone, each even chip is matched with two odd ones.
+    Else each chip is matched with the one after it, and two may follow each other.
+    """
+    chips = grid.healthy.tolist()
+    near = {chip: [other for other, _ in grid.neighbors(chip)] for chip in chips}
+    if rng is not None:
+        rng.shuffle(chips)
+        for others in near.values():
+            rng.shuffle(others)
+    ends = [chip for chip in chips if len(near[chip]) < 2]
+    if ends:
+        raise ParamError(
+            f"no ring of single hops leads through {grid}: the chip {grid.position(ends[0])} has"
+            f" {count_text(len(near[ends[0]]), 'healthy neighbour')}, and needs two"
+        )
+    even = [chip for chip in chips if sum(grid.position(chip)) % 2 == 0]
+    is_bipartite = not any(axis.is_closed and axis.size % 2 for axis in grid.axes)
+    if is_bipartite and 2 * len(even) != len(chips):
+        raise ParamError(
+            f"no ring of single hops leads through {grid}: hops alternate between even and odd"
+            f" positions, and {len(even):,} chips are even, {len(chips) - len(even):,} odd"
+        )
+    matched = _match(even, near, 2) if is_bipartite else _match(chips, near, 1)
+    if matched is None:
+        raise ParamError(
+            f"no ring of single hops leads through {grid}: its chips cannot have two neighbours"
+            " each"
+        )
+    cover: Cover = {chip: [] for chip in chips}
+    for chip, others in matched.items():
+        for other in others:
+            cover[chip].append(other)
+            cover[other].append(chip)
+    return cover
+
+
+def _match(left: list[int], near: Cover, degree: int) -> Cover | None:
+    """Returns `degree` partners on the right of each chip on the left, each used `degree` times."""
+    partners: Cover = {chip: [] for chip in left}
+    users: Cover = {chip: [] for others in near.values() for chip in others}
+    for start in left * degree:
+        released: dict[int, int | None] = {
+            start: None
+        }  # chip on the left -> its partner to give up
+        taken: dict[int, int] = {}  # chip on the right -> chip on the left that takes it
+        waiting, end = deque([start]), None
+        while waiting and end is None:
+            chip = waiting.popleft()
+            for other in near[chip]:
+                if other in taken or other in partners[chip]:
+                    continue
+                taken[other] = chip
+                if len(users[other]) < degree:
+                    end = other
+                    break
+                for user in users[other]:
+                    if user not in released:
+                        released[user] = other
+                        waiting.append(user)
+        if end is None:
+            return None
+        while end is not None:
+            chip = taken[end]
+            partners[chip].append(end)
+            users[end].append(chip)
+            end = released[chip]
+            if end is not None:
+                partners[chip].remove(end)
+                users[end].remove(chip)
+    return partners
+
+
+def _join(cover: Cover, squares: Sequence[tuple[int, int, int, int]]) -> list[int] | None:
+    """Joins cycles that are side by side; returns the ring if one is left."""
+    cycles = {chip: cycle for cycle in _cycles(cover) for chip in cycle}  # a list each, shared
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for a, b, c, d in squares:
+            if cycles[a] is cycles[b] and cycles[c] is cycles[d] and cycles[a] is not cycles[c]:
+                is_turned = _turn(cover, a, b, c, d)
+                one, other = cycles[a], cycles[c]
+            elif cycles[a] is cycles[c] and cycles[b] is cycles[d] and cycles[a] is not cycles[b]:
+                is_turned = _turn(cover, a, c, b, d)
+                one, other = cycles[a], cycles[b]
+            else:
+                continue
+            if is_turned:
+                is_changed = True
+                if len(one) < len(other):
+                    one, other = other, one
+                one += other
+                cycles |= dict.fromkeys(other, one)
+    found = next(_cycles(cover))
+    return found if len(found) == len(cover) else None
+
+
+def _cycles(cover: Cover) -> Iterator[list[int]]:
+    """Yields the cycles of a cover, in their order."""
+    left = dict.fromkeys(cover)
+    while left:
+        cycle = [next(iter(left))]
+        del left[cycle[0]]
+        while (following := next((o for o in cover[cycle[-1]] if o in left), None)) is not None:
+            del left[following]
+            cycle.append(following)
+        yield cycle
+
+
+def _turn(cover: Cover, a: int, b: int, c: int, d: int) -> bool:
+    """Replaces the links a-b and c-d by a-c and b-d; returns False if they are not in the cover."""
+    if b not in cover[a] or d not in cover[c]:
+        return False
+    for chip, old, new in ((a, b, c), (b, a, d), (c, d, a), (d, c, b)):
+        cover[chip].remove(old)
+        cover[chip].append(new)
+    return True

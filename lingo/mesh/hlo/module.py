@@ -8,6 +8,11 @@
     ENTRY %main (...) -> ... {
 
 The text is that of one device: under GSPMD all devices run the same program on their own parts.
+
+`runs` says how often each computation runs: in a loop, once per iteration. XLA seldom states the
+trip count of a loop. It follows from a condition `i < n`, if `n` is a constant or enters the loop
+as one. The loop of a gradient has as many iterations as the forward loop: its `n` is the final
+count of the forward loop.
 """
 
 from __future__ import annotations
@@ -131,3 +136,139 @@ def parse(text: str) -> Module:
 
 def _array(dtype: str, sizes: str) -> Array:
     return Array(dtype, tuple(int(size.lstrip("<=")) for size in sizes.split(",") if size))
+
+
+# ---- how often computations run ------------------------------------------------------------------
+
+
+_TRIPS = re.compile(r'"known_trip_count":\s*\{\s*"n":\s*"(\d+)"')
+_SAME = {"copy", "bitcast", "convert", "reshape", "broadcast", "copy-done", "optimization-barrier"}
+
+
+class Carried(NamedTuple):
+    """A value that a loop carries: an element of its tuple, or the whole tuple (None)."""
+
+    element: int | None = None
+
+
+Value = int | Carried | None
+"""What is known of a scalar: its value, the carried element that it is, or None (nothing)."""
+
+
+class Runs(NamedTuple):
+    """How often a computation runs."""
+
+    times: int  # in one run of the program
+    is_known: bool  # False in a loop with an unknown trip count, which counts as 1
+
+
+def runs(module: Module) -> dict[str, Runs]:
+    """Returns how often each computation runs; every branch of a conditional counts."""
+    totals: dict[str, Runs] = {}
+    loops = Loops(module)
+
+    def visit(computation: str, times: int, known: bool) -> None:
+        before = totals.get(computation, Runs(0, True))
+        totals[computation] = Runs(before.times + times, before.is_known and known)
+        for instruction in module.computations[computation].values():
+            trips = loops.trips(instruction, computation) if instruction.opcode == "while" else 1
+            for name in instruction.callees:
+                if name in module.computations:
+                    visit(name, times * (trips or 1), known and trips is not None)
+
+    visit(module.entry, 1, True)
+    return totals
+
+
+class Loops:
+    """Computes the trip counts of loops, by following scalars through a program."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._trips: dict[tuple[str, str], int | None] = {}
+
+    def trips(self, loop: Instruction, computation: str) -> int | None:
+        """Returns the trip count of a `while` in a computation; None if it is not known."""
+        key = (computation, loop.name)
+        if key not in self._trips:
+            stated = _TRIPS.search(loop.rest)
+            self._trips[key] = int(stated[1]) if stated else self._count(loop, computation)
+        return self._trips[key]
+
+    def _count(self, loop: Instruction, computation: str) -> int | None:
+        """Returns the least n - i over the conditions `i < n`, with the initial i."""
+        condition = loop.attribute("condition") or ""
+        trips = [
+            limit - start
+            for i, n in self._bounds(self._module.root(condition), condition, [Carried()])
+            if isinstance(i, Carried)
+            and isinstance(start := self._initial_value(loop, computation, i), int)
+            and isinstance(limit := self._initial_value(loop, computation, n), int)
+        ]
+        return min(trips) if trips else None
+
+    def _initial_value(self, loop: Instruction, computation: str, value: Value) -> Value:
+        """Returns the initial value of a value of the loop's body."""
+        if not isinstance(value, Carried) or value.element is None:
+            return value
+        return self._element(loop.operands[0], value.element, computation, [])
+
+    def _bounds(
+        self, instruction: Instruction, computation: str, arguments: list[Value]
+    ) -> list[tuple[Value, Value]]:
+        """Returns the (i, n) of every `i < n` that must hold for a condition to hold."""
+        body = self._module.computations[computation]
+        if instruction.opcode == "and":
+            operands = [body[name] for name in instruction.operands]
+            return [pair for o in operands for pair in self._bounds(o, computation, arguments)]
+        values = [self._value(name, computation, arguments) for name in instruction.operands]
+        if instruction.opcode in ("fusion", "call"):
+            inner = instruction.callees[0]
+            return self._bounds(self._module.root(inner), inner, values)
+        is_less = instruction.opcode == "compare" and instruction.attribute("direction") == "LT"
+        return [(values[0], values[1])] if is_less else []
+
+    def _value(self, name: str, computation: str, arguments: list[Value]) -> Value:
+        """Returns what is known of a scalar of a computation, given its arguments."""
+        instruction = self._module.computations[computation][name]
+        opcode = instruction.opcode
+        if opcode == "constant":
+            text = instruction.arguments
+            return int(text) if re.fullmatch(r"-?\d+", text) else None
+        if opcode == "parameter":
+            number = int(instruction.arguments)
+            return arguments[number] if number < len(arguments) else None
+        if opcode in _SAME:
+            return self._value(instruction.operands[0], computation, arguments)
+        if opcode == "get-tuple-element":
+            index = int(instruction.attribute("index") or 0)
+            return self._element(instruction.operands[0], index, computation, arguments)
+        if opcode in ("fusion", "call"):
+            inner = instruction.callees[0]
+            values = [self._value(o, computation, arguments) for o in instruction.operands]
+            return self._value(self._module.root(inner).name, inner, values)
+        return None
+
+    def _element(self, name: str, index: int, computation: str, arguments: list[Value]) -> Value:
+        """Returns what is known of an element of a tuple."""
+        instruction = self._module.computations[computation][name]
+        if instruction.opcode == "tuple":
+            return self._value(instruction.operands[index], computation, arguments)
+        if instruction.opcode == "while":
+            return self._final_value(instruction, index, computation)
+        if instruction.opcode in _SAME:
+            return self._element(instruction.operands[0], index, computation, arguments)
+        whole = self._value(name, computation, arguments)
+        return Carried(index) if whole == Carried() else None
+
+    def _final_value(self, loop: Instruction, index: int, computation: str) -> Value:
+        """Returns an element of a loop's result, if it is a constant or the loop's counter."""
+        start = self._element(loop.operands[0], index, computation, [])
+        body = loop.attribute("body") or ""
+        root = self._module.root(body)
+        if root.opcode != "tuple" or not isinstance(start, int):
+            return None
+        if self._value(root.operands[index], body, [Carried()]) == Carried(index):
+            return start
+        trips = self.trips(loop, computation)
+        return None if trips is None else start + trips

@@ -20,8 +20,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 
 from lingo.config.lazy import tf
 from lingo.contract import EvaluationReport, ObservedRun, RunEvents, StepReport
-from lingo.mesh.pipeline import drawing
-from lingo.mesh.pipeline.schedule import Schedule
 from lingo.metrics.media import Media
 from lingo.storage.rows import Rows, State
 from lingo.trainer.directory.run_directory import RunDirectory, evaluation_row, tag_metrics
@@ -33,10 +31,6 @@ from lingo.trainer.summaries.media_events import histogram_value, media_summary
 MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
 
-_CLOCK = (
-    "A row a stage, the first above, time to the right. **Blue**: forward. **Orange**: backward;"
-    " later micro-batches are darker. **Grey**: idle."
-)
 _SEVERAL = "One layer below the other, as their names below are sorted. "
 
 _log = logging.getLogger(__name__)
@@ -177,22 +171,13 @@ class Summaries(RunEvents):
     # ---- pipelines
 
     def write_pipelines(
-        self,
-        clocks: Mapping[str, Schedule],
-        bubble_fractions: Mapping[str, float],
-        report: str,
-        *,
-        step: int,
+        self, bubble_fractions: Mapping[str, float], report: str, *, step: int
     ) -> None:
-        """Writes how pipelines are split: a text, and by path their clocks and bubbles."""
+        """Writes how pipelines are split: a text, and their bubbles by path."""
         values = [events.text_value("pipeline", _code_block(report))]
-        for where, schedule in clocks.items():
-            tag = f"/{where}" if len(clocks) > 1 else ""
-            pixels = drawing.pixels(schedule)
-            values.append(events.image_value(f"pipeline/clock{tag}", pixels, legend=_CLOCK))
-            values.append(
-                events.scalar_value(f"pipeline/bubble_fraction{tag}", bubble_fractions[where])
-            )
+        for where, fraction in bubble_fractions.items():
+            tag = f"/{where}" if len(bubble_fractions) > 1 else ""
+            values.append(events.scalar_value(f"pipeline/bubble_fraction{tag}", fraction))
         self._events.add(self._run.train, step, Summary(value=values))
 
     # ---- the model

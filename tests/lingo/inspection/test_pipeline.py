@@ -1,5 +1,7 @@
 """The report of a pipeline: against counts by hand, and against the weight table."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,13 +10,13 @@ import lingo
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 from lingo.data.input import Input
-from lingo.inspection import pipeline, weight_table
-from lingo.inspection.pipeline import Report
-from lingo.inspection.pipeline_workload import find_pipelines
+from lingo.inspection import weight_table
+from lingo.inspection.pipeline import PipelineReport, find_pipelines
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.learner.task import Task
+from lingo.mesh.pipeline import fill_drain
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.local import Local
 
@@ -50,31 +52,32 @@ class Counted(Task):
         self.chain = self.p.chain.build()
 
     def batch_flops(self, specs: Any) -> int:
-        return self.chain.flops([specs["rows"][0][0], 2])
+        return self.chain.flops([specs["rows"][0][0], self.chain.layers[0].p.dim])
 
 
-def reports(*overrides: str, exp: str = "lm.source.tiny") -> list[Report]:
-    experiment = lingo.get(exp, *(SMALL if "tiny" in exp else []), *overrides).build()
-    return [pipeline.report(workload, experiment) for workload in find_pipelines(experiment)]
+def reports(*overrides: str, exp: str = "lm.source.tiny") -> list[PipelineReport]:
+    return find_pipelines(lingo.get(exp, *(SMALL if "tiny" in exp else []), *overrides).build())
 
 
-def one(fields: str, *overrides: str) -> Report:
+def one(fields: str, *overrides: str) -> PipelineReport:
     (report,) = reports(f"Stack=Pipeline({fields})", *overrides)
     return report
 
 
-def chain(**values: Any) -> Report:
-    """Reports on maps 2 -> 3 -> 5 -> 7 in two stages, of 8 rows in two micro-batches."""
-    layers = [Map.params(dim=a, output_dim=b) for a, b in ((2, 3), (3, 5), (5, 7))]
-    params = PipelinedChain.params(layers=layers, num_stages=2, num_micro_batches=2)
+def chain(
+    widths: Sequence[int] = (2, 3, 5, 7), num_micro_batches: int = 2, **values: Any
+) -> PipelineReport:
+    """Reports on maps between some widths in two stages, of 8 rows."""
+    layers = [Map.params(dim=a, output_dim=b) for a, b in itertools.pairwise(widths)]
+    params = PipelinedChain.params(layers=layers, num_stages=2, num_micro_batches=num_micro_batches)
     experiment = Experiment.params(
         task=Counted.params(chain=params),
         train_input=Input.params(batch_size=B),
         optimizer=Sgd.params(learning_rate=0.5),
         runtime=Local.params(**values),
     ).build()
-    (workload,) = find_pipelines(experiment)
-    return pipeline.report(workload, experiment)
+    (report,) = find_pipelines(experiment)
+    return report
 
 
 def test_a_stage_has_the_operations_of_its_layers_for_a_micro_batch():
@@ -99,8 +102,8 @@ def test_micro_batches_have_together_what_the_pipeline_has_of_a_step():
 def test_a_stage_weighs_what_the_weight_table_says_of_its_layers(fields, repeats):
     overrides = [*SMALL, f"Stack=Pipeline({fields}, num_micro_batches=8{repeats})"]
     experiment = lingo.get("lm.source.tiny", *overrides).build()
-    (workload,) = find_pipelines(experiment)
-    stages = pipeline.report(workload, experiment).stages
+    (report,) = find_pipelines(experiment)
+    stages = report.stages
     table = weight_table.rows(experiment.task)
     for stage in stages:
         names = [f"model/stack/layers/{i}/" for part in stage.layers for i in part]
@@ -208,7 +211,7 @@ def test_repeats_are_an_alternative_where_there_can_be_more(fields):
 )
 def test_a_report_says_which_devices_have_a_stage(runtime, where, devices):
     report = one("num_stages=4, num_micro_batches=2", f"runtime={runtime}")
-    assert report.where.startswith(where)
+    assert report.location.text.startswith(where)
     assert [stage.devices for stage in report.stages] == devices
 
 
@@ -235,17 +238,17 @@ def test_a_micro_batch_is_a_part_of_what_fills_up_a_batch(num, overrides, size):
 
 def test_replicas_that_nobody_counts_are_shown_as_one():
     report = one("num_stages=4, num_micro_batches=3", "runtime=Replicated")
-    assert report.where.startswith("each replica computes all stages")
-    assert report.where.endswith("shown as those of one replica that has all of it")
+    assert report.location.text.startswith("each replica computes all stages")
+    assert report.location.text.endswith("shown as those of one replica that has all of it")
     assert tuple(report.shape) == (3, T, D)
 
 
 def test_replicas_are_counted_where_their_devices_are_there():
     overrides = (*SMALL, "Stack=Pipeline(num_stages=4, num_micro_batches=2)", "runtime=Replicated")
     experiment = lingo.get("lm.source.tiny", *overrides).build()
-    (workload,) = find_pipelines(experiment, started=True)
-    assert workload.num_replicas == 1  # the processor of this test
-    assert pipeline.report(workload, experiment).where.startswith("one device computes all stages")
+    (report,) = find_pipelines(experiment, started=True)  # the processor of this test
+    assert report.location.text.startswith("one device computes all stages")
+    assert not report.location.text.endswith("has all of it")
 
 
 def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused():
@@ -256,14 +259,17 @@ def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused():
 
 def test_unlike_layers_on_one_device_are_never_idle():
     report = chain()
-    assert report.where == "one device computes its stages one after the other, none of them idle"
+    assert (
+        report.location.text
+        == "one device computes its stages one after the other, none of them idle"
+    )
     assert (report.num_inputs_kept, report.recomputes) == (2, True)
     assert report.schedule.makespan == 3 * (1 + 3)
 
 
 def test_unlike_layers_take_turns_on_the_devices_of_stages():
     report = chain(stage_devices=2)
-    assert report.where.startswith("each of 2 devices has its stages and their weights")
+    assert report.location.text.startswith("each of 2 devices has its stages and their weights")
     assert [stage.devices for stage in report.stages] == [(0,), (1,)]
 
 
@@ -282,3 +288,45 @@ def test_a_wrapped_pipeline_is_found_once():
     fields = "num_stages=2, num_micro_batches=2"
     (report,) = reports(f"Stack=Pipeline({fields})", "Pipeline=Remat(layer=_)")
     assert report.path == "model/stack"
+
+
+# ---- the bubble, against sums by hand
+
+
+def test_equal_stages_have_the_bubble_of_the_schedule_to_the_last_bit():
+    for fields in ("num_stages=4, num_micro_batches=8", "num_stages=2, num_micro_batches=2"):
+        report = one(fields)
+        assert report.bubble_fraction == report.schedule.bubble_fraction
+    report = chain([3, 3, 3, 3, 3], 4)
+    assert report.schedule == fill_drain(2, 4, backward=3)
+    assert report.bubble_fraction == report.schedule.bubble_fraction
+
+
+@pytest.mark.parametrize("remat", ["False", "True"])
+def test_what_fills_up_a_stage_counts_as_idle(remat):
+    """6 layers in 4 stages: each takes 2 in each of 8 + 3 steps, of which 6 * 8 count."""
+    report = one(f"num_stages=4, num_micro_batches=8, remat={remat}", "exp.num_layers=6")
+    assert report.schedule.bubble_fraction == pytest.approx(3 / 11)
+    assert round(report.bubble_fraction, 3) == 0.455
+    assert report.bubble_fraction == pytest.approx(1 - 6 * 8 / (4 * 2 * 11))
+
+
+def test_what_fills_up_a_repeat_counts_as_idle():
+    """5 layers in 2 repeats of 2 stages, 2 layers each: 2 * 8 + 1 steps."""
+    report = one("num_stages=2, num_micro_batches=8, circular_repeats=2", "exp.num_layers=5")
+    assert report.bubble_fraction == pytest.approx(1 - 5 * 8 / (2 * 2 * 17))
+
+
+def test_unlike_stages_wait_for_the_one_that_takes_longest():
+    """Stages of a and b: all forward in (M - 1) max + a + b, and so backward, times 3."""
+    report = chain(num_micro_batches=4)
+    a, b = 6 + 15, 35
+    assert report.stage_layers == [[range(2), range(2, 3)]]
+    expected = 1 - 4 * (a + b) / (2 * (3 * b + a + b))
+    assert report.bubble_fraction == pytest.approx(expected)
+
+
+def test_layers_that_multiply_nothing_are_equal(monkeypatch):
+    report = chain(num_micro_batches=4)
+    monkeypatch.setattr(Map, "flops", lambda self, shape: 0)
+    assert report.bubble_fraction == report.schedule.bubble_fraction

@@ -9,9 +9,9 @@ import pytest
 import lingo
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
-from lingo.inspection import pipeline, pipeline_table, stage_times
-from lingo.inspection.pipeline_workload import PipelineWorkload, find_pipelines
-from lingo.inspection.stage_times import Seconds, Simulation
+from lingo.inspection import pipeline_table, stage_times
+from lingo.inspection.pipeline import PipelineReport, find_pipelines
+from lingo.inspection.stage_times import Simulation
 
 SMALL = ["exp.model_dim=8", "exp.num_layers=3", "train_input.length=8", "eval_inputs={}"]
 
@@ -30,10 +30,10 @@ def known(monkeypatch):
     """Gives every layer 1 second forward and 2 backward, and tells which were asked for."""
     asked: list[tuple[str, Any]] = []
 
-    def measure(layer: Any, shape: Any, workload: PipelineWorkload) -> Seconds:
-        del workload
+    def measure(layer: Any, shape: Any, report: PipelineReport) -> tuple[float, float]:
+        del report
         asked.append((layer.path, tuple(shape)))
-        return Seconds(1.0, 2.0)
+        return 1.0, 2.0
 
     monkeypatch.setattr(stage_times, "_measure", measure)
     return asked
@@ -42,7 +42,7 @@ def known(monkeypatch):
 def test_alike_layers_are_measured_once(known):
     simulation = simulate(build("num_stages=3, num_micro_batches=2"))
     assert known == [("model/stack/layers/[0:3]", (2, 8, 8))]
-    assert simulation.seconds == [[Seconds(1.0, 2.0)] * 3]
+    assert (simulation.forward, simulation.backward) == ([[1.0] * 3], [[2.0] * 3])
     assert simulation.schedule.makespan == (2 + 3 - 1) * 3.0
     assert simulation.schedule.bubble_fraction == pytest.approx(2 / 4)
     assert simulation.sequential_seconds == 3 * 2 * 3.0
@@ -52,7 +52,7 @@ def test_alike_layers_are_measured_once(known):
 
 def test_what_fills_up_a_stage_takes_the_time_of_layers(known):
     simulation = simulate(build("num_stages=2, num_micro_batches=4"))
-    assert simulation.seconds == [[Seconds(2.0, 4.0)] * 2]
+    assert (simulation.forward, simulation.backward) == ([[2.0] * 2], [[4.0] * 2])
     assert simulation.schedule.makespan == (4 + 2 - 1) * 6.0
     assert simulation.sequential_seconds == 3 * 4 * 3.0
     assert len(known) == 1
@@ -63,18 +63,17 @@ CHAIN = "Chain=PipelinedChain(num_stages=2, num_micro_batches=8)"
 
 def test_the_seconds_of_unlike_layers_are_a_setting_that_cuts_stages_by_them(monkeypatch):
     """Of all layers but the first, which takes longest, a stage is made."""
-    taken = itertools.chain([Seconds(123.456, 1000.0)], itertools.repeat(Seconds(1e-6, 2e-6)))
+    taken = itertools.chain([(123.456, 1000.0)], itertools.repeat((1e-6, 2e-6)))
     monkeypatch.setattr(stage_times, "_measure", lambda *of: next(taken))
     experiment = lingo.get("image.amoebanet.digits", CHAIN).build()
     simulation = simulate(experiment)
-    report = pipeline.report(find_pipelines(experiment)[0], experiment)
-    last = pipeline_table.text(report, simulation).splitlines()[-1]
+    last = pipeline_table.text(find_pipelines(experiment)[0], simulation).splitlines()[-1]
     assert last.startswith("stages of equal seconds: --set='PipelinedChain.times=[1123.0, 3e-06,")
     (setting,) = shlex.split(last.partition(": ")[2])
     again = lingo.get("image.amoebanet.digits", CHAIN, setting.removeprefix("--set=")).build()
-    (workload,) = find_pipelines(again)
-    assert workload.layer.p.times == simulation.times
-    assert workload.stage_layers[0][0] == range(1)
+    (report,) = find_pipelines(again)
+    assert report.layer.p.times == simulation.times
+    assert report.stage_layers[0][0] == range(1)
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +87,11 @@ def test_real_layers_take_time(fields):
         build(f"num_stages=3, num_micro_batches=2{fields}", "TransformerLayer.dropout_rate=0.1")
     )
     assert simulation.schedule.makespan > 0
-    (stages,) = simulation.seconds
-    assert all(stage.forward > 0 and stage.backward >= 0 for stage in stages)
+    (forward,), (backward,) = simulation.forward, simulation.backward
+    assert min(forward) > 0
+    assert min(backward) >= 0
     if fields:  # forward again, and the gradient beside it
-        assert all(stage.backward >= stage.forward for stage in stages)
+        assert all(gradient >= once for once, gradient in zip(forward, backward, strict=True))
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -1,7 +1,7 @@
 """State: one checkpoint for separate and stacked layers, with nothing in it that nobody uses."""
 
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -25,7 +25,6 @@ from lingo.learner.state import (
     named_shapes,
     named_tensors,
     restore_state,
-    state_from_named,
 )
 from lingo.learner.step import train_step
 from lingo.learner.task import Task
@@ -35,6 +34,19 @@ from lingo.optim.sgd import Sgd
 from lingo.storage.shards import Shards
 
 B, D = 4, 3
+
+
+class Saved(NamedTuple):
+    """A checkpoint in memory."""
+
+    step: int
+    values: Any  # name -> array
+
+    def require(self, expected: Any) -> None:
+        assert {k: (v.shape, str(v.dtype)) for k, v in self.values.items()} == expected
+
+    def read_slices(self, names: Any, index: Any) -> list[np.ndarray]:
+        return [self.values[name][index] for name in names]
 
 
 class Centered(Layer):
@@ -109,10 +121,12 @@ def test_a_checkpoint_of_stacked_layers_is_one_of_separate_layers_and_back(stack
     saved = taken_apart(one, numbers(one))
     shapes = {name: value.shape for name, value in saved.items()}
     assert named_shapes(one) == named_shapes(other) == shapes  # known without values
-    restored = state_from_named(other, 7, saved)
+    restored = restore_state(other, Saved(7, saved))
     assert restored.step == 7
     assert_equal(taken_apart(other, restored), saved)
-    assert_equal(taken_apart(one, state_from_named(one, 7, taken_apart(other, restored))), saved)
+    assert_equal(
+        taken_apart(one, restore_state(one, Saved(7, taken_apart(other, restored)))), saved
+    )
 
 
 @over_optimizers
@@ -137,7 +151,7 @@ def test_slots_are_saved_for_the_layers_that_use_them_and_others_begin_anew():
             "slots/v/model/layers/1/w",
         ]
     one = learner(STACKED[0], GROUPS)
-    restored = state_from_named(one, 0, taken_apart(one, numbers(one)))
+    restored = restore_state(one, Saved(0, taken_apart(one, numbers(one))))
     momentum = restored.slots["model/layers/[0:4]/w"]["momentum"]
     np.testing.assert_array_equal(momentum[:2], np.zeros((2, D, D)))
 
@@ -194,7 +208,7 @@ def test_any_slice_of_a_checkpoint_is_that_of_the_whole_and_nothing_more_is_read
     found = open_sound(
         store.save(tmp_path, step=7, tensors=tensors, metadata={}, retention=Retention(1))
     )
-    whole, asked = state_from_named(other, 7, taken_apart(one, numbers(one))), []
+    whole, asked = restore_state(other, Saved(7, taken_apart(one, numbers(one)))), []
     read = Checkpoint.read_slices
 
     def record(checkpoint: Checkpoint, names: Any, index: Any) -> list[np.ndarray]:

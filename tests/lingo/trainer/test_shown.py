@@ -138,7 +138,6 @@ def test_a_run_shows_its_pipeline_when_its_configuration_is_new(small, run, dire
         assert said.step == step
     bubbles = scalars(directory, "train", "pipeline/bubble_fraction")
     assert bubbles == pytest.approx([1 / 5] * 2)
-    assert list(pictures(directory, "pipeline/clock")) == [0, 2]
 
 
 def test_a_run_without_counted_operations_trains(small, run, directory, monkeypatch, caplog):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from lingo.cli.clock import run_with_clock
+from lingo.cli.command import UsageError
+from lingo.cli.verbs import show
+from lingo.layers.feed_forward import FeedForward
 
 
 def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callable) -> None:
@@ -176,7 +181,7 @@ def test_an_axis_of_activations_that_no_layer_names_is_refused(lingo) -> None:
     assert "Did you mean 'length'" in done.err
 
 
-# ---- learning rates ----------------------------------------------------------------------------
+# ---- learning rates
 
 LINE = "--set=optimizer.schedule=LinearRate(num_steps=1000)"
 GROUPS = (
@@ -250,3 +255,116 @@ def test_long_work_runs_in_another_thread_and_leaves_stdout_alone(capsys):
     assert capsys.readouterr() == ("", "working\n")
     with pytest.raises(ZeroDivisionError):
         run_with_clock("working", lambda: 1 // 0)
+
+
+# ---- graphs
+
+
+FFN = FeedForward.params(hidden_dim=7, dim=3)
+
+
+def test_a_text_for_graphviz_has_the_fields_that_were_set_in_the_order_of_the_class(tmp_path):
+    show.write_graph(FFN, tmp_path / "a.dot")
+    text = (tmp_path / "a.dot").read_text()
+    assert "rankdir=LR" in text
+    assert -1 < text.index(">dim<") < text.index(">hidden_dim<") < text.index(">init<")
+    assert "dropout_rate" not in text
+    assert [*FFN.__arguments__] == ["init", "hidden_dim", "dim"]  # these stay as they were set
+
+
+def test_a_picture_is_what_the_program_dot_makes_of_the_text(tmp_path, monkeypatch):
+    program = tmp_path / "dot"
+    program.write_text("#!/bin/sh\necho $* && exec cat\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    show.write_graph(FFN, tmp_path / "a.svg")
+    show.write_graph(FFN, tmp_path / "a.dot")
+    assert (tmp_path / "a.svg").read_text() == "-Tsvg\n" + (tmp_path / "a.dot").read_text()
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz's program dot")
+def test_graphviz_draws_it(tmp_path: pathlib.Path) -> None:
+    show.write_graph(FFN, tmp_path / "a.svg")
+    picture = (tmp_path / "a.svg").read_text()
+    assert picture.rstrip().endswith("</svg>")
+    assert ">hidden_dim</text>" in picture
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (None, "apt-get install graphviz. --graph=FILE.dot needs no program"),
+        ("#!/bin/sh\necho no fonts >&2; exit 1\n", "dot failed: no fonts"),
+    ],
+)
+def test_without_a_picture_there_is_no_file(script, message, tmp_path, monkeypatch):
+    if script:
+        (tmp_path / "dot").write_text(script)
+        (tmp_path / "dot").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=message):
+        show.write_graph(FFN, tmp_path / "a.svg")
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_a_name_that_cannot_be_written_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UsageError, match=r"a\.png: the name has to end in \.dot or \.svg"):
+        show.write_graph(FFN, tmp_path / "a.png")
+    with pytest.raises(UsageError, match=r"cannot be written: No such file"):
+        show.write_graph(FFN, tmp_path / "absent/a.dot")
+
+
+# ---- curves
+
+
+def dots(text: str) -> np.ndarray:
+    """Returns the canvas of a plot as ones and zeros, [4 * height, 2 * width], top first."""
+    rows = [line[max(line.find("┤"), line.find("│")) + 1 :] for line in text.splitlines()[:-2]]
+    rows = [row.replace(" ", chr(show.BRAILLE)) for row in rows]
+    width = max(map(len, rows))
+    canvas = np.zeros((4 * len(rows), 2 * width), int)
+    places = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0), (3, 1)]
+    for i, row in enumerate(rows):
+        for j, char in enumerate(row.ljust(width, chr(show.BRAILLE))):
+            for bit, (down, right) in enumerate(places):  # the numbering of Unicode's braille block
+                canvas[4 * i + down, 2 * j + right] = (ord(char) - show.BRAILLE) >> bit & 1
+    return canvas
+
+
+def draw(x, y, height=4):
+    return show.draw_curve(
+        np.asarray(x, float), np.asarray(y, float), names=("x", "y"), height=height
+    )
+
+
+def test_a_rising_line_rises_from_the_lower_left_to_the_upper_right():
+    canvas = dots(draw(range(101), range(101)))
+    assert canvas[-1, 0] == canvas[0, -1] == 1
+    assert canvas[0, 0] == canvas[-1, -1] == 0
+    height = [np.flatnonzero(column)[0] for column in canvas.T]
+    assert height == sorted(height, reverse=True)
+
+
+def test_a_curve_is_drawn_without_gaps_from_few_points():
+    canvas = dots(draw([0, 1, 2], [0.0, 1.0, 0.0]))
+    assert canvas.any(axis=0).all()
+    np.testing.assert_array_equal(canvas, canvas[:, ::-1])
+
+
+def test_a_curve_of_zeros_is_a_line_at_the_bottom():
+    canvas = dots(draw([0, 10], [0.0, 0.0]))
+    assert canvas[-1].all()
+    assert not canvas[:-1].any()
+
+
+def test_the_axis_has_the_highest_value_and_values_stand_below_their_places():
+    *_, xs, ys = text = draw(range(17), np.arange(17) / 16).splitlines()
+    assert text[0].split()[0] == "1"
+    assert text[-3].split()[0] == "0"
+    assert xs.split() == ["x", "0", "2", "4", "6", "8", "10", "12", "14", "16"]
+    assert ys.split()[:4] == ["y", "0", "0.125", "0.25"]
+    assert xs.index("8") == ys.index("0.5")
+
+
+def test_places_that_coincide_are_written_once():
+    assert draw([0, 1], [1.0, 0.5]).splitlines()[-2].split() == ["x", "0", "1"]

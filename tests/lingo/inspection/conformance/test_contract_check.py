@@ -60,15 +60,18 @@ def test_an_experiment_without_mistakes_passes():
         ("layers/1 (MixingRows)", ROWS, "without the other rows, that of rows 0 to 0: result 0"),
         ("task (MeanFit)", GRADIENT, "does not depend on the weight layers/2/b: use it in the"),
         ("task (MeanFit)", SUMS, "parts of 1 and 3 rows together: the loss 'loss' differs by"),
-        ("train_input (RandomNumbers)", TWICE, "the array 'x' of batch(0), made twice, differs"),
+        ("train_input (RandomNumbers)", TWICE, "the first batch, made twice, differs in x"),
     ],
     ids=["step", "rows", "gradient", "mean", "input"],
 )
 def test_a_mistake_is_found_and_named(subject, text, detail):
     claim = claims("wrong")[subject, text]
     assert claim.outcome == "FAILED"
-    name = "UnusedWeight" if text == GRADIENT else subject.partition("(")[2].rstrip(")")
-    assert claim.detail.startswith(f"{line_of(f'class {name}(')}: ")
+    code = {
+        GRADIENT: "class UnusedWeight(",
+        TWICE: 'examples(self, numbers):\n        return {"x": np.random.default_rng()',
+    }.get(text, f"class {subject.partition('(')[2].rstrip(')')}(")
+    assert claim.detail.startswith(f"{line_of(code)}: ")
     assert detail in claim.detail
     assert len(str(claim).splitlines()) == 2
 

@@ -20,7 +20,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.verification import compare
+from lingo.inspection.plan.report import compare
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
 

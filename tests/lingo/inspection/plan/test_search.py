@@ -10,12 +10,22 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from lingo.config import experiment_index, registry
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment, build_experiment
+from lingo.data.repeated_input import RepeatedInput
+from lingo.datasets import GlyphInput
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.search import Ranking, _preference, least_devices, rank, rank_own
+from lingo.inspection.plan.search import (
+    Ranking,
+    _preference,
+    batch_settings,
+    check_batch,
+    least_devices,
+    rank,
+    rank_own,
+)
 from lingo.inspection.plan.workload import Workload, workload
 from lingo.mesh.topology import topology
 
@@ -260,3 +270,31 @@ def _in_stack(found: Workload) -> float:
 
 def _outside(found: Workload) -> float:
     return sum(3 * n * unit.flops for unit, n in found.units.items() if not unit.in_stack)
+
+
+# ---- the size of the batch, also inside other inputs
+
+
+def settings(data: Params) -> list[str]:
+    params = registry.get("image.resnet.glyphs", []).params
+    params.train_input = data
+    return batch_settings(params, 8)
+
+
+def test_sizes_that_are_set_are_set() -> None:
+    inner = GlyphInput.params(batch_size=4)
+    assert settings(inner) == ["train_input.batch_size=8"]
+    assert settings(RepeatedInput.params(input=inner)) == ["train_input.input.batch_size=8"]
+
+
+def test_an_input_without_a_size_is_refused() -> None:
+    with pytest.raises(ParamError, match="--batch=8: RepeatedInput has no batch_size that is set"):
+        settings(RepeatedInput.params(input=GlyphInput.params()))
+
+
+def test_an_input_that_makes_another_size_is_refused() -> None:
+    resolved = registry.get("image.resnet.glyphs", [])
+    experiment = build_experiment(resolved)
+    check_batch(experiment, resolved.params.train_input.batch_size)
+    with pytest.raises(ParamError, match=r"--batch=8: .* makes batches of 64 with it"):
+        check_batch(experiment, 8)

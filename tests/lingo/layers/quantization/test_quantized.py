@@ -6,7 +6,7 @@ from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.inspection.conformance.layer_call import initial_values
-from lingo.inspection.product_count import ProductCount, count_products
+from lingo.inspection.experiment_check import ProductCount, count_products
 from lingo.layers import Quantized, context
 from lingo.layers.inputs import BatchRequirements
 from lingo.ops import random

@@ -12,9 +12,8 @@ from lingo.inspection.plan.hardware import Dimension, Hardware
 from lingo.inspection.plan.network import Network
 from lingo.mesh.allreduce.cost import measure
 from lingo.mesh.allreduce.grid import Axis, grid, make_grid
-from lingo.mesh.allreduce.multiring import multiring
 from lingo.mesh.allreduce.plan import Plan, ring_order, ring_steps
-from lingo.mesh.allreduce.planner import make_plan
+from lingo.mesh.allreduce.planner import make_plan, multiring
 from lingo.mesh.topology import topology
 
 ALPHA, RATE = 1e-6, 70e9

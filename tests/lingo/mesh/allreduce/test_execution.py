@@ -11,8 +11,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.execution import execute, is_exact, owned_chunks, round_to_bfloat16
 from lingo.mesh.allreduce.grid import grid
-from lingo.mesh.allreduce.multiring import multiring
-from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans
+from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans, multiring
 
 HOLES = {
     "one": ["2x2@4,6"],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.mesh.allreduce import picture
-from lingo.mesh.allreduce.cost import measure
+from lingo.mesh.allreduce.cost import measure, write_picture
 from lingo.mesh.allreduce.grid import Axis, Grid, grid
 from lingo.mesh.allreduce.planner import make_plan
 
@@ -68,9 +67,9 @@ def test_a_picture_is_drawn(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     for kind in ("ring", "line"):
         plan = make_plan("row_pairs", grid((4, 6), kind=kind, holes=["2x2@2,2"]))
-        picture.write(plan, measure(plan, 100), tmp_path / f"{kind}.svg")
+        write_picture(plan, measure(plan, 100), tmp_path / f"{kind}.svg")
     closed, opened = ((tmp_path / f"{kind}.svg").read_text() for kind in ("ring", "line"))
     assert closed.count("<path") > opened.count("<path") > 50
     plan = make_plan("multiring", grid((2, 2, 2)))
     with pytest.raises(ParamError, match="shows rings and lines in one or two axes"):
-        picture.write(plan, measure(plan, 100), tmp_path / "three.svg")
+        write_picture(plan, measure(plan, 100), tmp_path / "three.svg")

@@ -15,7 +15,8 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.verification import compare, float32_estimator, text
+from lingo.inspection.plan.report import compare, float32_estimator
+from lingo.inspection.plan.table import comparisons_text
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
 from lingo.models.image.amoebanet_cell import NormalCellB
@@ -152,7 +153,7 @@ def test_a_prediction_is_close_to_the_compiled_program(
     assert differences["FLOPs of products"] < 0.1
     assert differences["bytes exchanged"] < exchanged
     assert differences["bytes in all"] < total
-    header, *lines = text(compared).splitlines()
+    header, *lines = comparisons_text(compared).splitlines()
     assert header.split()[-3:] == ["predicted", "compiled", "difference"]
     assert [line.split()[0] for line in lines[: len(compared)]] == [
         one.name.split()[0] for one in compared

@@ -14,10 +14,10 @@ from lingo.config.params import Params
 from lingo.layers import context
 from lingo.layers.window import annotate_image
 from lingo.learner.state import Learner
-from lingo.mesh.halo import halo
 from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.hlo.module import parse
 from lingo.mesh.rules import RECIPES, Table
+from lingo.mesh.split import halo
 from lingo.mesh.topology import topology
 from lingo.optim.sgd import Sgd
 from lingo.runtimes.layout import Layout

@@ -12,8 +12,6 @@ from tensorboard.plugins.hparams import api_pb2, metadata
 from tensorboard.util import tensor_util
 
 from lingo.config.lazy import tf
-from lingo.mesh.pipeline import drawing
-from lingo.mesh.pipeline.schedule import fill_drain
 from lingo.metrics import Image, Table
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
@@ -364,29 +362,16 @@ def test_a_run_that_an_error_ended_has_failed(run):
 # ---- pipelines
 
 
-def test_a_pipeline_has_a_report_a_clock_and_its_bubble(tmp_path):
-    run, schedule = RunDirectory(tmp_path), fill_drain(4, 8)
+def test_a_pipeline_has_a_report_and_its_bubble(run):
     with Summaries(run, step=0) as summaries:
-        clocks, idle = {"model/stack": schedule}, {"model/stack": 0.375}
-        summaries.write_pipelines(clocks, idle, "a report\n", step=0)
+        summaries.write_pipelines({"model/stack": 0.375}, "a report\n", step=0)
     assert events(run.train, "pipeline/bubble_fraction") == {0: 0.375}
     assert events(run.train, "pipeline") == {0: b"    a report\n"}
-    (event,) = EventAccumulator(str(run.train)).Reload().Tensors("pipeline/clock")
-    width, height, file = tensor_util.make_ndarray(event.tensor_proto)
-    drawn = tf.io.decode_png(file, channels=3).numpy()
-    np.testing.assert_array_equal(drawn, drawing.pixels(schedule))
-    assert drawn.shape[:2] == (int(height), int(width))
 
 
 def test_several_pipelines_have_tags_of_their_own(run):
     with Summaries(run, step=0) as summaries:
-        clocks = {"model/encoder": fill_drain(2, 2), "model/decoder": fill_drain(4, 8)}
-        idle = {"model/encoder": 0.25, "model/decoder": 0.5}
-        summaries.write_pipelines(clocks, idle, "both\n", step=0)
+        bubbles = {"model/encoder": 0.25, "model/decoder": 0.5}
+        summaries.write_pipelines(bubbles, "both\n", step=0)
     assert events(run.train, "pipeline/bubble_fraction/model/encoder") == {0: 0.25}
     assert events(run.train, "pipeline/bubble_fraction/model/decoder") == {0: 0.5}
-    tags = EventAccumulator(str(run.train)).Reload().Tags()["tensors"]
-    assert {tag for tag in tags if tag.startswith("pipeline/clock")} == {
-        "pipeline/clock/model/encoder",
-        "pipeline/clock/model/decoder",
-    }

@@ -9,7 +9,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.mesh.allreduce.grid import grid
-from lingo.mesh.allreduce.hamiltonian import find_cycle
+from lingo.mesh.allreduce.ring import find_cycle
 
 
 def is_ring(one, cycle):
