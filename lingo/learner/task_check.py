@@ -43,7 +43,7 @@ from lingo.learner.state import (
     initial_state,
     load_arrays,
 )
-from lingo.learner.step import evaluate_batch, find_frozen, graph_of
+from lingo.learner.step import evaluate_batch, find_frozen, graph_of, metric_states
 from lingo.learner.task import Batch, CheckedBatch, Task, check_denominators, check_losses
 from lingo.ops import random
 
@@ -102,9 +102,13 @@ def metric_sums(
 
     The batch is {name: [B, ...]}; a mean has the parts `sum` and `weight`, scalars.
     """
+    return _metrics_by_part(evaluate_batch(task, weights, state, batch, place))
+
+
+def _metrics_by_part(states: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         f"{part!r} of the metric {name!r}": value
-        for name, metric in evaluate_batch(task, weights, state, batch, place).items()
+        for name, metric in states.items()
         for part, value in metric.items()
     }
 
@@ -278,6 +282,7 @@ def padding_problem(
 
     A loss that is not finite is told instead: no step would change a weight.
 
+    Losses and metrics of layers are left out: a layer need not know which examples are padding.
     Layers that take statistics over the batch in training count padding, too. With such layers the
     losses are computed as in an evaluation, by moving statistics, and gradients are left out.
 
@@ -296,7 +301,8 @@ def padding_problem(
             named = _own_losses(loss_sums(task, weights, state, batch, {}))
         else:
             named = _trained_sums(task, weights, state, batch, frozen)
-        return named | metric_sums(task, weights, state, batch)
+        states, _ = metric_states(task, weights, state, batch)
+        return named | _metrics_by_part(states)
 
     compute = tf.function(sums, autograph=False, reduce_retracing=False)
     alone, padded = (
@@ -331,7 +337,7 @@ def _to_tensors(batch: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 
 def _own_losses(sums: LossSums) -> dict[str, Any]:
-    """Returns sums by name without losses of layers, which need not know what padding is."""
+    """Returns sums by name without losses of layers."""
     return sums._replace(side_losses={}).named()
 
 

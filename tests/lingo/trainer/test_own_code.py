@@ -437,6 +437,12 @@ def test_examples_of_weight_0_that_count_are_refused(tmp_path, old, new, name):
     assert f"{tmp_path}/mine.py:" in error
 
 
+def test_a_metric_of_a_layer_may_count_examples_of_weight_0(tmp_path):
+    count = "tf.cast(tf.shape(x)[0], tf.float32)"
+    told = f"self.side_metric('rows', {{'sum': 2.0 * {count}, 'weight': {count}}})"
+    assert train(tmp_path, (CALL, f"{told}; {CALL}"), max_steps=1).step == 1
+
+
 def test_statistics_over_all_examples_may_count_those_of_weight_0(tmp_path):
     changes = (
         ("from lingo.layers import Layer", "from lingo.layers import BatchNorm, Layer"),
