@@ -354,6 +354,7 @@ def _average(average: tf.Tensor, value: tf.Tensor, rate: float | tf.Tensor) -> t
     return average + rate * (value - average)
 
 
+@refuse_hidden_state()
 def evaluate_batch(
     task: Task,
     weights: Mapping[str, Any],
@@ -366,24 +367,10 @@ def evaluate_batch(
     Arguments have the shapes of `local_sums`; a state is {"sum", "weight"}, float64 scalars, or has
     other float64 entries of fixed shapes.
     """
-    states, of_layers = metric_states(task, weights, state, batch, place)
-    return states | of_layers
-
-
-@refuse_hidden_state()
-def metric_states(
-    task: Task,
-    weights: Mapping[str, Any],
-    state: Mapping[str, Any],
-    batch: Batch,
-    place: Placement = ONE_DEVICE,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what `evaluate_batch` does: the states of the task's metrics, and of its layers'."""
     call = {"state": state, "rows": batch["rows"], **place.call_fields()}
     states, sides = context.apply(task, weights, CheckedBatch(batch), method="metrics", call=call)
     check_metrics(task, states)
-    both = tf.nest.map_structure(lambda v: tf.cast(v, tf.float64), (states, sides.metrics))
-    return dict(both[0]), dict(both[1])
+    return tf.nest.map_structure(lambda v: tf.cast(v, tf.float64), {**states, **sides.metrics})
 
 
 @refuse_hidden_state()

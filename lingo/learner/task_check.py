@@ -43,7 +43,7 @@ from lingo.learner.state import (
     initial_state,
     load_arrays,
 )
-from lingo.learner.step import evaluate_batch, find_frozen, graph_of, metric_states
+from lingo.learner.step import evaluate_batch, find_frozen, graph_of
 from lingo.learner.task import Batch, CheckedBatch, Task, check_denominators, check_losses
 from lingo.ops import random
 
@@ -301,7 +301,8 @@ def padding_problem(
             named = _own_losses(loss_sums(task, weights, state, batch, {}))
         else:
             named = _trained_sums(task, weights, state, batch, frozen)
-        states, _ = metric_states(task, weights, state, batch)
+        call = {"state": state, "rows": batch["rows"]}
+        states, _ = context.apply(task, weights, batch, method="metrics", call=call)
         return named | _metrics_by_part(states)
 
     compute = tf.function(sums, autograph=False, reduce_retracing=False)
