@@ -14,7 +14,7 @@ from lingo.layers import Embedding, Layer, LearnedPositions
 from lingo.layers.context import annotate
 from lingo.layers.inputs import CallInputs, needs_token_ids
 from lingo.layers.sequence.softmax import Head
-from lingo.layers.wrap.chunks import in_chunks
+from lingo.layers.wrap.remat import in_chunks
 from lingo.ops.shape import size_of
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from lingo.config import registry
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 
 _START_BYTES = len(lzma.compress(b"", preset=9))  # of the container, with nothing in it
 

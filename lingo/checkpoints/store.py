@@ -12,15 +12,14 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from lingo.checkpoints.checkpoint import Checkpoint, open_checkpoint, open_sound
 from lingo.checkpoints.commit import commit
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import step_name, step_of
-from lingo.checkpoints.retention import KEEP_ALL, Retention
 from lingo.processes.processes import ALONE, Processes
 from lingo.storage.files import StorageError, explain_write_errors, sync
 
@@ -29,6 +28,33 @@ _log = logging.getLogger(__name__)
 _SHARED = "checkpoint"
 
 _Found = TypeVar("_Found", Checkpoint, Checkpoint | None)
+
+
+class Retention(NamedTuple):
+    """What is kept of the checkpoints of a run: each field is a rule, and one that holds is enough.
+
+    `latest=None` keeps all of them.
+    """
+
+    latest: int | None = None  # how many of the highest steps
+    every: int | None = None  # multiples of this step
+    best: Collection[int] = ()  # steps: the best by `evaluate.metric`
+    rewind: Collection[int] = ()  # steps: where a rewind would go
+
+    def reasons(self, steps: Sequence[int]) -> dict[int, list[str]]:
+        """Returns the steps that are kept, lowest first, each with the names of its rules."""
+        rules: dict[str, Collection[int]] = {
+            "latest": steps if self.latest is None else sorted(steps)[-self.latest :],
+            "every": [step for step in steps if self.every and step % self.every == 0],
+            "best": self.best,
+            "rewind": self.rewind,
+        }
+        found = {step: [rule for rule, kept in rules.items() if step in kept] for step in steps}
+        return {step: names for step, names in sorted(found.items()) if names}
+
+
+KEEP_ALL = Retention()
+
 
 # ---- finding -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lingo.checkpoints import store
-from lingo.checkpoints.retention import KEEP_ALL, Retention
+from lingo.checkpoints.store import KEEP_ALL, Retention
 from lingo.processes.processes import ALONE, Processes
 
 _log = logging.getLogger(__name__)

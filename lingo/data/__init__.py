@@ -5,6 +5,7 @@ from __future__ import annotations
 from lingo.data.array_input import ArrayInput, write_arrays
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.dataset_input import DatasetInput
+from lingo.data.document_input import TextInput
 from lingo.data.example_input import ExampleInput
 from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
 from lingo.data.images.coco_input import CocoInput
@@ -17,9 +18,8 @@ from lingo.data.images.mixed_input import MixedInput
 from lingo.data.images.view import CentralView, RandomView, View
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
-from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.objectives.denoising import PrefixText, SpanCorruption
 from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
-from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import InstalledSource, RecordSource, TextFiles
@@ -30,7 +30,6 @@ from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.tensor_input import TensorInput
-from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
 __all__ = [

@@ -20,13 +20,7 @@ import numpy as np
 from lingo.config.base.types import FilePath, Function
 from lingo.config.node.label import label
 from lingo.config.params import ParamError, Params
-from lingo.data.example_input import (
-    IndexedInput,
-    array_bytes,
-    call_function,
-    check_names,
-    to_arrays,
-)
+from lingo.data import example_input
 from lingo.data.files import DataError, open_file
 from lingo.data.index import Progress
 from lingo.data.input import describe_kind
@@ -34,7 +28,7 @@ from lingo.storage.examples import ARCHIVE_ERRORS, read_archive
 from lingo.storage.files import open_atomic
 
 
-class ArrayInput(IndexedInput):
+class ArrayInput(example_input.IndexedInput):
     """Arrays in memory, {name: [N, ...]}: example i is entry i of each.
 
     They are in a `.npz` file, as `np.savez` writes it, or returned by a function of the user's
@@ -74,7 +68,7 @@ class ArrayInput(IndexedInput):
         digest, arrays = hashlib.sha256(), self._arrays()
         for name, array in sorted(arrays.items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(array_bytes(array))
+            digest.update(example_input.array_bytes(array))
         return {
             "source": self._where(),
             "examples": self.num_examples(),
@@ -104,12 +98,12 @@ class ArrayInput(IndexedInput):
         if self.p.function is None:
             found: Any = _read_npz(self.p.file)
         else:
-            found = call_function(self.p.function, self.p.arguments)
+            found = example_input.call_function(self.p.function, self.p.arguments)
         if not isinstance(found, Mapping):
             raise ParamError(
                 f"{where} returned {describe_kind(found)}, not a dict: {{name: array [N, ...]}}"
             )
-        arrays = to_arrays(found, where)
+        arrays = example_input.to_arrays(found, where)
         if scalars := [name for name, array in arrays.items() if not array.ndim]:
             raise ParamError(f"{where}: {scalars[0]!r} is a single value: arrays are [N, ...]")
         sizes = {name: len(array) for name, array in arrays.items()}
@@ -118,7 +112,7 @@ class ArrayInput(IndexedInput):
             raise ParamError(f"{where}: all arrays have one entry per example, but have {listed}")
         if not all(sizes.values()):
             raise DataError(f"{where} holds no examples.")
-        return dict(check_names(where, arrays))
+        return dict(example_input.check_names(where, arrays))
 
 
 def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fields: Any) -> Params:
@@ -130,7 +124,7 @@ def write_arrays(file: str | os.PathLike[str], arrays: Mapping[str, Any], **fiel
     """
     if os.path.splitext(path := os.fspath(file))[1] != ".npz":
         raise ParamError(f"{path!r} does not end in .npz")
-    converted = check_names(path, to_arrays(arrays, path))
+    converted = example_input.check_names(path, example_input.to_arrays(arrays, path))
     own = {name: _storable(array, name) for name, array in converted.items()}
     with open_atomic(Path(path)) as stream:
         np.savez(stream, allow_pickle=False, **own)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Inputs whose rows hold the tokens of documents, often by a plan of rows.
+"""Inputs whose rows hold the tokens of documents, often by a plan of rows: `TextInput` packs them.
 
 Axes: B examples (rows), T tokens per row.
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import permutation
 from lingo.data.gzip_copy import describe_copies
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.input import Input
-from lingo.data.packing import Packing, Piece
+from lingo.data.packing import Packing, Piece, Stream, pack_bins
 from lingo.data.record_source import DecodedRecords, InstalledSource, RecordSource
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 
@@ -156,3 +157,28 @@ class PlannedInput(DocumentInput):
         if not self.p.shuffle:
             return np.arange(self.num_examples())
         return permutation(self.num_examples(), seed=self.p.seed, epoch=epoch, name="rows")
+
+
+class TextInput(PlannedInput):
+    """Rows of packed documents. An epoch has every token as a target exactly once."""
+
+    length: int  # tokens a row
+    packing: Literal["stream", "bins"] = "stream"  # bins: cut no document that fits into a row
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "length")
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the arrays of `fill_rows`, [B, T] and [B], by `example_id`, int64 [B]."""
+        return self.fill_rows(list(map(self.pieces, numbers.tolist())), length=self.p.length)
+
+    def specs(self) -> dict[str, ArraySpec]:
+        return super().specs() | self.filled_specs(length=self.p.length)
+
+    def _make_plan(self) -> Packing:
+        lengths = self.index.units + 1  # the end after each document
+        if self.p.packing == "bins":
+            return pack_bins(lengths, row_length=self.p.length)
+        seed = self.p.seed if self.p.shuffle else None
+        return Stream(lengths, row_length=self.p.length, seed=seed)

@@ -1,17 +1,48 @@
-"""SentencePiece tokenizers (Kudo & Richardson 2018): a vocabulary of pieces, learned from text."""
+"""SentencePiece tokenizers (Kudo & Richardson 2018): a vocabulary of pieces, learned from text.
+
+The package adds a space before the first word of a text (or after the last, in some models), and
+some models remove spaces at both ends. A part in the middle of a text needs neither, so that a
+second processor of the same model adds no space where the first does, and the other way round.
+
+Models that `train` makes are lossless: text is not normalized, and characters that are in no piece
+become bytes. A newline or a tab is always a byte piece of its own, so no piece spans two lines.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib
+import io
+import itertools
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Literal
 
 import numpy as np
 
+from lingo.config.base.errors import MissingPackage
 from lingo.config.base.types import FilePath
+from lingo.config.params import ParamError
+from lingo.data.epoch_order import permutation
 from lingo.data.files import DataError, open_file
+from lingo.data.index import Index, Progress
 from lingo.data.part_tokenizer import PartTokenizer
-from lingo.data.piece_model import PieceModel
+
+_WORD_END = re.compile(rb".*\S(?=\s)", re.DOTALL)
+_SPACE_END = re.compile(rb".*\s(?=\S)", re.DOTALL)
+_SPACES = (b" ", b"\n", b"\t")
+_MAX_TRIED_CHARACTERS = 256
+_TEXT_TYPES = (1, 4, 5)  # normal, user-defined, unused: the others are control symbols and bytes
+
+PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
+NUM_RESERVED = 4 + 256  # the four special ids and the bytes
+
+_MAX_SENTENCE_BYTES = 4000  # the trainer leaves out longer ones
+_SEPARATOR = re.compile(rb"[\n\t\x1e]")  # U+001E separates the sides of a pair
+_TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
 
 
 class SentencePiece(PartTokenizer):
@@ -73,3 +104,173 @@ class SentencePiece(PartTokenizer):
         if model.processor.eos_id() < 0:
             raise DataError(f"tokenizer {path} has no piece for the end of a text (eos).")
         return model
+
+
+# ---- the model -----------------------------------------------------------------------------------
+
+
+class PieceModel:
+    """A SentencePiece model.
+
+    Attributes:
+        processor: the package's `SentencePieceProcessor`.
+        digest: SHA-256 of the file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        """Opens a model from the content of its file; raises RuntimeError if it is not a model."""
+        self.processor = package().SentencePieceProcessor(model_proto=data)
+        self.digest = hashlib.sha256(data).hexdigest()
+        proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+        proto.ParseFromString(data)
+        self._space_is_last = proto.trainer_spec.treat_whitespace_as_suffix
+        self._removes_spaces = proto.normalizer_spec.remove_extra_whitespaces
+        self._adds_space = proto.normalizer_spec.add_dummy_prefix
+        proto.normalizer_spec.add_dummy_prefix = not self._adds_space
+        self._other = package().SentencePieceProcessor(model_proto=proto.SerializeToString())
+        self._pieces = [piece.piece for piece in proto.pieces if piece.type in _TEXT_TYPES]
+
+    def encode_part(self, data: bytes, *, is_first: bool, is_last: bool) -> list[int]:
+        """Returns the ids of a part of a text that was cut at `find_cut`."""
+        has_outer_edge = is_last if self._space_is_last else is_first
+        if has_outer_edge:  # the package adds a space there, or does not, as for the whole text
+            return self.processor.encode(data)
+        edge = data[-1:] if self._space_is_last else data[:1]
+        # the model would remove the space at the edge, which one that is added stands for
+        needs_space = self._removes_spaces and edge in self._spaces
+        processor = self.processor if needs_space == self._adds_space else self._other
+        return processor.encode(data)
+
+    def find_cut(self, window: bytes) -> int:
+        """Returns where a text that begins with a window may be cut, in bytes after its beginning.
+
+        It is the last place where a word ends or, if there is none, no piece of the model joins the
+        characters on both sides; else the last place between two characters.
+        """
+        match = (_SPACE_END if self._space_is_last else _WORD_END).match(window)
+        if match:
+            return match.end()
+        starts = list(itertools.islice(_character_starts(window), _MAX_TRIED_CHARACTERS))
+        bounds = [len(window), *starts]
+        for right, cut, left in zip(bounds, bounds[1:], bounds[2:], strict=False):
+            if window[left:right].decode(errors="replace") not in self._pairs:
+                return cut
+        return starts[0] if starts else len(window)
+
+    @functools.cached_property
+    def _spaces(self) -> set[bytes]:
+        """The characters that the model takes for a space."""
+        normalize = self.processor.normalize
+        return {c for c in _SPACES if normalize(f"a{c.decode()}a") == normalize("a a")}
+
+    @functools.cached_property
+    def _pairs(self) -> set[str]:
+        """All neighbouring characters in pieces of the model."""
+        return {a + b for piece in self._pieces for a, b in itertools.pairwise(piece)}
+
+
+def _character_starts(window: bytes) -> Iterator[int]:
+    """Yields where characters start, from the last to the second."""
+    return (i for i in range(len(window) - 1, 0, -1) if window[i] & 0xC0 != 0x80)
+
+
+def package() -> ModuleType:
+    """Imports `sentencepiece`; raises MissingPackage if it is not installed."""
+    try:
+        return importlib.import_module("sentencepiece")
+    except ImportError:
+        raise MissingPackage(
+            "SentencePiece needs a package that is not installed: pip install 'lingo-tf[text]'"
+        ) from None
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def sample(
+    indices: Sequence[Index], *, max_bytes: int, progress: Progress | None = None
+) -> list[bytes]:
+    """Returns the texts of documents of all indices, in random order, up to `max_bytes` in all.
+
+    Every document is equally likely; the last one is cut at the limit.
+    """
+    sizes = np.concatenate([index.size for index in indices])
+    owner = np.repeat(np.arange(len(indices)), [len(index.size) for index in indices])
+    number = np.concatenate([np.arange(len(index.size)) for index in indices])
+    order = permutation(len(sizes), seed=0, epoch=0, name="tokenizer")
+    total, done, texts = min(int(sizes.sum()), max_bytes), 0, []
+    for i, document in zip(owner[order].tolist(), number[order].tolist(), strict=True):
+        if done >= total:
+            break
+        size = min(int(indices[i].size[document]), total - done)
+        texts.append(indices[i].read(document, 0, size))
+        done += size
+        if progress is not None:
+            progress(done, total)
+    return texts
+
+
+def train(
+    documents: Iterable[bytes],
+    *,
+    vocab_size: int,
+    model_type: Literal["unigram", "bpe"] = "unigram",
+) -> bytes:
+    """Trains a SentencePiece model and returns the content of its file.
+
+    Its type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` counts 4 ids for
+    padding, end, start and unknown, and 256 for bytes. Raises ParamError if it has no room for
+    pieces, DataError if the text is too small for it or too varied.
+    """
+    if vocab_size <= NUM_RESERVED:
+        raise ParamError(
+            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model"
+        )
+    model, sentences = io.BytesIO(), list(_sentences(documents))
+    try:
+        package().SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=model,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            pad_id=PAD_ID,
+            eos_id=END_ID,
+            bos_id=START_ID,
+            unk_id=UNKNOWN_ID,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            allow_whitespace_only_pieces=True,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            num_threads=os.cpu_count() or 1,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        num_bytes = sum(map(len, sentences))
+        raise DataError(_reason(str(error), vocab_size, num_bytes)) from None
+    return model.getvalue()
+
+
+def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:
+    """Yields the trainer's sentences: lines, long ones in parts."""
+    for document in documents:
+        for line in _SEPARATOR.split(document):
+            for begin in range(0, len(line), _MAX_SENTENCE_BYTES):
+                yield line[begin : begin + _MAX_SENTENCE_BYTES]
+
+
+def _reason(error: str, vocab_size: int, num_bytes: int) -> str:
+    """Returns the meaning of the trainer's error in a sentence."""
+    match = _TOO_LARGE.search(error)
+    if match is None:
+        return f"{num_bytes} bytes of text train no tokenizer: {error.strip() or 'no reason given'}"
+    if match[1]:
+        return (
+            f"{num_bytes} bytes of text are too few for vocab_size={vocab_size}: they make at most"
+            f" {match[1]} pieces. Give more text, or vocab_size={match[1]}."
+        )
+    return (
+        f"vocab_size={vocab_size} is too small for the characters of the text:"
+        f" it takes more than {match[2]}."
+    )

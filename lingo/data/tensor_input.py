@@ -20,10 +20,10 @@ import numpy as np
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
+from lingo.data.derived_input import DerivedInput
 from lingo.data.files import DataError
 from lingo.data.index import Progress
-from lingo.data.input import Input, check_inner
-from lingo.data.prompt import Prompt
+from lingo.data.input import Input
 from lingo.ops import random
 
 _CALLS = ("If", "While", "Case", "StatefulPartitionedCall")  # as stateful as what they call
@@ -42,21 +42,15 @@ _SOURCES = (  # of `tf.data`: stateful only so that TensorFlow does not make con
 _ALLOWED = frozenset((*_CALLS, *_HARMLESS, *_SOURCES))
 
 
-class TensorInput(Input):
+class TensorInput(DerivedInput):
     """Another input's examples, changed in TensorFlow.
 
     A subclass defines the change (`map`) and its results' shapes and dtypes (`arrays`). The other
     input is built with the `batch_size`, `seed` and `repeat` of this one.
     """
 
-    input: Input  # where the examples come from
-
     def setup(self) -> None:
-        p = self.p
-        self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
-        check_inner(self.input, self, field="input")
-        if hasattr(self.input, "tokenizer"):
-            self.tokenizer = self.input.tokenizer
+        super().setup()
         self._program = functools.cache(self._trace_map)
 
     def map(self, arrays: dict[str, tf.Tensor], key: random.Key) -> dict[str, tf.Tensor]:
@@ -77,12 +71,9 @@ class TensorInput(Input):
         """Returns name -> (shape of one example, dtype) of what `map` returns."""
         raise self._missing_method("arrays", "it returns name -> (shape of one example, dtype)")
 
-    def prompt(self, text: str) -> Prompt:
-        return self.input.prompt(text)
-
     def offers(self) -> dict[str, Any]:
         """Returns what the input offers, with the shape of the images that `map` returns."""
-        offers, arrays = self.input.offers(), self.arrays()
+        offers, arrays = super().offers(), self.arrays()
         if "image_shape" in offers and "images" in arrays:
             offers["image_shape"] = arrays["images"][0]
         return offers
@@ -96,7 +87,7 @@ class TensorInput(Input):
 
         Raises ParamError if `map` keeps state, or does not return what `arrays` says.
         """
-        self.input.prepare(progress=progress)
+        super().prepare(progress=progress)
         self._program()
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -117,21 +108,9 @@ class TensorInput(Input):
         mine = {name: ((size, *shape), dtype) for name, (shape, dtype) in self.arrays().items()}
         return super().specs() | mine
 
-    def num_examples(self) -> int:
-        return self.input.num_examples()
-
-    def num_items(self) -> int:
-        return self.input.num_items()
-
-    def origins(self, numbers: np.ndarray) -> list[str]:
-        return self.input.origins(numbers)
-
     def fingerprint(self) -> dict[str, Any]:
         kind = type(self)
-        return {**self.input.fingerprint(), "map": f"{kind.__module__}:{kind.__qualname__}"}
-
-    def remarks(self) -> list[str]:
-        return self.input.remarks()
+        return {**super().fingerprint(), "map": f"{kind.__module__}:{kind.__qualname__}"}
 
     def _key(self, numbers: np.ndarray) -> random.Key:
         """Returns the random keys of examples, uint32 words [B]; numbers: int64 [B]."""

@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 
 from lingo.config.base.errors import MissingPackage
-from lingo.data.images.labelled import Labelled, LabelledImages
+from lingo.data.images.image_input import Labelled, LabelledImages
 
 _LARGEST = 16.0  # the largest pixel value: a pixel counts the black ones of 4 x 4 dots
 

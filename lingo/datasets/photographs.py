@@ -14,7 +14,7 @@ from PIL import Image
 
 from lingo.config.base.errors import MissingPackage
 from lingo.data.files import open_file
-from lingo.data.images.labelled import Labelled, LabelledImages
+from lingo.data.images.image_input import Labelled, LabelledImages
 
 NAMES = ("china", "flower")
 """The classes: a temple in China, and a flower."""

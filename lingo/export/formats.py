@@ -15,14 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import flatbuffers
+import numpy as np
+
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export import reader
 from lingo.export.check import Bound, Case, Loader
 from lingo.export.exported_model import ExportedModel
-from lingo.export.ranges import quantize_in_ranges
 from lingo.export.signature import Signature
 from lingo.layers.quantization.quantized import Quantized
+from lingo.ops.quantization import symmetric_range
 from lingo.runtimes.mesh.engine import engine
 from lingo.storage.files import describe_os_error
 
@@ -58,6 +61,11 @@ _REASONS = (
     re.compile(r"(.*[Ee]rror:.*)"),
 )
 """What compilers say of the first operation that they refuse; the first that matches is told."""
+
+_FLOAT32 = 0  # in the schema of TensorFlow Lite
+
+_IDENTIFIER = b"TFL3"
+_ALIGNMENT = 16  # bytes; LiteRT reads the constants of a file where they are
 
 
 class Export(NamedTuple):
@@ -264,3 +272,118 @@ def _refusal(
 def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signature:
     """Returns the signature whose function an error quotes, else the first."""
     return next((s for s in signatures if f"_compute_{s.name}_" in str(error)), signatures[0])
+
+
+# ---- 8 bits of TensorFlow Lite, in trained and measured ranges -----------------------------------
+
+
+def quantize_in_ranges(calibrated: bytes) -> bytes:
+    """Returns a model of TensorFlow Lite in 8 bits.
+
+    `calibrated` is that of a converter with `_experimental_calibrate_only`: its float tensors have
+    the least and the largest value measured, and those that stand for integers get their range.
+
+    The converter leaves an integer tensor where the model has a range of its own, and measures the
+    others. Behind such a tensor it measures the values that occur, not the range that they have,
+    and then scales what is added to a product, the bias, by the first and the product by the
+    second. And it measures after an operation, which may have written its results over its inputs.
+
+    Raises ParamError with a TensorFlow that has no functions for it.
+    """
+    try:
+        from tensorflow.lite.python.convert import mlir_quantize
+        from tensorflow.lite.tools import flatbuffer_utils
+    except ImportError as error:
+        raise ParamError(
+            f"quantize=int8 needs functions that TensorFlow {tf.__version__} does not have: install"
+            " TensorFlow 2.21"
+        ) from error
+
+    model: Any = flatbuffer_utils.convert_bytearray_to_object(bytearray(calibrated))
+    for graph in model.subgraphs:
+        for operation in graph.operators:
+            ranges = [
+                graph.tensors[tensor].quantization
+                for tensor in (*operation.inputs, *operation.outputs)
+            ]
+            match flatbuffer_utils.opcode_to_name(model, operation.opcodeIndex):
+                case "DEQUANTIZE":
+                    _copy_range(*ranges)
+                case "ADD" | "SUB" | "MUL" as name if not _has_activation(operation):
+                    constants = _constants(model, graph.tensors[operation.inputs[1]])
+                    _bound_results(name, ranges[0], constants, ranges[2])
+                case "BATCH_MATMUL":
+                    _center_measured(ranges[1])
+    content: Any = mlir_quantize(bytes(flatbuffer_utils.convert_object_to_bytearray(model)))
+    return write_model(flatbuffer_utils.convert_bytearray_to_object(bytearray(content)))
+
+
+def _has_activation(operation: Any) -> bool:
+    """Returns whether an activation function is part of an operation."""
+    return operation.builtinOptions.fusedActivationFunction != 0
+
+
+def _constants(model: Any, tensor: Any) -> np.ndarray | None:
+    """Returns the values of a tensor of float32, [number]; None if they are not constant."""
+    data = model.buffers[tensor.buffer].data
+    if data is None or tensor.type != _FLOAT32:
+        return None
+    return np.frombuffer(bytes(data), np.float32)
+
+
+def _bound_results(name: str, values: Any, constants: np.ndarray | None, results: Any) -> None:
+    """Narrows a measured range to the results that measured values and constants can have.
+
+    So the levels of an image stay its levels where its pixels are scaled and moved.
+    """
+    is_measured = all(r is not None and r.min is not None and len(r.min) for r in (values, results))
+    if constants is None or not is_measured:
+        return
+    function = {"ADD": np.add, "SUB": np.subtract, "MUL": np.multiply}[name]
+    ends = function.outer([values.min[0], values.max[0]], constants)
+    results.min = [max(float(results.min[0]), float(ends.min()))]
+    results.max = [min(float(results.max[0]), float(ends.max()))]
+
+
+def _copy_range(integers: Any, floats: Any) -> None:
+    """Sets the measured range of float values to that of the integers that they come from."""
+    if integers is not None and integers.scale is not None and floats is not None:
+        scale, zero = float(integers.scale[0]), int(integers.zeroPoint[0])
+        floats.min, floats.max = [(-128 - zero) * scale], [(127 - zero) * scale]
+
+
+def _center_measured(floats: Any) -> None:
+    """Makes a measured range symmetric, for the reason of `center_range`."""
+    if floats is not None and floats.min is not None and len(floats.min):
+        limits = symmetric_range(max(-float(floats.min[0]), float(floats.max[0])))
+        floats.min, floats.max = [limits.low], [limits.high]
+
+
+class _SharingBuilder(flatbuffers.Builder):
+    """A builder that stores equal vectors once."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._places: dict[tuple[str, bytes], int] = {}
+
+    def CreateNumpyVector(self, x: np.ndarray) -> int:
+        key = (x.dtype.str, x.tobytes())
+        if key not in self._places:
+            self._places[key] = super().CreateNumpyVector(x)
+        return self._places[key]
+
+    def StartVector(self, elemSize: int, numElems: int, alignment: int) -> int:
+        """Starts a vector; bytes are aligned, since those of a constant may be of any type."""
+        return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
+
+
+def write_model(model: Any) -> bytes:
+    """Returns the content of a file with a model, a `ModelT` of TensorFlow Lite's schema.
+
+    Equal vectors are stored once. A weight of 8 bits has a scale for each output, and a zero point
+    of 64 bits for each, which is 0: in a small network these are a twelfth of what the converter
+    writes.
+    """
+    builder = _SharingBuilder()
+    builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)
+    return bytes(builder.Output())

@@ -21,15 +21,7 @@ from lingo.config.options import option, option_class
 from lingo.config.params import ParamError
 from lingo.config.versions import find_versions
 from lingo.contract import Experiment
-from lingo.export.check import (
-    Bound,
-    Case,
-    Report,
-    check_export,
-    make_cases,
-    read_examples,
-    split_examples,
-)
+from lingo.export import check
 from lingo.export.exported_model import Arrays, ExportedModel
 from lingo.export.formats import (
     BFLOAT16_BOUND,
@@ -121,7 +113,7 @@ def export_portable(
     run: Run,
     description: Mapping[str, Any],
     progress: Callable[[str], None] = lambda _: None,
-) -> Report:
+) -> check.Report:
     """Writes a model into a new folder, or nothing.
 
     Args:
@@ -142,7 +134,7 @@ def export_portable(
     form = FORMATS[settings.format]
     is_static = form.is_static
     name, data = next(iter(experiment.eval_inputs.items()), ("train_input", experiment.train_input))
-    examples = read_examples(data)
+    examples = check.read_examples(data)
     specs = {n: ((len(a), *a.shape[1:]), str(a.dtype)) for n, a in examples.items()}
     constant_ranges = settings.quantize == "int8"
     model = ExportedModel(
@@ -150,23 +142,23 @@ def export_portable(
     )
     signatures = _signatures(model, specs, settings)
     batches = list(
-        split_examples(
+        check.split_examples(
             examples,
             batch_size=settings.batch_size if is_static else data.p.batch_size,
             is_static=is_static,
         )
     )
-    cases = make_cases(signatures, batches, is_static=is_static)
+    cases = check.make_cases(signatures, batches, is_static=is_static)
     bound = BOUNDS[settings.quantize]
     if experiment.task.p.dtype != "float32":
-        bound = Bound(*map(max, bound, BFLOAT16_BOUND))
+        bound = check.Bound(*map(max, bound, BFLOAT16_BOUND))
     with new_folder(folder) as partial:
         progress(f"write {', '.join(one.name for one in signatures)} as {settings.format}")
         export = Export(model, signatures, cases, description["step"], settings.quantize)
         functions = form.write(partial, export)
         number = len(examples["weights"])
         progress(f"compare {number} examples of {name} with a process without lingo")
-        report = check_export(partial, form.loader, cases, run, bound)
+        report = check.check_export(partial, form.loader, cases, run, bound)
         content = dict(description) | {
             "format": settings.format,
             "quantize": settings.quantize,
@@ -197,7 +189,7 @@ def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Si
 
 
 def _describe(
-    cases: Sequence[Case], functions: Functions, *, is_static: bool
+    cases: Sequence[check.Case], functions: Functions, *, is_static: bool
 ) -> dict[str, dict[str, Any]]:
     """Returns {signature: {"inputs", "outputs"}}, {name: [shape, dtype]}; a size of None varies."""
     described = {}

@@ -21,10 +21,10 @@ from lingo.contract import Experiment
 from lingo.inspection import weight_table
 from lingo.layers import path
 from lingo.layers.layer import Dtype
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import first_shape, micro_batch_shape, with_rows
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.stack import Chain
 from lingo.learner.padding import pipelines
 from lingo.learner.state import FLOAT_BYTES
 from lingo.learner.task import Task, first_calls

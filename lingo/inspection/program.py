@@ -30,7 +30,7 @@ from lingo.layers.tree import scope_name
 from lingo.mesh.hlo import module
 from lingo.mesh.hlo.collectives import collectives, convolution_flops, matmul_flops, operations
 from lingo.mesh.split import Axes
-from lingo.runtimes.compiled_program import CompiledProgram
+from lingo.runtimes.program import CompiledProgram
 
 
 class UnreadableProgram(LingoError):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lingo.layers.dropout import Dropout
-from lingo.layers.embedding import Embedding
-from lingo.layers.embedding_tables import EmbeddingTables
+from lingo.layers.dropout import Dropout, StochasticDepth
+from lingo.layers.embedding import Embedding, EmbeddingTables
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.initial import Constant, FanIn, Initializer, TruncatedNormal, Uniform
 from lingo.layers.inputs import NO_INPUTS, CallInputs
@@ -15,7 +14,7 @@ from lingo.layers.moe.learned import ExpertChoiceRouter
 from lingo.layers.moe.moe import MoE
 from lingo.layers.moe.router import HashRouter, Router
 from lingo.layers.moe.token_choice import GShardRouter, LingvoRouter, SwitchRouter, TopNRouter
-from lingo.layers.norm import LayerNorm, Norm, RmsNorm
+from lingo.layers.norm import GroupNorm, LayerNorm, Norm, RmsNorm
 from lingo.layers.product import Product
 from lingo.layers.quantization.domain import (
     PassiveAsymQDomain,
@@ -49,33 +48,35 @@ from lingo.layers.sequence.rotary_scaling import (
 )
 from lingo.layers.sequence.softmax import SoftmaxHead, TiedHead
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
-from lingo.layers.stacks.stack import Stack
+from lingo.layers.stacks.stack import Chain, Stack
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv import Conv2D, Conv3D
+from lingo.layers.vision.conv import (
+    Conv2D,
+    Conv3D,
+    DepthwiseConv2D,
+    SeparableConv2D,
+    TransposedConv2D,
+    UpConv3D,
+)
 from lingo.layers.vision.conv_norm import ConvNorm
-from lingo.layers.vision.depthwise_conv import DepthwiseConv2D, SeparableConv2D
-from lingo.layers.vision.group_norm import GroupNorm
 from lingo.layers.vision.image_attention import ImageAttention
 from lingo.layers.vision.image_head import ImageHead
-from lingo.layers.vision.image_positions import (
+from lingo.layers.vision.patch import (
+    ClassToken,
     ImagePositions,
     LearnedImagePositions,
+    PatchEmbedding,
+    PatchHead,
     SinusoidImagePositions,
 )
-from lingo.layers.vision.patch_embedding import PatchEmbedding
-from lingo.layers.vision.patch_head import ClassToken, PatchHead
 from lingo.layers.vision.pool import AveragePool, MaxPool, MaxPool3D
 from lingo.layers.vision.resize import Resize
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
-from lingo.layers.vision.stochastic_depth import StochasticDepth
-from lingo.layers.vision.transposed_conv import TransposedConv2D, UpConv3D
-from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
+from lingo.layers.wrap.reweighted import Lora, WeightNorm
 from lingo.layers.wrap.wrapper import Wrapper
 
 __all__ = [

@@ -1,8 +1,9 @@
 """Convolutions of any rank: of sequences, images and volumes.
 
 `Convolution` has what does not depend on the rank: the weights, the windows, the shape of the
-result, the number of operations and what the gradient keeps. `Conv` sums all channels of a window,
-and `DepthwiseConv` computes each channel by itself. A class of one rank adds `rank` and `kernel`.
+result, the number of operations and what the gradient keeps. Windows of a `DilatedConvolution` may
+leave out positions: `Conv` sums all channels of a window, and `DepthwiseConv` computes each channel
+by itself. A class of one rank adds `rank` and `kernel`.
 
 Axes: B batch, C input channels, F output channels, M filters for each channel; "..." are the axes
 of positions, and k... the kernel's length along each of them. "Image" stands for any rank.
@@ -17,19 +18,13 @@ from typing import Any, ClassVar, NamedTuple
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.layers import window
 from lingo.layers.context import current
 from lingo.layers.initial import ZEROS, FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.product import Product
 from lingo.layers.residual import Residual, ResidualCall, batch_residual
-from lingo.layers.window import (
-    Padding,
-    Windows,
-    annotate_image,
-    check_kernel,
-    map_windows,
-    window_slices,
-)
+from lingo.layers.window import Padding, Windows
 from lingo.ops.shape import sizes_of
 
 
@@ -113,18 +108,23 @@ class Convolution(Layer):
         return [batch_residual(1, call.shape, "input")]
 
 
-class Conv(Convolution):
-    """A convolution whose outputs sum all channels of a window, as `Conv2D` says of images."""
+class DilatedConvolution(Convolution):
+    """A convolution whose windows may leave out positions."""
 
-    output_dim: int  # channels of the output
     dilation: int = 1  # from one position of a window to the next (Yu and Koltun 2016)
-    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     def check(self) -> None:
-        check_kernel(self.p)
+        window.check_kernel(self.p)
 
     def windows(self) -> Windows:
         return super().windows()._replace(dilation=self.p.dilation)
+
+
+class Conv(DilatedConvolution):
+    """A convolution whose outputs sum all channels of a window, as `Conv2D` says of images."""
+
+    output_dim: int  # channels of the output
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
 
     def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         p = self.p
@@ -133,26 +133,22 @@ class Conv(Convolution):
             y = apply_kernel(x, w, stride=p.stride, padding=padding, dilation=p.dilation)
             return self.add_bias(y)
 
-        return map_windows(x, compute, self.windows(), channels=p.axes)
+        return window.map_windows(x, compute, self.windows(), channels=p.axes)
 
 
-class DepthwiseConv(Convolution):
+class DepthwiseConv(DilatedConvolution):
     """A convolution of each channel by itself, as `DepthwiseConv2D` says of images."""
 
     multiplier: int = 1  # M, the filters of each channel
-    dilation: int = 1  # from one position of a window to the next
     axis: str | None = None  # logical axis of the channels
 
     def check(self) -> None:
-        check_kernel(self.p)
+        super().check()
         ranges.check_positive(self.p, "multiplier")
 
     def filters(self) -> Filters:
         p = self.p
         return Filters((p.dim, p.multiplier), (p.axis, None), 1, p.dim * p.multiplier, p.axis)
-
-    def windows(self) -> Windows:
-        return super().windows()._replace(dilation=self.p.dilation)
 
     def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
         p = self.p
@@ -161,7 +157,7 @@ class DepthwiseConv(Convolution):
             y = tf.nn.depthwise_conv2d(x, w, strides, p.padding, dilations=dilations)
         else:
             y = sum_products(x, w, self.windows())
-        return annotate_image(self.add_bias(y), p.axis)
+        return window.annotate_image(self.add_bias(y), p.axis)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         # products of its channels at each place of the window are added
@@ -193,15 +189,15 @@ def apply_kernel(
         ParamError: if x has not C channels; TensorFlow takes a multiple of C in groups.
     """
     kernel: Any = w.shape
-    *window, dim, output_dim = kernel
+    *lengths, dim, output_dim = kernel
     if x.shape[-1] not in (None, dim):
         raise ParamError(f"dim={dim}, but the input has {x.shape[-1]} channels, as {x.shape}")
-    if max(window) == 1 and not current().compiled:
+    if max(lengths) == 1 and not current().compiled:
         every = slice(None, None, stride)
-        x = x if stride == 1 else x[:, *[every] * len(window)]
+        x = x if stride == 1 else x[:, *[every] * len(lengths)]
         return tf.tensordot(x, tf.reshape(w, [dim, output_dim]), 1)
-    strides, dilations = ([1, *[n] * len(window), 1] for n in (stride, dilation))
-    convolve = (tf.nn.conv1d, tf.nn.conv2d, tf.nn.conv3d)[len(window) - 1]
+    strides, dilations = ([1, *[n] * len(lengths), 1] for n in (stride, dilation))
+    convolve = (tf.nn.conv1d, tf.nn.conv2d, tf.nn.conv3d)[len(lengths) - 1]
     return convolve(x, w, strides, padding, dilations=dilations)
 
 
@@ -220,7 +216,7 @@ def sum_products(x: tf.Tensor, w: tf.Tensor, windows: Windows) -> tf.Tensor:
         [B, ..., C * M], of the type of x.
     """
     y = tf.zeros([], tf.float32)
-    for place, values in window_slices(tf.cast(x, tf.float32), windows):
+    for place, values in window.window_slices(tf.cast(x, tf.float32), windows):
         y += tf.expand_dims(values, -1) * tf.cast(w[place], tf.float32)
     *sizes, dim, multiplier = sizes_of(y)
     return tf.cast(tf.reshape(y, [*sizes, dim * multiplier]), x.dtype)

@@ -1,14 +1,35 @@
-"""A table of vectors, one per token.
+"""A table of vectors, one per token; and several tables of any sizes.
 
-Axes: B batch, T positions, D model width, V vocabulary.
+A mesh cuts several tables, of which an example has one row each, along the logical axis `vocab`, in
+one of two ways:
+
+    num_groups=None    a weight for each table: every device has some rows of each table
+    num_groups=2       tables packed into one weight of 2 equal groups: a device has whole tables
+
+           table_0 [4, D]   table_1 [2, D]       tables [2 x 4, D]
+    device 0   0 1             0                 table 0: 0 1 2 3
+    device 1   2 3             1                 table 1: 0 1, and table 2: 0
+
+Axes: B batch, T positions or tables, D model width, V vocabulary or rows of one table, R rows of a
+group, G groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lingo.config import ranges
 from lingo.config.lazy import tf
+from lingo.config.params import ParamError
+from lingo.layers import path
+from lingo.layers.context import annotate
 from lingo.layers.initial import FanIn, Initializer
 from lingo.layers.layer import Layer
 from lingo.layers.residual import SEQUENCE_AXES, Residual, ResidualCall
+from lingo.ops import random
 from lingo.ops.lookup import lookup
 
 
@@ -42,3 +63,124 @@ class Embedding(Layer):
         if len(call.shape) not in (2, 3):
             return super().residuals(call)
         return [Residual(2, (*call.shape[:2], self.p.dim), (*SEQUENCE_AXES, "embed"))]
+
+
+# ---- several tables ------------------------------------------------------------------------------
+
+
+class EmbeddingTables(Layer):
+    """Looks up a vector in each of T tables (Naumov et al. 2019, sec. 2.1.1).
+
+    A table of V rows has the initial variance 1 / (3 V), as in the authors' program. Initial values
+    do not depend on how tables are packed. With G groups on a mesh that cuts `vocab` into N parts,
+    a device has whole tables if G is a multiple of N.
+
+    Weights:
+        table_0, ...: [V, D] each, without groups.
+        tables: [G R, D], with groups; the rows after the last table of a group are unused zeros.
+    """
+
+    vocab_sizes: tuple[int, ...]  # V of each table
+    dim: int  # D
+    num_groups: int | None = None  # into which whole tables are packed; None: none are
+    whole_below: int = 0  # tables of fewer rows are whole on every device; without groups
+    init: Initializer = FanIn.params(scale=1 / 3)  # of the tables; the fan-in is V
+
+    def check(self) -> None:
+        p = self.p
+        ranges.check_positive(p, "vocab_sizes", "dim", "num_groups")
+        ranges.check_not_negative(p, "whole_below")
+        if not p.vocab_sizes:
+            raise ParamError("vocab_sizes=() is no table: give the number of rows of each")
+        if p.num_groups is not None and p.whole_below:
+            raise ParamError(
+                f"whole_below={p.whole_below} is of tables that are not packed, but"
+                f" num_groups={p.num_groups}: set one of the two"
+            )
+
+    def setup(self) -> None:
+        p, init = self.p, self.p.init.build()
+        if p.num_groups is not None:
+            self._packing = packing = pack_tables(p.vocab_sizes, num_groups=p.num_groups)
+            values = _PackedValues(init, p.vocab_sizes, packing.first_rows)
+            shape = [packing.num_rows, p.dim]
+            self.tables = self.weight("tables", shape, axes=("vocab", "embed"), init=values)
+            return
+        for i, size in enumerate(p.vocab_sizes):
+            rows = "vocab" if size >= p.whole_below else None
+            self.weight(_table_name(i), [size, p.dim], axes=(rows, "embed"), init=init)
+
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        """Returns a vector of each table, [B, T, D], in the layer's dtype.
+
+        ids: int32 [B, T], the row of each table, from 0 and below its V.
+        """
+        if self.p.num_groups is not None:
+            vectors = lookup(self.tables, ids + tf.constant(self._packing.first_rows, ids.dtype))
+        else:
+            tables = [getattr(self, _table_name(i)) for i in range(len(self.p.vocab_sizes))]
+            vectors = tf.stack([lookup(table, ids[:, i]) for i, table in enumerate(tables)], 1)
+        return annotate(vectors, "batch", None, "embed")
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        size = call.shape[0], len(self.p.vocab_sizes), self.p.dim
+        return [Residual(1, size, ("batch", None, "embed"))]
+
+
+class Packing(NamedTuple):
+    """Where tables are in one tensor of G groups of R rows."""
+
+    first_rows: tuple[int, ...]  # [T], the row of the tensor in which each table begins
+    num_rows: int  # G R
+
+
+def pack_tables(sizes: Sequence[int], *, num_groups: int) -> Packing:
+    """Packs tables of some numbers of rows into groups of nearly equal numbers of rows.
+
+    One after the other, the largest first, takes the group with the fewest rows. So the largest
+    group has at most 4/3 of the rows that it has in the best packing (Graham 1969, theorem 2).
+
+    >>> pack_tables([4, 1, 2], num_groups=2)
+    Packing(first_rows=(0, 6, 4), num_rows=8)
+    """
+    groups, places, num_used = [0] * len(sizes), [0] * len(sizes), [0] * num_groups
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        groups[i] = min(range(num_groups), key=num_used.__getitem__)
+        places[i] = num_used[groups[i]]
+        num_used[groups[i]] += sizes[i]
+    rows = max(num_used)
+    first_rows = (group * rows + place for group, place in zip(groups, places, strict=True))
+    return Packing(tuple(first_rows), num_groups * rows)
+
+
+def _table_name(i: int) -> str:
+    return f"table_{i}"
+
+
+class _PackedValues:
+    """The initial values of packed tables: each has those that it has as a weight of its own."""
+
+    def __init__(self, init: Initializer, sizes: Sequence[int], first_rows: Sequence[int]) -> None:
+        self._init, self._sizes, self._first_rows = init, sizes, first_rows
+
+    def key(self, root: random.Key, name: str) -> random.Key:
+        """Returns the key of the layer."""
+        layer, _, _ = name.rpartition("/")
+        return path.key(root, layer) if layer else root
+
+    def draw(
+        self, key: random.Key, shape: Sequence[int], *, fan_in: int, index: Sequence[slice] = ()
+    ) -> np.ndarray:
+        rows, columns = (*index, slice(None), slice(None))[:2]
+        start, stop, _ = rows.indices(shape[0])
+        values = np.zeros([stop - start, len(range(*columns.indices(shape[1])))], np.float32)
+        for i, (size, first) in enumerate(zip(self._sizes, self._first_rows, strict=True)):
+            low, high = max(start, first), min(stop, first + size)
+            if low < high:
+                values[low - start : high - start] = self._init.draw(
+                    path.key(key, _table_name(i)),
+                    [size, shape[1]],
+                    fan_in=size,
+                    index=[slice(low - first, high - first), columns],
+                )
+        return values

@@ -17,16 +17,7 @@ import numpy as np
 from PIL import Image as Picture
 from PIL import ImageDraw
 
-from lingo.metrics.drawing import (
-    FONT_SIZES,
-    MARGIN,
-    RIGHT,
-    WRONG,
-    Font,
-    blank_picture,
-    cut_name,
-    load_font,
-)
+from lingo.metrics import drawing
 from lingo.metrics.media import Image
 
 LEGEND = (
@@ -68,7 +59,7 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
     if num_classes <= _MAX_NAMED:
         cell = max(cell, _NAMED_CELL)
     matrix = _draw_matrix(counts, cell)
-    page = _add_names(matrix, [cut_name(name) for name in names], cell)
+    page = _add_names(matrix, [drawing.cut_name(name) for name in names], cell)
     return Image(np.array(page), LEGEND)
 
 
@@ -77,7 +68,7 @@ def confusion_colours(counts: np.ndarray) -> np.ndarray:
     totals = counts.sum(axis=1, keepdims=True)
     share = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
     depth = np.sqrt(np.clip(share, 0, 1))[..., None]
-    darkest = np.where(np.eye(len(counts), dtype=bool)[..., None], RIGHT, WRONG)
+    darkest = np.where(np.eye(len(counts), dtype=bool)[..., None], drawing.RIGHT, drawing.WRONG)
     colours = _WHITE + depth * (darkest - _WHITE)
     return np.where(totals[..., None] > 0, colours, _EMPTY).round().astype(np.uint8)
 
@@ -103,62 +94,66 @@ def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
 
 def _add_names(matrix: Picture.Image, names: Sequence[str], cell: int) -> Picture.Image:
     """Returns the matrix with names of rows on its left, names of columns and titles above."""
-    side, title = matrix.width, FONT_SIZES[0] + MARGIN
+    side, title = matrix.width, drawing.FONT_SIZES[0] + drawing.MARGIN
     shown = names if cell >= _NAMED_CELL else []  # else rows are thinner than text
-    font = load_font(max((size for size in FONT_SIZES if size < cell), default=FONT_SIZES[-1]))
-    width = math.ceil(max(map(font.getlength, shown), default=0)) + MARGIN
+    font = drawing.load_font(
+        max((size for size in drawing.FONT_SIZES if size < cell), default=drawing.FONT_SIZES[-1])
+    )
+    width = math.ceil(max(map(font.getlength, shown), default=0)) + drawing.MARGIN
     rows = _draw_lines(shown, (width, side), font=font, anchor="rm")
     columns = _draw_lines(shown, (width, side), font=font, anchor="lm")
     columns = columns.transpose(Picture.Transpose.ROTATE_90)  # they read upwards
     if width <= cell:  # short names need not be turned
         columns = _draw_columns(shown, (side, title), font=font)
-    left, top = title + MARGIN + rows.width, title + MARGIN + columns.height
-    page = blank_picture((left + side + MARGIN, top + side + MARGIN))
+    left, top = title + drawing.MARGIN + rows.width, title + drawing.MARGIN + columns.height
+    page = drawing.blank_picture((left + side + drawing.MARGIN, top + side + drawing.MARGIN))
     page.paste(matrix, (left, top))
     page.paste(rows, (left - rows.width, top))
     page.paste(columns, (left, top - columns.height))
-    page.paste(_draw_title("prediction", (side, title)), (left, MARGIN))
+    page.paste(_draw_title("prediction", (side, title)), (left, drawing.MARGIN))
     label = _draw_title("label", (side, title)).transpose(Picture.Transpose.ROTATE_90)
-    page.paste(label, (MARGIN, top))
+    page.paste(label, (drawing.MARGIN, top))
     return page
 
 
 def _draw_lines(
-    names: Sequence[str], size: tuple[int, int], *, font: Font, anchor: str
+    names: Sequence[str], size: tuple[int, int], *, font: drawing.Font, anchor: str
 ) -> Picture.Image:
     """Returns names one below the other, each in the middle of its row of cells.
 
     `anchor` is "rm", at the right, or "lm", at the left; `size` is (width, height).
     """
-    picture = blank_picture(size)
-    x = size[0] - MARGIN // 2 if anchor == "rm" else MARGIN // 2
+    picture = drawing.blank_picture(size)
+    x = size[0] - drawing.MARGIN // 2 if anchor == "rm" else drawing.MARGIN // 2
     for number, name in enumerate(names):
         where = (x, (number + 0.5) * size[1] / len(names))
         ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor=anchor)
     return picture
 
 
-def _draw_columns(names: Sequence[str], size: tuple[int, int], *, font: Font) -> Picture.Image:
+def _draw_columns(
+    names: Sequence[str], size: tuple[int, int], *, font: drawing.Font
+) -> Picture.Image:
     """Returns names side by side, each above its column of cells; `size` is (width, height)."""
-    picture = blank_picture(size)
+    picture = drawing.blank_picture(size)
     for number, name in enumerate(names):
-        where = ((number + 0.5) * size[0] / len(names), size[1] - MARGIN)
+        where = ((number + 0.5) * size[0] / len(names), size[1] - drawing.MARGIN)
         ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor="ms")
     return picture
 
 
 def _draw_title(text: str, size: tuple[int, int]) -> Picture.Image:
     """Returns what an axis shows, in the middle of a picture of `size`, (width, height)."""
-    picture, font = blank_picture(size), load_font(FONT_SIZES[0])
+    picture, font = drawing.blank_picture(size), drawing.load_font(drawing.FONT_SIZES[0])
     where = (size[0] / 2, size[1] / 2)
     ImageDraw.Draw(picture).text(where, text, fill="black", font=font, anchor="mm")
     return picture
 
 
-def _largest_font(texts: Collection[str], *, size: int) -> Font | None:
+def _largest_font(texts: Collection[str], *, size: int) -> drawing.Font | None:
     """Returns the largest font with which each text fits into a square, None if there is none."""
-    for points in FONT_SIZES:
-        font = load_font(points)
+    for points in drawing.FONT_SIZES:
+        font = drawing.load_font(points)
         if points <= size and all(font.getlength(text) <= size for text in texts):
             return font
     return None

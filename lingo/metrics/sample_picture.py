@@ -1,33 +1,34 @@
-"""Classified images in one picture: each above its label and its prediction.
+"""Images in one picture: each above its label and prediction, or with true and predicted boxes.
 
-Axes: N images, H height, W width, C channels.
+Axes: N images, H height, W width, C channels, M boxes of an image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image as Picture
 from PIL import ImageDraw
 
-from lingo.metrics.drawing import (
-    FONT_SIZES,
-    MARGIN,
-    RIGHT,
-    WRONG,
-    blank_picture,
-    cut_name,
-    join_cells,
-    load_font,
-)
+from lingo.metrics import drawing
 from lingo.metrics.media import Image
 
 LEGEND = "Below each image its label, and the prediction: **blue** if it is right, **red** if not."
 
 _SIDE = 128  # pixels of the longer side of a shown image, about
 _COLUMNS = 8
-_FONT_SIZE = FONT_SIZES[1]
+_FONT_SIZE = drawing.FONT_SIZES[1]
+
+TRUTH, PREDICTION = (0, 200, 80), (255, 120, 0)
+"""Colours of boxes: green, orange."""
+
+BOX_LEGEND = "**Green**: the true boxes. **Orange**: the predicted ones, with their probabilities."
+
+_BOX_SIDE = 256  # pixels of the longer side of a shown image, about
+_BOX_COLUMNS = 4
+_LINE = 2  # pixels
 
 
 def sample_image(
@@ -46,12 +47,14 @@ def sample_image(
         is_right: whether each prediction is right, which colours it.
     """
     cells = [
-        _draw_cell(_fit(Image(image)), (label, prediction), RIGHT if right else WRONG)
+        _draw_cell(
+            _fit(Image(image)), (label, prediction), drawing.RIGHT if right else drawing.WRONG
+        )
         for image, label, prediction, right in zip(
             images, labels, predictions, is_right, strict=True
         )
     ]
-    return Image(np.array(join_cells(cells, num_columns=_COLUMNS)), LEGEND)
+    return Image(np.array(drawing.join_cells(cells, num_columns=_COLUMNS)), LEGEND)
 
 
 def _fit(image: Image) -> Picture.Image:
@@ -65,11 +68,68 @@ def _fit(image: Image) -> Picture.Image:
 
 def _draw_cell(picture: Picture.Image, lines: tuple[str, str], colour: np.ndarray) -> Picture.Image:
     """Returns an image with two lines below it, the second one in a colour, [3]."""
-    font, line_height = load_font(_FONT_SIZE), _FONT_SIZE + MARGIN // 2
-    width = max(picture.width, _SIDE) + MARGIN
-    cell = blank_picture((width, MARGIN + picture.height + 2 * line_height + MARGIN))
-    cell.paste(picture, ((width - picture.width) // 2, MARGIN))
+    font, line_height = drawing.load_font(_FONT_SIZE), _FONT_SIZE + drawing.MARGIN // 2
+    width = max(picture.width, _SIDE) + drawing.MARGIN
+    cell = drawing.blank_picture(
+        (width, drawing.MARGIN + picture.height + 2 * line_height + drawing.MARGIN)
+    )
+    cell.paste(picture, ((width - picture.width) // 2, drawing.MARGIN))
     for i, (text, fill) in enumerate(zip(lines, ((0, 0, 0), tuple(colour.tolist())), strict=True)):
-        where = (width / 2, MARGIN + picture.height + (i + 0.5) * line_height + 2)
-        ImageDraw.Draw(cell).text(where, cut_name(text), fill=fill, font=font, anchor="mm")
+        where = (width / 2, drawing.MARGIN + picture.height + (i + 0.5) * line_height + 2)
+        ImageDraw.Draw(cell).text(where, drawing.cut_name(text), fill=fill, font=font, anchor="mm")
     return cell
+
+
+# ---- objects -------------------------------------------------------------------------------------
+
+
+class Boxes(NamedTuple):
+    """The boxes of an image."""
+
+    boxes: np.ndarray  # [M, 4], floats: (top, left, bottom, right) in parts of the image
+    names: Sequence[str]  # [M]; long ones are cut
+
+
+def box_image(
+    images: np.ndarray, *, truths: Sequence[Boxes], predictions: Sequence[Boxes]
+) -> Image:
+    """Returns one picture of images with boxes, four in a row.
+
+    Names of truths are above the top of their boxes, those of predictions below the bottom.
+
+    Args:
+        images: [N, H, W, C], uint8, or floats from 0 (black) to 1; C is 1 or 3.
+        truths: the true boxes of each image.
+        predictions: those that were found.
+    """
+    cells = []
+    for image, truth, prediction in zip(images, truths, predictions, strict=True):
+        cell = _enlarge(Image(image))
+        _draw_boxes(cell, truth, colour=TRUTH, is_above=True)
+        _draw_boxes(cell, prediction, colour=PREDICTION, is_above=False)
+        cells.append(cell)
+    page = drawing.join_cells(cells, num_columns=_BOX_COLUMNS, margin=drawing.MARGIN)
+    return Image(np.array(page), BOX_LEGEND)
+
+
+def _enlarge(image: Image) -> Picture.Image:
+    """Returns an image whose longer side has about `_BOX_SIDE` square pixels, or more."""
+    picture = Picture.fromarray(np.ascontiguousarray(image.to_rgb()))
+    times = max(1, round(_BOX_SIDE / max(picture.size)))
+    return picture.resize([times * n for n in picture.size], Picture.Resampling.NEAREST)
+
+
+def _draw_boxes(
+    picture: Picture.Image, content: Boxes, *, colour: tuple[int, int, int], is_above: bool
+) -> None:
+    """Draws boxes and their names on a picture."""
+    canvas, font = ImageDraw.Draw(picture), drawing.load_font(_FONT_SIZE)
+    scale = np.array(picture.size[::-1] * 2) - 1
+    for (top, left, bottom, right), name in zip(
+        np.asarray(content.boxes) * scale, content.names, strict=True
+    ):
+        canvas.rectangle((left, top, right, bottom), outline=colour, width=_LINE)
+        y = max(top, _FONT_SIZE + 1) if is_above else min(bottom, picture.height - _FONT_SIZE - 1)
+        where, anchor = (left + 1, y), "lb" if is_above else "la"
+        text = {"fill": colour, "font": font, "stroke_width": 1, "stroke_fill": "black"}
+        canvas.text(where, drawing.cut_name(name), anchor=anchor, **text)

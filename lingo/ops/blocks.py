@@ -1,13 +1,18 @@
-"""Sequences cut into blocks, for local attention: each block attends to its neighbours only.
+"""Axes cut into blocks of equal size.
+
+`Blocks` are for local attention, where each block attends to its neighbours only; `BlockGrid` and
+`loop` work on one block at a time.
 
 Axes: B batch, T positions, L positions of a block, M = ceil(T / L) blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
+from lingo.ops.shape import size_of
 
 
 class Blocks(NamedTuple):
@@ -57,6 +62,99 @@ class Blocks(NamedTuple):
     def join(self, x: tf.Tensor, length: int) -> tf.Tensor:
         """Returns sequences [B, T, ...] of blocks x, [B * M, L, ...], any type, without padding."""
         return tf.reshape(x, [-1, self.count(length) * self.size, *x.shape[2:]])[:, :length]
+
+
+class BlockGrid:
+    """How an axis is cut into blocks of equal size; the last one may be padded."""
+
+    def __init__(self, length: int, most: int) -> None:
+        self.length = length
+        self.count = -(-length // most)
+        self.size = -(-length // self.count)
+        self.padding = self.count * self.size - length
+
+    def pad(self, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Returns x with zeros after its end."""
+        if not self.padding:
+            return x
+        paddings = [[0, 0]] * len(x.shape)
+        paddings[axis] = [0, self.padding]
+        return tf.pad(x, paddings)
+
+    def block(self, x: tf.Tensor, index: Any, axis: int) -> tf.Tensor:
+        """Returns one block of a padded tensor."""
+        if self.count == 1:
+            return x
+        sizes = [size_of(x, i) for i in range(len(x.shape))]
+        begin = [0] * len(sizes)
+        sizes[axis], begin[axis] = self.size, index * self.size
+        shape = x.shape.as_list()
+        shape[axis] = self.size
+        return tf.ensure_shape(tf.slice(x, begin, sizes), shape)
+
+    def join(self, blocks: tf.TensorArray, axis: int) -> tf.Tensor:
+        """Returns one tensor of all blocks, without the padding."""
+        if self.count == 1:
+            return blocks.read(0)
+        x = blocks.stack()  # [count, ...]
+        order = list(range(1, len(x.shape)))
+        x = tf.transpose(x, [*order[:axis], 0, *order[axis:]])
+        shape = [size_of(x, i) for i in range(len(x.shape))]
+        shape[axis : axis + 2] = [self.count * self.size]
+        x = tf.reshape(x, shape)
+        return tf.split(x, [self.length, self.padding], axis)[0] if self.padding else x
+
+
+def block_array(dtype: Any, count: int) -> tf.TensorArray:
+    """Returns an array for one tensor of each block.
+
+    >>> block_array(tf.float32, 2).write(0, [1.0]).read(0).numpy()
+    array([1.], dtype=float32)
+    """
+    return tf.TensorArray(dtype, count, clear_after_read=False)
+
+
+def zero_blocks(count: int, block: tf.Tensor) -> tf.TensorArray:
+    """Returns an array of zeros, each of the shape of a block, in float32.
+
+    >>> zero_blocks(2, tf.ones([1, 2])).stack().numpy()
+    array([[[0., 0.]],
+    <BLANKLINE>
+           [[0., 0.]]], dtype=float32)
+    """
+    array, zeros = block_array(tf.float32, count), tf.zeros_like(block, tf.float32)
+    for i in range(count):
+        array = array.write(i, zeros)
+    return array
+
+
+def add_block(array: tf.TensorArray, index: Any, x: tf.Tensor) -> tf.TensorArray:
+    """Adds x, as float32, to the tensor of a block.
+
+    >>> add_block(zero_blocks(2, tf.ones([1])), 1, tf.constant([5])).stack().numpy().tolist()
+    [[0.0], [5.0]]
+    """
+    return array.write(index, array.read(index) + tf.cast(x, tf.float32))
+
+
+def loop(start: Any, stop: Any, body: Callable[..., Any], state: Any) -> Any:
+    """Calls the body on start, ..., stop - 1 and the state, one iteration after the other.
+
+    >>> loop(1, 4, lambda i, total: total + i, 0)
+    6
+    """
+    if isinstance(start, int) and isinstance(stop, int) and stop - start == 1:
+        return body(start, state)
+    if tf.executing_eagerly():
+        for index in range(int(start), int(stop)):
+            state = body(index, state)
+        return state
+    return tf.while_loop(
+        lambda i, _: i < stop,
+        lambda i, s: (i + 1, body(i, s)),
+        (tf.constant(start) if isinstance(start, int) else start, state),
+        parallel_iterations=1,
+    )[1]
 
 
 def _pad(x: tf.Tensor, start: int, stop: int) -> tf.Tensor:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
-from lingo.ops.block_grid import BlockGrid, add_block, block_array, loop, zero_blocks
+from lingo.ops.blocks import BlockGrid, add_block, block_array, loop, zero_blocks
 from lingo.ops.random import Part
 from lingo.ops.shape import size_of
 

@@ -1,6 +1,9 @@
-"""Name scopes of handwritten gradients: those that TensorFlow gives its own gradients."""
+"""Name scopes of handwritten gradients, as TensorFlow names its own; contexts for devices."""
 
 from __future__ import annotations
+
+import contextlib
+from typing import Any
 
 from lingo.config.lazy import tf
 
@@ -13,3 +16,32 @@ def gradient_scope() -> str:
     """
     here = tf.get_current_name_scope()
     return f"gradient_tape/{here}/" if here else "gradient_tape/"
+
+
+def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Places the operations created inside on a device; None changes nothing."""
+    # tf.device(None) would undo the device that a replica has set
+    return contextlib.nullcontext() if device is None else tf.device(device)
+
+
+def on_device_of_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
+    """Places each operation created inside on the device of its largest input.
+
+    An operation that already has a device keeps it. One whose inputs have no known device gets
+    none. Works in graphs only.
+
+    Args:
+        otherwise: device of an operation whose largest inputs are on several devices, such as a sum
+            of scalars.
+    """
+
+    def of_inputs(op: tf.Operation) -> str:
+        known = [tensor for tensor in op.inputs if tensor.op.device]
+        if op.device or not known:
+            return op.device
+        sizes = [tensor.shape.num_elements() or 0 for tensor in known]
+        largest = max(sizes)
+        found = {t.op.device for t, size in zip(known, sizes, strict=True) if size == largest}
+        return found.pop() if len(found) == 1 else otherwise
+
+    return tf.compat.v1.get_default_graph().device(of_inputs)

@@ -4,26 +4,235 @@ with Group(cluster, service) as processes:      # from here on each watches the 
     step = processes.share("step", "120" if processes.is_leader else None)
     while not processes.any(signals.received is not None):
         ...                                     # as many iterations in every process
+
+Each watches the others by heartbeats, one per second. The leader listens to all processes and
+reports which is lost; the others listen to the leader. One thread sends and one listens, because
+either may wait long for a service that is gone. A process that is suspended, or holds Python's lock
+in C code, sends no heartbeats.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import json
+import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from lingo.config.base.errors import LingoError
 from lingo.processes.processes import LEADER, Cluster, LostWorker
-from lingo.processes.pulse import KeyValues, Patience, Pulse
 from lingo.processes.signals import Stop
 
 _T = TypeVar("_T")
 
 _ASK_SECONDS = 5.0  # the longest that one `get` waits in the service before it is repeated
+_log = logging.getLogger(__name__)
+
+
+class KeyValues(Protocol):
+    """The coordination service of an engine, hosted by the leader; callable from any thread.
+
+    `put`, `get` and `delete` raise ConnectionError if the service does not answer.
+    """
+
+    def put(self, key: str, value: str) -> None:
+        """Sets a value, and replaces an earlier one."""
+        ...
+
+    def get(self, key: str, *, timeout_seconds: float) -> str | None:
+        """Returns a value as soon as it is set; None if it is not set in time."""
+        ...
+
+    def delete(self, key: str) -> None: ...
+
+    def abort(self, reason: str) -> None:
+        """Makes joint computations of this process fail, if the engine can do that."""
+        ...
+
+
+class Patience(NamedTuple):
+    """How long a process waits, in seconds."""
+
+    beat: float = 1.0  # from one heartbeat to the next
+    start: float = 300.0  # for the first heartbeat of another process
+    silence: float = 30.0  # a process without heartbeats for so long is lost
+    blame: float = 10.0  # the same, once a joint computation has failed here
+    grace: float = 15.0  # for a joint computation to end after a process is lost; then it exits
+    leave: float = 5.0  # when it ends, until the others know that it has ended
+
+
+class Sign(NamedTuple):
+    """A heartbeat: what a process reports of itself."""
+
+    beat: int = 0  # changes with every heartbeat
+    is_failing: bool = False  # whether a joint computation has failed
+    is_over: bool = False  # whether the process has ended
+    words: str = ""  # why it has ended; "" if it ended normally
+    signal: int = 0  # number of the signal that has ended it, or 0
+    lost_worker: tuple[int, str, int] | None = None  # index, description, and its signal or 0
+
+
+class _LastSign(NamedTuple):
+    """The last heartbeat of a process, and the seconds of silence since."""
+
+    sign: Sign | None = None
+    quiet_seconds: float = 0.0
+
+
+class Pulse:
+    """Sends the heartbeats of a process, and listens to those of others.
+
+    `lost_worker` is the error for the lost process, whatever has ended it; or None.
+    """
+
+    def __init__(
+        self, cluster: Cluster, service: KeyValues, *, prefix: str, patience: Patience
+    ) -> None:
+        """Sends nothing yet; the keys of its heartbeats in the service begin with `prefix`."""
+        self._cluster, self._service, self._patience = cluster, service, patience
+        self._prefix = prefix
+        self._leads = cluster.index == LEADER
+        others = range(1, len(cluster.workers)) if self._leads else [LEADER]
+        self._last_signs = {i: _LastSign() for i in others}
+        self._own, self._change_lock = Sign(), threading.Lock()
+        self.lost_worker: LostWorker | None = None
+        self._signal = 0  # signal that has ended the lost process
+        self._computation: object | None = None  # a new object for each joint computation
+        self._is_closed, self._has_sent_end = threading.Event(), threading.Event()
+        self._news = threading.Event()
+
+    def start(self) -> None:
+        for work in (self._send_signs, self._listen):
+            threading.Thread(target=work, name="pulse", daemon=True).start()
+
+    def check(self) -> None:
+        """Raises LostWorker if a process is lost, and Stop if a signal has ended one."""
+        if self._signal:
+            raise Stop(self._signal)
+        if self.lost_worker is not None:
+            raise self.lost_worker
+
+    @contextlib.contextmanager
+    def joint_computation(self) -> Iterator[None]:
+        """Marks a joint computation: if a process is lost and it does not end, this one exits."""
+        before, self._computation = self._computation, object()
+        try:
+            yield
+        finally:
+            self._computation = before
+
+    def fail(self) -> None:
+        """Reports that a joint computation has failed here; waits until the cause is known."""
+        self._report(is_failing=True)
+        while self.lost_worker is None and not self._is_settled():
+            time.sleep(self._patience.beat / 10)
+
+    def end(self, words: str = "", signal: int = 0) -> None:
+        """Reports that this process has ended, and stops; the leader first waits for the others."""
+        self._report(is_over=True, words=words, signal=signal)
+        deadline = time.monotonic() + self._patience.leave
+        self._has_sent_end.wait(self._patience.leave)
+        while self._leads and not self._are_over() and time.monotonic() < deadline:
+            time.sleep(self._patience.beat / 10)
+        self._is_closed.set()
+
+    def _is_settled(self) -> bool:
+        """Returns whether no process is to blame, because all have failed or ended."""
+        if self._leads:
+            signs = [last.sign for last in self._last_signs.values()]
+            return all(sign is not None and (sign.is_failing or sign.is_over) for sign in signs)
+        return self._are_over()
+
+    def _are_over(self) -> bool:
+        signs = [last.sign for last in self._last_signs.values()]
+        return all(sign is not None and sign.is_over for sign in signs)
+
+    # ---- sending
+
+    def _report(self, **changes: Any) -> None:
+        self._change(**changes)
+        self._news.set()
+
+    def _change(self, **changes: Any) -> Sign:
+        with self._change_lock:
+            self._own = self._own._replace(**changes)
+            return self._own
+
+    def _send_signs(self) -> None:
+        while not self._is_closed.is_set():
+            sign = self._change(beat=self._own.beat + 1)
+            with contextlib.suppress(ConnectionError):
+                self._service.put(self._key(self._cluster.index), json.dumps(sign))
+                if sign.is_over:
+                    self._has_sent_end.set()
+            self._news.wait(self._patience.beat)
+            self._news.clear()
+
+    def _key(self, index: int) -> str:
+        return f"{self._prefix}/pulse/{index}"
+
+    # ---- listening
+
+    def _listen(self) -> None:
+        last = time.monotonic()
+        while not self._is_closed.wait(self._patience.beat / 2):
+            seconds, last = time.monotonic() - last, time.monotonic()
+            for index in self._last_signs:
+                # Count a few beats at most: after a suspension of this process, silence is its own.
+                self._receive(index, min(seconds, 5 * self._patience.beat))
+                if self.lost_worker is None and (found := self._judge(index)) is not None:
+                    self._give_up(*found)
+
+    def _receive(self, index: int, seconds: float) -> None:
+        sign, (before, quiet_seconds) = None, self._last_signs[index]
+        with contextlib.suppress(ConnectionError):
+            text = self._service.get(self._key(index), timeout_seconds=self._patience.beat)
+            sign = Sign(*json.loads(text)) if text is not None else None
+        if sign is None or sign == before:
+            self._last_signs[index] = _LastSign(before, quiet_seconds + seconds)
+        else:
+            self._last_signs[index] = _LastSign(sign)
+
+    def _judge(self, index: int) -> tuple[int, str, int] | None:
+        """Returns the lost process, how it was lost, and its signal, as one process shows it."""
+        sign, quiet_seconds = self._last_signs[index]
+        if sign is not None and sign.lost_worker is not None:
+            return sign.lost_worker
+        if sign is not None and sign.is_over:
+            is_alike = self._own.is_failing and sign.is_failing  # the same has failed in both
+            is_well = not sign.words or is_alike or self._own.is_over
+            return None if is_well else (index, f"has ended: {sign.words}", sign.signal)
+        limit = self._patience.start if sign is None else self._patience.silence
+        limit = min(limit, self._patience.blame) if self._own.is_failing else limit
+        if quiet_seconds < limit:
+            return None
+        return index, f"gave no sign of life for {limit:.0f} s", 0
+
+    def _give_up(self, index: int, how: str, number: int) -> None:
+        """Reports a lost process, and exits if a joint computation keeps waiting for it."""
+        who = self._cluster.name(index)
+        if index == self._cluster.index:
+            who += ", this process,"
+        message = f"{who} {how}"
+        self.lost_worker, self._signal = LostWorker(index, message), number
+        self._report(lost_worker=(index, how, number))
+        computation = self._computation
+        self._service.abort(message)
+        if computation is None:
+            return
+        deadline = time.monotonic() + self._patience.grace
+        while self._computation is computation and time.monotonic() < deadline:
+            time.sleep(self._patience.beat / 10)
+        if self._computation is computation:
+            _log.error("%s, and the computation with it does not end", message)
+            os._exit(LostWorker.exit_code)
+
+
 _PATIENCE = Patience()
 
 

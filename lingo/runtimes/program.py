@@ -27,9 +27,9 @@ from lingo.data.array_spec import Specs
 from lingo.decode.decoding import Decoding
 from lingo.learner.state import Learner, Placement, TrainState, WhichWeights
 from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, step_graph, train_step
+from lingo.mesh.topology import Topology
 from lingo.metrics.metric import State, add_states, read_states
 from lingo.ops import random
-from lingo.runtimes.compiled_program import CompiledProgram
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -39,9 +39,7 @@ _PLUMBING = re.compile(
     re.MULTILINE,
 )
 """Matches those parts of TensorFlow's messages that describe its graph, not the cause."""
-
 _PYTHON = "\nTraceback (most recent call last)"  # follows the error of a `tf.py_function`
-
 Arrays = Mapping[str, np.ndarray]
 """A batch, or several in a row: name -> array."""
 
@@ -72,16 +70,6 @@ def explain_program_errors(what: str) -> Iterator[None]:
         raise type(error)(f"{what}: {error}") from error
 
 
-def _explain(error: tf.errors.OpError) -> str:
-    """Returns type and message of an error without call stacks, and the layer if it is known."""
-    text = error.message.partition(_PYTHON)[0]
-    lines = (" ".join(line.split()) for line in _PLUMBING.sub("", text).splitlines())
-    message = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
-    node = _NODE.search(error.message)
-    layer = f", in {node[1]}" if node else ""
-    return f"{type(error).__name__}: {message}{layer}"
-
-
 class Computation(NamedTuple):
     """A function of a state and a batch, which changes no state; see `lingo/learner/step.py`.
 
@@ -102,7 +90,32 @@ class Feed(NamedTuple):
     """A batch on the devices."""
 
     args: tuple[Any, ...]  # arguments of a compiled call: the batch, in the runtime's form
-    sizes: Sequence[int]  # examples that each process passed, without padding
+    sizes: Sequence[int] = ()  # for `get`: examples that each process passed, without padding
+
+
+class CompiledProgram(NamedTuple):
+    """A program that the compiler made for each device of a mesh (SPMD: the same on all).
+
+    `memory` has the bytes on one device, as the compiler reports them: `arguments`, `outputs`,
+    `aliased` (outputs that reuse the memory of arguments) and `temporaries`.
+    """
+
+    mesh: Topology
+    text: str  # HLO of the program of one device, as XLA prints it
+    num_steps: int  # that one call of the program does
+    memory: Mapping[str, int]
+    trace_seconds: float  # to trace and lower the program of all devices
+    compile_seconds: float  # to partition it and compile the program of one device
+
+
+def _explain(error: tf.errors.OpError) -> str:
+    """Returns type and message of an error without call stacks, and the layer if it is known."""
+    text = error.message.partition(_PYTHON)[0]
+    lines = (" ".join(line.split()) for line in _PLUMBING.sub("", text).splitlines())
+    message = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
+    node = _NODE.search(error.message)
+    layer = f", in {node[1]}" if node else ""
+    return f"{type(error).__name__}: {message}{layer}"
 
 
 class Program(abc.ABC):

@@ -15,10 +15,9 @@ from lingo.layers.layer import Layer
 from lingo.learner.state import Learner, TrainState, num_bytes
 from lingo.mesh.rules import check_name
 from lingo.processes.processes import ALONE, Processes, cluster
-from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.devices import split_processor
 from lingo.runtimes.layout import Layout
-from lingo.runtimes.program import Program
+from lingo.runtimes.program import CompiledProgram, Program
 
 _MATRIX_SIZES = (512, 1024, 2048, 4096, 8192)
 _ENOUGH_SECONDS = 0.01  # time of one product that makes its launch overhead negligible

@@ -21,6 +21,14 @@ from http import HTTPStatus
 from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -32,9 +40,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lingo.config.base.errors import LingoError
 from lingo.serving import codec
 from lingo.serving.batcher import Batcher, BatchLimits
-from lingo.serving.metrics import CONTENT_TYPE, Metrics
-from lingo.serving.model import ServedModel
-from lingo.serving.refusal import Refusal
+from lingo.serving.model import Refusal, ServedModel
 
 T = TypeVar("T")
 
@@ -43,6 +49,10 @@ _CLIENT_CLOSED_REQUEST = 499  # the status in the counts for a client that is go
 _VERSIONS = ("1.0", "1.1")
 _NUM_READERS = 2  # threads that read and write JSON, so that others are answered meanwhile
 _VALUES_OF_FORM = 1000  # names, brackets and settings of a body, added to the values of its inputs
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Limits(NamedTuple):
@@ -251,6 +261,50 @@ class Service:
         paths = f"GET /v1/models/{self.model.name} and its /metadata, POST its :predict"
         why = f"{request.method} {request.url.path:.100} is not served; served are: {paths}"
         return _error(status, f"{why}, GET /healthz and /metrics", headers)
+
+
+class Metrics:
+    """Counts of requests, their seconds, sizes of batches, and requests in progress."""
+
+    def __init__(self, model: str) -> None:
+        disable_created_metrics()  # no time of creation beside each number
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "lingo_requests",  # the page adds _total
+            "Requests for predictions.",
+            ("signature", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "lingo_request_seconds",
+            "From the head to the answer.",
+            ("signature",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.batches = Histogram(
+            "lingo_batch_examples",
+            "Examples of a batch.",
+            ("signature",),
+            buckets=_EXAMPLES,
+            registry=registry,
+        )
+        self.waiting = Gauge(
+            "lingo_queue_requests", "Requests in no batch yet.", ("signature",), registry=registry
+        )
+        running = Gauge(
+            "lingo_running_requests", "Requests in progress.", ("model",), registry=registry
+        )
+        self.running = running.labels(model)
+
+    def count(self, signature: str, *, status: int, seconds: float) -> None:
+        """Counts a request that was answered; "" is the signature of one that names none."""
+        self._requests.labels(signature, status).inc()
+        self._seconds.labels(signature).observe(seconds)
+
+    def page(self) -> str:
+        """Returns the text of all numbers."""
+        return generate_latest(self._registry).decode()
 
 
 class _KnownVersions:

@@ -24,8 +24,7 @@ import numpy as np
 
 from lingo.export.exported_model import Arrays
 from lingo.runtimes.program import ProgramError
-from lingo.serving.model import ServedSignature
-from lingo.serving.refusal import Refusal
+from lingo.serving.model import Refusal, ServedSignature
 
 NUM_THREADS = 2
 """Batches of one signature computed at a time: while the result of one is copied out, the next is

@@ -23,8 +23,7 @@ import numpy as np
 
 from lingo.config.lazy import tf
 from lingo.export.exported_model import Arrays
-from lingo.serving.model import ServedModel, ServedSignature, ServedSpec, Specs
-from lingo.serving.refusal import Refusal
+from lingo.serving.model import Refusal, ServedModel, ServedSignature, ServedSpec, Specs
 
 _BASE64 = "b64"
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}

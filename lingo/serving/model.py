@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export.exported_model import Arrays
@@ -23,10 +24,19 @@ from lingo.export.formats import trace
 from lingo.export.manifest import find_link, find_versions, read_manifest
 from lingo.export.text_signature import model_signatures
 from lingo.runtimes.program import ProgramError, explain_program_errors
-from lingo.serving.refusal import Refusal
 from lingo.trainer.trained import Trained
 
 MIN_LENGTH = 16  # to which texts are padded, at least
+
+
+class Refusal(LingoError):
+    """A request that is answered by an error: its status, headers and a sentence for the client."""
+
+    def __init__(
+        self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, dict(headers or {})
 
 
 class ServedSpec(NamedTuple):

@@ -21,18 +21,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from lingo.processes.parent import prepare_die_with_parent
 from lingo.processes.signals import Signals
 from lingo.storage.files import explain_write_errors, open_inside
-from lingo.study.plan import (
-    LOG,
-    RESULTS,
-    SWEEP,
-    TRIAL,
-    SweepRequest,
-    build_points,
-    check_settings,
-    find_done,
-    read_points,
-    write_json,
-)
+from lingo.study import plan
 from lingo.study.report import describe_progress, describe_result, results_json
 from lingo.study.search import propose_point
 from lingo.study.trial import Result, State, Trial, sort_results
@@ -65,7 +54,7 @@ class _RunningTrial(NamedTuple):
 
 
 def run_sweep(
-    request: SweepRequest, *, launch: Launch, num_workers: int, show: Callable[[str], None]
+    request: plan.SweepRequest, *, launch: Launch, num_workers: int, show: Callable[[str], None]
 ) -> SweepOutcome:
     """Runs the trials that are not done, `num_workers` at a time; `show` prints a line.
 
@@ -88,7 +77,7 @@ class _Sweep:
 
     def __init__(
         self,
-        request: SweepRequest,
+        request: plan.SweepRequest,
         *,
         launch: Launch,
         num_workers: int,
@@ -96,7 +85,7 @@ class _Sweep:
     ) -> None:
         self.results: list[Result] = []  # of the trials that have ended, the best first
         self._request, self._launch, self._show = request, launch, show
-        self._points = build_points(request)
+        self._points = plan.build_points(request)
         self._num_trials, self._num_workers = request.num_trials or len(self._points), num_workers
         self._done: set[int] = set()
         self._running: dict[int, _RunningTrial] = {}  # by slot
@@ -104,12 +93,12 @@ class _Sweep:
     def open(self) -> None:
         """Checks what the directory holds, and writes what is asked for."""
         request, num_trials = self._request, self._num_trials
-        check_settings(request)
+        plan.check_settings(request)
         if request.method == "optuna":
-            points = read_points(request.logdir, [axis.target for axis in request.axes])
+            points = plan.read_points(request.logdir, [axis.target for axis in request.axes])
             self._points = {number: p for number, p in points.items() if number < num_trials}
-        self._done = find_done(request, self._points)
-        write_json(request.logdir / SWEEP, request.settings())
+        self._done = plan.find_done(request, self._points)
+        plan.write_json(request.logdir / plan.SWEEP, request.settings())
         best = {"min": "lowest", "max": "highest"}[request.metric.goal]
         at_a_time = f"{num_trials} trials, {self._num_workers} at a time"
         self._show(f"{at_a_time}; the {best} {request.metric.name} is best")
@@ -159,13 +148,13 @@ class _Sweep:
         trial = self._request.trial(number, point)
         with explain_write_errors(trial.path):
             trial.path.mkdir(exist_ok=True)
-        write_json(trial.path / TRIAL, {"number": number, "values": point})
+        plan.write_json(trial.path / plan.TRIAL, {"number": number, "values": point})
         self._points[number] = point
 
     def _start(self, trial: Trial, slot: int) -> None:
         process = self._launch(trial, slot)
         self._running[slot] = _RunningTrial(trial, process, time.monotonic())
-        self._show_line(f"{trial.path.name}: started, {trial.path / LOG}")
+        self._show_line(f"{trial.path.name}: started, {trial.path / plan.LOG}")
 
     def _collect(self, received: int | None) -> bool:
         """Adds the results of the trials that have ended; returns whether there were any."""
@@ -185,7 +174,7 @@ class _Sweep:
         step, value = reading or (None, None)
         result = Result(trial, state, value, step, code, seconds)
         self.results = sort_results([*self.results, result], metric)
-        write_json(self._request.logdir / RESULTS, results_json(self.results, metric))
+        plan.write_json(self._request.logdir / plan.RESULTS, results_json(self.results, metric))
         text = describe_result(result, metric, last_line=_last_line(trial))
         progress = describe_progress(
             self.results, num_trials=self._num_trials, num_workers=self._num_workers
@@ -210,7 +199,7 @@ def _state(code: int, received: int | None) -> State:
 
 def _last_line(trial: Trial) -> str:
     """Returns the last line of a trial's log that is not blank, or ""."""
-    log = trial.path / LOG
+    log = trial.path / plan.LOG
     if not log.is_file():
         return ""
     with open(log, "rb") as file:
@@ -243,7 +232,10 @@ def launch_locally(
 
     with explain_write_errors(trial.path):
         trial.path.mkdir(exist_ok=True)
-    with explain_write_errors(trial.path / LOG), open_inside(trial.path / LOG, "ab") as log:
+    with (
+        explain_write_errors(trial.path / plan.LOG),
+        open_inside(trial.path / plan.LOG, "ab") as log,
+    ):
         return subprocess.Popen(
             [*program, *trial.arguments],
             stdin=subprocess.DEVNULL,

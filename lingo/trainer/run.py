@@ -34,9 +34,8 @@ from lingo.storage.rows import State
 from lingo.trainer.directory.audit import AUDIT, Audit
 from lingo.trainer.directory.run_directory import RunDirectory, row_tag
 from lingo.trainer.evaluation import best
-from lingo.trainer.guard.guard import find_first_anomaly
+from lingo.trainer.guard.guard import DUMP, Incidents, find_first_anomaly
 from lingo.trainer.guard.hang import Watchdog, watch_program
-from lingo.trainer.guard.incidents import DUMP, Incidents
 from lingo.trainer.live_run import LiveRun
 from lingo.trainer.loop import Loop, Outcome
 from lingo.trainer.observers import Observers

@@ -19,8 +19,7 @@ from lingo.contract import Experiment
 from lingo.learner import finite
 from lingo.metrics.metric import Accumulator
 from lingo.trainer.directory.audit import Audit
-from lingo.trainer.guard.guard import Anomaly, find_first_anomaly, record_anomaly
-from lingo.trainer.guard.incidents import Incidents
+from lingo.trainer.guard.guard import Anomaly, Incidents, find_first_anomaly, record_anomaly
 
 
 class StepRecorder:

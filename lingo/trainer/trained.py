@@ -27,36 +27,20 @@ from lingo.export.formats import Quantize
 from lingo.export.hugging_face import export_hugging_face
 from lingo.export.portable import Settings, export_portable
 from lingo.layers import context
+from lingo.layers.path import LayerWeights
 from lingo.layers.quantization.fold import dequantize_weights
 from lingo.learner.state import TrainState, load_arrays, restore_state
 from lingo.learner.step import normalize_losses
 from lingo.learner.task import BATCH_EXAMPLE, Batch, CheckedBatch
 from lingo.ops.kind import describe_kind
-from lingo.runtimes.int8 import (
-    Int8Program,
-    check_one_device,
-    dequantize_state,
-    fold_state,
-    quantize_state,
-)
+from lingo.runtimes import local
 from lingo.runtimes.program import Program
 from lingo.storage.files import refuse_address
 from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
+from lingo.trainer.evaluation import predict as prediction
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
 from lingo.trainer.evaluation.generate import generate
-from lingo.trainer.evaluation.predict import (
-    Predictions,
-    PredictOptions,
-    Progress,
-    as_array,
-    concatenate,
-    convert_arrays,
-    predict_arrays,
-    predict_input,
-)
-from lingo.trainer.evaluation.reference import Reference
-from lingo.trainer.layer_weights import LayerWeights
 
 WeightQuantize = Literal["none", "int8_weights"]
 """The weights of products in memory while a model computes: float32, or of 8 bits."""
@@ -106,11 +90,11 @@ class Trained:
             raise ParamError(f"quantize={quantize!r} is not one of {', '.join(kinds)}")
         self._is_int8 = quantize == "int8_weights"
         if self._is_int8:
-            check_one_device(self.experiment.runtime)
+            local.check_one_device(self.experiment.runtime)
         self.checkpoint, state = _load(self.experiment, run, step)
         if self._is_int8:
             state = state.select(self.experiment.p.evaluate.weights)
-            state = quantize_state(self.experiment.task, state)
+            state = local.quantize_state(self.experiment.task, state)
         self._state = state
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
 
@@ -146,8 +130,8 @@ class Trained:
         *,
         batch_size: int | None = None,
         stream: Literal[False] = False,
-        progress: Progress | None = None,
-    ) -> Predictions: ...
+        progress: prediction.Progress | None = None,
+    ) -> prediction.Predictions: ...
 
     @overload
     def predict(
@@ -156,18 +140,18 @@ class Trained:
         *,
         batch_size: int | None = None,
         stream: Literal[True],
-        progress: Progress | None = None,
-    ) -> Iterator[Predictions]: ...
+        progress: prediction.Progress | None = None,
+    ) -> Iterator[prediction.Predictions]: ...
 
-    @documents(PredictOptions)
+    @documents(prediction.PredictOptions)
     def predict(
         self,
         inputs: Input | Mapping[str, Any],
         *,
         batch_size: int | None = None,
         stream: bool = False,
-        progress: Progress | None = None,
-    ) -> Predictions | Iterator[Predictions]:
+        progress: prediction.Progress | None = None,
+    ) -> prediction.Predictions | Iterator[prediction.Predictions]:
         """Returns what the task says of each example (`Task.predict`): `model.predict(batch)`.
 
         It computes with the weights of evaluations. Where layers mix examples, as experts with a
@@ -193,11 +177,13 @@ class Trained:
         if isinstance(inputs, Input):
             sized = inputs.p.copy().set(batch_size=batch_size).build() if batch_size else inputs
             sized.num_batches()  # it must have an end
-            batches = predict_input(self.experiment, self._program, sized, progress=progress)
+            batches = prediction.predict_input(
+                self.experiment, self._program, sized, progress=progress
+            )
         elif isinstance(inputs, Mapping):
-            arrays = convert_arrays(self.experiment, inputs)
+            arrays = prediction.convert_arrays(self.experiment, inputs)
             most = self.experiment.train_input.specs()["rows"][0][0]
-            batches = predict_arrays(
+            batches = prediction.predict_arrays(
                 self.experiment,
                 self._program,
                 arrays,
@@ -209,9 +195,9 @@ class Trained:
                 f"predict takes an Input or a dict of arrays, got {describe_kind(inputs)}:"
                 f" {BATCH_EXAMPLE}"
             )
-        return batches if stream else concatenate(batches)
+        return batches if stream else prediction.concatenate(batches)
 
-    def __call__(self, batch: Mapping[str, Any]) -> Predictions:
+    def __call__(self, batch: Mapping[str, Any]) -> prediction.Predictions:
         """Returns the predictions for one batch, {name: [B, ...]}, computed at once."""
         self._check_batch(batch)
         return self.predict(batch, batch_size=max([1, *map(len, batch.values())]))
@@ -306,7 +292,7 @@ class Trained:
             state.state,
             folder,
             call,
-            run=Reference(self.experiment, program),
+            run=prediction.Reference(self.experiment, program),
             description={
                 "experiment": saved.get("experiment"),
                 "config_sha256": saved.get("digest"),
@@ -319,15 +305,15 @@ class Trained:
     def _state_to_export(self, quantize: Quantize) -> TrainState:
         state = self._evaluation_state
         if quantize == "int8_weights":
-            return state if self._is_int8 else quantize_state(self.experiment.task, state)
+            return state if self._is_int8 else local.quantize_state(self.experiment.task, state)
         if self._is_int8:
-            return dequantize_state(self.experiment.task, state)
-        return fold_state(self.experiment.task, state)
+            return local.dequantize_state(self.experiment.task, state)
+        return local.fold_state(self.experiment.task, state)
 
     def _program_to_compare(self, quantize: Quantize, state: TrainState) -> Program:
         """Returns what computes as an export of a state should."""
         if quantize == "int8_weights" and not self._is_int8:
-            return Int8Program(self.experiment.learner, state, self.experiment.runtime)
+            return local.Int8Program(self.experiment.learner, state, self.experiment.runtime)
         return self._program
 
     def exported_model(self) -> ExportedModel:
@@ -341,7 +327,9 @@ class Trained:
                 f"a batch is a dict of arrays, got {type(batch).__name__}: {BATCH_EXAMPLE}"
             )
         for name, (shape, _) in self.experiment.train_input.specs().items():
-            if name in batch and (array := as_array(name, batch[name])).ndim != len(shape):
+            if name in batch and (array := prediction.as_array(name, batch[name])).ndim != len(
+                shape
+            ):
                 raise ParamError(
                     f"{name!r} has shape {array.shape}, but needs {len(shape)} axes:"
                     f" {BATCH_EXAMPLE}"
@@ -370,7 +358,7 @@ class Trained:
     def _program(self) -> Program:
         learner, runtime = self.experiment.learner, self.experiment.runtime
         if self._is_int8:
-            return Int8Program(learner, self._state, runtime)
+            return local.Int8Program(learner, self._state, runtime)
         return runtime.start(learner, self._state)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from lingo.config.registry import experiment
-from lingo.layers.vision.patch_head import Pooling
+from lingo.layers.vision.patch import Pooling
 from lingo.models.image.vit import SIZES, vit
 from lingo.optim import AdamW, Cosine, Warmup
 from params.image.glyphs import IMAGE_SHAPE, glyph_experiment, glyph_steps

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.layers import Attention, Pipeline, SinusoidPositions, SoftmaxHead, TransformerLayer
 from lingo.layers.norm import LayerNorm, RmsNorm
 from lingo.optim import Adam, Cosine, Transformer, Warmup

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.layers import Attention, FeedForward, Remat, Repeat, TransformerLayer
 from lingo.layers.sequence.positions import LearnedPositions, RelativeBias
 from lingo.optim import Adafactor, InverseSqrt

@@ -15,13 +15,18 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.learner.task import Batch, Task
-from lingo.metrics.box_picture import Boxes, box_image
 from lingo.metrics.mean_average_precision import detection_table
 from lingo.metrics.media import Media
 from lingo.metrics.metric import weighted_mean
+from lingo.metrics.sample_picture import Boxes, box_image
 from lingo.models.detection.ssd import AnchorOutputs, Ssd
-from lingo.ops.boxes import decode_boxes, encode_boxes
-from lingo.ops.detection import hard_negatives, match_anchors, select_detections
+from lingo.ops.boxes import (
+    decode_boxes,
+    encode_boxes,
+    hard_negatives,
+    match_anchors,
+    select_detections,
+)
 from lingo.ops.losses import cross_entropy, smooth_l1
 from tasks.image.levels import Levels, check_levels, normalize_levels
 from tasks.image.offers import check_images, check_offers

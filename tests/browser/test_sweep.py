@@ -11,7 +11,7 @@ pytestmark = pytest.mark.xdist_group("tensorboard")
 MICRO = """
 from lingo.config.registry import experiment
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.optim.adam import AdamW

@@ -8,8 +8,8 @@ import pytest
 
 from lingo.config.serial import Origin
 from lingo.contract import Evaluation, Experiment, Summary
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat

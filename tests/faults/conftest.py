@@ -23,7 +23,7 @@ TIMEOUT = 300.0  # seconds; a fault that is not answered fails, it does not hang
 EXPERIMENT = '''
 from lingo.config.registry import experiment
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 
 CALLS = ("mkdir", "openat", "write", "rename", "fsync", "unlink", "unlinkat", "rmdir")
 TIMEOUT = 120.0  # seconds, for anything that a child does
@@ -26,7 +26,7 @@ import os, pathlib, sys
 import numpy as np
 from lingo.config.lazy import tf
 from lingo.checkpoints import store
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 
 tf.__version__  # imported before the first fork, used after it: its threads do not survive one
 for directory in map(str.strip, sys.stdin):

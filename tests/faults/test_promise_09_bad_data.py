@@ -162,7 +162,7 @@ def test_damage_within_a_limit_is_counted_and_more_of_it_is_other_data(runs, sha
 
 UNSEEDED = """
 import numpy as np
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 
 
 class Noise(TextInput):

@@ -21,7 +21,7 @@ import time
 from lingo.processes.group import Group
 from lingo.runtimes.local import Local
 from lingo.processes.processes import ALONE, cluster
-from lingo.processes.pulse import Patience
+from lingo.processes.group import Patience
 
 PLACE = pathlib.Path("{place}")
 

@@ -14,8 +14,8 @@ from lingo.checkpoints import store
 from lingo.config.params import Params
 from lingo.config.text import flatten, render
 from lingo.contract import Checkpointing, Evaluation, Experiment, Summary
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack

@@ -7,8 +7,8 @@ import pytest
 from lingo.config.overrides import apply
 from lingo.config.params import ParamError, Params
 from lingo.contract import Checkpointing, Experiment
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack

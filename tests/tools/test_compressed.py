@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from tools.compressed import bits_per_byte, documents, evaluation_text, main
 
 TEXTS = ["a first one", "zwölf Boxkämpfer", "", "the last"]

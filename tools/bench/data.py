@@ -22,16 +22,15 @@ import sentencepiece
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.data import sentence_piece_training
+from lingo.data import sentence_piece
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.document_input import TextInput
 from lingo.data.index import open_index
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Item, Prefetch
 from lingo.data.record_source import InstalledSource
-from lingo.data.sentence_piece import SentencePiece
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords
-from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.datasets.docstrings import Docstrings, Doctests
 from tools.harness import Report, alternate, choose, ratios
@@ -146,9 +145,9 @@ def cases(folder: Path) -> list[Case]:
             value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
             example = tf.train.Example(features=tf.train.Features(feature={"text": value}))
             writer.write(example.SerializeToString())
-    sample = sentence_piece_training.sample([index], max_bytes=1_000_000)
-    Path(model).write_bytes(sentence_piece_training.train(sample, vocab_size=VOCAB_SIZE))
-    tokenizer = SentencePiece.params(model=model, vocab_size=VOCAB_SIZE)
+    sample = sentence_piece.sample([index], max_bytes=1_000_000)
+    Path(model).write_bytes(sentence_piece.train(sample, vocab_size=VOCAB_SIZE))
+    tokenizer = sentence_piece.SentencePiece.params(model=model, vocab_size=VOCAB_SIZE)
     spec = {"text": tf.io.FixedLenFeature([], tf.string)}
 
     def files() -> Any:

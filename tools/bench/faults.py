@@ -23,8 +23,8 @@ import lingo
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_checkpoint
 from lingo.checkpoints.manifest import MANIFEST, seal_file, write_manifest
-from lingo.checkpoints.retention import Retention
 from lingo.checkpoints.run_counters import RunCounters
+from lingo.checkpoints.store import Retention
 from lingo.checkpoints.writer import Writer
 from lingo.config.lazy import tf
 from lingo.contract import Experiment
@@ -33,7 +33,7 @@ from lingo.learner.state import Learner, Placement, TrainState, initial_state, n
 from lingo.optim.optimizer import global_norm
 from lingo.runtimes.program import Program
 from lingo.trainer.directory.audit import AUDIT, Audit
-from lingo.trainer.guard.incidents import Incidents
+from lingo.trainer.guard.guard import Incidents
 from lingo.trainer.step_recorder import StepRecorder
 from tools.harness import Report, Turns, at_most, choose, measure, spread
 

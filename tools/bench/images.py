@@ -29,7 +29,7 @@ from lingo.data.images.image_records import IMAGE, LABEL, ImageRecords
 from lingo.data.images.view import RandomView
 from lingo.data.prefetch import Prefetch
 from lingo.datasets.photographs import NAMES, Photographs, read_photograph
-from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.stack import Chain
 from lingo.learner.state import initial_state
 from lingo.models.image.resnet import resnet
 from lingo.ops.image.box import random_boxes

@@ -15,7 +15,7 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Checkpointing, Experiment, Summary
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers import context
 from lingo.layers.sequence.transformer import TransformerLayer

@@ -21,7 +21,7 @@ from lingo.config.options import option, option_class
 from lingo.config.params import Params
 from lingo.data.images.encoded import open_images, read_classes
 from lingo.data.images.image_folder import ImageFolder, class_folders
-from lingo.data.images.record_writer import CLASSES, write_records
+from lingo.data.images.image_records import CLASSES, write_records
 from lingo.trainer.progress import Progress
 
 SHARD_BYTES = 128 * 2**20  # about as many as those of ImageNet have

@@ -54,7 +54,7 @@ from lingo.inspection import (
     stage_times,
     weight_table,
 )
-from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.stack import Chain
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh

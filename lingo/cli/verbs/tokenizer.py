@@ -26,10 +26,9 @@ from lingo.config.options import option, option_class
 from lingo.config.overrides import parse_template
 from lingo.config.params import Params
 from lingo.contract import build_experiment
-from lingo.data import sentence_piece_training
+from lingo.data import sentence_piece
 from lingo.data.index import Index, open_index
 from lingo.data.record_source import RecordSource
-from lingo.data.sentence_piece import SentencePiece
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.storage.files import write_bytes
 from lingo.trainer.progress import Progress
@@ -44,9 +43,7 @@ class Options(ExperimentOptions):
     """The options of the verb."""
 
     source: str | None = option("Class(field=value, ...) of a source, instead of --exp.")
-    vocab_size: int | None = option(
-        "Number of token ids.", minimum=sentence_piece_training.NUM_RESERVED + 1
-    )
+    vocab_size: int | None = option("Number of token ids.", minimum=sentence_piece.NUM_RESERVED + 1)
     out: str | None = option("File to write; must not exist.")
     method: Literal["unigram", "bpe"] = option("How pieces are chosen.", default="unigram")
     max_bytes: int = option("Text to learn from, drawn from all.", default=100_000_000, minimum=1)
@@ -62,14 +59,14 @@ def run(options: Options) -> int:
     with Progress(max_steps=0) as progress:
         indices = [_index_source(source.build(), progress) for source in sources]
         with progress.work("reading text") as advance:
-            text = sentence_piece_training.sample(
-                indices, max_bytes=options.max_bytes, progress=advance
-            )
+            text = sentence_piece.sample(indices, max_bytes=options.max_bytes, progress=advance)
     what = f"learning {options.vocab_size} pieces from {sum(map(len, text)):,} bytes of text"
     sizes = {"vocab_size": options.vocab_size, "model_type": options.method}
-    train = functools.partial(sentence_piece_training.train, text, **sizes)
+    train = functools.partial(sentence_piece.train, text, **sizes)
     write_bytes(out, run_with_clock(what, train))
-    tokenizer = SentencePiece.params(model=str(out), vocab_size=options.vocab_size).build()
+    tokenizer = sentence_piece.SentencePiece.params(
+        model=str(out), vocab_size=options.vocab_size
+    ).build()
     shown = b"".join(text)[:SHOWN_BYTES]
     rate = len(shown) / len(tokenizer.encode(shown))
     print(f"{out}: {options.vocab_size} pieces, {rate:.2f} bytes a token")

@@ -39,7 +39,7 @@ from lingo.config.registry import ResolvedExperiment
 from lingo.config.roots.roots import Roots
 from lingo.config.source_files import find_user_files
 from lingo.contract import build_experiment
-from lingo.data.repeated_input import RepeatedInput
+from lingo.data.derived_input import RepeatedInput
 from lingo.trainer.directory.run_directory import FLAGS, RunDirectory, flags_text
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.guard.hang import Watchdog, supervise

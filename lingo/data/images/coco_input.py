@@ -2,15 +2,19 @@
 
     CocoInput.params(annotations="instances_val2017.json", folder="val2017", num_classes=80)
 
-Axes: B examples of a batch, H height, W width, C channels, N boxes of an image.
+Axes: B examples of a batch, H height, W width, C channels, N boxes of an image; in annotations,
+N images, T boxes of all images.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import json
+import math
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,14 +23,19 @@ from lingo.config.base.types import FilePath, Operational
 from lingo.config.params import ParamError
 from lingo.data.example_input import IndexedInput
 from lingo.data.files import DataError, open_file
-from lingo.data.images.coco import Annotations, read_annotations
 from lingo.data.images.decode import Part, PixelBudget, decode_into, part_of
+from lingo.data.images.encoded import check_classes
 from lingo.data.images.header import MAX_BYTES, MAX_PIXELS, BrokenImage, read_header
 from lingo.data.images.view import Window
 from lingo.data.index import Progress
 from lingo.ops import random
 from lingo.ops.image.box import Box
 from lingo.ops.image.boxed_image import crop_boxes, flip_boxes, is_mirrored, min_iou_box
+
+_SLACK = 1.0  # pixels by which a box may be outside of its image, where it is cut off
+_IMAGE = {"id": int, "file_name": str, "height": int, "width": int}
+_CATEGORY = {"id": int, "name": str}
+_ANNOTATION = {"id": int, "image_id": int, "category_id": int, "bbox": list}
 
 
 class CocoInput(IndexedInput):
@@ -216,3 +225,157 @@ class CocoInput(IndexedInput):
 
     def _error(self, index: int, message: str) -> DataError:
         return DataError(f"{self._path(index)}: the image {message}. Replace it, or remove it.")
+
+
+# ---- annotations ---------------------------------------------------------------------------------
+
+
+class Annotations(NamedTuple):
+    """The images and boxes of a file instances_*.json, in its order; an image's are together."""
+
+    file_names: list[str]  # [N], below the folder of images
+    image_ids: np.ndarray  # int64 [N]
+    image_sizes: np.ndarray  # int32 [N, 2], height and width in pixels
+    starts: np.ndarray  # int64 [N + 1]: image i has the boxes starts[i], ..., starts[i + 1] - 1
+    boxes: np.ndarray  # float32 [T, 4]: top, left, bottom, right, in 0..1 of the image
+    labels: np.ndarray  # int32 [T], 1..K
+    is_crowd: np.ndarray  # bool [T]
+    areas: np.ndarray  # float32 [T], in pixels, of masks where there are any
+    category_ids: list[int]  # [K], the id of each label in the file
+    class_names: list[str]  # [K]
+    num_empty: int  # boxes that are left out, because they have no area
+
+    def without_empty(self) -> Annotations:
+        """Returns the images that have a box."""
+        has_box = np.diff(self.starts) > 0
+        return self._replace(
+            file_names=[name for name, kept in zip(self.file_names, has_box, strict=True) if kept],
+            image_ids=self.image_ids[has_box],
+            image_sizes=self.image_sizes[has_box],
+            starts=np.append(self.starts[:-1][has_box], self.starts[-1]),
+        )
+
+
+class _Truth(NamedTuple):
+    """A box of an image."""
+
+    box: list[float]  # top, left, bottom, right, in 0..1
+    label: int
+    is_crowd: bool
+    area: float
+
+
+def read_annotations(path: str, num_classes: int) -> Annotations:
+    """Reads a file of COCO's; labels 1..K are the places of the categories' ids in sorted order.
+
+    A box that is outside of its image by at most a pixel is cut off at the rim, and a box without
+    area is left out and counted.
+
+    Raises:
+        DataError: if the file cannot be read, is not of this layout, or has other than
+            `num_classes` categories; for an annotation of an unknown image or category, or of a box
+            outside of its image; for two images of one id.
+    """
+    content = _read_json(path)
+    categories = sorted(_records(content, "categories", _CATEGORY, path), key=lambda c: c["id"])
+    ids = [category["id"] for category in categories]
+    names = check_classes([category["name"] for category in categories], num_classes, path)
+    labels = {number: label for label, number in enumerate(ids, 1)}
+    images = _records(content, "images", _IMAGE, path)
+    truths: dict[int, list[_Truth]] = {}
+    for image in images:
+        if image["id"] in truths:
+            raise DataError(f"{path} has two images of the id {image['id']}.")
+        if min(image["height"], image["width"]) < 1:
+            raise DataError(f"{path}: image {image['id']} has no pixels.")
+        truths[image["id"]] = []
+    sizes = {image["id"]: (image["height"], image["width"]) for image in images}
+    num_empty = 0
+    for one in _records(content, "annotations", _ANNOTATION, path):
+        where = f"{path}: annotation {one['id']}"
+        if one["image_id"] not in truths:
+            raise DataError(f"{where} is of image {one['image_id']}, which the file lacks.")
+        if one["category_id"] not in labels:
+            raise DataError(f"{where} is of category {one['category_id']}, which the file lacks.")
+        truth = _read_truth(one, sizes[one["image_id"]], labels[one["category_id"]], where)
+        if truth is None:
+            num_empty += 1
+        else:
+            truths[one["image_id"]].append(truth)
+    if not images:
+        raise DataError(f"{path} has no images.")
+    every = [truth for of_image in truths.values() for truth in of_image]
+    return Annotations(
+        file_names=[image["file_name"] for image in images],
+        image_ids=np.array([*truths], np.int64),
+        image_sizes=np.array([*sizes.values()], np.int32),
+        starts=np.cumsum([0, *map(len, truths.values())]),
+        boxes=np.array([truth.box for truth in every], np.float32).reshape(-1, 4),
+        labels=np.array([truth.label for truth in every], np.int32),
+        is_crowd=np.array([truth.is_crowd for truth in every], bool),
+        areas=np.array([truth.area for truth in every], np.float32),
+        category_ids=ids,
+        class_names=names,
+        num_empty=num_empty,
+    )
+
+
+def _read_json(path: str) -> Mapping[str, Any]:
+    with open_file(path) as file:
+        try:
+            content = json.load(file)
+        except ValueError as error:  # of JSON, or of UTF-8
+            raise DataError(f"{path} is not JSON: {error}.") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is not an object of JSON with images, annotations and categories.")
+    return content
+
+
+def _records(
+    content: Mapping[str, Any], name: str, fields: Mapping[str, type], path: str
+) -> list[dict[str, Any]]:
+    """Returns a list of the file; raises DataError unless each entry has the fields, of a type."""
+    records = content.get(name)
+    if not isinstance(records, list):
+        raise DataError(f"{path} has no list {name!r}: it is not of COCO's layout of instances.")
+    for number, record in enumerate(records):
+        for field, kind in fields.items():
+            value = record.get(field) if isinstance(record, dict) else None
+            if not isinstance(value, kind):
+                raise DataError(
+                    f"{path}: entry {number} of {name!r} has {field}={value!r:.80}, not of type"
+                    f" {kind.__name__}."
+                )
+    return records
+
+
+def _read_truth(
+    one: Mapping[str, Any], size: tuple[int, int], label: int, where: str
+) -> _Truth | None:
+    """Returns the box of an annotation in an image of a size; None if it has no area."""
+    left, top, width, height = _read_bbox(one, where)
+    corners = np.array([[top, left], [top + height, left + width]])
+    is_near = (corners >= -_SLACK) & (corners <= np.array(size) + _SLACK)
+    if not is_near.all() or min(width, height) < 0:
+        raise DataError(
+            f"{where} has bbox={one['bbox']}, which is not in its image of {size[1]} x {size[0]}"
+            " pixels: x, y, width and height count pixels from the upper left corner."
+        )
+    inside = (corners.clip(0, size) / size).ravel()
+    if not (inside[:2] < inside[2:]).all():
+        return None
+    area = one.get("area", width * height)
+    if not isinstance(area, (int, float)):
+        raise DataError(f"{where} has area={area!r:.80}, not a number of pixels.")
+    return _Truth(inside.tolist(), label, bool(one.get("iscrowd", 0)), area)
+
+
+def _read_bbox(one: Mapping[str, Any], where: str) -> list[float]:
+    """Returns x, y, width and height; raises DataError if they are not four finite numbers."""
+    try:
+        box = [float(number) for number in one["bbox"]]
+    except (TypeError, ValueError):
+        box = []
+    if len(box) != 4 or not all(map(math.isfinite, box)):
+        raise DataError(f"{where} has bbox={one['bbox']!r:.80}, not x, y, width and height.")
+    return box

@@ -14,14 +14,14 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
+from lingo.data.derived_input import DerivedInput
 from lingo.data.files import DataError
-from lingo.data.index import Progress
-from lingo.data.input import Input, check_inner
+from lingo.data.input import Input
 from lingo.ops import random
 from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
 
 
-class MixedInput(Input):
+class MixedInput(DerivedInput):
     """Another input's images, each mixed with the next one, for training.
 
     The partner of example n is example n + 1 of the endless order of the other input, as augmented
@@ -56,10 +56,8 @@ class MixedInput(Input):
             )
 
     def setup(self) -> None:
-        p = self.p
-        self.input = p.input.build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
-        check_inner(self.input, self, field="input")
-        self._num_classes: int = p.num_classes or self.input.offers().get("num_classes", 0)
+        super().setup()
+        self._num_classes: int = self.p.num_classes or self.input.offers().get("num_classes", 0)
         if not self._num_classes:
             raise ParamError(
                 f"input: {type(self.input).__name__} does not offer num_classes: set num_classes"
@@ -69,14 +67,8 @@ class MixedInput(Input):
     def declares_late(self) -> bool:
         return self.input.declares_late
 
-    def allows_threads(self) -> bool:
-        return super().allows_threads() and self.input.allows_threads()
-
     def offers(self) -> dict[str, Any]:
-        return self.input.offers() | {"num_classes": self._num_classes}
-
-    def prepare(self, *, progress: Progress | None = None) -> None:
-        self.input.prepare(progress=progress)
+        return super().offers() | {"num_classes": self._num_classes}
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         keys, p = self._keys(numbers), self.p
@@ -111,22 +103,6 @@ class MixedInput(Input):
     def check_specs(self) -> None:
         self.input.check_specs()
         super().check_specs()
-
-    def num_examples(self) -> int:
-        return self.input.num_examples()
-
-    def num_items(self) -> int:
-        return self.input.num_items()
-
-    def origins(self, numbers: np.ndarray) -> list[str]:
-        """Returns where examples come from, [B]; their partners are the next ones."""
-        return self.input.origins(numbers)
-
-    def fingerprint(self) -> dict[str, Any]:
-        return self.input.fingerprint()
-
-    def remarks(self) -> list[str]:
-        return self.input.remarks()
 
     def code_line(self) -> str:
         return self.input.code_line()

@@ -1,15 +1,28 @@
 """Objectives on rows of running text: a part of each text is removed, and predicted from the rest.
 
+`SpanCorruption`, T5's objective, removes spans. A text of n tokens has round(n * noise_density)
+tokens of noise, at least one (Raffel et al. 2020, sec. 3.1.4, and T5's code). The number of spans
+follows from their mean length; kept and noisy spans alternate, beginning with a kept one. All ways
+of cutting the noise into that many spans are equally likely, as are the ways of cutting the rest.
+So the lengths of source and target depend on n alone.
+
 Axes: B examples (rows), S tokens per source row, T tokens per target row, L tokens of text per row.
 """
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import numpy as np
 
+from lingo.config.params import ParamError
+from lingo.data.objectives.sentinels import SentinelTokenizer
 from lingo.data.packing import Packing, Stream
 from lingo.data.pairs.pair import Pair
-from lingo.data.pairs.paired_input import PairedInput, Row
+from lingo.data.pairs.paired_input import Lengths, PairedInput, Row
+from lingo.data.prompt import Prompt
+from lingo.data.tokenizer import Tokenizer
 from lingo.ops import random
 
 
@@ -57,3 +70,175 @@ class Denoising(PairedInput):
     def _key(self, number: int) -> random.Key:
         root = random.fold(random.root_key(self.p.seed), random.text_hash("denoising"))
         return random.fold(random.fold(root, number >> 32), number & 0xFFFFFFFF)
+
+
+# ---- a prefix ------------------------------------------------------------------------------------
+
+
+class PrefixText(Denoising):
+    """Texts split at a random place (Raffel et al. 2020, sec. 3.2.3; Liu et al. 2018, sec. 4.2.4).
+
+    Every split that leaves at least one token on each side is equally likely. With an encoder, the
+    source gets an end token; the target gets none, because the text continues in the next row. S
+    and T are then `length` each. A decoder alone has all of the text in one row of `length`.
+    """
+
+    length: int  # tokens of text a row
+
+    def check(self) -> None:
+        super().check()
+        if self.p.length < 2:
+            raise ParamError(f"length={self.p.length} has no place to split a text at")
+
+    @property
+    def text_length(self) -> int:
+        return self.p.length
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(self.p.length, self.p.length, self.p.length)
+
+    def prompt(self, text: str) -> Prompt:
+        prompt = super().prompt(text)._replace(is_answered=False)
+        if self.p.form == "encoder_decoder":
+            return prompt
+        return prompt._replace(tokens=prompt.tokens[:-1])  # without an end token, as in `pair`
+
+    def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
+        prefix_size = 1 + int(float(random.uniform(key)) * (num_tokens - 1))
+        return np.arange(num_tokens) >= prefix_size
+
+    def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
+        end = [self.tokenizer.end_id] if self.p.form == "encoder_decoder" else []
+        return Pair(np.append(ids[~mask], end).astype(np.int32), ids[mask])
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+class Noise(NamedTuple):
+    """How much is removed from texts."""
+
+    density: float  # share of the tokens that is removed
+    mean_span_length: float  # of a removed span, in tokens
+
+
+class Counts(NamedTuple):
+    """The numbers of tokens and spans that a text is divided into."""
+
+    noise: int  # removed tokens
+    spans: int  # removed spans: the source, and the target, has a sentinel for each
+    source: int  # tokens of the source: the kept ones, sentinels and an end
+    target: int  # tokens of the target: the removed ones, sentinels and an end
+
+
+def counts(num_tokens: int, noise: Noise) -> Counts:
+    """Returns the counts of a text of `num_tokens`, 2 or more."""
+    num_noise = min(max(round(num_tokens * noise.density), 1), num_tokens - 1)
+    num_kept = num_tokens - num_noise
+    spans = min(max(round(num_noise / noise.mean_span_length), 1), num_noise, num_kept)
+    return Counts(num_noise, spans, num_kept + spans + 1, num_noise + spans + 1)
+
+
+def text_length(source_length: int, noise: Noise) -> int:
+    """Returns the length of the longest text whose source has at most `source_length` (>= 3)."""
+    length = source_length - 1
+    while counts(length + 1, noise).source <= source_length:
+        length += 1
+    return length
+
+
+def noise_mask(num_tokens: int, noise: Noise, key: random.Key) -> np.ndarray:
+    """Returns which tokens of a text (2 or more) to remove, bool [num_tokens].
+
+    The words of the key are scalars on the host.
+    """
+    num_noise, spans, *_ = counts(num_tokens, noise)
+    kept_spans = _segments(num_tokens - num_noise, spans, random.fold(key, 0))
+    noisy_spans = _segments(num_noise, spans, random.fold(key, 1))
+    lengths = np.stack([kept_spans, noisy_spans], axis=1).ravel()
+    return np.repeat(np.tile([False, True], spans), lengths)
+
+
+def corrupt(ids: np.ndarray, mask: np.ndarray, sentinels: np.ndarray, *, end_id: int) -> Pair:
+    """Returns the source, with a sentinel for each span, and the target, the spans after theirs.
+
+    The mask, bool [num_tokens], says which ids, int32 [num_tokens], are removed; not the first one.
+    """
+    begins = np.flatnonzero(mask & ~np.concatenate([[False], mask[:-1]]))
+    marked = np.insert(ids, begins, sentinels[: len(begins)])
+    source = marked[~np.insert(mask, begins, False)]
+    target = marked[np.insert(mask, begins, True)]
+    return Pair(*(np.append(side, end_id).astype(np.int32) for side in (source, target)))
+
+
+def _segments(num_tokens: int, num_segments: int, key: random.Key) -> np.ndarray:
+    """Returns random lengths, each 1 or more, that add up to `num_tokens`, int64 [num_segments]."""
+    words = random.host_bits(key, 0, num_tokens - 1)
+    cuts = np.sort(np.argsort(words, kind="stable")[: num_segments - 1]) + 1
+    return np.diff(np.concatenate([[0], cuts, [num_tokens]]))
+
+
+class SpanCorruption(Denoising):
+    """Texts with a sentinel for each removed span; the target has the spans after their sentinels.
+
+    From "Thank you <0> me to <1> party <2> week", "<0> for inviting <1> your <2> last" is predicted
+    (Raffel et al. 2020, sec. 3.1.4). Rows are full: L and T follow from `source_length`; 512 gives
+    568 tokens of text and 114 of target. As in T5's code, no sentinel ends the target.
+    """
+
+    source_length: int = 512  # tokens a row of sources: what is kept, sentinels, an end
+    noise_density: float = 0.15  # share of the tokens of a text that is taken out
+    mean_span_length: float = 3.0  # tokens a span
+    tokenizer: Tokenizer = SentinelTokenizer  # how text becomes integers, and which are sentinels
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        if p.source_length < 3:
+            raise ParamError(f"source_length={p.source_length} is less than 3, the shortest")
+        if not 0 < p.noise_density < 1:
+            raise ParamError(f"noise_density={p.noise_density} is not between 0 and 1")
+        if p.mean_span_length < 1:
+            raise ParamError(f"mean_span_length={p.mean_span_length} is less than a token")
+
+    def setup(self) -> None:
+        super().setup()
+        if not isinstance(self.tokenizer, SentinelTokenizer):
+            raise ParamError(
+                f"tokenizer is {type(self.tokenizer).__name__}, which has no ids for what is taken"
+                f" out: SentinelTokenizer(tokenizer={type(self.tokenizer).__name__}(...))"
+            )
+        num_sentinels, num_spans = self.tokenizer.p.num_sentinels, self._counts.spans
+        if num_sentinels < num_spans:
+            raise ParamError(
+                f"source_length={self.p.source_length} has {num_spans} spans a row, but there are"
+                f" {num_sentinels} sentinels: set tokenizer.num_sentinels={num_spans}"
+            )
+
+    @functools.cached_property
+    def text_length(self) -> int:
+        return text_length(self.p.source_length, self._noise)
+
+    @property
+    def lengths(self) -> Lengths:
+        source, target = self.p.source_length, self._counts.target
+        return Lengths(source, target, source + target)
+
+    def source_ids(self, text: str) -> np.ndarray:
+        return self.tokenizer.encode_marked(text)
+
+    def mask(self, num_tokens: int, key: random.Key) -> np.ndarray:
+        return noise_mask(num_tokens, self._noise, key)
+
+    def pair(self, ids: np.ndarray, mask: np.ndarray) -> Pair:
+        tokenizer = self.tokenizer
+        return corrupt(ids, mask, tokenizer.sentinels, end_id=tokenizer.end_id)
+
+    @property
+    def _noise(self) -> Noise:
+        return Noise(self.p.noise_density, self.p.mean_span_length)
+
+    @property
+    def _counts(self) -> Counts:
+        return counts(self.text_length, self._noise)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lingo.checkpoints import store
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.config.roots.user_line import is_lingos
@@ -31,8 +31,7 @@ from lingo.data.input import Input, array_content
 from lingo.inspection.conformance import claim, layer_call, layer_claims
 from lingo.inspection.conformance.claim import Broken, Claim, NotChecked, check_claim
 from lingo.layers.layer import Layer
-from lingo.layers.stacks.chain import Chain
-from lingo.layers.stacks.stack import Stack
+from lingo.layers.stacks.stack import Chain, Stack
 from lingo.learner import state as train_state
 from lingo.learner import task_check
 from lingo.learner.step import find_frozen, graph_of, normalize_losses

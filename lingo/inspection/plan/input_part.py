@@ -1,7 +1,7 @@
 """What the input of a way needs: hosts, their cores, and the time of a step that waits for it.
 
 Each host makes the examples of the parts of the batch that its devices have; devices that share a
-part share its host's examples, or make them again on another host, as `lingo/runtimes/mesh/rows.py`
+part share its host's examples, or make them again on another host, as `Rows` of a mesh
 does. Rates are those of one core, given or measured on this machine, and are assumed to add up over
 the cores of a host.
 

@@ -23,16 +23,9 @@ from lingo.layers.product import Product
 from lingo.layers.quantization.domain import PassiveAsymQDomain, Progress, QDomain
 from lingo.layers.wrap.reweighted import split_dims
 from lingo.layers.wrap.wrapper import Wrapper
-from lingo.ops.quantization import (
-    Channels,
-    NaturalRange,
-    Range,
-    center_range,
-    quantize_channels,
-    range_scale,
-)
+from lingo.ops import quantization
 
-_NATURAL = get_args(NaturalRange)
+_NATURAL = get_args(quantization.NaturalRange)
 _MINUS_ONE = Constant.params(value=-1.0).build()
 
 
@@ -125,7 +118,7 @@ class Quantized(Wrapper):
             for where, product, w in self._product_weights()
         }
 
-    def weight_channels(self) -> dict[str, Channels]:
+    def weight_channels(self) -> dict[str, quantization.Channels]:
         """Returns program path -> weight of the current call, as levels that 8 bits can hold.
 
         Their products are the rounded weights if the domain has such levels; others are rounded
@@ -135,7 +128,7 @@ class Quantized(Wrapper):
         for where, product, w in self._product_weights():
             axes = product.stacked_sum_axes(where)
             if (channels := self.domain.channels(w, axes)) is None:
-                channels = quantize_channels(self.domain.weight(w, axes, now), axes)
+                channels = quantization.quantize_channels(self.domain.weight(w, axes, now), axes)
             found[where] = channels
         return found
 
@@ -189,13 +182,13 @@ class Quantized(Wrapper):
             is_ready = context.current().weights_ready
             return x if is_ready else self.domain.weight(x, product.sum_axes, now)
         if name in _NATURAL:
-            return self.domain.natural(x, cast("NaturalRange", name), now)
+            return self.domain.natural(x, cast("quantization.NaturalRange", name), now)
         if self.domain.decay is None:
             return self.domain.activation(x, None, now)
         if not now.training:
             limits = self._moving_range(product, name)
             if now.constant_ranges and product.product.multiplies_activations:
-                limits = center_range(limits)
+                limits = quantization.center_range(limits)
             return self.domain.activation(x, limits, now)
         limits = self.domain.measure(x)
         # the sum, not the extremes: a NaN or inf may not show in the least value
@@ -204,9 +197,9 @@ class Quantized(Wrapper):
             self._add_range(state, tf.reshape(values, [-1]), finite)
         return self.domain.activation(x, limits, now)
 
-    def _moving_range(self, product: LayerProduct, activation: str) -> Range:
+    def _moving_range(self, product: LayerProduct, activation: str) -> quantization.Range:
         state, names = context.current().state, _range_names(product, activation)
-        return Range(*(state[path.join(self.path, name)] for name in names))
+        return quantization.Range(*(state[path.join(self.path, name)] for name in names))
 
     def _product_scale(self, product: LayerProduct, w: tf.Tensor) -> tf.Tensor | None:
         """Returns the scale of a product with the weight w, float32 [channels], if it has one."""
@@ -216,7 +209,7 @@ class Quantized(Wrapper):
         if (channels := self.domain.channels(w, product.sum_axes)) is None:
             return None
         limits = self._moving_range(product, names[0])
-        input_scale = range_scale(limits, bits=self.domain.level_bits)
+        input_scale = quantization.range_scale(limits, bits=self.domain.level_bits)
         return tf.reshape(channels.scale * input_scale, [-1])
 
     def _add_range(self, name: str, values: tf.Tensor, finite: tf.Tensor) -> None:

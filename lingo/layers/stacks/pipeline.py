@@ -42,7 +42,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import recompute
 from lingo.ops.scan import scan, scan_recomputed, unstack
 from lingo.ops.shape import expand_like, swap_leading_axes
-from lingo.ops.shift_register import shift_register
+from lingo.ops.stage_loop import shift_register
 
 
 class Pipeline(Stack):

@@ -19,7 +19,6 @@ from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import context
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.micro_batches import (
     examples_together,
     first_shape,
@@ -27,8 +26,9 @@ from lingo.layers.stacks.micro_batches import (
     micro_batch_shape,
     split_microbatches,
 )
+from lingo.layers.stacks.stack import Chain
 from lingo.mesh.pipeline import partition
-from lingo.ops.device import on_device
+from lingo.ops.scope import on_device
 from lingo.ops.stage_loop import Stage, run_stages
 
 

@@ -10,7 +10,7 @@ Axes: B batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from lingo.config.lazy import tf
@@ -19,7 +19,6 @@ from lingo.layers import context, path
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.stack import Stack
-from lingo.ops.differentiable import find_disconnected
 from lingo.ops.scan import scan
 
 
@@ -97,3 +96,36 @@ def scan_layers(
     call.sides.add(tf.nest.map_structure(lambda v: tf.reduce_sum(v, axis=0), additive))
     call.sides.add(per_layer)
     return x
+
+
+def find_disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]:
+    """Returns the keys of those inputs on which no output depends, or only by `tf.stop_gradient`.
+
+    Both are tensors of the graph that is being traced, of any shape and type; `outputs` is a
+    structure of them. A loop or a function counts as if all its results depended on all its inputs.
+
+    >>> @tf.function(input_signature=2 * [tf.TensorSpec([], tf.float32)])
+    ... def function(x, y):
+    ...     print(find_disconnected(2 * x, {"x": x, "y": y}))
+    >>> _ = function.get_concrete_function()
+    {'y'}
+    """
+    reached = _reach(tensor for tensor in tf.nest.flatten(outputs) if tf.is_tensor(tensor))
+    return {key for key, tensor in inputs.items() if tensor.name not in reached}
+
+
+def _reach(tensors: Iterable[tf.Tensor]) -> set[str]:
+    """Returns the names of all tensors from which some tensors are computed, these included."""
+    reached: set[str] = set()
+    following = list(tensors)
+    while following:
+        tensor = following.pop()
+        if tensor.name in reached:
+            continue
+        reached.add(tensor.name)
+        op = tensor.op
+        if op.type == "IdentityN":  # it ties the results of a custom gradient to its arguments
+            following.append(op.inputs[tensor.value_index])
+        elif op.type != "StopGradient":
+            following.extend(op.inputs)
+    return reached

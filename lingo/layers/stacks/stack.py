@@ -1,4 +1,4 @@
-"""A stack of layers, one after the other.
+"""Layers one after the other: a stack of one pattern, or a chain of different layers.
 
 `Stack`, `Repeat` and `Pipeline` share the fields `layer` and `num_layers` and give their layers the
 same paths, `layers/<i>`, so that one can replace another: `--set=Stack=Repeat`.
@@ -14,6 +14,7 @@ from typing import Any
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, inherited_values
+from lingo.layers.flops import passes_tensors
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.layer import Layer
 
@@ -62,3 +63,50 @@ class Stack(Layer):
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
         shape = tuple(shape)  # each layer reads another tensor
         return sum(layer.flops(shape, memory_length=memory_length) for layer in self.layers)
+
+
+class Chain(Layer):
+    """Layers one after the other, each of which takes what the one before returns.
+
+    `Stack` repeats one pattern on activations of one shape. Here all layers may differ, and the
+    activations between them may change shape or be several tensors. Each layer has its own
+    computation in the program.
+
+    Besides `flops`, every layer has `output_shape(shape)`, which maps the shape of its input to
+    that of its result; tuples of shapes are for several tensors.
+    """
+
+    layers: list[Layer]  # in order
+
+    positionwise = True  # layers inside have their own
+
+    def check(self) -> None:
+        if not self.p.layers:
+            raise ParamError("layers=[] computes nothing: give at least one layer")
+
+    def setup(self) -> None:
+        self.layers = [layer.build() for layer in self.p.layers]
+
+    def __call__(self, x: Any) -> Any:
+        """Calls each layer on what the one before returns: tensors [B, ...], one or several."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    @passes_tensors
+    def output_shape(self, shape: Any) -> Any:
+        """Returns the shape of the result; tuples of shapes for several tensors."""
+        for layer in self.layers:
+            shape = layer.output_shape(shape)
+        return shape
+
+    def layer_flops(self, shape: Any) -> list[int]:
+        """Returns the operations of each layer's matrix products in a forward call."""
+        flops = []
+        for layer in self.layers:
+            flops.append(layer.flops(shape))
+            shape = layer.output_shape(shape)
+        return flops
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return sum(self.layer_flops(shape))

@@ -1,12 +1,24 @@
-"""Convolutions of images and of volumes: images with a depth.
+"""Convolutions of images and of volumes: of all channels, of each by itself, and transposed.
 
-Axes: B batch, D depth, H height, W width, C input channels, F output channels; kernels are
-[kh, kw] or [kd, kh, kw].
+Axes: B batch, D depth, H height, W width, C input channels, M filters for each channel, F
+output channels; kernels are [kh, kw] or [kd, kh, kw].
 """
 
 from __future__ import annotations
 
-from lingo.layers.convolution import Conv
+import math
+from collections.abc import Sequence
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.layers import window
+from lingo.layers.convolution import Conv, Convolution, DepthwiseConv
+from lingo.layers.initial import FanIn, Initializer
+from lingo.layers.layer import Layer
+from lingo.layers.product import Product
+from lingo.layers.residual import Residual, ResidualCall, batch_residual
+from lingo.layers.window import Padding
+from lingo.ops.shape import sizes_of
 
 
 class Conv2D(Conv):
@@ -38,3 +50,185 @@ class Conv3D(Conv):
     kernel: tuple[int, int, int] = (3, 3, 3)  # depth, height and width of the window
 
     rank = 3
+
+
+# ---- each channel by itself ----------------------------------------------------------------------
+
+
+class DepthwiseConv2D(DepthwiseConv):
+    """A 2D convolution with filters of its own for each channel: no output mixes channels.
+
+    Output channels c * M to c * M + M - 1 come from input channel c. Initial weights have variance
+    2 / (kh kw), which preserves the variance of activations after a ReLU (He et al. 2015, eq. 10).
+    Inputs are [B, H, W, C], results [B, H', W', C * M].
+
+    Weights:
+        w: [kh, kw, C, M].
+        b: [C * M], with `use_bias`.
+    """
+
+    kernel: tuple[int, int] = (3, 3)  # height and width of the window
+
+    rank = 2
+
+
+class SeparableConv2D(Layer):
+    """A convolution of each channel by itself, then one with a 1x1 window (Chollet 2017, sec. 3).
+
+    It takes kh kw M + M F operations for each input channel and position; `Conv2D` takes kh kw F.
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # F, channels of the output
+    multiplier: int = 1  # M, the filters of each channel
+    kernel: tuple[int, int] = (3, 3)  # height and width of the window
+    stride: int = 1  # from one window to the next, in both directions
+    dilation: int = 1  # from one position of a window to the next
+    padding: Padding = "SAME"  # what surrounds the image: zeros, or nothing
+    use_bias: bool = False  # whether the 1x1 convolution has a bias
+    depthwise: DepthwiseConv2D = DepthwiseConv2D.params(init=FanIn)  # no ReLU follows it
+    pointwise: Conv2D = Conv2D
+
+    def setup(self) -> None:
+        p = self.p
+        self.depthwise = p.depthwise.build(
+            dim=p.dim,
+            multiplier=p.multiplier,
+            kernel=p.kernel,
+            stride=p.stride,
+            dilation=p.dilation,
+            padding=p.padding,
+        )
+        self.pointwise = p.pointwise.build(
+            dim=p.dim * p.multiplier, output_dim=p.output_dim, kernel=(1, 1), use_bias=p.use_bias
+        )
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, H', W', F], in the layer's dtype, for images x [B, H, W, C]."""
+        return self.pointwise(self.depthwise(x))
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        return self.pointwise.output_shape(self.depthwise.output_shape(shape))
+
+    def flops(self, shape: Sequence[int]) -> int:
+        inside = self.depthwise.output_shape(shape)
+        return self.depthwise.flops(shape) + self.pointwise.flops(inside)
+
+
+# ---- transposed ----------------------------------------------------------------------------------
+
+
+class TransposedConv2D(Convolution):
+    """The transpose of a 2D convolution: each position of the input adds to a window of the output.
+
+    With padding SAME the result has height H * stride, as if windows that reach over the border
+    were cut off; with VALID it holds all windows: (H - 1) * stride + kh, or H * stride if the
+    stride is larger than kh. An output sums kh kw C / stride^2 inputs on average, so the variance
+    of activations after a ReLU stays if initial weights have variance 2 stride^2 / (kh kw C). The
+    default has this for a stride of 2; for others set `init=FanIn(scale=...)` to 2 stride^2.
+    Inputs are [B, H, W, C], results [B, H', W', F].
+
+    Weights:
+        w: [kh, kw, C, F].
+        b: [F], with `use_bias`.
+    """
+
+    output_dim: int  # channels of the output
+    kernel: tuple[int, int] = (3, 3)  # height and width of the window
+    stride: int = 2  # from one window to the next, in both directions
+    padding: Padding = "SAME"  # whether windows are cut off at the border
+    init: Initializer = FanIn.params(scale=8.0)  # of w; b starts at zero
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
+
+    rank = 2
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "kernel", "stride")
+
+    def convolve(self, x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
+        p = self.p
+        _, *sizes, _ = self.output_shape(sizes_of(x))
+        x, whole = self._align(x)
+        shape = tf.stack(self.output_shape(sizes_of(x)))
+        y = tf.nn.conv2d_transpose(x, tf.transpose(w, [0, 1, 3, 2]), shape, p.stride, p.padding)
+        return window.split_again(self.add_bias(y), sizes, p.axes[1], whole=whole)
+
+    def _align(self, x: tf.Tensor) -> tuple[tf.Tensor, list[bool]]:
+        """Returns images with rows added until parts on devices are equal, and which are whole.
+
+        With padding VALID, or windows that reach further than the next device, they are gathered.
+        """
+        if not window.is_split(x):
+            return x, []
+        p, sizes, whole = self.p, window.static_sizes(x), [False, False]
+        for i, num_parts in enumerate(window.num_parts_of(len(sizes))):
+            if num_parts > 1:
+                part = -(-sizes[i] // num_parts)
+                whole[i] = p.padding == "VALID" or p.kernel[i] > (part + 1) * p.stride
+                sizes[i] = sizes[i] if whole[i] else part * num_parts
+        if not all(whole) and window.has_copies(whole):
+            sizes, whole = window.static_sizes(x), [True] * len(sizes)
+        return window.annotate_image(window.pad_end(x, sizes), p.axes[0], whole=whole), whole
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for images of shape [B, H, W, C]."""
+        batch, *image, _ = shape
+        p = self.p
+        more = [max(k - p.stride, 0) if p.padding == "VALID" else 0 for k in p.kernel]
+        sizes = [size * p.stride + n for size, n in zip(image, more, strict=True)]
+        return (batch, *sizes, p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the operations for images of shape [B, H, W, C], including those cut off."""
+        return 2 * math.prod(self.p.kernel) * math.prod(shape) * self.p.output_dim
+
+
+class UpConv3D(Layer):
+    """The transpose of a 3D convolution whose windows lie side by side: it enlarges volumes.
+
+    Each position of the input becomes a window of the output: windows are as long as their stride,
+    which is the only case that a U-Net needs. So it is a matrix product for each position, and no
+    device needs another one's rows. An output sums C inputs, so weights of variance 2 / C preserve
+    the variance of activations after a ReLU.
+
+    Weights:
+        w: [stride, stride, stride, C, F].
+    """
+
+    dim: int  # channels of the input
+    output_dim: int  # channels of the output
+    stride: int = 2  # how many times larger the result is, in all directions
+    init: Initializer = FanIn.params(scale=2.0)  # of w
+    axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
+
+    products = (Product("w"),)
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "stride")
+
+    def setup(self) -> None:
+        p = self.p
+        shape, axes = [*[p.stride] * 3, p.dim, p.output_dim], (None, None, None, *p.axes)
+        self.w = self.weight("w", shape, axes=axes, init=p.init.build(), fan_in=p.dim)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns [B, D', H', W', F], in the layer's dtype, for volumes x [B, D, H, W, C]."""
+        x, w = self.operands("w", input=tf.cast(x, self.p.dtype))
+        batch, *volume, _ = sizes_of(x)
+        y = tf.einsum("bdhwc,ijkcf->bdihjwkf", x, w)
+        sizes = [size * self.p.stride for size in volume]
+        return window.annotate_image(
+            tf.reshape(y, [batch, *sizes, self.p.output_dim]), self.p.axes[1]
+        )
+
+    def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Returns the shape of the result for volumes of shape [B, D, H, W, C]."""
+        batch, *volume, _ = shape
+        return (batch, *[size * self.p.stride for size in volume], self.p.output_dim)
+
+    def flops(self, shape: Sequence[int]) -> int:
+        return 2 * self.p.stride**3 * math.prod(shape) * self.p.output_dim
+
+    def residuals(self, call: ResidualCall) -> list[Residual] | None:
+        return [batch_residual(1, call.shape, "input")]

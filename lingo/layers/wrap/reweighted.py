@@ -18,11 +18,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.config.regex import check_regex
 from lingo.layers import context, path
-from lingo.layers.initial import Constant, Initializer
+from lingo.layers.initial import FAN_IN, ONES, ZEROS, Constant, Initializer
 from lingo.layers.tree import ParamSpec
 from lingo.layers.wrap.wrapper import Wrapper
 
@@ -128,3 +129,62 @@ def split_dims(spec: ParamSpec) -> Matrix:
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     n = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
     return Matrix(spec.path, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])
+
+
+class Lora(Reweighted):
+    """Computes with w + alpha / rank * a b, where b is initially zero (Hu et al. 2021, sec. 4.1).
+
+    The optimizer freezes the layer's own weights: `ByPath.params(learning_rate=...,
+    groups={".*_lora_[ab]": AdamW, "(?!.*_lora_).*": Frozen})`. Departs from the paper: there is no
+    dropout of the input of a, since the change is added to the matrix, not to the output.
+
+    Weights, for each matrix of input sizes I and output sizes O:
+        <name>_lora_a: [*I, rank].
+        <name>_lora_b: [rank, *O].
+    """
+
+    rank: int = 8  # of the change
+    alpha: float = 8.0  # its size: the change is alpha / rank times the product
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "rank")
+
+    def declare(self, matrix: Matrix) -> None:
+        rank, fan_in = self.p.rank, math.prod(matrix.inputs)
+        shape, axes = [*matrix.inputs, rank], (*matrix.input_axes, None)
+        self.companion_weight(matrix, "lora_a", shape, axes=axes, init=FAN_IN, fan_in=fan_in)
+        shape, axes = [rank, *matrix.outputs], (None, *matrix.output_axes)
+        self.companion_weight(matrix, "lora_b", shape, axes=axes, init=ZEROS)
+
+    def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+        rank, stacked = self.p.rank, matrix.stack_sizes(w)
+        a = tf.reshape(self.read(matrix, "lora_a"), [*stacked, math.prod(matrix.inputs), rank])
+        b = tf.reshape(self.read(matrix, "lora_b"), [*stacked, rank, math.prod(matrix.outputs)])
+        return w + self.p.alpha / rank * tf.reshape(a @ b, w.shape)
+
+
+_TINY = 1e-12  # keeps the gradient of a norm finite at zero
+
+
+class WeightNorm(Reweighted):
+    """Computes with scale * w / |w|, |w| over the inputs of each output (Salimans and Kingma 2016,
+    eq. 2).
+
+    Departs from the paper: the scale is relative to the norm expected of a matrix of variance
+    1 / fan-in, and is initially 1 instead of computed from a batch.
+
+    Weights, for each matrix of output sizes O:
+        <name>_scale: [*O], initially ones.
+    """
+
+    def declare(self, matrix: Matrix) -> None:
+        self.companion_weight(matrix, "scale", matrix.outputs, axes=matrix.output_axes, init=ONES)
+
+    def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
+        first = len(matrix.stack_sizes(w))
+        inputs = list(range(first, first + len(matrix.inputs)))
+        square = tf.reduce_sum(tf.square(w), axis=inputs, keepdims=True)
+        length = math.sqrt(math.prod(matrix.inputs) / matrix.spec.fan_in)
+        scale = tf.reshape(self.read(matrix, "scale"), square.shape)
+        return length * scale * w * tf.math.rsqrt(square + _TINY)

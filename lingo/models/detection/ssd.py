@@ -20,7 +20,7 @@ from lingo.config.params import ParamError, Params
 from lingo.layers.initial import FanIn
 from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
-from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.window import Padding
 from lingo.models.image.resnet import STAGES, resnet

@@ -18,7 +18,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.layers.norm import Norm
 from lingo.layers.residual import Residual, ResidualCall, batch_residual
-from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize

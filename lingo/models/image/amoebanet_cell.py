@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from lingo.config.lazy import tf
-from lingo.layers.dropout import check_rate
+from lingo.layers.dropout import StochasticDepth, check_rate
 from lingo.layers.flops import new_tensor, passes_tensors
 from lingo.layers.layer import Layer
 from lingo.layers.vision.pool import AveragePool, MaxPool
-from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.models.image.relu_conv_norm import FactorizedReduction, ReluConvNorm, SeparableUnit
 
 Operation = Literal[

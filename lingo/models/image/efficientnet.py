@@ -14,14 +14,13 @@ from typing import NamedTuple
 from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers.dropout import check_rate
+from lingo.layers.dropout import StochasticDepth, check_rate
 from lingo.layers.layer import Layer
 from lingo.layers.vision.batch_norm import BatchNorm
+from lingo.layers.vision.conv import DepthwiseConv2D
 from lingo.layers.vision.conv_norm import ConvNorm
-from lingo.layers.vision.depthwise_conv import DepthwiseConv2D
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.squeeze_excite import SqueezeExcite
-from lingo.layers.vision.stochastic_depth import StochasticDepth
 from lingo.ops.activations import Activation
 
 

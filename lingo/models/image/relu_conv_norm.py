@@ -12,9 +12,8 @@ from lingo.config.params import ParamError
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv import Conv2D
+from lingo.layers.vision.conv import Conv2D, SeparableConv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
-from lingo.layers.vision.depthwise_conv import SeparableConv2D
 
 NARROWING = 4  # the width of a bottleneck over the width of its middle
 

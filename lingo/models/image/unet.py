@@ -14,10 +14,9 @@ from lingo.config.lazy import tf
 from lingo.layers.layer import Layer
 from lingo.layers.norm import Norm
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.layers.vision.conv import Conv3D
+from lingo.layers.vision.conv import Conv3D, UpConv3D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
 from lingo.layers.vision.pool import MaxPool3D
-from lingo.layers.vision.transposed_conv import UpConv3D
 from lingo.layers.window import annotate_image
 
 

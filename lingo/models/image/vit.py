@@ -16,9 +16,15 @@ from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Bidirectional
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.vision.image_positions import LearnedImagePositions, SinusoidImagePositions
-from lingo.layers.vision.patch_embedding import PatchEmbedding, patch_grid
-from lingo.layers.vision.patch_head import ClassToken, PatchHead, Pooling
+from lingo.layers.vision.patch import (
+    ClassToken,
+    LearnedImagePositions,
+    PatchEmbedding,
+    PatchHead,
+    Pooling,
+    SinusoidImagePositions,
+    patch_grid,
+)
 
 POSITIONS = {"sinusoid": SinusoidImagePositions, "learned": LearnedImagePositions}
 

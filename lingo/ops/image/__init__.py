@@ -28,8 +28,15 @@ from lingo.ops.image.level import (
 )
 from lingo.ops.image.mixing import LabelledBatch, cutmix, mixup
 from lingo.ops.image.policy import EFFICIENTNET_OPS, PAPER_OPS, rand_augment
-from lingo.ops.image.scale import resize, resize_short_side
-from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translate_y
+from lingo.ops.image.warp import (
+    resize,
+    resize_short_side,
+    rotate,
+    shear_x,
+    shear_y,
+    translate_x,
+    translate_y,
+)
 
 __all__ = [
     "EFFICIENTNET_OPS",

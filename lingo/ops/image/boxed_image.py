@@ -17,7 +17,7 @@ from lingo.ops import random
 from lingo.ops.image.box import Box
 from lingo.ops.image.crop import flip
 from lingo.ops.image.pixel import check_image, check_rate, draw
-from lingo.ops.image.scale import resize
+from lingo.ops.image.warp import resize
 
 _LEAST_IOUS = (None, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # None: the whole image
 _TRIES = 50

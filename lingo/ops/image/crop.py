@@ -14,7 +14,7 @@ import numpy as np
 from lingo.ops import random
 from lingo.ops.image.box import Box, center_box, random_boxes
 from lingo.ops.image.pixel import check_image, check_rate, check_size, draw
-from lingo.ops.image.scale import Method, resize
+from lingo.ops.image.warp import Method, resize
 
 
 def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray:

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lingo.ops import random
+from lingo.ops.image import level
 from lingo.ops.image.color import (
     adjust_brightness,
     adjust_contrast,
@@ -36,14 +37,6 @@ from lingo.ops.image.color import (
     adjust_sharpness,
 )
 from lingo.ops.image.erasure import cutout
-from lingo.ops.image.level import (
-    autocontrast,
-    equalize,
-    invert,
-    posterize,
-    solarize,
-    solarize_add,
-)
 from lingo.ops.image.pixel import COLORS, check_image, draw
 from lingo.ops.image.warp import rotate, shear_x, shear_y, translate_x, translate_y
 
@@ -121,11 +114,11 @@ def _apply(name: str, image: np.ndarray, key: random.Key, m: float, signed: floa
         case "identity":
             return image
         case "autocontrast":
-            return autocontrast(image)
+            return level.autocontrast(image)
         case "equalize":
-            return equalize(image)
+            return level.equalize(image)
         case "invert":
-            return invert(image)
+            return level.invert(image)
         case "rotate":
             return rotate(image, 30 * signed)
         case "shear_x":
@@ -137,11 +130,11 @@ def _apply(name: str, image: np.ndarray, key: random.Key, m: float, signed: floa
         case "translate_y":
             return translate_y(image, 100 / _REFERENCE_SIDE * height * signed)
         case "posterize":
-            return posterize(image, min(int(4 * m), 8))
+            return level.posterize(image, min(int(4 * m), 8))
         case "solarize":
-            return solarize(image, min(int(256 * m), 256))
+            return level.solarize(image, min(int(256 * m), 256))
         case "solarize_add":
-            return solarize_add(image, min(int(110 * m), 255))
+            return level.solarize_add(image, min(int(110 * m), 255))
         case "color":
             return adjust_saturation(image, 0.1 + 1.8 * m)
         case "contrast":

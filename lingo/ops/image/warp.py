@@ -1,23 +1,34 @@
-"""Rotated, sheared and shifted images.
+"""Rotated, sheared, shifted and resized images, which Pillow computes.
 
-Each pixel of the result is the nearest one of the image; those from outside it are grey (128 of
-255), so that later changes of contrast see a mean rather than black. Pillow computes them.
+Its loops are fast, and those of uint8 count in integers, so that a result is the same on every
+machine. Each pixel of an image that is rotated, sheared or shifted is the nearest one of the
+original; those from outside it are grey (128 of 255), so that later changes of contrast see a mean
+rather than black.
 
 Axes: H height, W width, C channels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Literal
+
 import numpy as np
 from PIL import Image
 
-from lingo.ops.image.picture import map_pictures
-from lingo.ops.image.pixel import check_image
+from lingo.ops.image.pixel import check_image, check_size, clip
 
 GRAY = 128
 """The level of pixels that an image lacks."""
 
 _FILL = {"RGB": (GRAY,) * 3, "L": GRAY, "F": GRAY / 255}  # by the mode of a picture
+
+Method = Literal["bilinear", "bicubic"]
+"""A pixel of the result is a mean of those around its place: two (`bilinear`) or four (`bicubic`,
+Keys 1981, a = -1/2) in each direction. Where an image shrinks, the mean is wider by the same
+factor, so that no pixel is left out: the result is antialiased."""
+
+_FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 def rotate(image: np.ndarray, degrees: float) -> np.ndarray:
@@ -98,3 +109,74 @@ def _warp(image: np.ndarray, affine: tuple[float, ...]) -> np.ndarray:
         return picture.transform(picture.size, method, affine, fillcolor=fill)
 
     return map_pictures(image, change)
+
+
+def map_pictures(image: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
+    """Returns an image that Pillow has changed, [H', W', C] of its type.
+
+    Args:
+        image: [H, W, C], uint8 or float32.
+        change: of a picture of mode RGB, L or F: an image of three bytes is one picture, of any
+            other image each channel.
+
+    >>> map_pictures(np.array([[[1], [2]]], np.uint8), lambda picture: picture.rotate(180))[..., 0]
+    array([[2, 1]], dtype=uint8)
+    """
+    if image.dtype == np.uint8 and image.shape[2] == 3:
+        return np.array(change(Image.fromarray(np.ascontiguousarray(image))))
+    channels = [Image.fromarray(np.ascontiguousarray(c)) for c in np.moveaxis(image, 2, 0)]
+    return np.stack([np.asarray(change(picture)) for picture in channels], axis=2)
+
+
+# ---- another size --------------------------------------------------------------------------------
+
+
+def resize(image: np.ndarray, size: tuple[int, int], *, method: Method = "bilinear") -> np.ndarray:
+    """Resizes an image.
+
+    Args:
+        image: [H, W, C].
+        size: (height, width) of the result, in pixels.
+        method: how pixels are interpolated.
+
+    Returns:
+        [*size, C] of the type of `image`. `bicubic` is clipped to the range of the type; of uint8,
+        Pillow rounds and clips it after each of the two directions.
+
+    >>> image = np.array([[[0], [100]], [[100], [200]]], np.uint8)
+    >>> resize(image, (1, 4))[..., 0]
+    array([[ 50,  75, 125, 150]], dtype=uint8)
+    """
+    check_image(image)
+    check_size(size)
+    if method not in _FILTERS:
+        raise ValueError(f"{method=} is none of {', '.join(_FILTERS)}")
+    if image.shape[:2] == tuple(size):
+        return image.copy()
+    height, width = size
+    resized = map_pictures(image, lambda p: p.resize((width, height), _FILTERS[method]))
+    return clip(resized, image)
+
+
+def resize_short_side(image: np.ndarray, side: int, *, method: Method = "bilinear") -> np.ndarray:
+    """Resizes an image so that its shorter side has a length; the ratio of its sides stays.
+
+    Args:
+        image: [H, W, C].
+        side: length of the shorter side of the result, in pixels.
+        method: how pixels are interpolated.
+
+    Returns:
+        [side, W * side / H, C], or the other way round; lengths are rounded.
+
+    Raises:
+        ValueError: as `resize`.
+
+    >>> resize_short_side(np.zeros([30, 40, 3], np.uint8), 15).shape
+    (15, 20, 3)
+    """
+    check_image(image)
+    check_size((side, side))
+    height, width = image.shape[:2]
+    factor = side / min(height, width)
+    return resize(image, (round(height * factor), round(width * factor)), method=method)

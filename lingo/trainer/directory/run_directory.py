@@ -32,19 +32,7 @@ from lingo.config import source_record
 from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params
 from lingo.config.source_files import SourceFile, find_user_files
-from lingo.storage.files import (
-    PATH_PART,
-    Lock,
-    StorageError,
-    clear_leftovers,
-    explain_write_errors,
-    make_folder,
-    open_folder,
-    refuse_address,
-    refuse_link,
-    write_bytes,
-    write_text,
-)
+from lingo.storage import files
 from lingo.storage.rows import Rows, State, Status, parse_status
 from lingo.trainer.directory.audit import AUDIT
 
@@ -73,13 +61,13 @@ class RunDirectory:
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
         if not str(path):
             raise ParamError("a run needs a directory, and '' names none; '.' would be this one")
-        refuse_address(path)
+        files.refuse_address(path)
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
         self.checkpoints = self.path / "checkpoints"
         self.train = self.path / "train"  # TensorBoard events
         self.profile = self.path / "profile"
-        self._lock = Lock(self.path / ".lock")
+        self._lock = files.Lock(self.path / ".lock")
 
     @functools.cached_property
     def metrics(self) -> Rows:
@@ -103,7 +91,7 @@ class RunDirectory:
 
     def evaluation(self, name: str) -> Path:
         """Returns the directory of an evaluation's TensorBoard events."""
-        if not PATH_PART.fullmatch(name):
+        if not files.PATH_PART.fullmatch(name):
             raise ParamError(
                 f"{name!r} cannot be part of a path; use letters, digits, '.', '_', '-'"
             )
@@ -121,7 +109,7 @@ class RunDirectory:
         if not self.enabled:
             yield self
             return
-        with explain_write_errors(self.path):
+        with files.explain_write_errors(self.path):
             made = [p for p in (self.path, *self.path.parents) if not p.exists()]
             for place in (self.path, *self.path.parents):
                 if place.exists() and not place.is_dir():
@@ -134,7 +122,7 @@ class RunDirectory:
             lock.acquire()
             try:
                 self._refuse_links()
-                clear_leftovers(self.path)
+                files.clear_leftovers(self.path)
                 yield self
             finally:
                 is_lost = self.is_lost
@@ -148,7 +136,7 @@ class RunDirectory:
         folders = (self.checkpoints, self.train, self.profile, self.path / SOURCE)
         folders += tuple(self.path.glob("eval_*"))
         for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
-            refuse_link(path)
+            files.refuse_link(path)
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
@@ -164,7 +152,7 @@ class RunDirectory:
         What is at its path now may belong to another process.
         """
         if self.is_lost:
-            raise StorageError(
+            raise files.StorageError(
                 f"{self.path} is not the directory any more that this process trains in: it, or"
                 " .lock in it, was moved or deleted. Nothing more is written."
             )
@@ -190,20 +178,23 @@ class RunDirectory:
         try:
             for name in sorted(contents, key=lambda name: (name == CONFIG, name)):
                 path = self.path / name
-                with explain_write_errors(path.parent):
-                    make_folder(path.parent, root=self.path)
+                with files.explain_write_errors(path.parent):
+                    files.make_folder(path.parent, root=self.path)
                 self._replace(path, contents[name], keep=name not in replaced)
-        except StorageError:
+        except files.StorageError:
             for name in () if begun else contents:
                 self._remove(self.path / name)
             raise
 
     def _remove(self, path: Path) -> None:
         """Removes a file below this directory, and the directories that are empty then."""
-        with contextlib.suppress(OSError), open_folder(path.parent, root=self.path) as folder:
+        with contextlib.suppress(OSError), files.open_folder(path.parent, root=self.path) as folder:
             os.unlink(path.name, dir_fd=folder)
         for empty in [p for p in path.parents if self.path in p.parents]:
-            with contextlib.suppress(OSError), open_folder(empty.parent, root=self.path) as folder:
+            with (
+                contextlib.suppress(OSError),
+                files.open_folder(empty.parent, root=self.path) as folder,
+            ):
                 os.rmdir(empty.name, dir_fd=folder)  # of a link it is an error
 
     def _replace(self, path: Path, content: bytes, *, keep: bool) -> None:
@@ -213,8 +204,8 @@ class RunDirectory:
         if old is not None and keep:
             *_, last, unused = path, *_backup_paths(path)
             if last == path or _read(last, MAX_BYTES) != old:  # kept already, before a crash
-                write_bytes(unused, old, root=self.path)
-        write_bytes(path, content, root=self.path)
+                files.write_bytes(unused, old, root=self.path)
+        files.write_bytes(path, content, root=self.path)
 
     def read(self, name: str, *, max_bytes: int = MAX_BYTES) -> str | None:
         """Returns a text file, or None if it does not exist or is larger than `max_bytes`.
@@ -245,8 +236,8 @@ class RunDirectory:
         if not self.enabled or self.is_lost:
             return
         try:
-            write_text(self.path / "STATUS", Status(state, step).line)
-        except StorageError as error:
+            files.write_text(self.path / "STATUS", Status(state, step).line)
+        except files.StorageError as error:
             if Status(state, step).is_done:
                 raise
             _log.warning("%s", error)
@@ -365,8 +356,8 @@ def flags_text(
     lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
     lines += operational
     if not exp or not all(map(_is_flag_line, lines)):
-        files = json.loads(config)["files"].values()
-        trusted = (f"--trust={file['path']}" for file in files)
+        own = json.loads(config)["files"].values()
+        trusted = (f"--trust={file['path']}" for file in own)
         lines = [f"--run={run}", *filter(_is_flag_line, [*trusted, *operational])]
     return "".join(f"{line}\n" for line in lines)
 

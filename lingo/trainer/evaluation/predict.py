@@ -9,7 +9,8 @@ Axes: N examples, B examples of a batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,13 @@ from lingo.contract import Experiment
 from lingo.data.array_spec import ArraySpec
 from lingo.data.input import Input
 from lingo.data.prefetch import Prefetch
+from lingo.data.prompt import Prompt
+from lingo.decode.decoding import Decoding
+from lingo.decode.text import Continuation
+from lingo.export.exported_model import Arrays
 from lingo.learner.task import BATCH_EXAMPLE
 from lingo.runtimes.program import Program, explain_program_errors
+from lingo.trainer.evaluation.generate import continue_prompts
 
 Predictions = dict[str, np.ndarray]
 """{name: [B, ...]}, without padding."""
@@ -152,14 +158,6 @@ def concatenate(batches: Iterable[Predictions]) -> Predictions:
     return whole
 
 
-def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
-    """Returns name -> (shape, dtype) of the arrays of all inputs; those of training count first."""
-    specs: dict[str, ArraySpec] = {}
-    for input in (*experiment.eval_inputs.values(), experiment.train_input):
-        specs.update(input.specs())
-    return specs
-
-
 def as_array(name: str, value: Any) -> np.ndarray:
     """Returns what a user has given as an array; raises ParamError if its rows differ in length."""
     try:
@@ -168,6 +166,33 @@ def as_array(name: str, value: Any) -> np.ndarray:
         raise ParamError(
             f"{name!r} has rows that differ in length: cut or pad them to one shape"
         ) from None
+
+
+class Reference:
+    """The program of a run, as `lingo.export.signature.Run` describes it."""
+
+    def __init__(self, experiment: Experiment, program: Program) -> None:
+        self._experiment, self._program = experiment, program
+
+    def predict(self, arrays: Arrays) -> Arrays:
+        size, log = len(next(iter(arrays.values()))), logging.getLogger("tensorflow")
+        log.addFilter(_is_not_of_shapes)
+        try:
+            batches = predict_arrays(self._experiment, self._program, arrays, batch_size=size)
+            return concatenate(batches)
+        finally:
+            log.removeFilter(_is_not_of_shapes)
+
+    def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
+        return continue_prompts(self._experiment, self._program, prompts, decoding, seed=0)
+
+
+def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
+    """Returns name -> (shape, dtype) of the arrays of all inputs; those of training count first."""
+    specs: dict[str, ArraySpec] = {}
+    for input in (*experiment.eval_inputs.values(), experiment.train_input):
+        specs.update(input.specs())
+    return specs
 
 
 def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
@@ -224,3 +249,8 @@ def _explain_shapes(experiment: Experiment, arrays: Mapping[str, np.ndarray]) ->
 
 def _shape(array: np.ndarray) -> str:
     return str(list(array.shape))
+
+
+def _is_not_of_shapes(record: logging.LogRecord) -> bool:
+    """Returns False for TensorFlow's warning of many shapes, which the examples have on purpose."""
+    return "triggered tf.function retracing" not in record.getMessage()

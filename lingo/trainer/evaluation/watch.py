@@ -17,8 +17,7 @@ from lingo.checkpoints import store
 from lingo.metrics.media import Media
 from lingo.storage.rows import Rows
 from lingo.trainer.directory.run_directory import METRICS, RunDirectory
-from lingo.trainer.summaries.events import Events
-from lingo.trainer.summaries.media_events import media_summary
+from lingo.trainer.summaries.events import Events, media_summary
 
 POLL_SECONDS = 1.0
 

@@ -20,6 +20,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.plugins.histogram.metadata import create_summary_metadata as histogram_metadata
 from tensorboard.plugins.image.metadata import create_summary_metadata as image_metadata
 from tensorboard.plugins.scalar.metadata import create_summary_metadata as scalar_metadata
 from tensorboard.plugins.text.metadata import create_summary_metadata as text_metadata
@@ -30,19 +31,17 @@ from lingo.config.lazy import tf
 from lingo.data.files import File
 from lingo.data.record_source import CorruptRecord
 from lingo.data.sources.tfrecord import frame, payload, records
-from lingo.storage.files import (
-    StorageError,
-    append,
-    explain_write_errors,
-    make_folder,
-    open_folder,
-    open_inside,
-)
+from lingo.metrics.media import Histogram, Image, Media, Table, Text
+from lingo.storage import files
 
 _FILES = "events.out.tfevents.*"
 _VERSION = "brain.Event:2"
 
 _log = logging.getLogger(__name__)
+MAX_SIDE = 4096
+"""The longest side of an image in pixels; of a longer one, the rest is cut off."""
+
+_BUCKETS = 30
 
 
 class Events:
@@ -65,7 +64,7 @@ class Events:
         try:
             yield
             self._failing.discard(path)
-        except StorageError as error:
+        except files.StorageError as error:
             if path not in self._failing:
                 _log.warning("%s", error)
             self._failing.add(path)
@@ -92,7 +91,10 @@ class Events:
         self._files.pop(folder, None)  # a live reader is past its new end: continue in another
         if not os.path.lexists(folder):
             return
-        with explain_write_errors(folder), open_folder(folder, root=self._root) as descriptor:
+        with (
+            files.explain_write_errors(folder),
+            files.open_folder(folder, root=self._root) as descriptor,
+        ):
             for name in sorted(fnmatch.filter(os.listdir(descriptor), _FILES)):
                 mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
@@ -107,10 +109,10 @@ class Events:
         if not self._enabled:
             return
         first = Event(wall_time=event.wall_time, file_version=_VERSION)
-        with self.warn_on_failure(folder), explain_write_errors(folder):
-            make_folder(folder, root=self._root)
+        with self.warn_on_failure(folder), files.explain_write_errors(folder):
+            files.make_folder(folder, root=self._root)
             data, start = (frame(e.SerializeToString()) for e in (event, first))
-            append(self._file(folder), data, start=start, root=self._root)
+            files.append(self._file(folder), data, start=start, root=self._root)
 
     def _file(self, folder: Path) -> Path:
         if folder not in self._files:
@@ -118,29 +120,6 @@ class Events:
             file = folder / f"{_FILES[:-1]}{name}.{self._num_files:03d}.v2"
             self._files[folder], self._num_files = file, self._num_files + 1
         return self._files[folder]
-
-
-def _cut_file(path: Path, step: int, *, root: Path) -> None:
-    """Ends a file before the first event of a later step, or before one that a crash cut short.
-
-    A process adds its events in the order of their steps. (TensorBoard has a marker that makes it
-    skip earlier events, but not every reader respects it.)
-    """
-    with explain_write_errors(path), open_inside(path, "rb+", root=root) as stream:
-
-        def read(start: int, stop: int) -> bytes:
-            stream.seek(start)
-            return stream.read(stop - start)
-
-        end, size = 0, os.fstat(stream.fileno()).st_size
-        with contextlib.suppress(CorruptRecord, DecodeError):
-            for start, length in records(File(path.name, str(path), size, 0), read):
-                event = Event.FromString(payload(read(start, start + length), path.name))
-                if event.step > step:
-                    break
-                end = start + length
-        if end < size:
-            stream.truncate(end)
 
 
 # ---- what TensorBoard shows --------------------------------------------------------------------
@@ -171,3 +150,66 @@ def tensor_value(
 ) -> Summary.Value:
     """Returns an array of any shape and type for the TensorBoard plugin that `metadata` names."""
     return Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(array))
+
+
+def media_summary(media: Mapping[str, Media | float]) -> Summary:
+    """Returns Media and numbers, by tag, as one summary; histograms without values are left out."""
+    return Summary(value=[_value(tag, one) for tag, one in media.items() if not _is_empty(one)])
+
+
+def histogram_value(tag: str, array: np.ndarray) -> Summary.Value:
+    """Returns the histogram of an array, float of any shape, finite, not empty."""
+    return tensor_value(tag, histogram(array), histogram_metadata("", ""))
+
+
+def histogram(array: np.ndarray) -> np.ndarray:
+    """Returns how many elements of an array are in each of 30 intervals of equal width.
+
+    The array is float, of any shape, finite, not empty; the result float64 [30, 3]: left edge,
+    right edge, count. (TensorBoard's own function needs 240 bytes of memory per element.)
+    """
+    ends = (np.float64(array.min()), np.float64(array.max()))  # their difference may not be float32
+    counts, edges = np.histogram(array, bins=_BUCKETS, range=ends)
+    return np.stack([edges[:-1], edges[1:], counts], axis=1)
+
+
+def _cut_file(path: Path, step: int, *, root: Path) -> None:
+    """Ends a file before the first event of a later step, or before one that a crash cut short.
+
+    A process adds its events in the order of their steps. (TensorBoard has a marker that makes it
+    skip earlier events, but not every reader respects it.)
+    """
+    with files.explain_write_errors(path), files.open_inside(path, "rb+", root=root) as stream:
+
+        def read(start: int, stop: int) -> bytes:
+            stream.seek(start)
+            return stream.read(stop - start)
+
+        end, size = 0, os.fstat(stream.fileno()).st_size
+        with contextlib.suppress(CorruptRecord, DecodeError):
+            for start, length in records(File(path.name, str(path), size, 0), read):
+                event = Event.FromString(payload(read(start, start + length), path.name))
+                if event.step > step:
+                    break
+                end = start + length
+        if end < size:
+            stream.truncate(end)
+
+
+def _is_empty(media: Media | float) -> bool:
+    return isinstance(media, Histogram) and not media.finite().size
+
+
+def _value(tag: str, media: Media | float) -> Summary.Value:
+    match media:
+        case Image():
+            pixels = media.to_rgb()[:MAX_SIDE, :MAX_SIDE]
+            return image_value(tag, pixels, legend=media.legend)
+        case Histogram():
+            return histogram_value(tag, media.finite())
+        case Text():
+            return text_value(tag, media.markdown)
+        case Table():
+            return text_value(tag, media.to_markdown())
+        case _:
+            return scalar_value(tag, float(media))

@@ -23,10 +23,10 @@ from lingo.contract import EvaluationReport, ObservedRun, RunEvents, StepReport
 from lingo.metrics.media import Media
 from lingo.storage.rows import Rows, State
 from lingo.trainer.directory.run_directory import RunDirectory, evaluation_row, tag_metrics
-from lingo.trainer.summaries import events, hparams, picture
+from lingo.trainer.summaries import events, history, hparams
+from lingo.trainer.summaries.events import histogram_value, media_summary
 from lingo.trainer.summaries.history import History, round_digits
 from lingo.trainer.summaries.hparams import ParameterValue
-from lingo.trainer.summaries.media_events import histogram_value, media_summary
 
 MAX_GRAPH_NODES = 40_000
 """The largest graph that is written: Chromium draws 34,000 operations in 8 seconds."""
@@ -211,13 +211,13 @@ class Summaries(RunEvents):
             groups.setdefault(name.rsplit("/", 1)[-1], []).append(matrix)
         images = {
             name: events.image_value(
-                name, picture.overview_image(group), legend=_SEVERAL + picture.LEGEND
+                name, history.overview_image(group), legend=_SEVERAL + history.LEGEND
             )
             for name, group in groups.items()
         }
         for name, matrix in matrices:
-            pixels = picture.vector_image(matrix)
-            images[name] = events.image_value(name, pixels, legend=picture.LEGEND)
+            pixels = history.vector_image(matrix)
+            images[name] = events.image_value(name, pixels, legend=history.LEGEND)
         if images:
             self._events.add(self._run.train, step, Summary(value=images.values()))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import manifest, store
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.config.base.errors import LingoError
 from lingo.processes.processes import LostWorker
 

@@ -12,7 +12,7 @@ import pytest
 from lingo.checkpoints import bundle, commit, store
 from lingo.checkpoints.bundle import DTYPES
 from lingo.checkpoints.checkpoint import open_sound
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.checkpoints.writer import Writer
 from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.processes.processes import LostWorker

@@ -13,7 +13,7 @@ from lingo.checkpoints import commit, store
 from lingo.checkpoints.checkpoint import open_sound
 from lingo.checkpoints.errors import DamagedCheckpoint, NoUsableCheckpoint
 from lingo.checkpoints.manifest import MANIFEST
-from lingo.checkpoints.store import share_checkpoint, share_checkpoints
+from lingo.checkpoints.store import Retention, share_checkpoint, share_checkpoints
 from lingo.config.base.errors import NumericFailure
 from lingo.config.lazy import tf
 from lingo.processes.processes import ALONE
@@ -286,3 +286,19 @@ def test_many_are_shared_until_there_are_no_more(tmp_path, save, crowd):
     found = [open_sound(save(tmp_path, step)) for step in (2, 1)]
     both = crowd(2).run(lambda member: list(share_checkpoints(member, tmp_path, found)))
     assert [[one.step for one in some] for some in both] == [[2, 1]] * 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "retention", "kept"),
+    [
+        ([], Retention(1), {}),
+        ([5], Retention(3), {5: ["latest"]}),
+        ([4, 1, 3, 2], Retention(2), {3: ["latest"], 4: ["latest"]}),
+        ([10, 20, 30, 40], Retention(1, every=20), {20: ["every"], 40: ["latest", "every"]}),
+        ([1, 2, 3], Retention(1, best=[1, 3, 9]), {1: ["best"], 3: ["latest", "best"]}),
+        ([1, 2, 3], Retention(1, rewind=[2]), {2: ["rewind"], 3: ["latest"]}),
+        ([1, 2], Retention(), {1: ["latest"], 2: ["latest"]}),
+    ],
+)
+def test_what_is_kept_has_its_reasons(steps, retention, kept):
+    assert retention.reasons(steps) == kept

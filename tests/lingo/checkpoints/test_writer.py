@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lingo.checkpoints import store
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.checkpoints.writer import Writer
 from lingo.storage.files import StorageError
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from lingo.data.piece_model import package
+from lingo.data.sentence_piece import package
 
 KEEP = MappingProxyType({"remove_extra_whitespaces": False})
 PLAIN = MappingProxyType({**KEEP, "normalization_rule_name": "identity", "byte_fallback": True})

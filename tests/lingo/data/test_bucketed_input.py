@@ -5,8 +5,8 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.bucketed_input import BucketedInput, Buckets
+from lingo.data.derived_input import RepeatedInput
 from lingo.data.record_source import TextFiles
-from lingo.data.repeated_input import RepeatedInput
 from tests.lingo.data.documents import (
     assert_starts_anywhere,
     count_targets,

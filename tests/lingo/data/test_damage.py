@@ -3,11 +3,11 @@
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.record_source import TextFiles
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.tfrecord import TfRecords, frame
-from lingo.data.text_input import TextInput
 from tests.lingo.data import documents
 from tests.lingo.data.documents import example, texts
 

@@ -14,13 +14,13 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.data import gzip_copy
+from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import TextFiles
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from lingo.data.sources.tfrecord import TfRecords, frame
-from lingo.data.text_input import TextInput
 from lingo.storage.files import StorageError
 from tests.lingo.data import documents
 from tests.lingo.data.documents import assert_equal, example, texts

@@ -11,15 +11,15 @@ import pytest
 from lingo.config.base.errors import MissingPackage
 from lingo.data import part_tokenizer
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
 from lingo.data.index import open_index
+from lingo.data.objectives.denoising import SpanCorruption
 from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokenizer
-from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import TextFiles
 from lingo.data.sources.pair_files import JsonlPairs
-from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import reader
 from tests.lingo.data.mixed_text import mixed_text
 

@@ -11,10 +11,10 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.document_input import TextInput
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture, choose
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 

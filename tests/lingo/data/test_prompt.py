@@ -2,14 +2,13 @@
 
 import numpy as np
 
+from lingo.data.derived_input import RepeatedInput
+from lingo.data.document_input import TextInput
 from lingo.data.mixture import Mixture
-from lingo.data.objectives.prefix_text import PrefixText
+from lingo.data.objectives.denoising import PrefixText, SpanCorruption
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.span_corruption import SpanCorruption
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.prompt import Prompt
-from lingo.data.repeated_input import RepeatedInput
-from lingo.data.text_input import TextInput
 from lingo.datasets import Signatures
 
 PAD, END, START = 0, 1, 2

@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 
 from lingo.config.base.errors import MissingPackage
-from lingo.data import part_tokenizer, sentence_piece_training
+from lingo.config.params import ParamError
+from lingo.data import part_tokenizer
+from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.index import open_index
 from lingo.data.record_source import TextFiles
-from lingo.data.sentence_piece import SentencePiece
-from lingo.data.text_input import TextInput
+from lingo.data.sentence_piece import SentencePiece, sample, train
+from tests.lingo.data import mixed_text as mixed
+from tests.lingo.data.documents import opened
+from tests.lingo.data.mixed_text import SETTINGS, mixed_text
 
 spm = pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 
@@ -23,7 +27,7 @@ SIZE = 320
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "small.model"
-    path.write_bytes(sentence_piece_training.train([TEXT.encode()], vocab_size=SIZE))
+    path.write_bytes(train([TEXT.encode()], vocab_size=SIZE))
     return path
 
 
@@ -108,7 +112,7 @@ def test_rows_of_a_long_document_are_slices_of_its_tokens_and_bytes(tokenizer, t
 
 def test_the_name_changes_with_the_file(model, tmp_path):
     other = tmp_path / "other.model"
-    other.write_bytes(sentence_piece_training.train([TEXT.encode() * 2 + b"z"], vocab_size=SIZE))
+    other.write_bytes(train([TEXT.encode() * 2 + b"z"], vocab_size=SIZE))
     names = {
         SentencePiece.params(model=str(path), vocab_size=SIZE).build().describe()
         for path in (model, other, model)
@@ -141,3 +145,107 @@ def test_a_missing_package_is_named_with_what_installs_it(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(MissingPackage, match=r"pip install 'lingo-tf\[text\]'"):
         SentencePiece.params(model=str(model), vocab_size=SIZE).build().describe()
+
+
+SAMPLE = mixed_text(0, 60_000)
+TEXTS = [mixed_text(seed, 20_000).encode() for seed in (1, 2, 3)]
+LOSSLESS = ("unigram, blanks kept", "bpe, as Llama")
+BLANK = b"   x \n\n  y   z\t\n   "
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def settled(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "a.model"
+    path.write_bytes(mixed.train(SETTINGS[request.param], SAMPLE))
+    processor = spm.SentencePieceProcessor(model_file=str(path))
+    size = processor.vocab_size()
+    return request.param, SentencePiece.params(model=str(path), vocab_size=size).build(), processor
+
+
+def test_tokens_are_those_of_the_package(settled):
+    name, tokenizer, processor = settled
+    for text in (*TEXTS, BLANK, b"", b" ", b"\n", TEXTS[0][:4000].replace(b" ", b"")):
+        ids = tokenizer.encode(text)
+        assert ids.tolist() == processor.encode(text)
+        assert tokenizer.decode(ids) == processor.decode(processor.encode(text))
+        if name in LOSSLESS:
+            assert tokenizer.decode(ids) == text.decode(errors="replace").replace("\u2581", " ")
+
+
+def test_parts_have_the_tokens_of_the_whole(settled, monkeypatch):
+    name, tokenizer, processor = settled
+    monkeypatch.setattr(part_tokenizer, "PART_BYTES", 200)
+    for data in (*TEXTS, BLANK * 50):
+        whole, num_read = np.array(processor.encode(data)), []
+
+        def read(start, stop, data=data, num_read=num_read):
+            num_read.append(stop - start)
+            return data[start:stop]
+
+        num, cuts = tokenizer.measure(read, len(data))
+        assert num == len(whole)
+        for begin in range(0, num, 97):
+            end = min(begin + 41, num)
+            part = tokenizer.part(read, len(data), np.array(cuts).reshape(-1, 2), begin, end)
+            np.testing.assert_array_equal(part, whole[begin:end])
+        if name in LOSSLESS:  # others join unknown characters to one token, however many they are
+            assert len(cuts) > len(data) / 1000
+            assert np.median(num_read[1:]) <= 600
+
+
+def test_a_long_document_is_encoded_in_segments(settled, monkeypatch):
+    name, tokenizer, processor = settled
+    if name in ("words", "characters"):
+        pytest.skip("unknown words next to each other are one token in a segment")
+    monkeypatch.setattr(SentencePiece, "segment_bytes", 5000)
+    for text in TEXTS:
+        assert tokenizer.encode(text).tolist() == processor.encode(text)
+
+
+WORDS = ("the", "cat", "sat", "mat", "and", "dog", "on", "hat", "rat", "in", "a", "house")
+LINES = [f" {a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS]
+LEARNED = "\n\t".join(LINES).encode()
+
+
+@pytest.fixture
+def index(tmp_path):
+    for i in range(20):
+        (tmp_path / f"{i}.txt").write_text(f"{i:02d}" * 10)
+    return opened(TextFiles, tmp_path / "*.txt")
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_what_is_frequent_becomes_a_piece(model_type, tmp_path):
+    (tmp_path / "m").write_bytes(train([LEARNED], vocab_size=278, model_type=model_type))
+    tokenizer = SentencePiece.params(model=str(tmp_path / "m"), vocab_size=278).build()
+    assert len(tokenizer.encode(" the cat")) < len(" the cat")
+    assert tokenizer.decode(tokenizer.encode(LEARNED)) == LEARNED.decode()
+
+
+def test_long_lines_are_learned_from_too():
+    assert train([LEARNED.replace(b"\n\t", b" ")], vocab_size=278)
+
+
+def test_too_little_text_says_what_is_possible():
+    with pytest.raises(
+        DataError, match=r"bytes of text are too few for vocab_size=5000: .* most \d+ pieces"
+    ):
+        train([LEARNED], vocab_size=5000)
+    with pytest.raises(DataError, match="vocab_size=261 is too small for the characters"):
+        train([LEARNED], vocab_size=261)
+    with pytest.raises(DataError, match="0 bytes of text train no tokenizer"):
+        train([], vocab_size=300)
+    with pytest.raises(ParamError, match="vocab_size=260 leaves no piece beside the 260 ids"):
+        train([LEARNED], vocab_size=260)
+
+
+def test_a_sample_is_all_documents_or_some_drawn_from_all_sources(index):
+    whole = sample([index, index], max_bytes=10**9)
+    assert sorted(whole) == sorted(2 * [f"{i:02d}".encode() * 10 for i in range(20)])
+    seen = []
+    some = sample([index], max_bytes=110, progress=lambda *at: seen.append(at))
+    assert [len(text) for text in some] == [20, 20, 20, 20, 20, 10]
+    assert len({text[:2] for text in some}) == 6
+    assert [text[:2] for text in some] != [b"00", b"01", b"02", b"03", b"04", b"05"]
+    assert seen[-1] == (110, 110)
+    assert sample([index], max_bytes=110) == some

@@ -12,12 +12,12 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.bucketed_input import BucketedInput
+from lingo.data.derived_input import RepeatedInput
 from lingo.data.files import DataError
 from lingo.data.input import Input
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Prefetch
 from lingo.data.record_source import TextFiles
-from lingo.data.repeated_input import RepeatedInput
 from lingo.data.tensor_input import TensorInput
 from lingo.ops import random
 from tests.lingo.data.documents import assert_equal, assert_starts_anywhere, specs_of

@@ -11,19 +11,10 @@ from typing import Any
 import pytest
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
+from lingo import layers
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.export.formats import Export, Format, TfLiteFormat, _refusal
-from lingo.export.ranges import quantize_in_ranges
-from lingo.layers import (
-    FakeQuantizationSchedule,
-    FeedForward,
-    PassiveAsymQDomain,
-    Quantized,
-    Stack,
-    SymmetricScheduledClipQDomain,
-    WeightQDomain,
-)
+from lingo.export.formats import Export, Format, TfLiteFormat, _refusal, quantize_in_ranges
 from lingo.trainer.trained import Trained
 
 Train = Callable[[str], Trained]
@@ -144,10 +135,12 @@ def test_a_layer_that_a_compiler_cannot_compute(
 @pytest.mark.parametrize(
     ("domain", "bits"),
     [
-        (PassiveAsymQDomain.params(bits=16), 16),
-        (WeightQDomain.params(bits=4), 4),
+        (layers.PassiveAsymQDomain.params(bits=16), 16),
+        (layers.WeightQDomain.params(bits=4), 4),
         (
-            SymmetricScheduledClipQDomain.params(schedule=FakeQuantizationSchedule.params(bits=4)),
+            layers.SymmetricScheduledClipQDomain.params(
+                schedule=layers.FakeQuantizationSchedule.params(bits=4)
+            ),
             4,
         ),
     ],
@@ -155,8 +148,8 @@ def test_a_layer_that_a_compiler_cannot_compute(
 def test_levels_of_other_bits_have_no_file_of_8_bits(
     domain: Params, bits: int, tmp_path: pathlib.Path
 ) -> None:
-    layer = Quantized.params(layer=FeedForward, domain=domain)
-    model: Any = types.SimpleNamespace(task=Stack.params(layer=layer).build(dim=2))
+    layer = layers.Quantized.params(layer=layers.FeedForward, domain=domain)
+    model: Any = types.SimpleNamespace(task=layers.Stack.params(layer=layer).build(dim=2))
     words = rf"^task\.layers.*: quantize=int8 needs domains of bits=8, got bits={bits}$"
     with pytest.raises(ParamError, match=words):
         TfLiteFormat().write(tmp_path, Export(model, [], [], 1, "int8"))

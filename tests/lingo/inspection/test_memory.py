@@ -24,7 +24,7 @@ from lingo.learner.step import step_graph
 from lingo.learner.task import Task
 from lingo.optim import Sgd
 from lingo.runtimes.layout import bytes_per_device
-from lingo.runtimes.mesh import engine
+from lingo.runtimes.mesh import mesh
 
 
 def built(*overrides: str):
@@ -67,7 +67,7 @@ def test_on_a_mesh_each_virtual_device_has_its_part_in_this_machine(monkeypatch)
 def test_virtual_devices_are_shared_out_among_the_workers(monkeypatch):
     runtime = built("runtime=Mesh(data=8)").runtime
     virtual = types.SimpleNamespace(config=types.SimpleNamespace(jax_platforms="cpu"))
-    monkeypatch.setattr(engine, "engine", lambda: virtual)
+    monkeypatch.setattr(mesh, "engine", lambda: virtual)
     assert runtime.num_host_devices() == 8
     workers = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": 1}})
     monkeypatch.setenv("TF_CONFIG", workers)

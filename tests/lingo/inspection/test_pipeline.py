@@ -13,8 +13,8 @@ from lingo.data.input import Input
 from lingo.inspection import weight_table
 from lingo.inspection.pipeline import PipelineReport, find_pipelines
 from lingo.layers.linear import Linear
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.stack import Chain
 from lingo.learner.task import Task
 from lingo.mesh.pipeline import fill_drain
 from lingo.optim.sgd import Sgd

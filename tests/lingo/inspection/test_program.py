@@ -7,7 +7,7 @@ import pytest
 
 from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.inspection.program import (
     LayerFinder,
     OperationOrigin,
@@ -29,7 +29,7 @@ from lingo.layers.stacks.stack import Stack
 from lingo.layers.wrap.remat import Remat
 from lingo.mesh.topology import topology
 from lingo.optim.sgd import Sgd
-from lingo.runtimes.compiled_program import CompiledProgram
+from lingo.runtimes.program import CompiledProgram
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 

@@ -4,7 +4,7 @@ import pytest
 
 from lingo.config.params import Params
 from lingo.contract import Experiment
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.inspection.trace import trace
 from lingo.layers.linear import Linear
 from lingo.layers.stacks.repeat import Repeat

@@ -19,15 +19,7 @@ from lingo import layers as nn
 from lingo import models
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
-from lingo.inspection.conformance.layer_call import (
-    Engine,
-    LayerCall,
-    LayerResult,
-    OneByOne,
-    SideBySide,
-    compute,
-    initial_values,
-)
+from lingo.inspection.conformance import layer_call
 from lingo.layers import Chain, Layer, Linear, Lora, MoE, Remat, Repeat, Stack, context
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.learner.state import initial_value
@@ -455,11 +447,11 @@ class EveryRecipe:
         return x
 
 
-def run(layer: Layer, case: Case, *, engine: Engine = "graph") -> LayerResult:
+def run(layer: Layer, case: Case, *, engine: layer_call.Engine = "graph") -> layer_call.LayerResult:
     inputs = dict(case.inputs)
     args = (inputs.pop("x"),) if "x" in inputs else ()
-    call = LayerCall(args, inputs, np.arange(B, dtype=np.int32), case.method)
-    result = compute(layer, initial_values(layer), call, engine=engine)
+    call = layer_call.LayerCall(args, inputs, np.arange(B, dtype=np.int32), case.method)
+    result = layer_call.compute(layer, layer_call.initial_values(layer), call, engine=engine)
     assert not result.without_gradient, f"no gradient reaches {result.without_gradient}"
     return result
 
@@ -476,7 +468,9 @@ def evaluate(case: Case, dtype: str) -> list[np.ndarray]:
     return [tf.cast(output, tf.float64).numpy() for output in tf.nest.flatten(outputs)]
 
 
-def assert_same(a: LayerResult, b: LayerResult, *, num_terms: int = 0) -> None:
+def assert_same(
+    a: layer_call.LayerResult, b: layer_call.LayerResult, *, num_terms: int = 0
+) -> None:
     for x, y in zip(a.outputs, b.outputs, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
     assert a.gradients.keys() == b.gradients.keys()
@@ -577,8 +571,8 @@ def test_a_scan_that_is_rematerialized_computes_what_the_plain_stack_does(name: 
 @over_stackable
 def test_copies_along_a_lifted_axis_compute_what_they_do_alone(case: Case) -> None:
     case = case._replace(inputs={"x": floats(2, *case.inputs["x"].shape)})
-    alone = run(OneByOne.params(layer=case.params).build(dim=D), case, engine="eager")
-    assert_same(alone, run(SideBySide.params(layer=case.params).build(dim=D), case))
+    alone = run(layer_call.OneByOne.params(layer=case.params).build(dim=D), case, engine="eager")
+    assert_same(alone, run(layer_call.SideBySide.params(layer=case.params).build(dim=D), case))
 
 
 @over_all

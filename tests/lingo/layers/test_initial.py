@@ -8,24 +8,15 @@ import numpy as np
 import pytest
 
 from lingo.config.params import Params
-from lingo.layers.initial import (
-    FAN_IN,
-    ONES,
-    ZEROS,
-    Constant,
-    FanIn,
-    TruncatedNormal,
-    Uniform,
-    cut_normal,
-)
+from lingo.layers import initial
 from lingo.ops import random
 
 KEY = random.fold(random.root_key(0), random.text_hash("layer/w"))
 ALL = [
-    Constant.params(value=3.0),
-    Uniform.params(limit=0.1),
-    TruncatedNormal.params(stddev=0.1),
-    FanIn.params(),
+    initial.Constant.params(value=3.0),
+    initial.Uniform.params(limit=0.1),
+    initial.TruncatedNormal.params(stddev=0.1),
+    initial.FanIn.params(),
 ]
 
 
@@ -50,7 +41,7 @@ def test_a_slice_equals_that_of_the_whole(params: Params, index: tuple[slice, ..
 
 
 def test_values_are_the_same_on_every_machine() -> None:
-    values = FAN_IN.draw(KEY, [4], fan_in=4)
+    values = initial.FAN_IN.draw(KEY, [4], fan_in=4)
     words = [3197255558, 3184869677, 1050890161, 3181036369]  # as first recorded
     np.testing.assert_array_equal(values.view(np.uint32), np.array(words, np.uint32))
 
@@ -58,16 +49,16 @@ def test_values_are_the_same_on_every_machine() -> None:
 def test_cut_normal_is_the_inverse_of_the_cut_distribution_function() -> None:
     u = np.linspace(-1, 1, 101)
     cut = math.erf(2 / math.sqrt(2))
-    back = [math.erf(x / math.sqrt(2)) / cut for x in cut_normal(u)]
+    back = [math.erf(x / math.sqrt(2)) / cut for x in initial.cut_normal(u)]
     np.testing.assert_allclose(back, u, atol=1e-8)
 
 
 @pytest.mark.parametrize(
     ("params", "stddev"),
     [
-        (TruncatedNormal.params(stddev=0.3), 0.3),
-        (FanIn.params(scale=2.0), math.sqrt(2 / 50)),
-        (Uniform.params(limit=0.3), 0.3 / math.sqrt(3)),
+        (initial.TruncatedNormal.params(stddev=0.3), 0.3),
+        (initial.FanIn.params(scale=2.0), math.sqrt(2 / 50)),
+        (initial.Uniform.params(limit=0.3), 0.3 / math.sqrt(3)),
     ],
 )
 def test_values_have_mean_zero_and_the_deviation_asked_for(params: Params, stddev: float) -> None:
@@ -77,24 +68,24 @@ def test_values_have_mean_zero_and_the_deviation_asked_for(params: Params, stdde
 
 
 def test_truncated_normals_end_where_they_are_cut() -> None:
-    values = TruncatedNormal.params(stddev=1.0).build().draw(KEY, [20_000], fan_in=1)
+    values = initial.TruncatedNormal.params(stddev=1.0).build().draw(KEY, [20_000], fan_in=1)
     density = math.exp(-2) / math.sqrt(2 * math.pi)
     cut_stddev = math.sqrt(1 - 4 * density / math.erf(math.sqrt(2)))
     assert 0.99 * 2 / cut_stddev < np.abs(values).max() <= 2 / cut_stddev
 
 
 def test_uniform_values_lie_within_the_limit() -> None:
-    values = Uniform.params(limit=0.5).build().draw(KEY, [1000], fan_in=1)
+    values = initial.Uniform.params(limit=0.5).build().draw(KEY, [1000], fan_in=1)
     assert -0.5 <= values.min() < -0.45
     assert 0.45 < values.max() <= 0.5
 
 
 def test_names_draw_values_of_their_own() -> None:
     other = random.fold(random.root_key(0), random.text_hash("layer/b"))
-    first, second = (FAN_IN.draw(key, [50], fan_in=1) for key in (KEY, other))
+    first, second = (initial.FAN_IN.draw(key, [50], fan_in=1) for key in (KEY, other))
     assert not np.isin(first, second).any()
 
 
 def test_zeros_and_ones_are_what_they_say() -> None:
-    np.testing.assert_array_equal(ZEROS.draw(KEY, [2], fan_in=1), [0, 0])
-    np.testing.assert_array_equal(ONES.draw(KEY, [2], fan_in=1), [1, 1])
+    np.testing.assert_array_equal(initial.ZEROS.draw(KEY, [2], fan_in=1), [0, 0])
+    np.testing.assert_array_equal(initial.ONES.draw(KEY, [2], fan_in=1), [1, 1])

@@ -8,7 +8,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, open_sound
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.layers.layer import Layer

@@ -1,10 +1,10 @@
-"""Classified images in one picture: what is where, and in which colour."""
+"""Images in one picture, classified or with boxes: what is where, and in which colour."""
 
 import numpy as np
 import pytest
 
 from lingo.metrics.drawing import RIGHT, WRONG
-from lingo.metrics.sample_picture import sample_image
+from lingo.metrics.sample_picture import PREDICTION, TRUTH, Boxes, box_image, sample_image
 
 SIDE, MARGIN = 128, 6  # pixels
 
@@ -41,3 +41,44 @@ def test_a_prediction_is_blue_if_it_is_right_and_red_if_not():
         pixels = picture(image, predictions=["MMMMM"], is_right=[is_right]).pixels
         second_line = pixels[-MARGIN - 16 : -MARGIN].reshape(-1, 3)
         assert (second_line == colour).all(-1).sum() > 10
+
+
+BOX_SIDE = 256  # pixels
+NOTHING = Boxes(np.zeros([0, 4]), [])
+
+
+def boxed(images, truths=(), predictions=()):
+    fill = [NOTHING] * len(images)
+    return box_image(images, truths=truths or fill, predictions=predictions or fill).pixels
+
+
+def has_colour(pixels, colour):
+    return (pixels == np.array(colour, np.uint8)).all(-1)
+
+
+def test_boxes_are_drawn_where_they_are_truth_green_and_prediction_orange():
+    image = np.zeros([1, 64, 32, 3], np.uint8)  # shown with four times as many pixels
+    truth = Boxes(np.array([[0.25, 0.5, 0.5, 0.75]]), [""])
+    prediction = Boxes(np.array([[0.5, 0.0, 1.0, 0.25]]), [""])
+    pixels = boxed(image, [truth], [prediction])
+    for colour, rows, columns in ((TRUTH, (64, 128), (64, 96)), (PREDICTION, (128, 256), (0, 32))):
+        where = np.argwhere(has_colour(pixels, colour))
+        np.testing.assert_allclose([where[:, 0].min(), where[:, 0].max()], rows, atol=1)
+        np.testing.assert_allclose([where[:, 1].min(), where[:, 1].max()], columns, atol=1)
+    assert not has_colour(pixels, TRUTH)[80:112, 72:88].any()  # only the outline
+
+
+@pytest.mark.parametrize("field", ["truths", "predictions"])
+def test_names_are_inside_the_picture_also_of_boxes_at_its_border(field):
+    image, whole = np.full([1, 256, 256, 1], 255, np.uint8), np.array([[0.0, 0.0, 1.0, 1.0]])
+    named, plain = (boxed(image, **{field: [Boxes(whole, [n])]}) for n in ("MMMMM", ""))
+    where = np.argwhere((named != plain).any(-1))
+    assert len(where) > 100
+    assert where.max() < 256
+    assert np.ptp(where[:, 0]) > 8  # its height
+
+
+@pytest.mark.parametrize(("size", "columns", "rows"), [(1, 1, 1), (4, 4, 1), (5, 4, 2)])
+def test_four_images_are_in_a_row(size, columns, rows):
+    pixels = boxed(np.zeros([size, 128, 64, 3], np.float32))
+    assert pixels.shape == (rows * (BOX_SIDE + MARGIN), columns * (BOX_SIDE // 2 + MARGIN), 3)

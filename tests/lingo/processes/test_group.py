@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from lingo.processes import pulse
-from lingo.processes.group import Group
+from lingo.processes import group
+from lingo.processes.group import Group, Patience
 from lingo.processes.processes import Cluster, LostWorker
-from lingo.processes.pulse import Patience
 from lingo.processes.signals import Stop
 from lingo.runtimes.program import ProgramError
 
@@ -213,7 +212,7 @@ def test_what_is_computed_together_is_aborted_when_one_is_lost():
 
 def test_a_process_that_hangs_in_what_is_computed_together_is_ended(monkeypatch):
     codes: list[int] = []
-    monkeypatch.setattr(pulse.os, "_exit", codes.append)
+    monkeypatch.setattr(group.os, "_exit", codes.append)
 
     def hang(group, _):
         with group.joint_computation():

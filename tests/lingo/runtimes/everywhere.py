@@ -22,17 +22,17 @@ import numpy as np
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.keras import Keras
 from lingo.layers.layer import Dtype
 from lingo.layers.sequence.transformer import TransformerLayer
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state, named_tensors, restore_state
 from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem

@@ -21,7 +21,7 @@ from tensorflow.python.eager import context as eager
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import open_sound
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.contract import Experiment
@@ -30,8 +30,8 @@ from lingo.data.input import Input
 from lingo.decode.sampling import Sampling
 from lingo.layers.dropout import dropout
 from lingo.layers.layer import Layer
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
+from lingo.layers.stacks.stack import Chain
 from lingo.learner.state import TrainState, initial_state, named_tensors, restore_state
 from lingo.learner.task import Batch, Task
 from lingo.optim.adam import AdamW

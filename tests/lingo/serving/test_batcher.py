@@ -14,8 +14,7 @@ import pytest
 from lingo.export.exported_model import Arrays
 from lingo.runtimes.program import ProgramError
 from lingo.serving.batcher import NUM_THREADS, Batcher, BatchLimits
-from lingo.serving.model import ServedModel
-from lingo.serving.refusal import Refusal
+from lingo.serving.model import Refusal, ServedModel
 
 LONG = 60.0  # seconds that no test waits for
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from lingo.serving import codec
-from lingo.serving.model import ServedModel, ServedSpec
-from lingo.serving.refusal import Refusal
+from lingo.serving.model import Refusal, ServedModel, ServedSpec
 
 SPECS = {"ids": ServedSpec((None, 2), "int32"), "scale": ServedSpec((None,), "float32")}
 TEXT = {"text": ServedSpec((None,), "string")}

@@ -15,8 +15,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.export.manifest import write_manifest
 from lingo.serving.batcher import Batcher, BatchLimits, _Request, compute_batch
-from lingo.serving.model import ServedModel, load_export, load_run
-from lingo.serving.refusal import Refusal
+from lingo.serving.model import Refusal, ServedModel, load_export, load_run
 from tests.lingo.serving.conftest import trace_all
 
 TINY = (

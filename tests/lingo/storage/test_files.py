@@ -10,57 +10,48 @@ import sys
 import pytest
 
 from lingo.config.base.errors import ParamError
-from lingo.storage.files import (
-    DirectoryLocked,
-    Lock,
-    StorageError,
-    _clear_partial_folders,
-    append,
-    describe_os_error,
-    new_folder,
-    open_folder,
-    open_inside,
-    write_text,
-)
+from lingo.storage import files
 
 
 def test_the_new_text_replaces_the_old_and_nothing_else_is_left(tmp_path):
     path = tmp_path / "note.txt"
-    write_text(path, "old\r\n")
-    write_text(path, "new\r\n")
+    files.write_text(path, "old\r\n")
+    files.write_text(path, "new\r\n")
     assert path.read_bytes() == b"new\r\n"
     assert os.listdir(tmp_path) == ["note.txt"]
 
 
 def test_a_failed_write_names_path_and_free_bytes_and_leaves_nothing(tmp_path):
     (tmp_path / "note.txt").mkdir()
-    with pytest.raises(StorageError, match=r"cannot write .*note\.txt: .* bytes free") as caught:
-        write_text(tmp_path / "note.txt", "text")
+    with pytest.raises(
+        files.StorageError, match=r"cannot write .*note\.txt: .* bytes free"
+    ) as caught:
+        files.write_text(tmp_path / "note.txt", "text")
     assert caught.value.exit_code == 10
     assert os.listdir(tmp_path) == ["note.txt"]
-    with pytest.raises(StorageError, match="No such file"):
-        write_text(tmp_path / "a" / "b" / "note.txt", "text")
+    with pytest.raises(files.StorageError, match="No such file"):
+        files.write_text(tmp_path / "a" / "b" / "note.txt", "text")
 
 
 def test_a_new_folder_has_its_name_when_it_is_complete_and_an_error_leaves_nothing(tmp_path):
-    with new_folder(tmp_path / "out") as partial:
+    with files.new_folder(tmp_path / "out") as partial:
         (partial / "note.txt").write_text("whole")
         assert not (tmp_path / "out").exists()
     assert [*tmp_path.rglob("*.txt")] == [tmp_path / "out" / "note.txt"]
-    with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other"):
+    with pytest.raises(ZeroDivisionError), files.new_folder(tmp_path / "other"):
         raise ZeroDivisionError
     assert os.listdir(tmp_path) == ["out"]
-    with pytest.raises(ParamError, match="out exists"), new_folder(tmp_path / "out"):
+    with pytest.raises(ParamError, match="out exists"), files.new_folder(tmp_path / "out"):
         pass
 
 
 def test_a_new_folder_clears_what_killed_processes_left_of_it_and_no_more(tmp_path):
     for name in (".out.1", ".other.1", ".out.1.kept", ".out.x"):
         (tmp_path / name / "deep").mkdir(parents=True)
-    with new_folder(tmp_path / "out") as partial:
+    with files.new_folder(tmp_path / "out") as partial:
         left = {".other.1", ".out.1.kept", ".out.x"}
         assert {*os.listdir(tmp_path)} == {*left, partial.name}
-        _clear_partial_folders(tmp_path / "out")  # as another process does
+        files._clear_partial_folders(tmp_path / "out")  # as another process does
         assert partial.exists()
     assert {*os.listdir(tmp_path)} == {*left, "out"}
 
@@ -68,18 +59,18 @@ def test_a_new_folder_clears_what_killed_processes_left_of_it_and_no_more(tmp_pa
 def test_what_is_appended_begins_a_new_file_in_its_own_way(tmp_path):
     path = tmp_path / "rows"
     for data in (b"a", b"b"):
-        append(path, data, start=b"#")
+        files.append(path, data, start=b"#")
     assert path.read_bytes() == b"#ab"
 
 
 def test_a_failed_append_leaves_the_file_as_it_was(tmp_path):
     path = tmp_path / "rows"
-    append(path, b"before")
+    files.append(path, b"before")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8, before[1]))  # room for two bytes of five
     try:
-        with pytest.raises(StorageError, match="rows: No space left"):
-            append(path, b"after")
+        with pytest.raises(files.StorageError, match="rows: No space left"):
+            files.append(path, b"after")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_bytes() == b"before"
@@ -100,7 +91,7 @@ def test_an_error_of_tensorflow_is_told_by_what_the_system_said(message, reason)
 
     error = OpError()
     error.message = message
-    assert describe_os_error(error) == reason
+    assert files.describe_os_error(error) == reason
 
 
 # ---- links -------------------------------------------------------------------------------------
@@ -120,42 +111,42 @@ def planted(tmp_path):
 
 
 def test_nothing_is_written_through_a_link(planted):
-    with pytest.raises(StorageError, match=r"run/rows: it is a link.* in its place\.$"):
-        append(planted / "rows", b"x")
+    with pytest.raises(files.StorageError, match=r"run/rows: it is a link.* in its place\.$"):
+        files.append(planted / "rows", b"x")
     with pytest.raises(OSError, match="it is a link"):
-        open_inside(planted / "rows", "rb+")
-    write_text(planted / "rows", "new")  # takes the place of the link
+        files.open_inside(planted / "rows", "rb+")
+    files.write_text(planted / "rows", "new")  # takes the place of the link
     assert (planted / "rows").read_text() == "new"
 
 
 def test_nothing_is_written_in_a_folder_that_a_link_leads_to(planted):
     file, options = planted / "folder/precious", {"root": planted}
-    with pytest.raises(StorageError, match="it is a link"):
-        append(file, b"x", **options)
-    with pytest.raises(StorageError, match="it is a link"):
-        write_text(file, "x", **options)
+    with pytest.raises(files.StorageError, match="it is a link"):
+        files.append(file, b"x", **options)
+    with pytest.raises(files.StorageError, match="it is a link"):
+        files.write_text(file, "x", **options)
     for inner in ("folder", "folder/deeper"):
         with (
             pytest.raises(OSError, match="it is a link"),
-            open_folder(planted / inner, make=True, **options),
+            files.open_folder(planted / inner, make=True, **options),
         ):
             pass
 
 
 def test_the_root_itself_may_be_a_link(planted, tmp_path):
     (tmp_path / "alias").symlink_to(planted)
-    with open_folder(tmp_path / "alias/new/deep", root=tmp_path / "alias", make=True):
+    with files.open_folder(tmp_path / "alias/new/deep", root=tmp_path / "alias", make=True):
         assert (planted / "new/deep").is_dir()
-    append(tmp_path / "alias/new/log", b"x", root=tmp_path / "alias")
-    write_text(tmp_path / "alias/note", "x")
+    files.append(tmp_path / "alias/new/log", b"x", root=tmp_path / "alias")
+    files.write_text(tmp_path / "alias/note", "x")
     assert sorted(os.listdir(planted)) == ["folder", "new", "note", "rows"]
 
 
 def test_only_a_file_is_appended_to(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(StorageError, match="it is a named pipe, not a file"):
-        append(tmp_path / "pipe", b"x")
+    with pytest.raises(files.StorageError, match="it is a named pipe, not a file"):
+        files.append(tmp_path / "pipe", b"x")
     os.close(reader)
 
 
@@ -188,14 +179,16 @@ def path(tmp_path):
 
 def test_a_second_process_is_told_who_holds_it(path):
     with holder(path) as process:
-        with pytest.raises(DirectoryLocked, match=f"process {process.pid} on .*, since ") as caught:
-            Lock(path).acquire()
+        with pytest.raises(
+            files.DirectoryLocked, match=f"process {process.pid} on .*, since "
+        ) as caught:
+            files.Lock(path).acquire()
         assert caught.value.exit_code == 6
         path.write_text("{")
-        with pytest.raises(DirectoryLocked, match="another process"):
-            Lock(path).acquire()
+        with pytest.raises(files.DirectoryLocked, match="another process"):
+            files.Lock(path).acquire()
         process.kill()
-    Lock(path).acquire()
+    files.Lock(path).acquire()
     assert json.loads(path.read_text())["pid"] == os.getpid()
 
 
@@ -212,15 +205,15 @@ def test_a_forked_child_that_outlives_the_holder_does_not_keep_it(path):
         process.wait()
         try:
             os.kill(child, 0)
-            Lock(path).acquire()
+            files.Lock(path).acquire()
         finally:
             os.kill(child, signal.SIGKILL)
 
 
 def test_after_its_release_it_can_be_taken_again(path):
-    first, second = Lock(path), Lock(path)
+    first, second = files.Lock(path), files.Lock(path)
     first.acquire()
-    with pytest.raises(DirectoryLocked):
+    with pytest.raises(files.DirectoryLocked):
         second.acquire()
     first.release()
     second.acquire()
@@ -229,7 +222,7 @@ def test_after_its_release_it_can_be_taken_again(path):
 
 
 def test_a_lock_on_a_file_that_was_removed_is_not_enough(path, monkeypatch):
-    lock, opened, opens = Lock(path), os.open, []
+    lock, opened, opens = files.Lock(path), os.open, []
 
     def open_and_lose(*args, **kwargs):
         descriptor = opened(*args, **kwargs)
@@ -247,8 +240,8 @@ def test_a_lock_on_a_file_that_was_removed_is_not_enough(path, monkeypatch):
 def test_a_link_is_not_followed(tmp_path, path):
     (tmp_path / "precious").write_text("kept")
     path.symlink_to(tmp_path / "precious")
-    with pytest.raises(StorageError, match=r"\.lock: .*symbolic link"):
-        Lock(path).acquire()
+    with pytest.raises(files.StorageError, match=r"\.lock: .*symbolic link"):
+        files.Lock(path).acquire()
     assert (tmp_path / "precious").read_text() == "kept"
 
 
@@ -258,15 +251,15 @@ def test_a_link_is_not_followed(tmp_path, path):
 )
 def test_only_a_file_is_a_lock(path, make, reason):
     make(path)
-    with pytest.raises(StorageError, match=rf"cannot write .*\.lock: {reason}"):
-        Lock(path).acquire()
+    with pytest.raises(files.StorageError, match=rf"cannot write .*\.lock: {reason}"):
+        files.Lock(path).acquire()
     assert path.exists()
 
 
 def test_a_program_that_is_started_does_not_keep_it(path):
-    lock = Lock(path)
+    lock = files.Lock(path)
     lock.acquire()
     with subprocess.Popen(["sleep", "600"], close_fds=False) as process:
         lock.release()
-        Lock(path).acquire()
+        files.Lock(path).acquire()
         process.kill()

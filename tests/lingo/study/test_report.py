@@ -2,14 +2,8 @@
 
 import pytest
 
+from lingo.study import report
 from lingo.study.metric import Metric
-from lingo.study.report import (
-    describe_progress,
-    describe_result,
-    results_json,
-    seed_table,
-    trial_table,
-)
 from lingo.study.trial import Result
 
 METRIC = Metric("heldout/loss", "min")
@@ -33,12 +27,14 @@ def trials(request_for):
     ],
 )
 def test_a_line_says_what_came_of_a_trial(trials, result, last_line, expected):
-    assert describe_result(Result(trials[2], *result), METRIC, last_line=last_line) == expected
+    assert (
+        report.describe_result(Result(trials[2], *result), METRIC, last_line=last_line) == expected
+    )
 
 
 def test_progress_has_the_best_trial_and_the_time_that_is_left(trials):
     def progress(*results):
-        return describe_progress(results, num_trials=4, num_workers=2)
+        return report.describe_progress(results, num_trials=4, num_workers=2)
 
     first = Result(trials[1], "done", 3.25, 300, 0, seconds=60.0)
     second = Result(trials[0], "done", 3.5, 300, 0, seconds=80.0)
@@ -49,18 +45,18 @@ def test_progress_has_the_best_trial_and_the_time_that_is_left(trials):
 
 def test_trials_that_were_done_before_do_not_count_for_the_time_that_is_left(trials):
     result = Result(trials[0], "done", 3.5, 300)
-    assert describe_progress([result], num_trials=4, num_workers=2) == "; best 000 3.5"
+    assert report.describe_progress([result], num_trials=4, num_workers=2) == "; best 000 3.5"
 
 
 def test_no_trial_is_best_without_a_result(trials):
     failed = Result(trials[0], "failed", 1.0, 3, 8)
-    assert describe_progress([failed], num_trials=4, num_workers=2) == ""
-    assert results_json([failed], METRIC)["best"] is None
+    assert report.describe_progress([failed], num_trials=4, num_workers=2) == ""
+    assert report.results_json([failed], METRIC)["best"] is None
 
 
 def test_results_are_written_for_programs_the_best_first(trials):
     results = [Result(trials[1], "done", 2.0, 7, 0), Result(trials[0], "failed", 1.0, 3, 8)]
-    content = results_json(results, Metric("loss/total", "max"))
+    content = report.results_json(results, Metric("loss/total", "max"))
     assert content["best"] == "001-x-2"
     assert (content["metric"], content["goal"]) == ("loss/total", "max")
     assert content["trials"][1] == {
@@ -92,7 +88,7 @@ def make_results(request_for):
 def test_the_table_has_a_row_a_trial_and_a_column_a_value(make_results):
     points = [{"a.rate": "0.1", "b.rate": "2", "c.d": "xyz"}, {"a.rate": "1", "b.rate": "2"}]
     done, failed = make_results((points[0], 1.5), (points[1] | {"c.d": "x"}, None))
-    assert trial_table([done, failed._replace(step=None)], METRIC) == [
+    assert report.trial_table([done, failed._replace(step=None)], METRIC) == [
         "trial  heldout/loss  step  a.rate  b.rate  d    state",
         "000    1.5           7     0.1     2       xyz  done",
         "001    -             -     1       2       x    failed",
@@ -104,7 +100,7 @@ def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_re
     values |= dict.fromkeys([("3", "1"), ("2", "0"), ("2", "1")])
     rows = (({"a.rate": rate, "seed": seed}, v) for (rate, seed), v in values.items())
     results = make_results(*rows)
-    assert seed_table(results, METRIC) == [
+    assert report.seed_table(results, METRIC) == [
         "rate  mean heldout/loss  std      min  max  finite",
         "3     1.5                -        1.5  1.5  1 of 2",
         "1     3                  1.41421  2    4    2 of 2",
@@ -122,4 +118,4 @@ def test_seeds_of_a_configuration_are_one_row_and_the_best_mean_is_first(make_re
     ids=["seeds alone", "no seeds", "one seed"],
 )
 def test_there_is_no_table_of_seeds_without_several_seeds_and_points(make_results, points):
-    assert seed_table(make_results(*((point, 1.0) for point in points)), METRIC) == []
+    assert report.seed_table(make_results(*((point, 1.0) for point in points)), METRIC) == []

@@ -15,8 +15,8 @@ import numpy as np
 from lingo.config.base.types import Wrapped
 from lingo.config.lazy import tf
 from lingo.contract import Checkpointing, Evaluation, Experiment, Guard, Summary
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from lingo.layers.layer import Layer
 from lingo.layers.sequence.attention import Attention

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lingo.data.bucketed_input import BucketedInput
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.learner.state import initial_state
 from lingo.runtimes.local import Local
 from lingo.trainer.directory.run_directory import RunDirectory

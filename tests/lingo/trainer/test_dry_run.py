@@ -5,8 +5,8 @@ import pytest
 import lingo
 from lingo.checkpoints.errors import CheckpointMismatch
 from lingo.contract import Experiment
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.inspection.weight_table import rows, total_parameters
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import LearnedPositions

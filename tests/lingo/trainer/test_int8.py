@@ -12,8 +12,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.decode import Beam
 from lingo.layers import FeedForward, Lora, Quantized, Stack, WeightQDomain
-from lingo.runtimes.int8 import check_one_device, fold_state, quantize_state
-from lingo.runtimes.local import Local
+from lingo.runtimes.local import Local, check_one_device, fold_state, quantize_state
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.trainer import trained
 from lingo.trainer.directory.run_directory import RunDirectory

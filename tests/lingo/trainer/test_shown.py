@@ -16,7 +16,7 @@ from tensorboard.util import tensor_util
 from lingo.config.lazy import tf
 from lingo.layers.stacks.pipeline import Pipeline
 from lingo.layers.stacks.stack import Stack
-from lingo.trainer.summaries import picture
+from lingo.trainer.summaries import history
 from tasks.lm.task import LanguageModeling
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
@@ -101,7 +101,7 @@ def test_a_picture_has_the_load_of_each_expert_at_each_report(runs, run):
         found = pictures(runs / run, name)
         assert list(found) == ([3, 4, 6] if run == "resumed" else [3, 6])
         for step, pixels in found.items():
-            colours = picture.cell_colours(vectors(runs / run)[:step, i].T)
+            colours = history.cell_colours(vectors(runs / run)[:step, i].T)
             expected = np.kron(colours, np.ones([16, 16, 1], int))
             np.testing.assert_array_equal(pixels, expected)
 

@@ -15,7 +15,7 @@ from lingo.storage.files import StorageError, append
 from lingo.trainer.directory import audit
 from lingo.trainer.directory.audit import Audit
 from lingo.trainer.directory.run_directory import RunDirectory
-from lingo.trainer.guard.incidents import Incidents
+from lingo.trainer.guard.guard import Incidents
 from lingo.trainer.request import Request
 from lingo.trainer.run import train
 from lingo.trainer.step_recorder import StepRecorder

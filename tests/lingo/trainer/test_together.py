@@ -11,9 +11,8 @@ from lingo.config.base.errors import LingoError
 from lingo.config.text import flatten, render
 from lingo.contract import Guard
 from lingo.learner.state import Placement
-from lingo.processes.group import Group
+from lingo.processes.group import Group, Patience
 from lingo.processes.processes import Cluster, LostWorker
-from lingo.processes.pulse import Patience
 from lingo.runtimes.local import Local, LocalProgram
 from lingo.trainer.changes import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory

@@ -10,7 +10,7 @@ import pytest
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import EmbeddingTables, context
-from lingo.layers.embedding_tables import pack_tables
+from lingo.layers.embedding import pack_tables
 from lingo.layers.layer import Layer
 from tasks.click.model import Dlrm, Mlp, lower_triangle
 

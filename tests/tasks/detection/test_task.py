@@ -17,8 +17,7 @@ from lingo.learner.state import Learner, initial_state, load_arrays
 from lingo.learner.step import train_step
 from lingo.models import Ssd
 from lingo.models.detection.ssd import AnchorOutputs
-from lingo.ops.boxes import box_overlaps, encode_boxes
-from lingo.ops.detection import match_anchors
+from lingo.ops.boxes import box_overlaps, encode_boxes, match_anchors
 from lingo.optim.adam import Adam
 from tasks.detection.task import ObjectDetection
 

@@ -16,9 +16,7 @@ from lingo.contract import Experiment
 from lingo.data import ImageInput
 from lingo.datasets import Digits
 from lingo.layers import Chain, LayerNorm, context
-from lingo.layers.vision.image_positions import LearnedImagePositions
-from lingo.layers.vision.patch_embedding import PatchEmbedding
-from lingo.layers.vision.patch_head import PatchHead
+from lingo.layers.vision.patch import LearnedImagePositions, PatchEmbedding, PatchHead
 from lingo.learner.state import initial_state, load_arrays
 from lingo.models.image.vit import Encoder, encoder_stack
 from lingo.optim import AdamW

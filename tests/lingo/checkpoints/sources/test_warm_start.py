@@ -9,13 +9,13 @@ from safetensors.numpy import save_file
 
 from lingo.checkpoints import store
 from lingo.checkpoints.errors import CheckpointMismatch, DamagedCheckpoint
-from lingo.checkpoints.retention import Retention
 from lingo.checkpoints.sources.transfer import resize_grid
 from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.sources.weight_source import UnusableSource
+from lingo.checkpoints.store import Retention
 from lingo.config.params import ParamError
 from lingo.contract import Guard
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import EMA, initial_state, load_arrays, named_tensors
@@ -23,7 +23,7 @@ from lingo.trainer.changes import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
 from lingo.trainer.request import Request
-from lingo.trainer.rewinder import Rewinder
+from lingo.trainer.saver import Rewinder
 
 pytestmark = pytest.mark.usefixtures("once_compiled")
 

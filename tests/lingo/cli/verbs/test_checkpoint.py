@@ -14,7 +14,7 @@ import pytest
 
 from lingo.checkpoints import checkpoint, store
 from lingo.checkpoints.checkpoint import digest
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.cli.verbs import checkpoint as verb
 
 W = np.arange(6, dtype=np.float32).reshape(2, 3)

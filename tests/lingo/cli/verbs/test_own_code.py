@@ -26,7 +26,7 @@ FILES = {
     "own_code_experiment.py": """
 from lingo.config.registry import experiment
 from lingo.data.record_source import InstalledSource
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from lingo.layers.feed_forward import FeedForward
 from own_code_layers.layer import OwnLayer
 from params.lm.source import tiny

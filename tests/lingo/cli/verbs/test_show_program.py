@@ -13,8 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lingo.mesh.topology import topology
-from lingo.runtimes.compiled_program import CompiledProgram
 from lingo.runtimes.mesh.mesh import Mesh
+from lingo.runtimes.program import CompiledProgram
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 pytestmark = pytest.mark.xdist_group("show_program")  # the script runs once

@@ -20,7 +20,7 @@ import lingo
 from lingo.checkpoints.errors import DamagedCheckpoint, DeletedCheckpoint
 from lingo.cli.main import main
 from lingo.cli.verbs import eval, train
-from lingo.data.repeated_input import RepeatedInput
+from lingo.data.derived_input import RepeatedInput
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.loop import Outcome
 
@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).parents[4]
 SMALL = """
 from lingo.config.registry import experiment
 from lingo.data.record_source import InstalledSource
-from lingo.data.text_input import TextInput
+from lingo.data.document_input import TextInput
 from params.lm.source import tiny
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
-from lingo.data.images.coco import read_annotations
-from lingo.data.images.coco_input import CocoInput
+from lingo.data.images.coco_input import CocoInput, read_annotations
 from lingo.data.images.decode import PixelBudget, decode_into, part_of
 from lingo.data.images.header import read_header
 from lingo.data.images.view import Window

@@ -14,6 +14,7 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
+from lingo.data.derived_input import RepeatedInput
 from lingo.data.files import DataError
 from lingo.data.images.image_file_input import ImageFileInput
 from lingo.data.images.image_folder import ImageFolder
@@ -21,7 +22,6 @@ from lingo.data.images.mixed_input import MixedInput
 from lingo.data.images.view import CentralView, RandomView
 from lingo.data.mixture import Mixture
 from lingo.data.prefetch import Prefetch
-from lingo.data.repeated_input import RepeatedInput
 from lingo.layers.layer import Layer
 from lingo.layers.linear import Linear
 from lingo.ops import random

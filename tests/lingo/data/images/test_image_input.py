@@ -11,8 +11,7 @@ from sklearn import datasets
 from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
-from lingo.data.images.image_input import ImageInput
-from lingo.data.images.labelled import Labelled, LabelledImages
+from lingo.data.images.image_input import ImageInput, Labelled, LabelledImages
 from lingo.datasets.digits import Digits
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
 

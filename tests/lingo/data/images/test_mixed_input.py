@@ -10,10 +10,10 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.array_input import ArrayInput
 from lingo.data.array_spec import ArraySpec
+from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.images.mixed_input import MixedInput
 from lingo.data.input import Input
-from lingo.data.text_input import TextInput
 from lingo.datasets.glyph_input import GlyphInput
 from lingo.ops import random
 from lingo.ops.image import LabelledBatch, cutmix, mixup

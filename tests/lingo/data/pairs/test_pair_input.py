@@ -8,9 +8,9 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.data.mixture import Mixture
+from lingo.data.objectives.denoising import SpanCorruption
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.span_corruption import SpanCorruption
-from lingo.data.pairs.pair_input import PairInput
+from lingo.data.pairs.pair_input import PairInput, best_fit_pairs
 from lingo.data.record_source import TextFiles
 from lingo.data.sources.pair_files import TsvPairs
 from tests.lingo.data.documents import assert_starts_anywhere, specs_of
@@ -177,3 +177,44 @@ def test_pairs_mix_with_span_corruption_of_the_same_vocabulary(data):
     mixture.prepare()
     assert mixture.offers() == {"vocab_size": 359}
     assert mixture.batch(0)["targets"].shape == (4, length.target)
+
+
+ROW = (64, 20)
+
+
+def drawn(num_pairs, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.stack([rng.integers(1, limit + 1, num_pairs) for limit in ROW], axis=1)
+
+
+def slow_best_fit(lengths, row_lengths):
+    """As the module says, looking at every row for every pair."""
+    shares = lengths / np.array(row_lengths)
+    first = int(np.argmax(shares.sum(axis=0)))
+    rooms = []
+    rows = [0] * len(lengths)
+    for i in np.argsort(-shares.max(axis=1), kind="stable").tolist():
+        sizes = lengths[i].tolist()
+        fits = [r for r, room in enumerate(rooms) if (lengths[i] <= room).all()]
+        if fits:
+            rows[i] = min(fits, key=lambda r: (rooms[r][first], rooms[r][1 - first]))
+        else:
+            rooms.append(list(row_lengths))
+            rows[i] = len(rooms) - 1
+        for side in (0, 1):
+            rooms[rows[i]][side] -= sizes[side]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_plan_fills_rows_as_looking_at_every_row_would(seed):
+    lengths = drawn(300, seed)
+    rows = best_fit_pairs(lengths, ROW)
+    assert rows.max() == max(slow_best_fit(lengths, ROW)) < 250
+    for side in (0, 1):
+        assert np.bincount(rows, lengths[:, side]).max() <= ROW[side]
+
+
+def test_rows_without_room_on_one_side_take_no_more():
+    assert best_fit_pairs(np.array([[1, 20], [1, 20], [63, 1]]), ROW).tolist() == [0, 1, 2]
+    assert best_fit_pairs(np.array([[32, 10], [32, 10]]), ROW).tolist() == [0, 0]

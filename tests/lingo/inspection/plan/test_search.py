@@ -12,7 +12,7 @@ import pytest
 from lingo.config import experiment_index, registry
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment, build_experiment
-from lingo.data.repeated_input import RepeatedInput
+from lingo.data.derived_input import RepeatedInput
 from lingo.datasets import GlyphInput
 from lingo.inspection.plan.candidate import Candidate, candidates, limits, meshes
 from lingo.inspection.plan.estimate import Estimator

@@ -7,21 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo import layers
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.layers import (
-    Alibi,
-    Attention,
-    Bidirectional,
-    Causal,
-    CrossAttention,
-    LocalWindow,
-    Prefix,
-    RelativeBias,
-    RmsNorm,
-    Rotary,
-    context,
-)
 from lingo.layers.sequence import dot_product
 from lingo.layers.sequence.mask import band_of
 from lingo.learner.state import initial_value
@@ -36,7 +24,7 @@ SEGMENTS = np.array([[1, 1, 1, 2, 2, 2, 0], [1, 1, 1, 1, 1, 1, 1]], "i")
 POSITIONS = np.array([[0, 1, 2, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5, 6]], "i")
 DOCUMENTS = {"segments": SEGMENTS, "position_ids": POSITIONS}
 PREFIX = POSITIONS < 2
-ATTENTION = Attention.params(dim=D, num_heads=4, num_kv_heads=2, dropout_rate=0.3)
+ATTENTION = layers.Attention.params(dim=D, num_heads=4, num_kv_heads=2, dropout_rate=0.3)
 
 
 @pytest.fixture(autouse=True, params=[(3, 2), (3, 16)], ids=["squares", "rows"])
@@ -56,7 +44,7 @@ def compute(params: Params, inputs: dict[str, Any]) -> list[np.ndarray]:
     watched = [x, *weights.values(), *(v for v in inputs.values() if v.dtype.is_floating)]
     with tf.GradientTape() as tape:
         tape.watch(watched)
-        y, _ = context.apply(layer, weights, x, call=call, **inputs)
+        y, _ = layers.context.apply(layer, weights, x, call=call, **inputs)
         loss = tf.reduce_sum(tf.sin(y))
     return [y.numpy(), *(tf.convert_to_tensor(g).numpy() for g in tape.gradient(loss, watched))]
 
@@ -70,24 +58,33 @@ def assert_same(params: Params, inputs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("documents", [{}, DOCUMENTS], ids=["one", "many"])
 @pytest.mark.parametrize(
-    "mask", [Causal, Bidirectional, LocalWindow.params(window=4, ahead=3), Prefix], ids=str
+    "mask",
+    [
+        layers.Causal,
+        layers.Bidirectional,
+        layers.LocalWindow.params(window=4, ahead=3),
+        layers.Prefix,
+    ],
+    ids=str,
 )
 def test_every_mask_is_that_of_all_logits(mask: Any, documents: Any) -> None:
-    inputs = documents | ({"prefix": PREFIX} if mask is Prefix else {})
-    assert_same(ATTENTION.copy().set(mask=mask, positions=Rotary), inputs)
+    inputs = documents | ({"prefix": PREFIX} if mask is layers.Prefix else {})
+    assert_same(ATTENTION.copy().set(mask=mask, positions=layers.Rotary), inputs)
 
 
-@pytest.mark.parametrize("mask", [Causal, Bidirectional])
-@pytest.mark.parametrize("positions", [Alibi, RelativeBias.params(num_buckets=4, max_distance=3)])
+@pytest.mark.parametrize("mask", [layers.Causal, layers.Bidirectional])
+@pytest.mark.parametrize(
+    "positions", [layers.Alibi, layers.RelativeBias.params(num_buckets=4, max_distance=3)]
+)
 def test_every_bias_is_that_of_all_logits(mask: Any, positions: Any) -> None:
     assert_same(ATTENTION.copy().set(mask=mask, positions=positions), DOCUMENTS)
 
 
 def test_a_shared_table_has_the_gradient_of_all_logits() -> None:
     table = RNG.normal(size=[4, 4]).astype("f")
-    bias = RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
+    bias = layers.RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
     inputs = DOCUMENTS | {"position_table": table}
-    assert_same(ATTENTION.copy().set(positions=bias, logit_cap=2.0, qk_norm=RmsNorm), inputs)
+    assert_same(ATTENTION.copy().set(positions=bias, logit_cap=2.0, qk_norm=layers.RmsNorm), inputs)
 
 
 @pytest.mark.parametrize("memory_segments", [None, SEGMENTS[:, :S]], ids=["all", "padded"])
@@ -95,7 +92,7 @@ def test_a_shared_table_has_the_gradient_of_all_logits() -> None:
 def test_cross_attention_is_that_of_all_logits(memory_segments: Any, segments: Any) -> None:
     inputs = {"memory": MEMORY, "memory_segments": memory_segments, "segments": segments}
     inputs = {k: v for k, v in inputs.items() if v is not None}
-    assert_same(CrossAttention.params(dim=D, num_heads=2, dropout_rate=0.3), inputs)
+    assert_same(layers.CrossAttention.params(dim=D, num_heads=2, dropout_rate=0.3), inputs)
 
 
 def test_long_inputs_are_computed_by_blocks_unless_told_otherwise(monkeypatch) -> None:
@@ -107,7 +104,7 @@ def test_long_inputs_are_computed_by_blocks_unless_told_otherwise(monkeypatch) -
     assert not ATTENTION.copy().set(blockwise=False).build().is_blockwise(2 * T, T)
 
 
-class EverySecond(Causal):
+class EverySecond(layers.Causal):
     """Sees every second position."""
 
     def sees(self, query: Any, key: Any, prefix: Any = None) -> Any:
@@ -116,6 +113,6 @@ class EverySecond(Causal):
 
 
 def test_a_mask_that_changes_what_is_seen_loses_the_band_of_its_parent() -> None:
-    assert band_of(Causal.params().build()) is not None
+    assert band_of(layers.Causal.params().build()) is not None
     assert band_of(EverySecond.params().build()) is None
     assert_same(ATTENTION.copy().set(mask=EverySecond), DOCUMENTS)

@@ -11,20 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lingo import layers
 from lingo.config.lazy import tf
 from lingo.config.params import Params
 from lingo.data.prompt import Prompt
 from lingo.decode import Beam
 from lingo.decode.text import prompt_batch
-from lingo.layers import (
-    Attention,
-    CallInputs,
-    CrossAttention,
-    Repeat,
-    Rotary,
-    TransformerLayer,
-    context,
-)
 from lingo.layers.context import Call, apply
 from lingo.layers.layer import Layer
 from lingo.layers.sequence.mask import LocalWindow
@@ -34,11 +26,11 @@ from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
 X = np.random.default_rng(0).normal(size=[2, 7, 8]).astype(np.float32)  # [B, T, D]
-SMALL = Attention.params(dim=8, num_heads=2, cache_dtype="int8")
+SMALL = layers.Attention.params(dim=8, num_heads=2, cache_dtype="int8")
 FORMS: dict[str, dict[str, Any]] = {
-    "rotary": {"positions": Rotary},
+    "rotary": {"positions": layers.Rotary},
     "grouped": {"num_heads": 4, "num_kv_heads": 2},
-    "local": {"mask": LocalWindow.params(window=3), "positions": Rotary},
+    "local": {"mask": LocalWindow.params(window=3), "positions": layers.Rotary},
 }
 
 
@@ -59,7 +51,7 @@ def attend_rounded(layer: Layer, weights: Any) -> np.ndarray:
             rounded(v.numpy()) if name == "value" else v for name, v in heads.items()
         ],
     }
-    with context.enter_call(Call(weights=weights, operands=changes)):
+    with layers.context.enter_call(Call(weights=weights, operands=changes)):
         return layer(tf.constant(X)).numpy()
 
 
@@ -89,7 +81,7 @@ def test_steps_attend_to_rounded_keys_and_values(form: str, draw: Callable) -> N
 
 def test_caches_are_a_quarter_as_large_and_a_scale() -> None:
     def size(**fields: Any) -> int:
-        layer = Attention.params(dim=64, num_heads=1, **fields).build()
+        layer = layers.Attention.params(dim=64, num_heads=1, **fields).build()
         caches = layer.empty_caches(batch_size=2, length=10)
         return sum(value.numpy().nbytes for value in caches.values())
 
@@ -97,12 +89,12 @@ def test_caches_are_a_quarter_as_large_and_a_scale() -> None:
 
 
 def test_a_memory_is_rounded_once(draw: Callable) -> None:
-    layer = CrossAttention.params(dim=8, num_heads=2, cache_dtype="int8").build()
+    layer = layers.CrossAttention.params(dim=8, num_heads=2, cache_dtype="int8").build()
     weights, memory = draw(layer), tf.constant(X[:, ::-1])
     caches = layer.empty_caches(batch_size=2, length=7)
 
     def step(part: np.ndarray, memory: Any) -> tuple[Any, Any]:
-        inputs = CallInputs(memory=memory, memory_segments=tf.ones([2, 7], tf.int32))
+        inputs = layers.CallInputs(memory=memory, memory_segments=tf.ones([2, 7], tf.int32))
         call = {"caches": caches}
         return apply(layer, weights, part, tf.constant(0), method="step", inputs=inputs, call=call)
 
@@ -117,18 +109,18 @@ def test_a_memory_is_rounded_once(draw: Callable) -> None:
     again, sides = step(X[:, :2], None)
     np.testing.assert_array_equal(again, first)
     assert not sides.caches
-    plain = CrossAttention.params(dim=8, num_heads=2).build()
-    exact, _ = apply(plain, weights, X[:, :2], inputs=CallInputs(memory=memory))
+    plain = layers.CrossAttention.params(dim=8, num_heads=2).build()
+    exact, _ = apply(plain, weights, X[:, :2], inputs=layers.CallInputs(memory=memory))
     assert 1e-5 < np.abs(exact - first).max() < 0.03 * np.abs(exact).max()
 
 
 def test_beams_of_prompts_of_several_lengths_have_their_own_caches(draw: Callable) -> None:
-    attention = SMALL.copy().set(positions=Rotary)
+    attention = SMALL.copy().set(positions=layers.Rotary)
     del attention.dim
     model: Params = LanguageModel.params(dim=8)
-    layer = TransformerLayer.params(attention=attention)
+    layer = layers.TransformerLayer.params(attention=attention)
     layer.ffn.hidden_dim = 8
-    model.stack = Repeat.params(layer=layer, num_layers=2)
+    model.stack = layers.Repeat.params(layer=layer, num_layers=2)
     task = LanguageModeling.params(model=model, vocab_size=9).build()
     weights = draw(task)
     search = Beam.params(max_tokens=4, num_beams=3, num_samples=3).build()

@@ -15,8 +15,9 @@ from lingo.config.params import Params
 from lingo.inspection.conformance.layer_call import by_name
 from lingo.layers import Layer, Linear, Pipeline, Remat, Stack, context, path
 from lingo.layers.dropout import dropout
-from lingo.layers.stacks.repeat import Repeat, layer_index
+from lingo.layers.stacks.repeat import Repeat, find_disconnected, layer_index
 from lingo.layers.tree import ParamSpec
+from lingo.layers.wrap.remat import recompute
 from lingo.learner.state import initial_value
 from lingo.learner.step import accumulate_sums
 from lingo.ops import random
@@ -223,3 +224,28 @@ def test_the_index_of_a_layer_counts_those_of_the_whole_pattern() -> None:
     assert [layer_index(child, 2) for child in layer.body] == [4, 5]
     with pytest.raises(ValueError, match="is not a layer of `copies`"):
         layer_index(layer, 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x, y: x + y, set()),
+        (lambda x, y: x, {"y"}),
+        (lambda x, y: {"a": [x, None, 3], "b": x}, {"y"}),
+        (lambda x, y: x * tf.stop_gradient(y), {"y"}),
+        (lambda x, y: tf.stop_gradient(x) * y + x, set()),
+        (lambda x, y: tf.cond(x > 0, lambda: x, lambda: x + 1), {"y"}),
+        (lambda x, y: tf.while_loop(lambda i: i < 3, lambda i: i + y, [x]), set()),
+        (lambda x, y: recompute(lambda x, y: 2 * x, x, y), {"y"}),
+        (lambda x, y: recompute(lambda x, y: x * y, x, y), set()),
+    ],
+)
+def test_only_inputs_that_an_output_depends_on_are_connected(function, expected):
+    found = []
+
+    @tf.function(autograph=False)
+    def trace(x, y):
+        found.append(find_disconnected(function(x, y), {"x": x, "y": y}))
+
+    trace(tf.constant(1.0), tf.constant(2.0))
+    assert found == [expected]

@@ -23,9 +23,8 @@ from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
-from lingo.layers.wrap.lora import Lora
 from lingo.layers.wrap.remat import Remat
-from lingo.layers.wrap.weight_norm import WeightNorm
+from lingo.layers.wrap.reweighted import Lora, WeightNorm
 from lingo.learner.state import Learner, TrainState, initial_state
 from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.hlo.module import parse

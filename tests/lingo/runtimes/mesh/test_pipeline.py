@@ -14,7 +14,7 @@ import pytest
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import Checkpoint, digest
-from lingo.checkpoints.retention import Retention
+from lingo.checkpoints.store import Retention
 from lingo.config.params import ParamError, Params
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.positions import Rotary

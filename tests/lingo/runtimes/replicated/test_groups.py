@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE, ROOT, printed
-from tests.lingo.runtimes.replicated.on_groups import (
-    EMA_DECAY,
-    LAYOUTS,
-    NORM,
-    OFFSET,
-    RATE,
-    batches,
-)
+from tests.lingo.runtimes.replicated import on_groups
 
 Tensors = dict[str, np.ndarray]  # by program path
 PROGRAM = pathlib.Path(__file__).with_name("on_groups.py")
@@ -39,29 +32,29 @@ def descend(before: Tensors, size: int) -> tuple[Tensors, Tensors]:
     The gradient is that of Ioffe and Szegedy 2015, sec. 3, for groups of `size` examples.
     """
     tensors = averages = {name: np.array(value) for name, value in before.items()}
-    data = batches(2)
+    data = on_groups.batches(2)
     for x, target in zip(data["x"].astype(np.float64), data["y"], strict=True):
-        h = x @ tensors["w"] + OFFSET
+        h = x @ tensors["w"] + on_groups.OFFSET
         groups = h.reshape(-1, size, 2)
         mean, variance = groups.mean(1, keepdims=True), groups.var(1, keepdims=True)
-        root = np.sqrt(variance + NORM["epsilon"])
+        root = np.sqrt(variance + on_groups.NORM["epsilon"])
         normal = (groups - mean) / root
         y = normal * tensors["norm/gamma"] + tensors["norm/beta"]
         error = (y - target.reshape(y.shape)) * 2 / len(x)
         slope = error * tensors["norm/gamma"]
         along = normal * (slope * normal).mean(1, keepdims=True)
         inner = (slope - slope.mean(1, keepdims=True) - along) / root
-        decay = NORM["decay"]
+        decay = on_groups.NORM["decay"]
         tensors = {
-            "w": tensors["w"] - RATE * x.T @ inner.reshape(h.shape),
-            "norm/gamma": tensors["norm/gamma"] - RATE * (error * normal).sum((0, 1)),
-            "norm/beta": tensors["norm/beta"] - RATE * error.sum((0, 1)),
+            "w": tensors["w"] - on_groups.RATE * x.T @ inner.reshape(h.shape),
+            "norm/gamma": tensors["norm/gamma"] - on_groups.RATE * (error * normal).sum((0, 1)),
+            "norm/beta": tensors["norm/beta"] - on_groups.RATE * error.sum((0, 1)),
         } | {
             name: decay * tensors[name] + (1 - decay) * value.mean(0)
             for name, value in (("norm/moving_mean", h), ("norm/moving_mean_square", h**2))
         }
         averages = {
-            name: EMA_DECAY * averages[name] + (1 - EMA_DECAY) * value
+            name: on_groups.EMA_DECAY * averages[name] + (1 - on_groups.EMA_DECAY) * value
             for name, value in tensors.items()
         }
     return tensors, averages
@@ -69,10 +62,12 @@ def descend(before: Tensors, size: int) -> tuple[Tensors, Tensors]:
 
 def distance(tensors: Tensors) -> float:
     """Returns the distance of the first batch in an evaluation, in float64."""
-    x, target = (batches(2)[name][0].astype(np.float64) for name in ("x", "y"))
+    x, target = (on_groups.batches(2)[name][0].astype(np.float64) for name in ("x", "y"))
     mean = tensors["norm/moving_mean"]
-    root = np.sqrt(tensors["norm/moving_mean_square"] - mean**2 + NORM["epsilon"])
-    y = (x @ tensors["w"] + OFFSET - mean) / root * tensors["norm/gamma"] + tensors["norm/beta"]
+    root = np.sqrt(tensors["norm/moving_mean_square"] - mean**2 + on_groups.NORM["epsilon"])
+    y = (x @ tensors["w"] + on_groups.OFFSET - mean) / root * tensors["norm/gamma"] + tensors[
+        "norm/beta"
+    ]
     return ((y - target) ** 2).sum()
 
 
@@ -93,7 +88,7 @@ def test_a_resnet_has_the_losses_of_one_device_with_lars_and_lamb(found, layout)
     np.testing.assert_allclose(found["losses"][layout], local, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", on_groups.LAYOUTS)
 def test_gradients_and_averages_are_those_of_numpy_in_float64(found, layout):
     """The square of the values is 1e5 times their variance: E[x^2] - E[x]^2 would lose it."""
     assert_descended(found["distances"][layout], 4)

@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.data.array_spec import Specs
-from lingo.layers.stacks.chain import Chain
+from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner, initial_state, num_bytes
 from lingo.mesh.allreduce.planner import PLANNERS

@@ -7,9 +7,9 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.layers.inputs import BatchRequirements
 from lingo.layers.norm import Norm, RmsNorm
-from lingo.layers.stacks.chain import Chain
 from lingo.layers.stacks.pipelined_chain import PipelinedChain
 from lingo.layers.stacks.repeat import Repeat
+from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.state import Learner
 from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem

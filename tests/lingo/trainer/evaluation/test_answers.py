@@ -16,8 +16,8 @@ from lingo.cli.main import main
 from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
 from lingo.contract import Answers
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.decode.sampling import Sampling
 from lingo.layers.sequence.attention import Attention
 from lingo.layers.sequence.mask import Prefix

@@ -10,10 +10,10 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Evaluation, Experiment
+from lingo.data.document_input import TextInput
 from lingo.data.input import Input
 from lingo.data.prompt import Prompt
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.decode.beam import Beam
 from lingo.decode.sampling import Sampling
 from lingo.layers.layer import Layer

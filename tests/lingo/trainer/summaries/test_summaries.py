@@ -16,7 +16,7 @@ from lingo.metrics import Image, Table
 from lingo.storage.files import StorageError
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.summaries import summaries as summaries_
-from lingo.trainer.summaries.media_events import histogram
+from lingo.trainer.summaries.events import histogram
 from lingo.trainer.summaries.summaries import Summaries
 
 

@@ -1,4 +1,7 @@
-"""A few batches, repeated: a model that cannot overfit them has a mistake somewhere."""
+"""Inputs that are made of another input: changed, mixed, or a few of its batches repeated.
+
+Axes: B examples, N numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,60 @@ from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.input import Input
+from lingo.data.input import Input, check_inner
 from lingo.data.prompt import Prompt
 
 
-class RepeatedInput(Input):
+class DerivedInput(Input, interface=True):
+    """Another input's examples in another form: what a subclass does not define is that input's.
+
+    The other input is built with the `batch_size`, `seed` and `repeat` of this one.
+    """
+
+    input: Input  # where the examples come from
+
+    def setup(self) -> None:
+        p = self.p
+        self._build(batch_size=p.batch_size, seed=p.seed, repeat=p.repeat)
+        check_inner(self.input, self, field="input")
+
+    def _build(self, **fields: Any) -> None:
+        self.input = self.p.input.build(**fields)
+        if hasattr(self.input, "tokenizer"):
+            self.tokenizer = self.input.tokenizer
+
+    def prompt(self, text: str) -> Prompt:
+        return self.input.prompt(text)
+
+    def allows_threads(self) -> bool:
+        return super().allows_threads() and self.input.allows_threads()
+
+    def offers(self) -> dict[str, Any]:
+        return self.input.offers()
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        self.input.prepare(progress=progress)
+
+    def num_examples(self) -> int:
+        return self.input.num_examples()
+
+    def num_items(self) -> int:
+        return self.input.num_items()
+
+    def origins(self, numbers: np.ndarray) -> list[str]:
+        return self.input.origins(numbers)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self.input.fingerprint()
+
+    def remarks(self) -> list[str]:
+        return self.input.remarks()
+
+
+class RepeatedInput(DerivedInput):
     """The first batches of another input, repeated in turn.
+
+    A model that cannot overfit them has a mistake somewhere.
 
     Examples keep their `example_id` of that input; randomness in the step does not repeat.
     """
@@ -35,25 +86,11 @@ class RepeatedInput(Input):
             )
 
     def setup(self) -> None:
-        self.input = self.p.input.build(seed=self.p.seed)
-        if hasattr(self.input, "tokenizer"):
-            self.tokenizer = self.input.tokenizer
-
-    def prompt(self, text: str) -> Prompt:
-        return self.input.prompt(text)
+        self._build(seed=self.p.seed)
 
     @property
     def declares_late(self) -> bool:
         return self.input.declares_late
-
-    def allows_threads(self) -> bool:
-        return super().allows_threads() and self.input.allows_threads()
-
-    def offers(self) -> dict[str, Any]:
-        return self.input.offers()
-
-    def prepare(self, *, progress: Progress | None = None) -> None:
-        self.input.prepare(progress=progress)
 
     def batch(self, step: int, *, rows: slice = slice(None)) -> dict[str, np.ndarray]:
         self.check_step(step)
@@ -71,6 +108,9 @@ class RepeatedInput(Input):
     def num_examples(self) -> int:
         return self.input.examples_before(self.p.batches)
 
+    def num_items(self) -> int:
+        return self.num_examples()
+
     def examples_before(self, step: int) -> int:
         times, rest = divmod(step, self.p.batches)
         return times * self.input.examples_before(self.p.batches) + self.input.examples_before(rest)
@@ -81,11 +121,5 @@ class RepeatedInput(Input):
     def epochs(self, step: int) -> float:
         return step / self.p.batches
 
-    def origins(self, numbers: np.ndarray) -> list[str]:
-        return self.input.origins(numbers)
-
     def fingerprint(self) -> dict[str, Any]:
-        return {**self.input.fingerprint(), "batches": self.p.batches}
-
-    def remarks(self) -> list[str]:
-        return self.input.remarks()
+        return {**super().fingerprint(), "batches": self.p.batches}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.document_input import TextInput
 from lingo.data.files import DataError, File
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import (
     BYTES,
     assert_equal,
@@ -160,7 +160,7 @@ def test_building_touches_no_disk_and_knows_the_vocabulary(tmp_path):
 
 def test_another_process_makes_the_same_batch(data):
     code = (
-        "import sys, hashlib; from lingo.data.text_input import TextInput;"
+        "import sys, hashlib; from lingo.data.document_input import TextInput;"
         "from lingo.data.record_source import TextFiles;"
         f"i = TextInput.params(source=TextFiles.params(pattern={f'{data}/*.txt'!r}),"
         " batch_size=2, length=4, seed=3).build(); b = i.batch(7);"

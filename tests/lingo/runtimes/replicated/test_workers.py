@@ -8,7 +8,7 @@ import pytest
 
 from lingo.cli.workers import free_addresses
 from lingo.processes.processes import Cluster, LostWorker
-from lingo.runtimes.replicated.meeting import meet
+from lingo.runtimes.replicated.workers import meet
 
 
 def listens(host: str, port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Span corruption of any text: full rows, a function of (seed, row), and nothing is lost."""
+"""A part of a text is predicted from the rest: what is behind a random place, or spans of it."""
 
 import collections
 import itertools
@@ -7,31 +7,91 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
-from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.data.objectives.span_corruption import (
+from lingo.data.document_input import TextInput
+from lingo.data.objectives.denoising import (
     Noise,
+    PrefixText,
     SpanCorruption,
     corrupt,
     counts,
     noise_mask,
     text_length,
 )
+from lingo.data.objectives.sentinels import SentinelTokenizer
 from lingo.data.record_source import TextFiles
-from lingo.data.text_input import TextInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.ops import random
 from tests.lingo.data.documents import assert_starts_anywhere, random_letters, specs_of
+
+LENGTH = 10
+
+
+@pytest.fixture
+def data(tmp_path):
+    return random_letters(tmp_path, 57, 3, 120)
+
+
+def prefixes(data, **fields):
+    values = {"source": TextFiles.params(pattern=f"{data}/*.txt"), "batch_size": 2}
+    return PrefixText.params(**values | {"length": LENGTH} | fields).build()
+
+
+def texts(data, numbers):
+    source = TextFiles.params(pattern=f"{data}/*.txt")
+    plain = TextInput.params(source=source, batch_size=2, length=LENGTH).build().examples(numbers)
+    return [t[s > 0].tolist() for t, s in zip(plain["targets"], plain["segments"], strict=True)]
+
+
+def test_the_two_parts_are_the_text(data):
+    input = prefixes(data)
+    numbers = np.arange(2 * input.num_examples())
+    for number, wanted in zip(numbers.tolist(), texts(data, numbers), strict=True):
+        row = input.row(number)
+        ((source, target),) = row.pairs
+        assert [*source[:-1], *target] == wanted
+        assert source[-1] == input.tokenizer.end_id
+        assert len(source) > 1
+        assert len(target) > 0
+        assert row.num_bytes == (target >= 3).sum()
+
+
+def test_a_decoder_alone_reads_the_text_and_is_scored_behind_the_split(data):
+    input = prefixes(data, form="decoder")
+    numbers = np.arange(input.num_examples())
+    batch = input.examples(numbers)
+    for i, wanted in enumerate(texts(data, numbers)):
+        here = batch["segments"][i] > 0
+        assert batch["targets"][i][here].tolist() == wanted
+        assert batch["tokens"][i][here].tolist() == [input.tokenizer.start_id, *wanted[:-1]]
+        given = int(batch["prefix"][i].sum()) - 1  # the start is shown, too
+        weights = [0.0] * given + [1.0] * (len(wanted) - given)
+        assert batch["target_weights"][i][here].tolist() == weights
+        assert batch["prefix"][i].tolist() == [j <= given for j in range(LENGTH)]
+
+
+def test_every_place_is_equally_likely(data):
+    input = prefixes(data, shuffle=False)
+    numbers = (n * input.num_examples() for n in range(900))
+    found = collections.Counter(len(input.row(n).pairs[0].source) - 1 for n in numbers)
+    assert sorted(found) == list(range(1, LENGTH))
+    assert max(abs(n - 100) for n in found.values()) < 50
+
+
+def test_a_text_that_cannot_be_split_is_refused(data):
+    with pytest.raises(ParamError, match="length=1 has no place to split a text at"):
+        prefixes(data, length=1)
+
 
 FIRST = 259  # of the sentinels
 
 
 @pytest.fixture
-def data(tmp_path):
+def letters(tmp_path):
     return random_letters(tmp_path, 100, 3, 250, 40)
 
 
-def spans(data, **fields):
-    values = {"source": TextFiles.params(pattern=f"{data}/*.txt"), "batch_size": 2}
+def spans(letters, **fields):
+    values = {"source": TextFiles.params(pattern=f"{letters}/*.txt"), "batch_size": 2}
     return SpanCorruption.params(**values | {"source_length": 32} | fields).build()
 
 
@@ -48,8 +108,8 @@ def test_the_default_is_t5s():
     assert input.offers() == {"vocab_size": 359}
 
 
-def test_rows_are_full_but_the_last(data):
-    input = spans(data, shuffle=False)
+def test_rows_are_full_but_the_last(letters):
+    input = spans(letters, shuffle=False)
     size = input.num_examples()
     arrays = input.examples(np.arange(size))
     assert arrays["source_segments"][:-1].all()
@@ -58,8 +118,8 @@ def test_rows_are_full_but_the_last(data):
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_source_and_target_give_every_row_of_the_stream_back(data, shuffle):
-    input = spans(data, shuffle=shuffle, seed=5)
+def test_source_and_target_give_every_row_of_the_stream_back(letters, shuffle):
+    input = spans(letters, shuffle=shuffle, seed=5)
     plain = TextInput.params(
         source=input.p.source.copy(),
         batch_size=2,
@@ -76,35 +136,35 @@ def test_source_and_target_give_every_row_of_the_stream_back(data, shuffle):
     assert input.origins(np.arange(9)) == plain.origins(np.arange(9))
 
 
-def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(data):
-    input, size = spans(data, shuffle=False), spans(data).num_examples()
+def test_a_row_is_corrupted_anew_in_every_epoch_and_always_alike(letters):
+    input, size = spans(letters, shuffle=False), spans(letters).num_examples()
     first, second = input.row(0).pairs[0], input.row(size).pairs[0]
     assert restored(*(s.tolist() for s in first)) == restored(*(s.tolist() for s in second))
     assert first.target.tolist() != second.target.tolist()
-    again = spans(data, shuffle=False).row(size).pairs[0]
+    again = spans(letters, shuffle=False).row(size).pairs[0]
     np.testing.assert_array_equal(again.source, second.source)
-    other = spans(data, shuffle=False, seed=1).row(0).pairs[0]
+    other = spans(letters, shuffle=False, seed=1).row(0).pairs[0]
     assert other.target.tolist() != first.target.tolist()
 
 
 @pytest.mark.parametrize("form", ["encoder_decoder", "decoder"])
-def test_a_fresh_start_gives_the_same_batch(data, form):
-    input = spans(data, form=form)
+def test_a_fresh_start_gives_the_same_batch(letters, form):
+    input = spans(letters, form=form)
     assert specs_of(input.batch(4)) == input.specs()
-    assert_starts_anywhere(lambda: spans(data, form=form), range(4, 5))
+    assert_starts_anywhere(lambda: spans(letters, form=form), range(4, 5))
 
 
-def test_a_last_row_of_one_token_is_padding(data):
+def test_a_last_row_of_one_token_is_padding(letters):
     tokens = 100 + 3 + 250 + 40 + 4  # an end after each
     input = next(
-        i for n in range(8, 80) if tokens % (i := spans(data, source_length=n)).text_length == 1
+        i for n in range(8, 80) if tokens % (i := spans(letters, source_length=n)).text_length == 1
     )
     last = [n for n in range(input.num_examples()) if not input.row(n).pairs]
     assert len(last) == 1
     assert not input.examples(np.array(last))["segments"].any()
 
 
-def test_wrong_fields_are_refused(data):
+def test_wrong_fields_are_refused(letters):
     for field, value, said in (
         ("source_length", 2, "source_length=2 is less than 3"),
         ("noise_density", 1.0, "noise_density=1.0 is not between 0 and 1"),
@@ -113,7 +173,7 @@ def test_wrong_fields_are_refused(data):
         ("tokenizer", SentinelTokenizer.params(num_sentinels=1), "set tokenizer.num_sentinels=2"),
     ):
         with pytest.raises(ParamError, match=said):
-            spans(data, **{field: value})
+            spans(letters, **{field: value})
 
 
 # ---- spans -------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lingo.config.params import ParamError
+from lingo.data.derived_input import RepeatedInput
+from lingo.data.document_input import TextInput
 from lingo.data.record_source import TextFiles
-from lingo.data.repeated_input import RepeatedInput
-from lingo.data.text_input import TextInput
 from tests.lingo.data.documents import assert_equal, assert_starts_anywhere
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from lingo.data.pairs.layout import join_rows, separate_rows
 from lingo.data.pairs.pair import Pair
+from lingo.data.pairs.paired_input import join_rows, separate_rows
 from lingo.data.tokenizer import ByteTokenizer
 
 BYTES = ByteTokenizer.params().build()
