@@ -27,9 +27,10 @@ from lingo.inspection.memory import size
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.tree import scope_name
-from lingo.mesh.hlo import module
-from lingo.mesh.hlo.collectives import collectives, convolution_flops, matmul_flops, operations
+from lingo.mesh.hlo import flops, module, tpu
+from lingo.mesh.hlo.collectives import collectives
 from lingo.mesh.split import Axes
+from lingo.runtimes.mesh.tpu_compiler import Generation, generation
 from lingo.runtimes.program import CompiledProgram
 
 
@@ -69,10 +70,25 @@ class Report(NamedTuple):
 
     program: CompiledProgram
     rows: list[Row]  # collectives, in program order
-    matmul_flops: int  # FLOPs of a step's matrix products on one device; a multiply-add is two
-    operations: int = 0  # of a step on one device (`collectives.operations`)
+    product_flops: int  # of a step on one device (`flops.product_flops`)
+    operations: int = 0  # of a step on one device (`flops.operations`)
     update_operations: int = 0  # those of them in the phase `update`
-    convolution_flops: int = 0  # FLOPs of a step's convolutions on one device
+    cycles: int = 0  # of a step, as a TPU's compiler estimates them; 0 from others
+    padding: int = 0  # bytes of the arguments' padding to tiles of a TPU's memory
+
+    @property
+    def seconds(self) -> float:
+        """The time of a step's cycles on a TPU, a prediction: exchanges are not in it."""
+        return self.cycles / self._generation.clock
+
+    @property
+    def utilization(self) -> float:
+        """The part of a TPU's peak in bfloat16 that the FLOPs of products are in that time."""
+        return self.product_flops / (self.seconds * self._generation.flops_per_second)
+
+    @property
+    def _generation(self) -> Generation:
+        return generation(self.program.topology or "")
 
     @property
     def update_bytes(self) -> int:
@@ -89,8 +105,9 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     rows: dict[Row, Row] = {}
     try:
         read = module.parse(program.text)
-        found, flops = collectives(read, program.mesh), matmul_flops(read)
-        counts, convolutions = list(operations(read)), convolution_flops(read)
+        found, is_tpu = collectives(read, program.mesh), program.topology is not None
+        products = flops.product_flops(read, is_tpu=is_tpu)
+        counts = list(flops.operations(read, is_tpu=is_tpu))
     except (LookupError, ValueError, TypeError) as error:
         kind = type(error).__name__
         raise UnreadableProgram(f"the compiled program cannot be read: {kind}: {error}") from error
@@ -107,10 +124,11 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     return Report(
         program,
         per_step,
-        matmul_flops=flops // num,
+        product_flops=products // num,
         operations=everything // num,
         update_operations=updates // num,
-        convolution_flops=convolutions // num,
+        cycles=tpu.cycles(read) // num,
+        padding=tpu.padding_bytes(read),
     )
 
 
@@ -126,13 +144,24 @@ def as_json(report: Report) -> dict[str, Any]:
         ],
         "bytes_by_kind": _totals(report.rows),
         "memory": dict(program.memory),
-        "matmul_flops": report.matmul_flops,
+        "product_flops": report.product_flops,
         "operations": report.operations,
         "update_operations": report.update_operations,
         "update_bytes": report.update_bytes,
         "gradient_sums": gradient_sums(report),
+        "tpu": _tpu_json(report) if report.cycles else None,
         "trace_seconds": program.trace_seconds,
         "compile_seconds": program.compile_seconds,
+    }
+
+
+def _tpu_json(report: Report) -> dict[str, Any]:
+    return {
+        "topology": report.program.topology,
+        "cycles": report.cycles,
+        "seconds": report.seconds,
+        "utilization": report.utilization,
+        "padding": report.padding,
     }
 
 
@@ -142,11 +171,13 @@ def text(report: Report) -> str:
     rows.sort(key=lambda row: (-row.bytes, -row.tensors))
     num = program.mesh.num_devices
     where = f"one of {num} devices: {program.mesh}" if num > 1 else "one device"
-    lines = [f"on {where}", "", *_table(rows)]
+    whose = f", compiled for TPUs, {program.topology}" if program.topology else ""
+    lines = [f"on {where}{whose}", "", *_table(rows)]
     if not all(row.is_known for row in rows):
         lines += ["* and more: in a loop of unknown length, whose turns count once"]
     lines += [""] + ([_memory(program.memory)] if program.memory else [])
-    lines += [f"FLOPs    {report.matmul_flops:.4g}, of matrix products", *_update(report)]
+    lines += [f"FLOPs    {report.product_flops:.4g}, of products and convolutions"]
+    lines += [*_tpu(report), *_update(report)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -154,6 +185,19 @@ def seconds(program: CompiledProgram) -> str:
     """Returns a line with the times of tracing and compilation of a program."""
     trace, compiled = program.trace_seconds, program.compile_seconds
     return f"seconds  {trace:.1f} to trace, {compiled:.1f} to compile\n"
+
+
+def _tpu(report: Report) -> list[str]:
+    """Returns lines on what a TPU's compiler estimates; none for other compilers."""
+    if not report.cycles:
+        return []
+    seconds, share = report.seconds, report.utilization
+    padding = report.padding / (report.program.memory["arguments"] or 1)
+    return [
+        f"cycles   {report.cycles:.4g} by the compiler's estimate, exchanges left out:"
+        f" {1000 * seconds:.4g} ms, {share:.1%} of the peak",
+        f"padding  {size(report.padding)} of the arguments, {padding:.1%}: tiles of the memory",
+    ]
 
 
 def _update(report: Report) -> list[str]:

@@ -106,6 +106,7 @@ class CompiledProgram(NamedTuple):
     memory: Mapping[str, int]
     trace_seconds: float  # to trace and lower the program of all devices
     compile_seconds: float  # to partition it and compile the program of one device
+    topology: str | None = None  # the TPUs that it is for, "v5e:4x4"; None: the devices here
 
 
 def _explain(error: tf.errors.OpError) -> str:

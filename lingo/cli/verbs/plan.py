@@ -31,6 +31,7 @@ from typing import Any, Literal, NamedTuple
 
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import FormatOptions, UsageError
+from lingo.cli.compiler_options import CompilerOptions
 from lingo.cli.experiment_options import ExperimentOptions
 from lingo.config.classes import Classes
 from lingo.config.count_text import count_text
@@ -105,7 +106,7 @@ class _AllreduceOptions(FormatOptions):
 
 
 @option_class
-class Options(_AllreduceOptions, ExperimentOptions):
+class Options(_AllreduceOptions, CompilerOptions, ExperimentOptions):
     """The options of the verb."""
 
     devices: int | None = option(
@@ -128,7 +129,7 @@ class Options(_AllreduceOptions, ExperimentOptions):
     measure_input: bool = option(
         "Measure both on this machine, for seconds; it reads the data.", default=False
     )
-    verify: bool = option("Compile the first two for virtual devices, and compare.", default=False)
+    verify: bool = option("Compile the first two for these devices, and compare.", default=False)
     calibrate: str | None = option("Measure --devices of this machine, into this .json file.")
 
 
@@ -167,7 +168,7 @@ def run(options: Options) -> int:
     found = report.report(plan, estimator, top=options.top)
     if options.plot:
         table.write_picture(found, Path(options.plot))
-    _print(found, _verify(plan, request.build) if options.verify else {}, options)
+    _print(found, _verify(plan, request.build, options) if options.verify else {}, options)
     return 0 if ranking.feasible else 1
 
 
@@ -185,6 +186,8 @@ def _check_flags(options: Options) -> str:
             f"--input_rate={options.input_rate}: an input that makes less than {MIN_RATE}"
             " examples/s feeds no step"
         )
+    if options.compiler == "tpu" and not options.verify:
+        raise UsageError("--compiler=tpu goes with --verify")
     if options.input_rate and options.measure_input:
         raise UsageError("--input_rate is what --measure_input measures: leave one of them out")
     if options.input_variation is not None and not (options.input_rate or options.measure_input):
@@ -212,14 +215,17 @@ def _rate(options: Options, data: Input, num_examples: int) -> input_part.InputR
 def _print(
     found: report.Report, comparisons: dict[str, list[report.Comparison]], options: Options
 ) -> None:
+    is_tpu = options.compiler == "tpu"
     if options.as_json:
         verified = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
-        types = {"verified_dtype": report.COMPARED_DTYPE, "verified": verified}
+        dtype = None if is_tpu else report.COMPARED_DTYPE
+        types = {"verified_dtype": dtype, "verified": verified}
         print(json.dumps(report.as_json(found) | types))
         return
     print(table.text(found), end="")
     for text, rows in comparisons.items():
-        print(f"\nin {report.COMPARED_DTYPE}, compiled for virtual devices: {text}")
+        whose = "TPUs" if is_tpu else f"virtual devices in {report.COMPARED_DTYPE}"
+        print(f"\ncompiled for {whose}: {text}")
         print(table.comparisons_text(rows), end="")
 
 
@@ -252,8 +258,10 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
         raise UsageError(f"--{flag}={file}: there is no folder {path.parent}")
 
 
-def _verify(plan: report.Plan, build: Build) -> dict[str, list[report.Comparison]]:
-    """Compiles the fastest ways for virtual devices; returns comparisons in float32 by way."""
+def _verify(
+    plan: report.Plan, build: Build, options: Options
+) -> dict[str, list[report.Comparison]]:
+    """Compiles the fastest ways; returns comparisons by way, in float32 but for TPUs."""
     found: dict[str, list[report.Comparison]] = {}
     num_devices = plan.ranking.best[0].candidate.mesh.num_devices
     if num_devices == 1:
@@ -263,14 +271,19 @@ def _verify(plan: report.Plan, build: Build) -> dict[str, list[report.Comparison
             f"--verify compiles for at most {MAX_VIRTUAL_DEVICES} virtual devices, and there are"
             f" {num_devices:,}: take fewer, with as many examples for each"
         )
-    estimator = report.float32_estimator(plan.hardware, build)
+    generation = plan.hardware.name.removeprefix("tpu_")
+    topology = options.find_topology(num_devices, generation)
+    if topology is None:
+        estimator = report.float32_estimator(plan.hardware, build)
+    else:
+        estimator = Estimator(plan.workload, plan.hardware, build)
     for candidate in (one.candidate for one in plan.ranking.best[:MAX_VERIFIED]):
         experiment = build(candidate.settings(plan.workload, plan.rules))
         text, estimate = table.describe(candidate), estimator.estimate(candidate)
         if not found:
             experiment.runtime.make_devices(num_devices)
         found[text] = run_with_clock(
-            f"compiling {text}", functools.partial(report.compare, estimate, experiment)
+            f"compiling {text}", functools.partial(report.compare, estimate, experiment, topology)
         )
     return found
 

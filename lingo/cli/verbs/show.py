@@ -10,6 +10,7 @@
     lingo show --exp=lm.source.tiny --graph=tiny.svg
     lingo show --exp=tiny --set='Stack=Pipeline(num_stages=4, num_micro_batches=4)' --pipeline
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=2,model=4)' --program
+    lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=8)' --program --compiler=tpu
     lingo show --run=runs/tiny --format=json
 
 A parameter that nobody set is marked with where its value comes from. The table of weights has
@@ -20,7 +21,8 @@ was set, as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's pro
 shows how layers are split into stages, and when which stage works; with --pipeline=simulation the
 table also has seconds, simulated from measurements of single layers. --program compiles a step for
 a mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of
-the processor, as many as the mesh has. With --format=json it prints what a run would keep as
+the processor, as many as the mesh has. With --compiler=tpu the program is the one for TPUs, which
+the package libtpu compiles without a TPU. With --format=json it prints what a run would keep as
 config.json, or one object: the weights, the steps and rates of the plot, the pipelines, the
 program.
 """
@@ -40,6 +42,7 @@ import numpy as np
 from lingo.cli import experiment_options
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import FormatOptions, UsageError
+from lingo.cli.compiler_options import CompilerOptions
 from lingo.cli.experiment_options import DeviceOptions, ExperimentOptions
 from lingo.config import source_files, text
 from lingo.config.node.tree import nodes
@@ -55,6 +58,7 @@ from lingo.inspection import (
     weight_table,
 )
 from lingo.layers.stacks.stack import Chain
+from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
@@ -64,7 +68,7 @@ POINTS = 1000  # steps between those of a plot
 
 
 @option_class
-class Options(ExperimentOptions, DeviceOptions, FormatOptions):
+class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
     """The options of the verb."""
 
     weights: bool = option("Show the weights instead of the parameters.", default=False)
@@ -102,6 +106,8 @@ def run(options: Options) -> int:
         raise UsageError(f"{' and '.join(details)}: only with --weights")
     if options.depth is not None and options.as_json:
         raise UsageError("--depth prints sums as text; --format=json lists every weight")
+    if options.compiler == "tpu" and not options.program:
+        raise UsageError("--compiler=tpu goes with --program")
     if options.graph and options.as_json:
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
     resolved, as_json = options.resolve(), options.as_json
@@ -205,13 +211,18 @@ def _print_program(experiment: Experiment, options: Options) -> None:
             " --set='runtime=Mesh(data=2,model=4)' and the like."
         )
     num = layout.mesh.num_devices
+    compile_program, topology = runtime.compile_program, options.find_topology(num)
     if options.devices is None:
         runtime.make_devices(num)
     only = options.program == "eval"
     what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
-    compiled = run_with_clock(
-        what, lambda: runtime.compile_program(learner, specs, evaluation=only)
-    )
+    if topology is not None:
+        if not isinstance(runtime, Mesh):
+            name = type(runtime).__name__
+            raise UsageError(f"runtime={name}: --compiler=tpu is for --set='runtime=Mesh(data=8)'")
+        what += f" of TPUs, {topology}"
+        compile_program = functools.partial(runtime.compile_program, topology=topology)
+    compiled = run_with_clock(what, lambda: compile_program(learner, specs, evaluation=only))
     report = program.report(compiled, experiment.task)
     if options.as_json:
         print(json.dumps(program.as_json(report)))

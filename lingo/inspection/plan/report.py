@@ -5,7 +5,7 @@ step is compiled for virtual devices of this machine's processor. So what is com
 processor: bytes of arguments and outputs, FLOPs of products, bytes that devices exchange.
 Temporaries depend on how a compiler orders operations, and fuses them. XLA computes in float32 on a
 processor, whatever the type of the experiment is: the prediction that is compared is the one in
-float32.
+float32. A TPU's compiler computes in the experiment's type, and estimates cycles, too.
 """
 
 from __future__ import annotations
@@ -258,16 +258,18 @@ def float32_estimator(hardware: Hardware, build: Build) -> Estimator:
     return Estimator(workload(build_float32(())), hardware, build_float32)
 
 
-def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
+def compare(
+    estimate: Estimate, experiment: Experiment, topology: str | None = None
+) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
-    The estimate is that of `float32_estimator`; the experiment may be of any type. The process has
-    as many devices as the mesh.
+    Without a topology of TPUs the estimate is of `float32_estimator`; the experiment may be of any
+    type. The process has as many devices as the mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
     if not isinstance(runtime, Mesh):
         raise ParamError(f"runtime={type(runtime).__name__}: only programs of a Mesh are compared")
-    compiled = runtime.compile_program(experiment.learner, specs)
+    compiled = runtime.compile_program(experiment.learner, specs, topology=topology)
     report = program.report(compiled, experiment.task)
     mesh, memory = compiled.mesh, compiled.memory
     parts = mesh.size(batch_axes(runtime.axis_rules(), mesh))
@@ -276,14 +278,18 @@ def compare(estimate: Estimate, experiment: Experiment) -> list[Comparison]:
     )
     state = sum(estimate.bytes[kind] for kind in ("weights", "slots", "statistics"))
     is_known = all(row.is_known for row in report.rows)
-    flops = report.matmul_flops + report.convolution_flops
+    flops = report.product_flops
     moved = sum(one.exchange.bytes for one in estimate.exchanges)
     rest = estimate.total_bytes - state
     whole = memory["arguments"] + memory["outputs"] - memory["aliased"] + memory["temporaries"]
-    return [
+    found = [
         Comparison("bytes of arguments", state + batch, memory["arguments"]),
         Comparison("bytes of temporaries", rest, memory["temporaries"]),
         Comparison("bytes in all", state + batch + rest, whole),
         Comparison("FLOPs of products", estimate.flops, flops, is_known),
         Comparison("bytes exchanged", moved, sum(row.bytes for row in report.rows), is_known),
     ]
+    if report.cycles:
+        arithmetic = sum(estimate.seconds[kind] for kind in ("arithmetic", "bubble", "update"))
+        found.append(Comparison("seconds without exchanges", arithmetic, report.seconds, is_known))
+    return found

@@ -294,6 +294,8 @@ def comparisons_text(comparisons: list[Comparison]) -> str:
     """Returns a table of predicted numbers and those of the compiled program."""
 
     def show(one: Comparison, value: float) -> str:
+        if one.name.startswith("seconds"):
+            return duration(value)
         return f"{value:.4g}" if one.name.startswith("FLOPs") else size(value)
 
     table = align_columns(

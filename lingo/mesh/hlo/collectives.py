@@ -21,7 +21,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lingo.mesh.hlo.module import Array, Computation, Instruction, Module, Runs, runs
+from lingo.mesh.hlo.module import (
+    Array,
+    Computation,
+    Instruction,
+    Module,
+    Origins,
+    Runs,
+    common_name,
+    executed,
+    is_combined,
+)
 from lingo.mesh.split import Axes
 from lingo.mesh.topology import Topology
 
@@ -33,12 +43,8 @@ KINDS = (
     "collective-permute",
     "collective-broadcast",
 )
-_ELEMENTWISE = re.compile(
-    "add|subtract|multiply|divide|maximum|minimum|power|sqrt|rsqrt|cbrt|negate|abs|sign|sine|cosine"
-    "|exponential|exponential-minus-one|log|log-plus-one|tanh|logistic"
-)
-_UNNAMED = 8  # most instructions to follow back to one that has a name
-_TOGETHER = re.compile(r"(?:^|/)\(")  # start of the names of several combined operations
+
+_SCATTER = "all-reduce-scatter"  # a TPU's fusion of a sum and the slice of it that a device keeps
 
 
 class Collective(NamedTuple):
@@ -58,67 +64,30 @@ class Collective(NamedTuple):
 
 def collectives(module: Module, mesh: Topology) -> list[Collective]:
     """Returns the collectives of a program compiled for a mesh, in the order of its text."""
-    return [
-        collective
-        for instruction, body, times in _instructions(module)
-        for collective in _tensors(instruction, body, times, mesh)
-    ]
-
-
-def matmul_flops(module: Module) -> int:
-    """Returns the FLOPs of all matrix products on one device; a multiply-add counts as two."""
-    return sum(
-        _product_flops(instruction, body) * times.times
-        for instruction, body, times in _instructions(module)
-        if instruction.opcode == "dot"
-    )
-
-
-def convolution_flops(module: Module) -> int:
-    """Returns the FLOPs of all convolutions on one device; a multiply-add counts as two."""
-    return sum(
-        _convolution_flops(instruction, body) * times.times
-        for instruction, body, times in _instructions(module)
-        if instruction.opcode == "convolution"
-    )
-
-
-def operations(module: Module) -> Iterator[tuple[str, int]]:
-    """Yields the framework's name of each instruction that computes, and its operations.
-
-    They are those on one device in one run of the program: two for each multiply-add of a product
-    or convolution, one for each element of what is computed elementwise or reduced.
-    """
-    for instruction, body, times in _instructions(module):
-        count = _count_operations(instruction, body)
-        if count:
-            yield instruction.op_name or _op_name(instruction.name, body), count * times.times
-
-
-def _count_operations(instruction: Instruction, body: Computation) -> int:
-    match instruction.opcode:
-        case "dot":
-            return _product_flops(instruction, body)
-        case "convolution":
-            return _convolution_flops(instruction, body)
-        case "reduce":
-            return math.prod(body[instruction.operands[0]].arrays[0].shape)
-        case opcode if _ELEMENTWISE.fullmatch(opcode):
-            return math.prod(instruction.arrays[0].shape)
-        case _:
-            return 0
-
-
-def _instructions(module: Module) -> Iterator[tuple[Instruction, Computation, Runs]]:
-    times = runs(module)
-    for name, body in module.computations.items():
-        if name in times:
+    origins, found = Origins(module), list[Collective]()
+    for computation, body, times in executed(module):
+        if not _continues(computation, body):
             for instruction in body.values():
-                yield instruction, body, times[name]
+                found += _tensors(computation, instruction, body, times, mesh, origins)
+    return found
+
+
+def _continues(computation: str, body: Computation) -> bool:
+    """Whether a computation repeats a collective that another one has started.
+
+    A TPU computes while devices exchange, in fusions with a copy of the collective.
+    """
+    is_end = any('"AsyncCollectiveDone"' in instruction.rest for instruction in body.values())
+    return is_end or computation.startswith("async_collective_fusion")
 
 
 def _tensors(
-    instruction: Instruction, body: Computation, times: Runs, mesh: Topology
+    computation: str,
+    instruction: Instruction,
+    body: Computation,
+    times: Runs,
+    mesh: Topology,
+    origins: Origins,
 ) -> Iterator[Collective]:
     kind = instruction.opcode.removesuffix("-start")
     if kind not in KINDS:
@@ -132,47 +101,13 @@ def _tensors(
         axes = axes_between(pairs(instruction.rest), mesh)
     else:
         axes = axes_of(groups(instruction.rest, mesh.num_devices), mesh)
+    kind = "reduce-scatter" if computation.startswith(_SCATTER) else kind
     own = instruction.op_name
+    is_own = own and not is_combined(own)
     for name, result in zip(names, results, strict=False):
         array = max(result, *body[name].arrays, key=lambda array: array.num_bytes)
-        is_own = own and not _TOGETHER.search(own)
-        op_name = own if is_own else _op_name(name, body) or _common(own)
-        yield Collective(kind, array, axes, times, op_name)
-
-
-def _op_name(name: str, body: Computation) -> str:
-    """Returns the operation of a value; instructions that only move data are skipped."""
-    for _ in range(_UNNAMED):
-        instruction = body[name]
-        if (found := instruction.op_name) and not _TOGETHER.search(found):
-            return found
-        if not instruction.operands:
-            return _common(found)
-        name = instruction.operands[0]
-    return ""
-
-
-def _common(op_name: str) -> str:
-    """Returns the common prefix of combined operations: `a/b/` of `a/b/(c:d)`."""
-    found = _TOGETHER.search(op_name)
-    return op_name[: found.end() - 1] if found else op_name
-
-
-def _convolution_flops(convolution: Instruction, body: Computation) -> int:
-    kernel = body[convolution.operands[1]].arrays[0].shape
-    labels = re.search(r"dim_labels=\w+_(\w+)->", convolution.rest)
-    outputs = kernel[labels[1].index("o")] if labels else 1
-    dilation = re.search(r"lhs_dilate=([\dx]+)", convolution.rest)  # zeros between its elements
-    zeros = math.prod(map(int, dilation[1].split("x"))) if dilation else 1
-    elements = math.prod(convolution.arrays[0].shape) * math.prod(kernel)
-    return 2 * elements // max(1, outputs * zeros)
-
-
-def _product_flops(product: Instruction, body: Computation) -> int:
-    found = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", product.rest)
-    contracted = [int(axis) for axis in found[1].split(",") if axis] if found else []
-    left = body[product.operands[0]].arrays[0].shape
-    return 2 * math.prod(product.arrays[0].shape) * math.prod(left[axis] for axis in contracted)
+        origin = own if is_own else origins.find(computation, name) or common_name(own)
+        yield Collective(kind, array, axes, times, origin)
 
 
 # ---- groups of devices ---------------------------------------------------------------------------

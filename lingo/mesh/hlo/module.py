@@ -32,6 +32,8 @@ _CALLED = re.compile(
     r"|\b(?:branch_computations|called_computations|calls)=\{([^}]*)\}"
 )
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
+_UNNAMED = 8  # most instructions to follow back to one that has a name
+_TOGETHER = re.compile(r"(?:^|/)\(")  # start of the names of several combined operations
 _BITS = re.compile(r"\D+(\d+)")
 _BYTES = {"pred": 1, "token": 0, "opaque": 0}
 
@@ -138,6 +140,49 @@ def _array(dtype: str, sizes: str) -> Array:
     return Array(dtype, tuple(int(size.lstrip("<=")) for size in sizes.split(",") if size))
 
 
+class Origins:
+    """Finds the framework's names of values: of the operations that they come from."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._callers = {
+            callee: (name, instruction)
+            for name, body in module.computations.items()
+            for instruction in body.values()
+            if instruction.opcode == "fusion"
+            for callee in instruction.callees
+        }
+
+    def find(self, computation: str, name: str) -> str:
+        """Returns the name of a value's operation; instructions that only move data are skipped.
+
+        What comes into a fusion is followed to where it comes from. Returns "" if there is no name.
+        """
+        for _ in range(_UNNAMED):
+            instruction = self._module.computations[computation][name]
+            if (found := instruction.op_name) and not is_combined(found):
+                return found
+            if instruction.opcode == "parameter" and computation in self._callers:
+                computation, caller = self._callers[computation]
+                name = caller.operands[int(instruction.arguments)]
+            elif instruction.operands:
+                name = instruction.operands[0]
+            else:
+                return common_name(found)
+        return ""
+
+
+def is_combined(op_name: str) -> bool:
+    """Whether a name is of several operations: `a/b/(c:d)`."""
+    return _TOGETHER.search(op_name) is not None
+
+
+def common_name(op_name: str) -> str:
+    """Returns the common prefix of combined operations: `a/b/` of `a/b/(c:d)`."""
+    found = _TOGETHER.search(op_name)
+    return op_name[: found.end() - 1] if found else op_name
+
+
 # ---- how often computations run ------------------------------------------------------------------
 
 
@@ -178,6 +223,14 @@ def runs(module: Module) -> dict[str, Runs]:
 
     visit(module.entry, 1, True)
     return totals
+
+
+def executed(module: Module) -> list[tuple[str, Computation, Runs]]:
+    """Returns the computations that run, with their names, in the order of the text."""
+    times = runs(module)
+    return [
+        (name, body, times[name]) for name, body in module.computations.items() if name in times
+    ]
 
 
 class Loops:

@@ -21,9 +21,21 @@ from lingo.runtimes.devices import advise_devices, check_devices, list_gpus
 from lingo.runtimes.program import ProgramError
 from lingo.runtimes.runtime import peak
 
+# Where `libtpu` is installed, JAX loads it. It is here for its compiler: it must not ask a metadata
+# server for chips, nor write logs, nor lock out other processes.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
 
 def engine() -> Any:
     """Returns the module `jax`; raises ParamError if it is not installed."""
+    for name, value in _NO_TPU.items():
+        os.environ.setdefault(name, value)
     # XLA warns for every program that it will drop this partitioner some day.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # or it takes most GPU memory
@@ -86,6 +98,37 @@ def _check_no_gpus() -> None:
             " processor: --devices=1, or as many as the mesh has",
             "runtime",
         )
+
+
+def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) -> tuple[Any, Any]:
+    """Calls a step on each of K batches in turn; returns the last state, and all reports.
+
+    `jax.lax.scan` counts with 64 bits where these are enabled. A TPU has 32: its compiler would not
+    know how long the loop is.
+
+    Args:
+        step: (state, batch) -> (state, report), trees of arrays.
+        state: a tree of arrays.
+        batches: a tree of arrays [K, ...].
+    """
+    jax = engine()
+    num, slices = jax.tree.leaves(batches)[0].shape[0], jax.lax.dynamic_index_in_dim
+
+    def turn(carry: Any) -> Any:
+        index, state, reports = carry
+        batch = jax.tree.map(lambda array: slices(array, index, keepdims=False), batches)
+        state, report = step(state, batch)
+        update = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+        return index + np.int32(1), state, jax.tree.map(update, reports, report)
+
+    first = jax.tree.map(lambda array: array[0], batches)
+    if num == 1:
+        state, report = step(state, first)
+        return state, jax.tree.map(lambda array: array[None], report)
+    shapes = jax.eval_shape(step, state, first)[1]
+    empty = jax.tree.map(lambda one: jax.numpy.zeros((num, *one.shape), one.dtype), shapes)
+    carry = (np.int32(0), state, empty)
+    return jax.lax.while_loop(lambda carry: carry[0] < np.int32(num), turn, carry)[1:]
 
 
 @contextlib.contextmanager

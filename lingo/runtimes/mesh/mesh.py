@@ -2,7 +2,7 @@
 
     jit(state, batches -> state, reports)      # the arrays of the state are padded and sharded
         tensors = state without padding
-        tensors, reports = lax.scan(call_tf(train_step), tensors, batches)
+        tensors, reports = scan(call_tf(train_step), tensors, batches)
         state = tensors with padding
 
 `call_tf` lowers a TensorFlow function, sharding annotations included, into the program that JAX
@@ -32,7 +32,7 @@ from lingo.processes import processes
 from lingo.runtimes import program
 from lingo.runtimes.devices import advise_settings, list_gpus
 from lingo.runtimes.layout import Layout, batch_axes, bytes_per_device
-from lingo.runtimes.mesh import cluster
+from lingo.runtimes.mesh import cluster, tpu_compiler
 from lingo.runtimes.mesh import engine as jax_engine
 from lingo.runtimes.mesh.annotation import MeshPlacement
 from lingo.runtimes.mesh.arrays import Place, Rows, remove_padding, sharding
@@ -83,11 +83,16 @@ class Mesh(Sharded):
         return MeshProgram(learner, state, self.layout(learner), cluster.members())
 
     def compile_program(
-        self, learner: Learner, specs: Specs, *, evaluation: bool = False
+        self,
+        learner: Learner,
+        specs: Specs,
+        *,
+        evaluation: bool = False,
+        topology: str | None = None,
     ) -> CompiledProgram:
         layout = self.layout(learner)
         functions = Functions(learner, layout, jax_engine.device_mesh(layout.mesh), donate=True)
-        return functions.compile(specs, evaluation=evaluation)
+        return functions.compile(specs, evaluation=evaluation, topology=topology)
 
     def matmul_flops_per_second(self, dtype: str) -> float:
         return jax_engine.matmul_flops_per_second(dtype, self.topology().num_devices)
@@ -218,19 +223,25 @@ class Functions:
                 return computation.function(task, *tensors, b, *args[:-1], *key, placement)
 
             arrays = (*self._unpad(weights, state, which), unpad(batch, size), *args[-1:])
-            results = _call_tensorflow(compute, *arrays)
+            results = _from_tensorflow(compute)(*arrays)
             return results if computation.is_sum else remove_padding(results, size)
 
         static = (2, 4, 5) if computation.takes_prompts else (2, 4)
         return engine().jit(call, out_shardings=self._everywhere, static_argnums=static)
 
     def compile(
-        self, specs: Specs, *, num_steps: int = 1, evaluation: bool = False
+        self,
+        specs: Specs,
+        *,
+        num_steps: int = 1,
+        evaluation: bool = False,
+        topology: str | None = None,
     ) -> CompiledProgram:
         """Compiles `train`, or evaluation, from shapes; later calls of `train` do not compile.
 
         So a program for thousands of devices compiles on one CPU. `specs` are name -> (shape,
-        dtype) of a batch; `num_steps` is that of one call of `train`.
+        dtype) of a batch; `num_steps` is that of one call of `train`. With a `topology` of TPUs,
+        such as "v5e:4x4", the program is theirs.
         """
         with explain_engine_errors():
             state, batches, size = self.arguments(specs, num_steps=num_steps)
@@ -241,10 +252,14 @@ class Functions:
                     name: engine().ShapeDtypeStruct(array.shape[1:], array.dtype, sharding=rows)
                     for name, array in batches.items()
                 }
+                function = self.compile_call(program.EVALUATE)
                 arguments = (state.weights, state.state, "trained", batch, size)
-                lowered = self.compile_call(program.EVALUATE).lower(*arguments)
             else:
-                lowered = self.train.lower(state, batches, size)
+                function, arguments = self.train, (state, batches, size)
+            if topology is None:
+                lowered = function.lower(*arguments)
+            else:
+                lowered = tpu_compiler.lower(function, arguments, topology, donate=not evaluation)
             traced = time.perf_counter()
             compiled = lowered.compile()
             return CompiledProgram(
@@ -254,6 +269,7 @@ class Functions:
                 memory=_memory(compiled.memory_analysis()),
                 trace_seconds=traced - began,
                 compile_seconds=time.perf_counter() - traced,
+                topology=topology,
             )
 
     def arguments(self, specs: Specs, *, num_steps: int) -> tuple[TrainState, dict[str, Any], int]:
@@ -278,16 +294,16 @@ class Functions:
         return state._replace(step=step), batches, specs["rows"][0][0]
 
     def _steps(self, state: TrainState, batches: Any, size: int) -> tuple[TrainState, Any]:
-        jax = engine()
+        jax, compute = engine(), _from_tensorflow(self._step)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
             several = self._learner.accumulation_steps > 1
             batch = remove_padding(batch, size) if several else self._real(batch, size)
-            after, report = _call_tensorflow(self._step, tuple(state), batch)
+            after, report = compute(tuple(state), batch)
             return TrainState(*after), report
 
         tensors = jax.tree.map(Place.without_padding, self.places, state)
-        tensors, reports = jax.lax.scan(step, tensors, batches)
+        tensors, reports = jax_engine.scan(step, tensors, batches)
         return jax.tree.map(Place.with_padding, self.places, tensors), reports
 
     def _step(self, state: Any, batch: Any) -> Any:
@@ -331,11 +347,11 @@ def _read_arrays(arrays: Any) -> Any:
     return engine().tree.map(np.asarray, arrays)
 
 
-def _call_tensorflow(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a TensorFlow function inside a JAX program."""
+def _from_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a TensorFlow function for JAX programs; it is traced once for the same shapes."""
     from jax.experimental import jax2tf
 
-    return jax2tf.call_tf(function, has_side_effects=False)(*args)
+    return jax2tf.call_tf(function, has_side_effects=False)
 
 
 def _places(learner: Learner, layout: Layout, mesh: Any) -> TrainState:

@@ -90,7 +90,7 @@ def test_a_table_has_the_largest_first_and_alike_layers_as_one():
     ]
     assert table[4:] == [
         "memory   4 KiB arguments, 48 B outputs beside them, 100 B temporaries",
-        "FLOPs    0, of matrix products",
+        "FLOPs    0, of products and convolutions",
     ]
     assert seconds(program("")) == "seconds  1.2 to trace, 2.0 to compile\n"
 

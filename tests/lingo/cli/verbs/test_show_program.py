@@ -36,6 +36,7 @@ def printed(*arguments):
 json.dump({{
     "json": printed("show", "--program", "--format=json"),
     "eval": printed("show", "--program=eval", "--format=json"),
+    "tpu": printed("show", "--program", "--format=json", "--compiler=tpu"),
     "train": printed("train", "--logdir=run", "--set=max_steps=1"),
 }}, open("found.json", "w"))
 """
@@ -89,7 +90,19 @@ def test_json_has_the_memory_of_a_device(found: dict[str, Any]) -> None:
 def test_an_evaluation_goes_forward_only(found: dict[str, Any]) -> None:
     shown = json.loads(found["eval"][1])
     assert {row["phase"] for row in shown["collectives"] if row["layer"]} == {"forward"}
-    assert shown["matmul_flops"] * 3 <= json.loads(found["json"][1])["matmul_flops"]
+    assert shown["product_flops"] * 3 <= json.loads(found["json"][1])["product_flops"]
+
+
+def test_the_program_of_tpus_exchanges_as_much_and_has_cycles(found: dict[str, Any]) -> None:
+    code, out = found["tpu"]
+    shown, here = json.loads(out), json.loads(found["json"][1])
+    assert (code, shown["devices"]) == (0, 8)
+    assert sum(shown["bytes_by_kind"].values()) <= 1.05 * sum(here["bytes_by_kind"].values())
+    assert abs(shown["product_flops"] / here["product_flops"] - 1) < 0.05
+    tpu = shown["tpu"]
+    assert (tpu["topology"], here["tpu"]) == ("v5e:2x4", None)
+    assert 0 < tpu["utilization"] < 1
+    assert tpu["seconds"] == tpu["cycles"] / 1.5e9
 
 
 def test_a_run_keeps_the_table(found: dict[str, Any]) -> None:
@@ -98,7 +111,7 @@ def test_a_run_keeps_the_table(found: dict[str, Any]) -> None:
     assert lines[0] == "on one of 8 devices: data=2, model=4"
     assert ["model", "forward", "model/stack/layers/*/ffn"] in [line.split()[-3:] for line in lines]
     shown = json.loads(found["json"][1])
-    assert f"{shown['matmul_flops']:.4g}," in [line.split()[1] for line in lines[-3:]]
+    assert f"{shown['product_flops']:.4g}," in [line.split()[1] for line in lines[-3:]]
 
 
 def test_tensorboard_shows_the_table_as_it_is(found: dict[str, Any]) -> None:
@@ -136,6 +149,9 @@ TPU = "--set=runtime=TpuMesh(data=2)"
         ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' shows"),
         ([MESH, "--program=decode"], "value should be one of train|eval"),
         (["--devices=8"], "--devices goes with --program and --pipeline"),
+        (["--compiler=tpu"], "--compiler=tpu goes with --program"),
+        ([MESH, "--program", "--topology=v5e:2x4"], "--topology=v5e:2x4 goes with --compiler=tpu"),
+        ([TPU, "--program", "--compiler=tpu"], "--set='TpuMesh=Mesh' shows"),
     ],
 )
 def test_what_has_no_program_is_refused(lingo: Any, flags: list[str], message: str) -> None:

@@ -6,10 +6,7 @@ from lingo.mesh.hlo.collectives import (
     axes_between,
     axes_of,
     collectives,
-    convolution_flops,
     groups,
-    matmul_flops,
-    operations,
     pairs,
 )
 from lingo.mesh.hlo.module import Array, parse
@@ -122,45 +119,43 @@ def test_a_loop_repeats_what_is_in_its_body():
     assert (unknown.runs.times, unknown.runs.is_known) == (1, False)
 
 
-def test_matrix_products_are_counted_a_multiply_add_as_two():
-    text = """\
-HloModule test
-
-ENTRY %main (a: f32[2,3,5], b: f32[2,5,7]) -> f32[2,3,7] {
-  %a = f32[2,3,5]{2,1,0} parameter(0)
-  %b = f32[2,5,7]{2,1,0} parameter(1)
-  ROOT %d = f32[2,3,7]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2},\
- rhs_batch_dims={0}, rhs_contracting_dims={1}
-}
-"""
-    assert matmul_flops(parse(text)) == 2 * 2 * 3 * 5 * 7
-
-
-def test_operations_are_those_of_products_convolutions_and_elements():
-    lines = (
-        "  %x = f32[2,8,8,3]{3,2,1,0} parameter(0)\n  %k = f32[3,3,3,5]{3,2,1,0} parameter(1)\n"
-        "  %y = f32[2,8,8,5]{3,2,1,0} convolution(%x, %k), window={size=3x3 pad=1_1x1_1},"
-        ' dim_labels=b01f_01io->b01f, metadata={op_name="conv"}\n'
-        '  %z = f32[2,8,8,5]{3,2,1,0} add(%y, %y), metadata={op_name="sum"}\n'
-        '  ROOT %s = f32[5]{0} reduce(%z, %k), dimensions={0,1,2}, metadata={op_name="total"}'
+def test_a_fusion_of_a_tpu_that_sums_and_slices_is_a_reduce_scatter_of_what_comes_into_it():
+    inner = (
+        "%all-reduce-scatter.1 (p: f32[8]) -> f32[2] {\n  %p = f32[8]{0} parameter(0)\n"
+        f"  %s = f32[8]{{0}} all-reduce(%p), replica_groups={ROWS}, to_apply=%add\n"
+        "  ROOT %d = f32[2]{0} slice(%s), slice={[0:2]}\n}\n"
     )
-    module = parse(f"HloModule test\n\nENTRY %main (x: f32[2]) -> f32[2] {{\n{lines}\n}}\n")
-    elements = 2 * 8 * 8 * 5
-    assert dict(operations(module)) == {
-        "conv": 2 * elements * 3 * 3 * 3,
-        "sum": elements,
-        "total": elements,
-    }
-
-
-def test_zeros_between_elements_are_no_operands_of_convolutions():
-    lines = (
-        "  %x = f32[2,4,4,5]{3,2,1,0} parameter(0)\n  %k = f32[3,3,3,5]{3,2,1,0} parameter(1)\n"
-        "  ROOT %y = f32[2,8,8,3]{3,2,1,0} convolution(%x, %k),"
-        " window={size=3x3 pad=2_1x2_1 lhs_dilate=2x2}, dim_labels=b01f_01oi->b01f"
+    (one,) = found(
+        '  %a = f32[8]{0} parameter(0), metadata={op_name="jit(f)/local/norm/Sum"}\n'
+        "  ROOT %s = f32[2]{0} fusion(%a), kind=kCustom, calls=%all-reduce-scatter.1",
+        computations=inner,
     )
-    module = parse(f"HloModule test\n\nENTRY %main (x: f32[2]) -> f32[2] {{\n{lines}\n}}\n")
-    assert convolution_flops(module) == 2 * (2 * 8 * 8 * 3) * (3 * 3 * 5) // 4
+    assert (one.kind, one.num_bytes) == ("reduce-scatter", 32)
+    assert one.op_name == "jit(f)/local/norm/Sum"
+
+
+def test_a_collective_that_computation_overlaps_counts_once():
+    gather = (
+        "  %p = f32[2]{0} parameter(0)\n"
+        f"  %g = f32[8]{{0}} all-gather(%p), replica_groups={ROWS}, dimensions={{0}}\n"
+    )
+    inner = "".join(
+        f"%{name} (p: f32[2]) -> f32[8] {{\n{gather}"
+        f'  ROOT %c = f32[8]{{0}} custom-call(%g), custom_call_target="{target}"\n}}\n'
+        for name, target in (
+            ("fused.1", "AsyncCollectiveStart"),
+            ("async_collective_fusion.1", "AsyncCollectiveUpdate"),
+            ("fused.2", "AsyncCollectiveDone"),
+        )
+    )
+    (one,) = found(
+        "  %a = f32[2]{0} parameter(0)\n"
+        "  %s = f32[8]{0} fusion(%a), kind=kCustom, calls=%fused.1\n"
+        "  %u = f32[8]{0} fusion(%a), kind=kCustom, calls=%async_collective_fusion.1\n"
+        "  ROOT %d = f32[8]{0} fusion(%a), kind=kCustom, calls=%fused.2",
+        computations=inner,
+    )
+    assert (one.kind, one.num_bytes) == ("all-gather", 32)
 
 
 # ---- groups of devices

@@ -1,0 +1,46 @@
+"""What only a TPU's compiler writes into a program: estimated cycles, tiles of memory."""
+
+from __future__ import annotations
+
+import re
+
+from lingo.mesh.hlo.module import Array, Module, executed
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_TILED = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]\{([\d,]*):T\(([\d,]+)\)")
+
+
+def cycles(module: Module) -> int:
+    """Returns the cycles of one run of a program, as its compiler estimates them.
+
+    They are those of the operations that compute or copy, one after the other. The compiler has
+    no estimate for the time in which devices exchange.
+    """
+    return sum(
+        int(found[1]) * times.times
+        for _, body, times in executed(module)
+        for instruction in body.values()
+        if (found := _CYCLES.search(instruction.rest))
+    )
+
+
+def padding_bytes(module: Module) -> int:
+    """Returns the bytes by which tiles of the memory make a program's arguments larger."""
+    return sum(
+        max(0, _padded_bytes(one.type) - sum(array.num_bytes for array in one.arrays))
+        for one in module.computations[module.entry].values()
+        if one.opcode == "parameter"
+    )
+
+
+def _padded_bytes(type: str) -> int:
+    """Returns the bytes of the arrays of a type, `f32[5,200]{1,0:T(8,128)}`, padded to tiles."""
+    total = 0
+    for dtype, sizes, order, tile in _TILED.findall(type):
+        shape = [int(size) for size in sizes.split(",") if size]
+        tiles = [int(size) for size in tile.split(",")]
+        minor = [int(axis) for axis in order.split(",") if axis]  # the axis that varies first
+        for axis, size in zip(minor, reversed(tiles), strict=False):
+            shape[axis] = -(-shape[axis] // size) * size
+        total += Array(dtype, tuple(shape)).num_bytes
+    return total
