@@ -68,6 +68,26 @@ def deep():
 '''
 
 
+SMALL = """
+from lingo.config.registry import experiment
+from lingo.data.record_source import InstalledSource
+from lingo.data.document_input import TextInput
+from params.lm.source import tiny
+
+
+@experiment
+def small(num_heads: int = 1):
+    params = tiny(model_dim=16, num_layers=1)
+    params.task.model.stack.layer.attention.num_heads = num_heads
+    params.train_input = TextInput.params(
+        source=InstalledSource.params(package="absl"), batch_size=4, length=16
+    )
+    held = params.train_input.copy().set(shuffle=False, repeat=False, max_batches=2)
+    params.eval_inputs = {"first": held, "second": held.copy()}
+    return params
+"""
+
+
 class Result(NamedTuple):
     """What a command did."""
 
@@ -96,3 +116,20 @@ def lingo(toys, tmp_path, monkeypatch, capsys) -> Callable[..., Result]:
         return Result(code, *capsys.readouterr())
 
     return lingo
+
+
+@pytest.fixture(scope="module")
+def exp(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An experiment in a file of its own, as `--exp` takes it."""
+    file = tmp_path_factory.mktemp("own") / "small.py"
+    file.write_text(SMALL)
+    return f"{file}:small(num_heads=2)"
+
+
+@pytest.fixture(scope="module")
+def run(exp: str, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run that has done two steps."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    command = ["train", f"--exp={exp}", f"--logdir={folder}", "--set=max_steps=2"]
+    assert main([*command, "--set=optimizer.learning_rate=0.5"]) == 0
+    return folder
