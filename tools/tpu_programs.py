@@ -98,6 +98,8 @@ def compile_program(program: Program, seconds: float) -> dict[str, Any]:
         process.wait()
         return {"error": f"not compiled within {seconds:.0f} s"}
     spent = {"seconds": round(time.monotonic() - began, 1)}
+    if process.returncode < 0:
+        return spent | {"error": f"ended by signal {-process.returncode}"}
     if process.returncode:
         return spent | {"error": err.strip().splitlines()[-1][:300]}
     shown = json.loads(out)
@@ -123,7 +125,7 @@ def _row(program: Program, result: Mapping[str, Any]) -> list[str]:
         size(memory["arguments"]),
         size(memory["temporaries"]),
         size(sum(result["bytes_by_kind"].values())),
-        f"{result['tpu']['utilization']:.1%}",
+        f"{result['tpu']['utilization']:.2%}",
         f"{result['compile_seconds']:.0f} s",
     ]
 
@@ -146,7 +148,7 @@ def main(arguments: list[str]) -> int:
             break
         print(f"lingo {' '.join(program.arguments())}", flush=True)
         result = compile_program(program, 60 * values.limit)
-        commit = (git(ROOT) or {}).get("commit", "unknown")
+        commit = (git(Path(__file__)) or {}).get("commit", "unknown")
         row = program._asdict() | result | {"commit": commit}
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")

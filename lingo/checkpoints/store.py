@@ -2,7 +2,7 @@
 
 A checkpoint is written under a temporary name in the same directory, manifest last, and then
 renamed. There is no pointer file: the latest checkpoint is the highest step whose manifest
-verifies.
+verifies. `Retention` says which checkpoints stay.
 """
 
 from __future__ import annotations

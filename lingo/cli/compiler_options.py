@@ -7,6 +7,7 @@ from typing import Literal
 from lingo.cli.command import UsageError, VerbOptions
 from lingo.config.options import option, option_class
 from lingo.runtimes.mesh.tpu_compiler import GENERATIONS, topology_name
+from lingo.runtimes.mesh.tpu_compiler import generation as read_generation
 
 
 @option_class
@@ -20,16 +21,28 @@ class CompilerOptions(VerbOptions):
         "With --compiler=tpu: the chips, such as v5e:4x4; left out: as many as the mesh has."
     )
 
-    def find_topology(self, num_devices: int, default: str = "") -> str | None:
-        """Returns the TPUs to compile for, by default of a generation; None for the processor.
+    def check_compiler(self, flag: str) -> None:
+        """Raises UsageError for flags of a compiler without the flag that compiles a program."""
+        if given := [f"--{name}" for name in ("compiler", "topology") if name in self.flag_names]:
+            if not getattr(self, flag):
+                raise UsageError(f"{given[0]} goes with --{flag}")
+            if self.compiler == "cpu" and self.topology is not None:
+                raise UsageError(f"--topology={self.topology} goes with --compiler=tpu")
 
-        Raises UsageError for a topology without `--compiler=tpu`.
+    def find_topology(self, num_devices: int, generation: str | None = None) -> str | None:
+        """Returns the topology to compile for; None for the processor.
+
+        Without `--topology` it has whole hosts of a generation; if that is None, of v5e, or of v5p
+        where a v5e has too few chips. Raises UsageError for a topology of another generation.
         """
         if self.compiler == "cpu":
-            if self.topology is not None:
-                raise UsageError(f"--topology={self.topology} goes with --compiler=tpu")
             return None
-        if self.topology is not None:
-            return self.topology
-        small = GENERATIONS["v5e"].max_devices
-        return topology_name(default or ("v5e" if num_devices <= small else "v5p"), num_devices)
+        if self.topology is None:
+            small = GENERATIONS["v5e"].max_devices
+            return topology_name(
+                generation or ("v5e" if num_devices <= small else "v5p"), num_devices
+            )
+        read_generation(self.topology)
+        if generation is not None and not self.topology.startswith(f"{generation}:"):
+            raise UsageError(f"--topology={self.topology} is not of a TPU {generation}")
+        return self.topology

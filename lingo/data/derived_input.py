@@ -1,7 +1,4 @@
-"""Inputs that are made of another input: changed, mixed, or a few of its batches repeated.
-
-Axes: B examples, N numbers.
-"""
+"""`DerivedInput` is made of another input; `RepeatedInput` repeats the first batches of one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The report on a compiled step: what devices exchange, for which layer, memory and FLOPs.
+"""The report on a compiled step: exchanges by layer, memory, FLOPs, and a TPU's cycles.
 
-    kind        tensors     bytes  axes   phase    layer
-    all-reduce        8  2.00 MiB  model  forward  model/stack/layers/*/ffn
+    kind        tensors  type     bytes  axes   phase    layer
+    all-reduce        8  f32   2.00 MiB  model  forward  model/stack/layers/*/ffn
 
 A row has the tensors of all equal layers. Bytes are those on one device, of the larger of input
 and output, summed over a step; in the types that the compiler chose: a CPU has float32 where an
@@ -192,11 +192,11 @@ def _tpu(report: Report) -> list[str]:
     if not report.cycles:
         return []
     seconds, share = report.seconds, report.utilization
-    padding = report.padding / (report.program.memory["arguments"] or 1)
+    padding = report.padding / (report.program.memory.get("arguments") or 1)
     return [
         f"cycles   {report.cycles:.4g} by the compiler's estimate, exchanges left out:"
         f" {1000 * seconds:.4g} ms, {share:.1%} of the peak",
-        f"padding  {size(report.padding)} of the arguments, {padding:.1%}: tiles of the memory",
+        f"padding  {size(report.padding)}, {padding:.1%} of the arguments, which fill whole tiles",
     ]
 
 
@@ -211,7 +211,7 @@ def _update(report: Report) -> list[str]:
     sums = gradient_sums(report)
     if scattered := sums.get("reduce-scatter"):
         lines += [
-            f"         reduce-scatter: {scattered:,} tensors, of which devices sum their shards"
+            f"         reduce-scatter: {scattered:,} tensors, devices sum their own shards of them"
         ]
     if whole := sums.get("all-reduce"):
         lines += [

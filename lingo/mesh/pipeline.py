@@ -147,8 +147,7 @@ def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Sc
     """Returns GPipe's schedule: all forwards, then all backwards (Huang et al. 2019, sec. 2.2).
 
     A forward step takes 1 unit of time, a backward step `backward` units, b. Backward steps are in
-    reverse order of micro-batches. The makespan is (M + K - 1)(1 + b); the bubble is that of
-    sec. 2.3.
+    reverse order of micro-batches. The makespan is (M + K - 1)(1 + b); sec. 2.3 gives the bubble.
     """
     return _forwards_first("fill_drain", num_stages, num_micro_batches, 1, backward)
 
@@ -170,7 +169,7 @@ def one_forward_one_backward(
     """Returns the schedule PipeDream-Flush (Narayanan et al. 2021, fig. 4).
 
     Stage s runs forward steps until its first backward step can start, then alternates. It holds
-    activations of at most min(M, K - s) micro-batches; the makespan is that of `fill_drain`.
+    activations of at most min(M, K - s) micro-batches; the makespan equals `fill_drain`'s.
     """
     orders: list[list[Step]] = []
     for stage in range(num_stages):

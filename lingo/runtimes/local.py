@@ -10,6 +10,8 @@ On one device, all steps of a call are one `tf.function`. With stages:
     assign its variables                    yes
 
 A loop over steps would move the state through the loop's device, so each step is a call of its own.
+
+`Int8Program` evaluates with weights that are rounded, or stored in 8 bits, before the first batch.
 """
 
 from __future__ import annotations

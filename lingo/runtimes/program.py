@@ -7,6 +7,7 @@
 A runtime says how its devices get a batch, how a function of state and batch is compiled for them,
 and how results are read: `evaluate`, `predict` and `decode` follow. `train` is one more compiled
 call, which replaces the state. How devices keep the state is the runtime's, too: `state`, `load`.
+`CompiledProgram` is what a mesh's compiler says of a program.
 
 Axes: K steps of one call, B examples of the whole batch; a process passes its part of B.
 """

@@ -107,11 +107,17 @@ class Runtime(Configurable, interface=True):
         return sum(num_bytes(learner).values()) * self.num_host_devices()
 
     def compile_program(
-        self, learner: Learner, specs: Specs, *, evaluation: bool = False
+        self,
+        learner: Learner,
+        specs: Specs,
+        *,
+        evaluation: bool = False,
+        topology: str | None = None,
     ) -> CompiledProgram:
         """Compiles a training step, or evaluation, without a state, if `layout` splits the state.
 
-        `specs` are name -> (shape, dtype) of a whole batch.
+        `specs` are name -> (shape, dtype) of a whole batch; `topology` names TPUs to compile for,
+        None the devices here.
         """
         raise NotImplementedError(f"{type(self).__name__} has no compile_program")
 

@@ -266,14 +266,20 @@ def spans(
         start = end
 
 
+def _name_steps(steps: range) -> str:
+    """Returns "step 16", or "steps 16 to 25": those done after `steps.start` steps."""
+    first, last = steps.start + 1, steps.stop
+    return f"step {last}" if first == last else f"steps {first} to {last}"
+
+
 class PeriodicEvaluation:
     """Evaluates a program between its steps: every `evaluate.every_steps`, and after the last.
 
     for each step:
-        periodic.draw(step)         # images, histograms of the weights
-        periodic.evaluate(step)     # every evaluation input
-        periodic.sample(step)       # how the model continues some texts
-        stop, if periodic.ends_run
+        evaluation.draw(step)         # images, histograms of the weights
+        evaluation.evaluate(step)     # every evaluation input
+        evaluation.sample(step)       # how the model continues some texts
+        stop, if evaluation.ends_run
 
     Each of them does nothing if no evaluation is due.
 
@@ -339,15 +345,6 @@ class PeriodicEvaluation:
             for prompt, text in texts.items():
                 run.progress.message(f"step {step}  sample {prompt!r:.40} -> {text!r:.60}")
 
-    def _show_answers(self, result: EvaluationResult, step: int) -> None:
-        if not result.answers:
-            return
-        run, name = self._run, result.input
-        note = describe_measures(run.experiment)
-        run.summaries.write_answers(step, name, result.answers, note=note)
-        for answer in result.answers:
-            run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")
-
     def draw(self, step: int) -> None:
         """Writes images of statistics and histograms of weights, if an evaluation is due.
 
@@ -369,13 +366,16 @@ class PeriodicEvaluation:
             )
             run.summaries.write_histograms(step, run.signals.iterate(weights, joint=False))
 
+    def _show_answers(self, result: EvaluationResult, step: int) -> None:
+        if not result.answers:
+            return
+        run, name = self._run, result.input
+        note = describe_measures(run.experiment)
+        run.summaries.write_answers(step, name, result.answers, note=note)
+        for answer in result.answers:
+            run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")
+
     def _agree(self, is_so: bool) -> bool:
         """Returns whether it is so in any process: only the leader reads the reports."""
         with self._run.watchdog.pause():
             return self._run.processes.any(is_so)
-
-
-def _name_steps(steps: range) -> str:
-    """Returns "step 16", or "steps 16 to 25": those done after `steps.start` steps."""
-    first, last = steps.start + 1, steps.stop
-    return f"step {last}" if first == last else f"steps {first} to {last}"

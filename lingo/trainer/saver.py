@@ -55,9 +55,8 @@ class Saver:
             on_commit=self._show_saved,
             processes=run.processes,
         )
-        self._committed = queue.SimpleQueue[
-            int
-        ]()  # steps, which the observers are still to be told
+        # Steps that observers are still to be told.
+        self._committed = queue.SimpleQueue[int]()
 
     def __enter__(self) -> Saver:
         self._writer.__enter__()

@@ -9,7 +9,8 @@
 
 With --devices it tries the ways to run the experiment on so many devices: every mesh, with what
 saves memory. It prints the fastest that fit, why the others lose, and the flags of the first.
-Without, it predicts the experiment's own runtime. Nothing is compiled, and no device is needed.
+Without, it predicts the experiment's own runtime. No device is needed. Nothing is compiled but for
+--verify, which compiles the first two ways for the processor to compare, or by --compiler=tpu.
 
 The rate of the input on one core (--input_rate, or --measure_input) adds the hosts and cores that
 it needs, and the time of a step that waits for it. The exit code is 1 if nothing fits.
@@ -41,7 +42,9 @@ from lingo.contract import Experiment, build_experiment
 from lingo.data.input import Input
 from lingo.inspection.plan import input_part, report, search, table
 from lingo.inspection.plan.estimate import Build, Estimator
-from lingo.inspection.plan.hardware import HARDWARE, Hardware, calibrate, read, write
+from lingo.inspection.plan.hardware import HARDWARE, Hardware, calibrate
+from lingo.inspection.plan.hardware import read as read_hardware
+from lingo.inspection.plan.hardware import write as write_hardware
 from lingo.inspection.plan.workload import missing_flops, workload
 from lingo.mesh.allreduce.cost import Cost, measure, write_picture
 from lingo.mesh.allreduce.execution import is_exact
@@ -51,6 +54,7 @@ from lingo.mesh.allreduce.planner import PLANNERS, make_plan, make_plans
 from lingo.mesh.topology import MAX_MESH_DEVICES
 from lingo.runtimes.devices import MAX_VIRTUAL_DEVICES
 from lingo.runtimes.mesh import engine
+from lingo.runtimes.mesh.tpu_compiler import GENERATIONS
 
 MAX_VERIFIED = 2
 MAX_VARIATION = 10.0
@@ -141,7 +145,7 @@ def run(options: Options) -> int:
         return _print_allreduce(planner, options)
     if options.calibrate is not None:
         return _calibrate(options, options.calibrate)
-    hardware, request = read(_check_flags(options)), _Request(options)
+    hardware, request = read_hardware(_check_flags(options)), _Request(options)
     left_out = missing_flops(request.experiment)
     load = workload(request.experiment)
     estimator = Estimator(load, hardware, request.build)
@@ -186,8 +190,7 @@ def _check_flags(options: Options) -> str:
             f"--input_rate={options.input_rate}: an input that makes less than {MIN_RATE}"
             " examples/s feeds no step"
         )
-    if options.compiler == "tpu" and not options.verify:
-        raise UsageError("--compiler=tpu goes with --verify")
+    options.check_compiler("verify")
     if options.input_rate and options.measure_input:
         raise UsageError("--input_rate is what --measure_input measures: leave one of them out")
     if options.input_variation is not None and not (options.input_rate or options.measure_input):
@@ -244,7 +247,7 @@ def _calibrate(options: Options, file: str) -> int:
         )
     engine.make_devices(num_devices)
     hardware = run_with_clock("measuring", lambda: calibrate(path.stem, num_devices))
-    write(hardware, path)
+    write_hardware(hardware, path)
     print(table.describe_hardware(hardware), end="")
     return 0
 
@@ -272,6 +275,8 @@ def _verify(
             f" {num_devices:,}: take fewer, with as many examples for each"
         )
     generation = plan.hardware.name.removeprefix("tpu_")
+    if options.compiler == "tpu" and generation not in GENERATIONS:
+        raise UsageError(f"--compiler=tpu: --hardware={plan.hardware.name} is no TPU that it has")
     topology = options.find_topology(num_devices, generation)
     if topology is None:
         estimator = report.float32_estimator(plan.hardware, build)
@@ -311,7 +316,7 @@ def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
 
     Raises UsageError or ParamError for flags that are wrong, and if the planner named refuses.
     """
-    hardware = read(options.hardware or next(iter(HARDWARE)))
+    hardware = read_hardware(options.hardware or next(iter(HARDWARE)))
     grid = _grid(options, hardware)
     element_bytes, num_elements = _ELEMENT_BYTES[options.payload], options.elements
     if planner == _ALL:

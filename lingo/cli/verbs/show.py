@@ -58,7 +58,6 @@ from lingo.inspection import (
     weight_table,
 )
 from lingo.layers.stacks.stack import Chain
-from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
@@ -106,8 +105,7 @@ def run(options: Options) -> int:
         raise UsageError(f"{' and '.join(details)}: only with --weights")
     if options.depth is not None and options.as_json:
         raise UsageError("--depth prints sums as text; --format=json lists every weight")
-    if options.compiler == "tpu" and not options.program:
-        raise UsageError("--compiler=tpu goes with --program")
+    options.check_compiler("program")
     if options.graph and options.as_json:
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
     resolved, as_json = options.resolve(), options.as_json
@@ -192,12 +190,12 @@ def _pipeline_override(experiment: Experiment) -> str:
 
 
 def _check_compiles_here(experiment: Experiment) -> None:
-    """Raises UsageError for a TPU mesh, whose programs this machine cannot compile."""
+    """Raises UsageError for a TPU mesh: its own program is TensorFlow's."""
     if isinstance(experiment.runtime, TpuMesh):
         name = type(experiment.runtime).__name__
         raise UsageError(
-            f"runtime={name}: a TPU's own compiler makes its program. --set='{name}=Mesh' shows"
-            " what the same partitioner makes of it for other devices."
+            f"runtime={name}: TensorFlow compiles its program on the TPU. --set='{name}=Mesh'"
+            " --compiler=tpu shows what the TPU's compiler makes of the same mesh."
         )
 
 
@@ -211,18 +209,16 @@ def _print_program(experiment: Experiment, options: Options) -> None:
             " --set='runtime=Mesh(data=2,model=4)' and the like."
         )
     num = layout.mesh.num_devices
-    compile_program, topology = runtime.compile_program, options.find_topology(num)
+    topology = options.find_topology(num)
     if options.devices is None:
         runtime.make_devices(num)
-    only = options.program == "eval"
-    what = f"compiling {'an evaluation' if only else 'a step'} for {num} device{'s' * (num > 1)}"
-    if topology is not None:
-        if not isinstance(runtime, Mesh):
-            name = type(runtime).__name__
-            raise UsageError(f"runtime={name}: --compiler=tpu is for --set='runtime=Mesh(data=8)'")
-        what += f" of TPUs, {topology}"
-        compile_program = functools.partial(runtime.compile_program, topology=topology)
-    compiled = run_with_clock(what, lambda: compile_program(learner, specs, evaluation=only))
+    is_evaluation = options.program == "eval"
+    program_name = "an evaluation" if is_evaluation else "a step"
+    devices = f"{num} device{'s' * (num > 1)}" + (f" of TPUs, {topology}" if topology else "")
+    compile_program = functools.partial(
+        runtime.compile_program, learner, specs, evaluation=is_evaluation, topology=topology
+    )
+    compiled = run_with_clock(f"compiling {program_name} for {devices}", compile_program)
     report = program.report(compiled, experiment.task)
     if options.as_json:
         print(json.dumps(program.as_json(report)))

@@ -172,7 +172,7 @@ def _exchange_weight(
         uses.add("all-reduce", axes, "gradients", size, sums)
 
 
-# ---- what a step needs beside it -----------------------------------------------------------------
+# ---- what else a step needs ----------------------------------------------------------------------
 
 
 class ResidualBytes(NamedTuple):

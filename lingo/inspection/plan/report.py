@@ -232,11 +232,11 @@ def _way_json(plan: Plan, way: Way) -> dict[str, Any]:
 
 
 COMPARED_DTYPE = "float32"
-"""The type of what a processor computes, and of predictions that are compared."""
+"""The type in which a processor computes, and in which its programs are compared."""
 
 
 class Comparison(NamedTuple):
-    """A predicted number and that of the compiled program, of one device and step."""
+    """A predicted number, and the number of the compiled program, of one device and step."""
 
     name: str
     prediction: float
@@ -264,7 +264,8 @@ def compare(
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
     Without a topology of TPUs the estimate is of `float32_estimator`; the experiment may be of any
-    type. The process has as many devices as the mesh.
+    type. The process has as many devices as the mesh. Raises ParamError for a runtime that is no
+    Mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
     if not isinstance(runtime, Mesh):

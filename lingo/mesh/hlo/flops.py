@@ -1,8 +1,8 @@
 """FLOPs and operations of a compiled program on one device; a multiply-add is two.
 
-A TPU's compiler writes every matrix product as a convolution: a batch axis becomes a window of
-which only one position lies inside the data. So its positions in padding do not count. Processors
-compute them: there they count.
+A TPU's compiler writes every matrix product as a convolution, and a batch axis as a window with one
+position inside the data and the others in padding. A TPU's positions in padding do not count. A
+processor computes them, so there they count.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def _count_pairs(
 ) -> int:
     """Returns how many pairs of a kernel's and a result's position meet an element of the data.
 
-    `dilation` is the distance between elements of the data, `spread` between those of the kernel.
+    `dilation` is the distance between elements of the data, `spread` the distance between elements
+    of the kernel.
     """
     starts = np.arange(result) * stride - padding
     places = (starts + offset * spread for offset in range(kernel))

@@ -1,4 +1,4 @@
-"""Reads the HLO text of a compiled program, as far as counting collectives needs it.
+"""Reads the HLO text of a compiled program, to count collectives, FLOPs and cycles in it.
 
     HloModule jit_step
     %body (...) -> ... {                                     a computation
@@ -141,7 +141,7 @@ def _array(dtype: str, sizes: str) -> Array:
 
 
 class Origins:
-    """Finds the framework's names of values: of the operations that they come from."""
+    """Finds the framework's name of the operation that a value comes from."""
 
     def __init__(self, module: Module) -> None:
         self._module = module

@@ -13,8 +13,8 @@ _TILED = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]\{([\d,]*):T\(([\d,]+)\
 def cycles(module: Module) -> int:
     """Returns the cycles of one run of a program, as its compiler estimates them.
 
-    They are those of the operations that compute or copy, one after the other. The compiler has
-    no estimate for the time in which devices exchange.
+    They count what computes or copies, one operation after the other. The compiler has no estimate
+    for the time in which devices exchange.
     """
     return sum(
         int(found[1]) * times.times

@@ -21,8 +21,8 @@ from lingo.runtimes.devices import advise_devices, check_devices, list_gpus
 from lingo.runtimes.program import ProgramError
 from lingo.runtimes.runtime import peak
 
-# Where `libtpu` is installed, JAX loads it. It is here for its compiler: it must not ask a metadata
-# server for chips, nor write logs, nor lock out other processes.
+# JAX loads `libtpu` where it is installed. Only its compiler is wanted: it must not ask a metadata
+# server for chips, write logs, or lock out other processes.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -103,8 +103,8 @@ def _check_no_gpus() -> None:
 def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) -> tuple[Any, Any]:
     """Calls a step on each of K batches in turn; returns the last state, and all reports.
 
-    `jax.lax.scan` counts with 64 bits where these are enabled. A TPU has 32: its compiler would not
-    know how long the loop is.
+    It replaces `jax.lax.scan`, which counts in 64 bits where these are enabled. A TPU has 32 bits:
+    its compiler would not find the length of the loop.
 
     Args:
         step: (state, batch) -> (state, report), trees of arrays.
@@ -112,11 +112,11 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) 
         batches: a tree of arrays [K, ...].
     """
     jax = engine()
-    num, slices = jax.tree.leaves(batches)[0].shape[0], jax.lax.dynamic_index_in_dim
+    num, take = jax.tree.leaves(batches)[0].shape[0], jax.lax.dynamic_index_in_dim
 
     def turn(carry: Any) -> Any:
         index, state, reports = carry
-        batch = jax.tree.map(lambda array: slices(array, index, keepdims=False), batches)
+        batch = jax.tree.map(lambda array: take(array, index, keepdims=False), batches)
         state, report = step(state, batch)
         update = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
         return index + np.int32(1), state, jax.tree.map(update, reports, report)

@@ -45,15 +45,17 @@ class Mesh(Sharded):
     """Trains on a mesh of devices: the product of its axes, from `data` to `stage`.
 
     All devices run the same step, each on its parts of batch and weights. Several processes, one
-    per host, form one mesh if `TF_CONFIG` names them. Needs JAX: `pip install 'lingo-tf[mesh]'`.
+    per host, form one mesh if `TF_CONFIG` names them. It computes on processors and GPUs; `TpuMesh`
+    computes on TPUs. Needs JAX: `pip install 'lingo-tf[mesh]'`.
     """
 
     def padded_batch_size(self, batch_size: int, learner: Learner) -> int:
         mesh = self.topology()
         parts = mesh.size(batch_axes(self.axis_rules(), mesh))
         padded = -(-batch_size // parts) * parts
-        counts = learner.accumulation_steps > 1 or padding_changes_results(learner.task, padded)
-        return batch_size if counts else padded
+        several = learner.accumulation_steps > 1
+        padding_counts = several or padding_changes_results(learner.task, padded)
+        return batch_size if padding_counts else padded
 
     def device_names(self) -> list[str]:
         return [str(device) for device in engine().local_devices()]
@@ -237,11 +239,12 @@ class Functions:
         evaluation: bool = False,
         topology: str | None = None,
     ) -> CompiledProgram:
-        """Compiles `train`, or evaluation, from shapes; later calls of `train` do not compile.
+        """Compiles `train`, or evaluation, from shapes.
 
-        So a program for thousands of devices compiles on one CPU. `specs` are name -> (shape,
-        dtype) of a batch; `num_steps` is that of one call of `train`. With a `topology` of TPUs,
-        such as "v5e:4x4", the program is theirs.
+        So a program for thousands of devices compiles on one CPU. Later calls of `train` do not
+        compile again what this has compiled for the devices here. `specs` are name -> (shape,
+        dtype) of a batch; `num_steps` is K. With a `topology` of TPUs, such as "v5e:4x4", the
+        program is for them.
         """
         with explain_engine_errors():
             state, batches, size = self.arguments(specs, num_steps=num_steps)
@@ -314,8 +317,8 @@ class Functions:
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without its padding examples if these would change the results."""
         # Padding costs less: where a loss flattens unequal parts, the partitioner gathers logits.
-        counts = padding_changes_results(self._learner.task, len(batch["rows"]))
-        return remove_padding(batch, size) if counts else batch
+        padding_counts = padding_changes_results(self._learner.task, len(batch["rows"]))
+        return remove_padding(batch, size) if padding_counts else batch
 
     def _unpad(self, weights: Any, state: Any, which: WhichWeights) -> tuple[Any, Any]:
         """Returns weights, trained or averaged, and moving statistics without padding."""

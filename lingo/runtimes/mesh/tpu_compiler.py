@@ -1,6 +1,6 @@
 """A TPU's compiler without a TPU: the package `libtpu` compiles a mesh's programs ahead of time.
 
-    lowered = lower(functions.train, arguments, topology="v5e:4x4")
+    lowered = lower(functions.train, arguments, "v5e:4x4", donate=True)
 
 TensorFlow without TPU kernels cannot lower its operations for a TPU. So the function is exported as
 it is lowered for the processor (StableHLO, with the same shardings), and called inside a function
@@ -21,7 +21,7 @@ from lingo.runtimes.mesh.engine import engine
 
 
 class Generation(NamedTuple):
-    """A generation of TPUs, as the compiler takes it."""
+    """What the compiler and the report need to know of a generation of TPUs."""
 
     devices_per_chip: int  # the two cores of a v3 are two devices, of later chips one
     num_sides: int  # of the torus of chips
@@ -85,8 +85,10 @@ def _factorizations(number: int, num_factors: int) -> list[tuple[int, ...]]:
 def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: bool) -> Any:
     """Returns a function lowered for a topology: a `jax.stages.Lowered`, which `compile`s.
 
+    Raises ParamError if the topology is unknown, or has fewer devices than the function's mesh.
+
     Args:
-        function: of `jax.jit`, on a mesh of processor devices, as many as the topology has.
+        function: of `jax.jit`, on a mesh of processor devices, at most as many as the topology has.
         arguments: abstract arrays (`jax.ShapeDtypeStruct`) in trees, or static values.
         topology: a name such as "v5e:4x4".
         donate: whether the program may reuse the memory of the first argument.
@@ -110,9 +112,9 @@ def lower(function: Any, arguments: Sequence[Any], topology: str, *, donate: boo
 
 
 def export_call(function: Any, arguments: Sequence[Any]) -> Callable[..., Any]:
-    """Returns a function of the arrays among `arguments`, fixed to the program that they lower to.
+    """Returns a function of the arrays among `arguments`: the program that `function` lowers to.
 
-    The program is the one that the processor would run; any platform may compile it.
+    The processor would run this program; any platform may compile it.
     """
     engine()
     from jax import export

@@ -123,7 +123,7 @@ def test_the_share_of_the_update_is_of_operations_and_of_bytes():
     assert "update   25.0% of 1024 operations, 50.0% of the bytes exchanged\n" in shown
     assert "no reduce-scatter: 1 tensors, summed whole, then cut in shards\n" in shown
     scattered = text(report(program(lines.replace("all-reduce(", "reduce-scatter(")), task()))
-    assert "reduce-scatter: 1 tensors, of which devices sum their shards\n" in scattered
+    assert "reduce-scatter: 1 tensors, devices sum their own shards of them\n" in scattered
     assert "no reduce-scatter" not in scattered
     other = (
         reduction(1, "gradient_tape/local/layers/0/einsum")

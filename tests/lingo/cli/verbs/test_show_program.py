@@ -124,7 +124,7 @@ def test_the_table_ends_with_the_time_that_it_took(lingo, monkeypatch):
     text = "ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}\n"
     program = CompiledProgram(topology({"data": 2, "model": 4}), text, 1, {}, 1.5, 2.5)
     monkeypatch.setattr(Mesh, "make_devices", lambda self, num: made.append(num))
-    monkeypatch.setattr(Mesh, "compile_program", lambda *args, evaluation: program)
+    monkeypatch.setattr(Mesh, "compile_program", lambda *args, **_: program)
     done = lingo("show", "--exp=lm.source.tiny", MESH, "--program")
     assert (done.code, done.err) == (0, "compiling a step for 8 devices\n")
     assert done.out.splitlines()[-1] == "seconds  1.5 to trace, 2.5 to compile"
@@ -145,13 +145,15 @@ TPU = "--set=runtime=TpuMesh(data=2)"
             ["--program", "--set=runtime=Replicated(shard_update=True)"],
             "sums whole gradients by an all-reduce (TensorFlow's reduce-scatter only times out",
         ),
-        ([TPU, "--program"], "--set='TpuMesh=Mesh' shows"),
-        ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' shows"),
+        ([TPU, "--program"], "--set='TpuMesh=Mesh' --compiler=tpu shows"),
+        ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' --compiler=tpu shows"),
         ([MESH, "--program=decode"], "value should be one of train|eval"),
         (["--devices=8"], "--devices goes with --program and --pipeline"),
-        (["--compiler=tpu"], "--compiler=tpu goes with --program"),
+        (["--compiler=tpu"], "--compiler goes with --program"),
+        (["--topology=v5e:2x4"], "--topology goes with --program"),
+        ([MESH, "--program", "--compiler=tpu", "--topology=v9:2"], "no generation 'v9': v3, v4"),
         ([MESH, "--program", "--topology=v5e:2x4"], "--topology=v5e:2x4 goes with --compiler=tpu"),
-        ([TPU, "--program", "--compiler=tpu"], "--set='TpuMesh=Mesh' shows"),
+        ([TPU, "--program", "--compiler=tpu"], "--set='TpuMesh=Mesh' --compiler=tpu shows"),
     ],
 )
 def test_what_has_no_program_is_refused(lingo: Any, flags: list[str], message: str) -> None:
