@@ -11,7 +11,7 @@ import pytest
 
 from lingo.cli.main import main
 from lingo.config import registry
-from lingo.data.images import image_records
+from lingo.data.sources import tfrecord
 from tests.lingo.data.images.pictures import write_folder
 
 EXPERIMENT = """
@@ -98,7 +98,7 @@ def test_a_signal_while_shards_are_written_leaves_nothing(folder, monkeypatch, c
         os.kill(os.getpid(), signal.SIGTERM)
         return data
 
-    monkeypatch.setattr(image_records, "frame", interrupt)
+    monkeypatch.setattr(tfrecord, "frame", interrupt)
     assert main(["records", "--images=pets", "--output=out"]) == 128 + signal.SIGTERM
     assert "SIGTERM" in capsys.readouterr().err
     assert {path.name for path in folder.iterdir()} == {"cache", "pets", "mine.py"}
