@@ -122,9 +122,6 @@ def scan(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Any) 
         return index + np.int32(1), state, jax.tree.map(update, reports, report)
 
     first = jax.tree.map(lambda array: array[0], batches)
-    if num == 1:
-        state, report = step(state, first)
-        return state, jax.tree.map(lambda array: array[None], report)
     shapes = jax.eval_shape(step, state, first)[1]
     empty = jax.tree.map(lambda one: jax.numpy.zeros((num, *one.shape), one.dtype), shapes)
     carry = (np.int32(0), state, empty)
