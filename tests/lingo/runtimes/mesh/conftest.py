@@ -7,6 +7,8 @@ import pytest
 @pytest.fixture(scope="session", autouse=True)
 def _devices():
     jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_platforms", "cpu")
+    jax.devices()  # starts them, before a test can ask for another number
 
 
 @pytest.fixture(scope="module", autouse=True)
