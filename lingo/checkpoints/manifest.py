@@ -3,7 +3,7 @@
 Its own digest is that of its text with zeros in the place of the digest, so the text is verified
 before it is parsed. A checkpoint may come from anywhere, and a digest proves only that a manifest
 is what somebody wrote. So every type, number and name is checked before anything in it is used;
-file names can only be those of a bundle.
+only a bundle's file names are accepted.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ from typing import Literal
 
 from lingo.cli.command import UsageError, VerbOptions
 from lingo.config.options import option, option_class
-from lingo.runtimes.mesh.tpu_compiler import GENERATIONS, topology_name
-from lingo.runtimes.mesh.tpu_compiler import generation as read_generation
+from lingo.runtimes.mesh import tpu_compiler
 
 
 @option_class
@@ -38,11 +37,10 @@ class CompilerOptions(VerbOptions):
         if self.compiler == "cpu":
             return None
         if self.topology is None:
-            small = GENERATIONS["v5e"].max_devices
-            return topology_name(
-                generation or ("v5e" if num_devices <= small else "v5p"), num_devices
-            )
-        read_generation(self.topology)
+            is_small = num_devices <= tpu_compiler.GENERATIONS["v5e"].max_devices
+            name = generation or ("v5e" if is_small else "v5p")
+            return tpu_compiler.topology_name(name, num_devices)
+        tpu_compiler.generation(self.topology)  # raises an error for an unknown one
         if generation is not None and not self.topology.startswith(f"{generation}:"):
             raise UsageError(f"--topology={self.topology} is not of a TPU {generation}")
         return self.topology

@@ -244,7 +244,7 @@ def _memory(memory: Mapping[str, int]) -> str:
 
 
 def _fold_layers(rows: Iterable[Row]) -> list[Row]:
-    """Returns the rows with those of equal layers merged."""
+    """Returns the rows, with one row for equal layers."""
     found: dict[Row, Row] = {}
     for row in rows:
         empty = Row(row.kind, row.dtype, row.axes, row.phase, fold_indices(row.layer))

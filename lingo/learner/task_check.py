@@ -69,8 +69,8 @@ class LossSums(NamedTuple):
     losses: dict[str, Any]
     side_losses: dict[str, Any]  # of layers
 
-    def named(self) -> dict[str, Any]:
-        """Returns all of them by their names in messages."""
+    def by_name(self) -> dict[str, Any]:
+        """Returns all sums by the names that messages give them."""
         named = {f"the denominator {name!r}": v for name, v in self.denominators.items()}
         losses = {**self.losses, **self.side_losses}
         return named | {f"the loss {name!r}": value for name, value in losses.items()}
@@ -157,7 +157,7 @@ def _trace(learner: Learner, specs: Specs, place: Placement) -> dict[str, tf.Ten
         key = random.fold(random.root_key(learner.seed), state.step)
         call = {"training": True, "key": key, **place.call_fields()}
         given = (learner.task, state.weights, state.state, batch)
-        named = loss_sums(*given, call).named() | metric_sums(*given, place)
+        named = loss_sums(*given, call).by_name() | metric_sums(*given, place)
         names.extend(named)
         return list(named.values())
 
@@ -339,7 +339,7 @@ def _to_tensors(batch: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def _own_losses(sums: LossSums) -> dict[str, Any]:
     """Returns sums by name without losses of layers."""
-    return sums._replace(side_losses={}).named()
+    return sums._replace(side_losses={}).by_name()
 
 
 def _trained_sums(

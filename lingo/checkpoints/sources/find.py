@@ -239,7 +239,7 @@ def prefix_of(path: Path) -> Path | None:
     """Returns the prefix of a checkpoint, given the prefix, one of its files, or its directory.
 
     In a directory, the file `checkpoint` names the latest one. Only the last part of that name is
-    used, because its directory may be that of another machine, or any other. None means that there
+    used, because its directory may be on another machine, or be a wrong one. None means that there
     is no such checkpoint.
     """
     with explain_read_errors(path):

@@ -171,7 +171,7 @@ def _trace(experiment: Experiment, recorder: layer_claims.Recorder) -> None:
     def trace(state: train_state.TrainState, batch: Batch) -> list[Any]:
         call = {"training": True, "key": random.root_key(learner.seed), "observer": recorder}
         given = (learner.task, state.weights, state.state, batch)
-        named = task_check.loss_sums(*given, call).named() | task_check.metric_sums(*given)
+        named = task_check.loss_sums(*given, call).by_name() | task_check.metric_sums(*given)
         return [*named.values()]
 
     graph_of(trace, learner, experiment.train_input.specs())
@@ -308,7 +308,7 @@ def _step_sums(
             losses = normalize_losses(
                 task, sums.losses, sums.side_losses, denominators or sums.denominators
             )
-        named = sums.named()
+        named = sums.by_name()
         names[:] = named
         return [*named.values()], tape.gradient(losses["total"], weights)
 

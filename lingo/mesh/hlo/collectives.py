@@ -29,7 +29,7 @@ from lingo.mesh.hlo.module import (
     Origins,
     Runs,
     common_name,
-    executed,
+    executions,
     is_combined,
 )
 from lingo.mesh.split import Axes
@@ -65,7 +65,7 @@ class Collective(NamedTuple):
 def collectives(module: Module, mesh: Topology) -> list[Collective]:
     """Returns the collectives of a program compiled for a mesh, in the order of its text."""
     origins, found = Origins(module), list[Collective]()
-    for computation, body, times in executed(module):
+    for computation, body, times in executions(module):
         if not _continues(computation, body):
             for instruction in body.values():
                 found += _tensors(computation, instruction, body, times, mesh, origins)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from lingo.mesh.hlo.module import Computation, Instruction, Module, Origins, executed
+from lingo.mesh.hlo.module import Computation, Instruction, Module, Origins, executions
 
 _ELEMENTWISE = re.compile(
     "add|subtract|multiply|divide|maximum|minimum|power|sqrt|rsqrt|cbrt|negate|abs|sign|sine|cosine"
@@ -26,7 +26,7 @@ def product_flops(module: Module, *, is_tpu: bool = False) -> int:
     """Returns the FLOPs of all matrix products and convolutions in one run of the program."""
     return sum(
         _product_flops(instruction, body, is_tpu) * times.times
-        for _, body, times in executed(module)
+        for _, body, times in executions(module)
         for instruction in body.values()
     )
 
@@ -38,7 +38,7 @@ def operations(module: Module, *, is_tpu: bool = False) -> Iterator[tuple[str, i
     elementwise or reduced.
     """
     origins = Origins(module)
-    for computation, body, times in executed(module):
+    for computation, body, times in executions(module):
         for instruction in body.values():
             if count := _count_operations(instruction, body, is_tpu):
                 origin = instruction.op_name or origins.find(computation, instruction.name)

@@ -225,8 +225,8 @@ def runs(module: Module) -> dict[str, Runs]:
     return totals
 
 
-def executed(module: Module) -> list[tuple[str, Computation, Runs]]:
-    """Returns the computations that run, with their names, in the order of the text."""
+def executions(module: Module) -> list[tuple[str, Computation, Runs]]:
+    """Returns name, body and runs of each computation that runs, in the order of the text."""
     times = runs(module)
     return [
         (name, body, times[name]) for name, body in module.computations.items() if name in times

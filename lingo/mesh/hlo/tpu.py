@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lingo.mesh.hlo.module import Array, Module, executed
+from lingo.mesh.hlo.module import Array, Module, executions
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TILED = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]\{([\d,]*):T\(([\d,]+)\)")
@@ -18,7 +18,7 @@ def cycles(module: Module) -> int:
     """
     return sum(
         int(found[1]) * times.times
-        for _, body, times in executed(module)
+        for _, body, times in executions(module)
         for instruction in body.values()
         if (found := _CYCLES.search(instruction.rest))
     )
