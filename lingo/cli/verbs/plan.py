@@ -41,8 +41,9 @@ from lingo.config.overrides import apply
 from lingo.contract import Experiment, build_experiment
 from lingo.data.input import Input
 from lingo.inspection.plan import input_part, report, search, table
+from lingo.inspection.plan.calibration import calibrate
 from lingo.inspection.plan.estimate import Build, Estimator
-from lingo.inspection.plan.hardware import HARDWARE, Hardware, calibrate
+from lingo.inspection.plan.hardware import HARDWARE, Hardware
 from lingo.inspection.plan.hardware import read as read_hardware
 from lingo.inspection.plan.hardware import write as write_hardware
 from lingo.inspection.plan.workload import missing_flops, workload

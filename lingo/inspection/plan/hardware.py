@@ -6,29 +6,17 @@ sides of a torus of chips; or the GPUs of a machine, then the machines.
 
     read("tpu_v3").arrange(64)          # 2 cores x 8 chips x 4 chips
     read("measured.json")               # a file that `lingo plan --calibrate` wrote
-
-`calibrate` measures the devices of this machine. All of them work at the same time, since virtual
-devices share a processor. Exchanges are fitted by the alpha-beta model: a latency for each and a
-bandwidth, of a switch between all devices.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from lingo.config.params import ParamError, suggest
-from lingo.inspection.memory import memory_bytes
-from lingo.mesh.topology import topology
-from lingo.runtimes.mesh import engine
+from lingo.runtimes.mesh.tpu_compiler import GENERATIONS
 
 
 class Dimension(NamedTuple):
@@ -58,14 +46,15 @@ class Hardware(NamedTuple):
     cores_per_host: int  # that make examples
     # Up to how many the compiler combines tensors into one collective; 0: each is one.
     combined_bytes: float = 0.0
+    closed_sides: int = 4  # sides of a torus are rings if they are multiples of it
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.
 
         Devices fill inner switches first, as far as each has as many: 6 GPUs are in one machine of
         8, 12 in two. A torus is the one whose sides are most alike, the longest first, and wraps
-        along sides that are multiples of 4, as slices of TPUs do. Raises ParamError if no network
-        has so many.
+        along sides that are multiples of `closed_sides`. Raises ParamError if no network has so
+        many.
         """
         if num_devices > self.max_devices:
             raise ParamError(self._limit_message(num_devices))
@@ -87,7 +76,7 @@ class Hardware(NamedTuple):
                     f" {' x '.join(str(d.size) for d in self.dimensions[-self.torus :])}"
                 )
             for dimension, side in zip(self.dimensions[-self.torus :], sides, strict=True):
-                wraps = dimension.wraps and side % 4 == 0
+                wraps = dimension.wraps and side % self.closed_sides == 0
                 found.append(dimension._replace(size=side, wraps=wraps))
         return tuple(found)
 
@@ -137,10 +126,12 @@ def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
     return best
 
 
-def _tpu(name: str, memory: float, bandwidth: float, bfloat16: float, **network: Any) -> Hardware:
+def _tpu(name: str, memory: float, bandwidth: float, tile: int = 128, **network: Any) -> Hardware:
     """Returns a TPU: by default XLA rounds operands of float32 products to bfloat16."""
-    rates = {"bfloat16": bfloat16, "float16": bfloat16, "float32": bfloat16}
-    return Hardware(name, memory, rates, bandwidth, 128, combined_bytes=COMBINED_BYTES, **network)
+    rates = dict.fromkeys(("bfloat16", "float16", "float32"), GENERATIONS[name].flops_per_second)
+    return Hardware(
+        f"tpu_{name}", memory, rates, bandwidth, tile, combined_bytes=COMBINED_BYTES, **network
+    )
 
 
 def _gpu(
@@ -153,21 +144,20 @@ def _gpu(
     bfloat16: float,
     float32: float,
     cores: int,
+    devices_per_host: int = 8,
 ) -> Hardware:
-    rates = {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32}
-    dimensions = (
-        Dimension("switch", 8, link, 3e-6),
-        Dimension("switch", 2**20, wire, 1e-5),
-    )
     return Hardware(
         name,
         memory,
-        rates,
+        {"bfloat16": bfloat16, "float16": bfloat16, "float32": float32},
         bandwidth,
         64,
-        dimensions,
+        (
+            Dimension("switch", devices_per_host, link, 3e-6),
+            Dimension("switch", 2**20, wire, 1e-5),
+        ),
         0,
-        devices_per_host=8,
+        devices_per_host=devices_per_host,
         cores_per_host=cores,
         combined_bytes=COMBINED_BYTES,
     )
@@ -179,49 +169,85 @@ def _ring(size: int, bandwidth: float) -> Dimension:
 
 _GIB = 2.0**30
 
-HARDWARE: dict[str, Hardware] = {
-    "tpu_v3": _tpu(
-        "tpu_v3",
+_HARDWARE = (
+    _tpu(
+        "v3",
         16 * _GIB,
         450e9,
-        61.5e12,
         dimensions=(Dimension("switch", 2, 450e9, 1e-7), _ring(128, 70e9), _ring(32, 70e9)),
         torus=2,
         devices_per_host=8,
         cores_per_host=48,
     ),
-    "tpu_v4": _tpu(
-        "tpu_v4",
+    _tpu(
+        "v4",
         32 * _GIB,
         1228e9,
-        275e12,
         dimensions=(_ring(16, 50e9), _ring(16, 50e9), _ring(16, 50e9)),
         torus=3,
         devices_per_host=4,
         cores_per_host=120,
     ),
-    "tpu_v5p": _tpu(
-        "tpu_v5p",
+    _tpu(
+        "v5e",
+        16 * _GIB,
+        819e9,
+        dimensions=(_ring(16, 50e9), _ring(16, 50e9)),
+        torus=2,
+        devices_per_host=4,
+        cores_per_host=56,
+        closed_sides=16,
+    ),
+    _tpu(
+        "v5p",
         95 * _GIB,
         2765e9,
-        459e12,
         dimensions=(_ring(28, 100e9), _ring(20, 100e9), _ring(16, 100e9)),
         torus=3,
         devices_per_host=4,
         cores_per_host=104,
     ),
-    "a100": _gpu("a100", 80e9, 2039e9, 300e9, 25e9, bfloat16=312e12, float32=156e12, cores=128),
-    "h100": _gpu("h100", 80e9, 3350e9, 450e9, 50e9, bfloat16=989e12, float32=494e12, cores=112),
-    "h200": _gpu("h200", 141e9, 4800e9, 450e9, 50e9, bfloat16=989e12, float32=494e12, cores=112),
-}
+    _tpu(
+        "v6e",
+        32 * _GIB,
+        1640e9,
+        256,
+        dimensions=(_ring(16, 100e9), _ring(16, 100e9)),
+        torus=2,
+        devices_per_host=4,
+        cores_per_host=90,
+        closed_sides=16,
+    ),
+    _gpu("a100", 80e9, 2039e9, 300e9, 25e9, bfloat16=312e12, float32=156e12, cores=128),
+    _gpu("h100", 80e9, 3350e9, 450e9, 50e9, bfloat16=989e12, float32=494e12, cores=112),
+    _gpu("h200", 141e9, 4800e9, 450e9, 50e9, bfloat16=989e12, float32=494e12, cores=112),
+    _gpu("b200", 180e9, 8000e9, 900e9, 50e9, bfloat16=2250e12, float32=1100e12, cores=112),
+    _gpu("l4", 24e9, 300e9, 32e9, 12.5e9 / 8, bfloat16=121e12, float32=60e12, cores=48),
+    _gpu(
+        "a10",
+        24e9,
+        600e9,
+        32e9,
+        12.5e9 / 4,
+        bfloat16=125e12,
+        float32=62.5e12,
+        cores=64,
+        devices_per_host=4,
+    ),
+)
+HARDWARE: dict[str, Hardware] = {one.name: one for one in _HARDWARE}
 """Hardware by name, from data sheets.
 
 TPU v3 and v4: Jouppi et al. 2023 (TPU v4), table 4. A core of v3 has half of its chip; the torus of
-a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5p: Google Cloud's page of it. GPUs:
-NVIDIA's data sheets, of SXM, without sparsity, float32 as TF32; eight in a machine, each with a
-network card of 200 (A100) or 400 Gbit/s. Cores of a host are those of NVIDIA's DGX machines, and
-half of the virtual ones of Google Cloud's machines of TPUs (96, 240 and 208). Latencies are not
-from data sheets: they are orders of magnitude, and a file of measurements replaces them.
+a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5e, v5p and v6e: Google Cloud's pages of
+them; a torus of v5e or v6e is closed along sides of 16 chips only. GPUs: NVIDIA's data sheets,
+without sparsity, float32 as TF32. A100, H100, H200 and B200 are of the form SXM, eight in a
+machine, each with a network card of 200 (A100) or 400 Gbit/s. L4 and A10 exchange through PCIe 4.0
+x16; the L4s of a machine of eight (Google's `g2-standard-96`), and the A10s of a machine of four
+(Oracle's `BM.GPU.A10.4`), share 100 Gbit/s. Cores of a host are those of NVIDIA's DGX machines and
+of Oracle's, and half of the virtual ones of Google Cloud's machines (v3: 96, v4: 240, v5e: 112,
+v5p: 208, v6e: 180, L4: 96). Latencies are not from data sheets: they are orders of magnitude, and a
+file of measurements replaces them.
 """
 
 
@@ -315,95 +341,10 @@ def _is_number(value: Any) -> bool:
 
 
 _POSITIVE = ("memory_bytes", "memory_bandwidth")
-_COUNTS = ("matrix_tile", "devices_per_host", "cores_per_host")
+_COUNTS = ("matrix_tile", "devices_per_host", "cores_per_host", "closed_sides")
 
 
 def write(hardware: Hardware, path: Path) -> None:
     """Writes hardware as a JSON file."""
     fields = hardware._asdict() | {"dimensions": [one._asdict() for one in hardware.dimensions]}
     path.write_text(f"{json.dumps(fields, indent=2)}\n")
-
-
-# ---- hardware of this machine --------------------------------------------------------------------
-
-
-_DTYPES = ("float32", "bfloat16")
-_REPEATS = 5
-_SMALL, _LARGE = 2**10, 2**20
-"""Elements on a device of the tensors that are exchanged, float32."""
-
-_MEMORY_ELEMENTS = 2**22
-_FLOAT_BYTES = 4
-
-
-def calibrate(name: str, num_devices: int) -> Hardware:
-    """Returns the hardware that is here; the process has so many devices. It takes seconds."""
-    with engine.explain_engine_errors():
-        rates = {
-            dtype: engine.matmul_flops_per_second(dtype, num_devices) / num_devices
-            for dtype in _DTYPES
-        }
-        memory = _memory_bandwidth(num_devices)
-        latency, bandwidth = _fit_exchanges(num_devices) if num_devices > 1 else (0.0, memory)
-        return Hardware(
-            name=name,
-            memory_bytes=memory_bytes() / num_devices,
-            flops_per_second=rates,
-            memory_bandwidth=memory,
-            matrix_tile=1,
-            dimensions=(Dimension("switch", num_devices, bandwidth, latency),),
-            torus=0,
-            devices_per_host=num_devices,
-            cores_per_host=len(os.sched_getaffinity(0)),
-        )
-
-
-def _memory_bandwidth(num_devices: int) -> float:
-    """Returns the bytes a second that each device reads and writes."""
-    seconds = _time(lambda x: x + 1.0, num_devices, _MEMORY_ELEMENTS)
-    return 2 * _FLOAT_BYTES * _MEMORY_ELEMENTS / seconds
-
-
-def _fit_exchanges(num_devices: int) -> tuple[float, float]:
-    """Returns the latency in seconds, and the bandwidth in bytes a second, of exchanges.
-
-    They are means over all-gather, all-reduce and all-to-all, as `Network` counts latencies and
-    bytes of each.
-    """
-    jax = engine.engine()
-    part = (num_devices - 1) / num_devices
-    levels = math.log2(num_devices)
-    forms: list[tuple[Callable[[Any], Any], float, float]] = [  # with latencies, and elements
-        (lambda x: jax.lax.psum(x, "data"), 2 * levels, 2 * part),
-        (lambda x: jax.lax.all_gather(x, "data"), levels, num_devices * part),
-        (lambda x: jax.lax.all_to_all(x, "data", 0, 0, tiled=True), 1, part),
-    ]
-    latencies, rates = [], []
-    for exchange, number, factor in forms:
-        few, many = (_time(exchange, num_devices, size) for size in (_SMALL, _LARGE))
-        sent = factor * _FLOAT_BYTES * (_LARGE - _SMALL)
-        rates.append(max(many - few, 1e-9) / sent)
-        latencies.append(few / number)
-    return float(np.mean(latencies)), float(1 / np.mean(rates))
-
-
-def _time(function: Callable[[Any], Any], num_devices: int, number: int) -> float:
-    """Returns the least seconds of a function of `number` floats on each device at once."""
-    jax = engine.engine()
-    mesh, split = engine.device_mesh(topology({"data": num_devices})), jax.sharding.PartitionSpec
-    spec = split("data")
-    compiled = jax.jit(
-        functools.partial(jax.shard_map, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(
-            function
-        )
-    )
-    x = jax.device_put(
-        np.ones([num_devices * number], np.float32), jax.sharding.NamedSharding(mesh, spec)
-    )
-    jax.block_until_ready(compiled(x))  # the first call also compiles
-    seconds = []
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(x))
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

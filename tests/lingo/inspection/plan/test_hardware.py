@@ -21,6 +21,9 @@ from lingo.inspection.plan.hardware import HARDWARE, Dimension, read, write
         ("tpu_v3", 8192, [2, 128, 32]),  # a multipod
         ("tpu_v3", 1, [1, 1, 1]),
         ("tpu_v4", 64, [4, 4, 4]),
+        ("tpu_v5e", 64, [8, 8]),
+        ("tpu_v6e", 256, [16, 16]),
+        ("a10", 8, [4, 2]),
         ("h100", 4, [4, 1]),
         ("h100", 6, [6, 1]),
         ("h100", 7, [7, 1]),
@@ -32,8 +35,22 @@ def test_devices_form_the_most_cubic_network(name: str, num_devices: int, sizes:
     dimensions = HARDWARE[name].arrange(num_devices)
     assert [one.size for one in dimensions] == sizes
     assert math.prod(sizes) == num_devices
-    rings = [one for one in dimensions if one.kind == "ring"]
-    assert [one.wraps for one in rings] == [one.size % 4 == 0 for one in rings]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_devices", "closed"),
+    [
+        ("tpu_v3", 2048, [True, True]),
+        ("tpu_v4", 32, [True, True, False]),  # 4 x 4 x 2
+        ("tpu_v5e", 64, [False, False]),
+        ("tpu_v6e", 256, [True, True]),
+    ],
+)
+def test_rows_of_a_torus_are_rings_if_it_has_the_links(
+    name: str, num_devices: int, closed: list[bool]
+) -> None:
+    dimensions = HARDWARE[name].arrange(num_devices)
+    assert [one.wraps for one in dimensions if one.kind == "ring"] == closed
 
 
 def test_a_torus_that_does_not_exist_is_refused() -> None:
