@@ -7,7 +7,8 @@ TPU_PACKAGES := tensorflow-tpu==2.20.0 libtpu==0.0.21 'tensorboard>=2.20,<2.22' 
     'fiddle>=0.3,<0.4' 'absl-py>=2.1' 'numpy>=2.0' 'rich>=13' 'google-crc32c>=1.5' \
     'pillow>=10.1'
 
-.PHONY: train test ci part test-all quick faults docs-check test-tf220 tpu-env lint types bench \
+.PHONY: train test ci part test-all quick faults docs-check test-tf220 tpu-env gpu-day tpu-day lint \
+    types bench \
     golden house docs release clean
 
 train: .venv/installed  ## trains a byte-level language model on TensorFlow's own source
@@ -51,6 +52,12 @@ tpu-env: .venv/installed  ## a fresh environment with tensorflow-tpu: imports, t
 	.venv-tpu/bin/python -m pytest tests/lingo/runtimes/tpu \
 	    -k 'not annotated_in_its_hlo and not evaluation_and_decoding'
 
+gpu-day: .venv-gpu/installed  ## what a GPU has not shown yet, in half an hour: build/day/gpu
+	.venv-gpu/bin/python -m tools.day gpu $(DAY)
+
+tpu-day: .venv-tpu-day/installed  ## the same of a TPU, on its machine: build/day/tpu
+	.venv-tpu-day/bin/python -m tools.day tpu $(DAY)
+
 lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -87,5 +94,16 @@ release: .venv/installed  ## builds wheel and sdist in dist/, checks them, insta
 	.venv-2.20/bin/python -m pip install --quiet 'tensorflow==2.20.*' --editable '.[dev]'
 	touch $@
 
+.venv-gpu/installed: pyproject.toml hatch_build.py
+	$(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/python -m pip install --quiet --editable '.[gpu,mesh-gpu,data]'
+	touch $@
+
+.venv-tpu-day/installed: pyproject.toml hatch_build.py
+	$(PYTHON) -m venv .venv-tpu-day
+	.venv-tpu-day/bin/python -m pip install --quiet $(TPU_PACKAGES) 'scikit-learn>=1.5,<2'
+	.venv-tpu-day/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
 clean:
-	rm -rf .venv .venv-2.20 .venv-tpu runs dist build
+	rm -rf .venv .venv-2.20 .venv-gpu .venv-tpu .venv-tpu-day runs dist build

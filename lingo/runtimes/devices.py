@@ -7,6 +7,7 @@ when they first compute, so virtual devices must be made before that.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -67,6 +68,19 @@ def list_gpus() -> list[Gpu]:
         details = tf.config.experimental.get_device_details(device)
         gpus.append(Gpu(details.get("device_name", ""), details.get("compute_capability")))
     return gpus
+
+
+def peak_memory_bytes() -> int:
+    """Returns the most memory in use so far on one of TensorFlow's GPUs or TPU cores, in bytes.
+
+    It is 0 if there are none, or if they do not count it.
+    """
+    peaks = [0]
+    for kind in ("GPU", "TPU"):
+        for device in tf.config.list_logical_devices(kind):
+            with contextlib.suppress(ValueError, tf.errors.OpError):  # it has no statistics
+                peaks.append(tf.config.experimental.get_memory_info(device.name)["peak"])
+    return max(peaks)
 
 
 def advise_settings(gpus: Sequence[Gpu], *, dtype: str, xla: bool | None) -> list[str]:

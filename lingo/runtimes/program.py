@@ -31,6 +31,7 @@ from lingo.learner.step import decode_batch, evaluate_batch, predict_batch, step
 from lingo.mesh.topology import Topology
 from lingo.metrics.metric import State, add_states, read_states
 from lingo.ops import random
+from lingo.runtimes.devices import peak_memory_bytes
 
 _NODE = re.compile(r"\{\{node (.*?)\}\}")
 _PLUMBING = re.compile(
@@ -203,6 +204,13 @@ class Program(abc.ABC):
         with self.call_context():
             feed = self.put(batch, prompts=True)
             return self.get(self._decode(weights, *feed.args, decoding, key), feed)
+
+    def peak_memory_bytes(self) -> int:
+        """Returns the most memory in use so far on one of this process's devices, in bytes.
+
+        It is 0 if the devices do not count it, as CPUs do not.
+        """
+        return peak_memory_bytes()
 
     def example_slice(self, size: int) -> slice:
         """Returns which examples of a batch of `size` this process must pass: here, all."""

@@ -204,7 +204,7 @@ class Loop:
             if self._is_reported(self._step):
                 if rates is None:  # the first call is left out: it may include compilation
                     rates = throughput.read()
-                    rates = rates if self._scalars else {}
+                    rates = rates | self._memory() if self._scalars else {}
                 row |= rates
             if self._is_reported(self._step) or recorder.counters.health.num_anomalous:
                 scalars = row | recorder.take_metrics()
@@ -215,6 +215,11 @@ class Loop:
         for one in reports:
             self._report(one)
         return recorder.anomaly()
+
+    def _memory(self) -> dict[str, float]:
+        """Returns the peak of a device's memory by TensorBoard tag, {} where none is counted."""
+        peak = self._run.program.peak_memory_bytes()
+        return {"perf/peak_memory_bytes": float(peak)} if peak else {}
 
     def _rewind_or_stop(self, anomaly: Anomaly, items: Prefetch) -> None:
         with self._pause():

@@ -245,7 +245,7 @@ def count_devices(names: Sequence[str]) -> str:
 
 
 def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
-    """Returns one line: loss, learning rate, throughput, input wait fraction, time left."""
+    """Returns one line: loss, learning rate, throughput, input wait, memory, time left."""
     formats: dict[str, Callable[[float], str]] = {
         "loss/total": lambda v: f"loss {_number(v)}",
         "learner/learning_rate": lambda v: f"lr {v:.2e}",
@@ -253,6 +253,7 @@ def report_line(step: int, max_steps: int, scalars: Mapping[str, float]) -> str:
         "perf/tokens_per_sec": lambda v: f"{_short(v)} tokens/s",
         "perf/step_time_ms": lambda v: f"{v:.1f} ms/step" if v < 1e4 else f"{v / 1e3:.1f} s/step",
         "perf/input_wait_fraction": lambda v: f"input {100 * v:.0f}%",
+        "perf/peak_memory_bytes": lambda v: f"memory {v / 2**30:.1f} GiB",
         "perf/steps_per_sec": lambda v: f"ETA {_duration((max_steps - step) / v)}",
     }
     words = (form(scalars[tag]) for tag, form in formats.items() if tag in scalars)

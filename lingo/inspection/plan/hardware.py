@@ -128,7 +128,8 @@ def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
 
 def _tpu(name: str, memory: float, bandwidth: float, tile: int = 128, **network: Any) -> Hardware:
     """Returns a TPU: by default XLA rounds operands of float32 products to bfloat16."""
-    rates = dict.fromkeys(("bfloat16", "float16", "float32"), GENERATIONS[name].flops_per_second)
+    peak = GENERATIONS[name].flops_per_second
+    rates = {"bfloat16": peak, "float16": peak, "float32": peak}
     return Hardware(
         f"tpu_{name}", memory, rates, bandwidth, tile, combined_bytes=COMBINED_BYTES, **network
     )

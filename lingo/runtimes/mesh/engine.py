@@ -88,6 +88,15 @@ def device_mesh(topology: Topology) -> Any:
     return jax.sharding.Mesh(np.array(devices[:wanted]).reshape(topology.shape), topology.axes)
 
 
+def peak_memory_bytes() -> int:
+    """Returns the most memory in use so far on one of this process's devices of JAX, in bytes.
+
+    It is 0 if they do not count it, as CPUs do not.
+    """
+    statistics = [device.memory_stats() or {} for device in engine().local_devices()]
+    return max(device.get("peak_bytes_in_use", 0) for device in statistics)
+
+
 def _check_no_gpus() -> None:
     """Raises ParamError if there are GPUs, which a JAX without CUDA would leave idle."""
     if num := len(list_gpus()):

@@ -175,6 +175,9 @@ class MeshProgram(program.Program):
     def get(self, results: Mapping[str, Any], feed: Feed) -> dict[str, np.ndarray]:
         return _read_arrays(results)
 
+    def peak_memory_bytes(self) -> int:
+        return jax_engine.peak_memory_bytes()
+
     def call_context(self) -> contextlib.AbstractContextManager[None]:
         return explain_engine_errors()
 

@@ -1,12 +1,16 @@
 """One processor as several devices, chosen before the engine that computes starts."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.runtimes import devices as tensorflow_devices
 from lingo.runtimes import local
 from lingo.runtimes.devices import Gpu, advise_devices, advise_settings, split_processor
 from lingo.runtimes.local import Local
+from lingo.runtimes.mesh import engine
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from tests.lingo.runtimes.child import printed
@@ -98,3 +102,31 @@ def test_a_mesh_without_the_gpus_of_the_machine_is_refused_unless_asked_for():
     refused, size = printed("-c", code).splitlines()
     assert "2 GPUs of TensorFlow would be idle: pip install 'lingo-tf[mesh-gpu]'" in refused
     assert size == "1"
+
+
+def test_peak_memory_is_the_largest_of_those_that_count_it(monkeypatch):
+    peaks = {"GPU:0": 5, "GPU:1": 7}
+
+    def info(name):
+        if name not in peaks:
+            raise ValueError("Allocator stats not available")
+        return {"peak": peaks[name]}
+
+    names = {"GPU": ["GPU:0", "GPU:1"], "TPU": ["TPU:0"], "CPU": ["CPU:0"]}
+    found = {kind: [SimpleNamespace(name=one) for one in of] for kind, of in names.items()}
+    monkeypatch.setattr(tf.config, "list_logical_devices", found.get)
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", info)
+    assert tensorflow_devices.peak_memory_bytes() == 7
+    peaks.clear()
+    assert tensorflow_devices.peak_memory_bytes() == 0
+
+
+@pytest.mark.parametrize(
+    ("statistics", "peak"),
+    [([{"peak_bytes_in_use": 5}, {"peak_bytes_in_use": 7}], 7), ([None, {}], 0)],
+)
+def test_peak_memory_of_a_mesh_is_the_largest_of_the_devices_here(monkeypatch, statistics, peak):
+    devices = [SimpleNamespace(memory_stats=lambda one=one: one) for one in statistics]
+    jax = SimpleNamespace(local_devices=lambda: devices)
+    monkeypatch.setattr(engine, "engine", lambda: jax)
+    assert engine.peak_memory_bytes() == peak

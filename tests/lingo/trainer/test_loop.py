@@ -146,6 +146,16 @@ def test_utilization_is_model_flops_by_measured_flops(small, run, rows, director
     assert row["perf/model_flops_utilization"] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("peak", [0, 2**30])
+def test_peak_memory_is_reported_where_a_device_counts_it(
+    small, run, rows, directory, monkeypatch, peak
+):
+    monkeypatch.setattr(LocalProgram, "peak_memory_bytes", lambda self: peak)
+    run(small(max_steps=3).set(eval_inputs={}), directory)
+    reported = [row.get("perf/peak_memory_bytes") for row in rows(directory)]
+    assert reported == [None, *[peak or None] * 2]
+
+
 def test_a_profile_covers_the_steps_asked_for(small, directory, monkeypatch):
     log = []
     monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: log.append(folder))

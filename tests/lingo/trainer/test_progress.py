@@ -42,13 +42,14 @@ def test_a_report_shows_all_there_is():
             "perf/tokens_per_sec": 65_536.0,
             "perf/step_time_ms": 12.34,
             "perf/input_wait_fraction": 0.031,
+            "perf/peak_memory_bytes": 1.5 * 2**30,
             "perf/steps_per_sec": 0.5,
             "loss/other": 1.0,
         },
     )
     assert line == (
         "step 40/100  loss 2.3457  lr 3.00e-04  512.0 examples/s  65.5k tokens/s  12.3 ms/step"
-        "  input 3%  ETA 2m 00s"
+        "  input 3%  memory 1.5 GiB  ETA 2m 00s"
     )
 
 
