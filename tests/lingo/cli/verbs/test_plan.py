@@ -205,7 +205,7 @@ def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
     ("arguments", "message"),
     [
         (TINY[:2], "--hardware=NAME is missing: tpu_v3, "),
-        ((*TINY[:2], "--hardware=h10", "--devices=2"), "Did you mean 'h100'?"),
+        ((*TINY[:2], "--hardware=H100", "--devices=2"), "Did you mean 'h100'?"),
         ((*TINY, "--devices=94"), "no mesh of 94 divides what this experiment has"),
         (("plan", "--calibrate=file.txt"), "the file ends in .json"),
         (("plan", "--calibrate=a.json", "--exp=tiny"), "takes --devices=N alone"),

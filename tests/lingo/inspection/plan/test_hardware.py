@@ -65,8 +65,8 @@ def test_a_file_has_all_of_it(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_no_hardware_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParamError, match=r"'h10' is none of tpu_v3, .* Did you mean 'h100'\?"):
-        read("h10")
+    with pytest.raises(ParamError, match=r"'H100' is none of tpu_v3, .* Did you mean 'h100'\?"):
+        read("H100")
     with pytest.raises(ParamError, match=r"none\.json cannot be read: No such file"):
         read(str(tmp_path / "none.json"))
 
