@@ -7,6 +7,7 @@ import re
 from lingo.mesh.hlo.module import Array, Module, executions
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_UNKNOWN_CYCLES = 2**63 - 1  # what the compiler writes where it has no estimate
 _TILED = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]\{([\d,]*):T\(([\d,]+)\)")
 
 
@@ -14,13 +15,13 @@ def cycles(module: Module) -> int:
     """Returns the cycles of one run of a program, as its compiler estimates them.
 
     They count what computes or copies, one operation after the other. The compiler has no estimate
-    for the time in which devices exchange.
+    for the time in which devices exchange, nor for a few other operations.
     """
     return sum(
         int(found[1]) * times.times
         for _, body, times in executions(module)
         for instruction in body.values()
-        if (found := _CYCLES.search(instruction.rest))
+        if (found := _CYCLES.search(instruction.rest)) and int(found[1]) != _UNKNOWN_CYCLES
     )
 
 

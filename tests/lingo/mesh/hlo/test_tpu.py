@@ -27,6 +27,12 @@ def test_cycles_in_a_loop_count_once_per_iteration():
     assert cycles(module(lines, body)) == 7 + 5 * 10
 
 
+def test_operations_without_an_estimate_have_no_cycles():
+    lines = "  ROOT %a = f32[8]{0} parameter(0)"
+    unknown = f'{lines}, backend_config={{"estimated_cycles":"{2**63 - 1}"}}'
+    assert cycles(module(lines, "")) == cycles(module(unknown, "")) == 0
+
+
 def test_padding_is_what_whole_tiles_of_the_minor_axes_have_more():
     lines = (
         "  %a = f32[259,128]{1,0:T(8,128)} parameter(0)\n"  # 264 rows
