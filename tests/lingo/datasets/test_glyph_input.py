@@ -166,7 +166,7 @@ def test_batches_are_functions_of_seed_and_step():
 
 def test_images_are_the_same_in_another_process():
     program = (
-        "import zlib; from lingo.data import GlyphInput;"
+        "import zlib; from lingo.datasets import GlyphInput;"
         "print(zlib.crc32(GlyphInput.params(batch_size=64).build().batch(0)['images'].tobytes()))"
     )
     found = [
