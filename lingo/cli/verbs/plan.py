@@ -40,8 +40,7 @@ from lingo.config.options import option, option_class
 from lingo.config.overrides import apply
 from lingo.contract import Experiment, build_experiment
 from lingo.data.input import Input
-from lingo.inspection.plan import input_part, report, search, table
-from lingo.inspection.plan.calibration import calibrate
+from lingo.inspection.plan import calibration, input_part, report, search, table
 from lingo.inspection.plan.estimate import Build, Estimator
 from lingo.inspection.plan.hardware import HARDWARE, Hardware
 from lingo.inspection.plan.hardware import read as read_hardware
@@ -247,7 +246,7 @@ def _calibrate(options: Options, file: str) -> int:
             " devices"
         )
     engine.make_devices(num_devices)
-    hardware = run_with_clock("measuring", lambda: calibrate(path.stem, num_devices))
+    hardware = run_with_clock("measuring", lambda: calibration.calibrate(path.stem, num_devices))
     write_hardware(hardware, path)
     print(table.describe_hardware(hardware), end="")
     return 0
