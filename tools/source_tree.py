@@ -8,11 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from lingo.trainer.directory.environment import git
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ("lingo", "tasks", "params", "tools")
 """The folders of the project's code. That of `tests` only checks it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def current_commit() -> str:
+    """Returns the commit of this checkout, "unknown" without git."""
+    return (git(Path(__file__)) or {}).get("commit", "unknown")
 
 
 class SourceFile(NamedTuple):

@@ -27,8 +27,7 @@ import lingo
 from lingo.inspection.memory import size
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.mesh.tpu_compiler import GENERATIONS, topology_name
-from lingo.trainer.directory.environment import git
-from tools.source_tree import ROOT
+from tools.source_tree import ROOT, current_commit
 from tools.studies.page import fill_tables, table
 
 RESULTS = ROOT / "docs" / "results" / "tpu_programs.jsonl"
@@ -148,7 +147,7 @@ def main(arguments: list[str]) -> int:
             break
         print(f"lingo {' '.join(program.arguments())}", flush=True)
         result = compile_program(program, 60 * values.limit)
-        commit = (git(Path(__file__)) or {}).get("commit", "unknown")
+        commit = current_commit()
         row = program._asdict() | result | {"commit": commit}
         with RESULTS.open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -1,4 +1,4 @@
-"""`python -m tools.day gpu|tpu`: answers what no run on such devices has answered yet.
+"""`python -m tools.day gpu|tpu`: runs what was never run on such devices.
 
 Each item of `tools/day/items.py` runs as processes with a limit and leaves a line in
 DIR/lines.jsonl; DIR/report.md has them as a table. The same command goes on where a day was

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lingo.trainer.directory.environment import git
 from tools.day.items import Item
 from tools.day.report import data_sheet_flops, list_gpus, write_report
-from tools.source_tree import ROOT
+from tools.source_tree import ROOT, current_commit
 
 _UNTIMED = 2  # reports with rates at the beginning of a run that do not count
 
@@ -89,7 +88,7 @@ def run_item(item: Item, folder: Path, *, num_cores: int) -> dict[str, Any]:
         "answer": answer,
         "seconds": round(time.monotonic() - began, 1),
         "runs": runs,
-        "commit": (git(Path(__file__)) or {}).get("commit", "unknown"),
+        "commit": current_commit(),
     }
 
 

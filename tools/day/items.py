@@ -101,8 +101,7 @@ def _equal(name: str, question: str, runtime: str, *settings: str, **fields: obj
 def _speed(name: str, experiment: str, runtime: str, dtype: str) -> Item:
     label = f"{name}, {runtime}, {dtype}"
     command = train(experiment, runtime, f"task.dtype={dtype}")
-    is_first = label == "tiny, Local, bfloat16"
-    return Item(label, f"does {label} train, and how fast?", (command,), in_small=is_first)
+    return Item(label, f"does {label} train, and how fast?", (command,))
 
 
 _MODELS = {
@@ -118,12 +117,11 @@ _LONG = ("TextInput.length=8192", "TextInput.batch_size=1", BFLOAT16)
 _TWICE = ("Local(deterministic=True)", BFLOAT16)
 
 GPU = (
-    _equal("float32", "are Local's losses those of the processor?", "Local", in_small=True),
+    _equal("float32", "does Local have the processor's losses?", "Local", in_small=True),
     Item(
         "resume bfloat16",
         "does a bfloat16 run resume?",
         (train(TINY, "Local", BFLOAT16, steps=20), _resume("Local", steps=40)),
-        in_small=True,
     ),
     Item(
         "mesh",
@@ -203,36 +201,34 @@ TPU = (
     ),
     _equal(
         "replicas",
-        "are the losses of Replicated(tpu=local) those of the processor?",
+        "does Replicated(tpu=local) have the processor's losses?",
         _REPLICAS,
         num_devices=None,
     ),
     _equal(
         "mesh",
-        "are the losses of TpuMesh those of the processor, in the order of cores that it takes?",
+        "does TpuMesh have the processor's losses, in the order of cores that it takes?",
         _MESH,
         num_devices=None,
         in_small=True,
     ),
-    _on_tpu(
-        "use",
-        "does TpuMesh evaluate, decode, save and resume?",
-        train(TINY, _MESH, steps=20),
-        _evaluate(_MESH),
-        _decode(_MESH),
-        _resume(_MESH, steps=40),
-    ),
-    _on_tpu(
-        "use replicas",
-        "does Replicated(tpu=local) evaluate, decode, save and resume?",
-        train(TINY, _REPLICAS, steps=20),
-        _evaluate(_REPLICAS),
-        _decode(_REPLICAS),
-        _resume(_REPLICAS, steps=40),
+    *(
+        _on_tpu(
+            name,
+            f"does {kind} evaluate, decode, save and resume?",
+            train(TINY, runtime, steps=20),
+            _evaluate(runtime),
+            _decode(runtime),
+            _resume(runtime, steps=40),
+        )
+        for name, kind, runtime in (
+            ("use", "TpuMesh", _MESH),
+            ("use replicas", _REPLICAS, _REPLICAS),
+        )
     ),
     _equal(
         "sharded update",
-        "are the losses with shard_update those of the processor?",
+        "does shard_update have the processor's losses?",
         "TpuMesh(data={cores},shard_update=True)",
         num_devices=None,
     ),

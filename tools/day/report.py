@@ -13,8 +13,9 @@ from typing import Any
 from lingo.inspection.memory import size
 from lingo.inspection.plan.hardware import HARDWARE
 from lingo.runtimes.mesh.tpu_compiler import GENERATIONS
-from lingo.trainer.directory.environment import git, versions
+from lingo.trainer.directory.environment import versions
 from tools.day.items import Item
+from tools.source_tree import current_commit
 from tools.studies.page import table
 
 
@@ -41,7 +42,7 @@ def data_sheet_flops(dtype: str) -> float:
 
 def write_report(path: Path, kind: str, items: Sequence[Item], lines: Mapping[str, Any]) -> None:
     """Writes the report of those items that have a line, and names the others."""
-    commit = (git(Path(__file__)) or {}).get("commit", "unknown")
+    commit = current_commit()
     gpus = list_gpus() or ["no GPU"]
     head = [
         f"# A day on a {kind.upper()}",

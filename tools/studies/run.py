@@ -18,8 +18,8 @@ from lingo.config.base.errors import NumericFailure
 from lingo.study import trial as sweep
 from lingo.study.plan import LOG
 from lingo.study.run import launch_locally
-from lingo.trainer.directory.environment import git
 from lingo.trainer.directory.run_directory import RunDirectory
+from tools.source_tree import current_commit
 from tools.studies.trial import Result, Results, State, Trial, identity
 
 PROGRAM = (sys.executable, "-P", "-m", "lingo.cli.main")
@@ -135,5 +135,5 @@ def _result(one: _Running, folder: Path) -> Result:
         step=last["step"],
         metrics={k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")},
         seconds=round(time.monotonic() - one.start, 1),
-        commit=(git(Path(__file__)) or {}).get("commit", "unknown"),
+        commit=current_commit(),
     )

@@ -1,7 +1,7 @@
 """Measures the devices of this machine, as hardware for plans.
 
-All of them work at the same time, since virtual devices share a processor. Exchanges are fitted by
-the alpha-beta model: a latency for each and a bandwidth, of a switch between all devices.
+All of them work at the same time, since virtual devices share a processor. Exchanges follow the
+alpha-beta model: a switch connects all devices, and has a latency and a bandwidth.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLOAT_BYTES = 4
 
 
 def calibrate(name: str, num_devices: int) -> Hardware:
-    """Returns the hardware that is here; the process has so many devices. It takes seconds."""
+    """Returns the hardware of this process, which has `num_devices` devices. It takes seconds."""
     with engine.explain_engine_errors():
         rates = {
             dtype: engine.matmul_flops_per_second(dtype, num_devices) / num_devices

@@ -126,12 +126,30 @@ def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
     return best
 
 
-def _tpu(name: str, memory: float, bandwidth: float, tile: int = 128, **network: Any) -> Hardware:
+def _tpu(
+    name: str,
+    memory: float,
+    bandwidth: float,
+    *dimensions: Dimension,
+    cores: int,
+    tile: int = 128,
+    devices_per_host: int = 4,
+    closed_sides: int = 4,
+) -> Hardware:
     """Returns a TPU: by default XLA rounds operands of float32 products to bfloat16."""
     peak = GENERATIONS[name].flops_per_second
-    rates = {"bfloat16": peak, "float16": peak, "float32": peak}
     return Hardware(
-        f"tpu_{name}", memory, rates, bandwidth, tile, combined_bytes=COMBINED_BYTES, **network
+        f"tpu_{name}",
+        memory,
+        {"bfloat16": peak, "float16": peak, "float32": peak},
+        bandwidth,
+        tile,
+        dimensions,
+        sum(one.kind == "ring" for one in dimensions),
+        devices_per_host=devices_per_host,
+        cores_per_host=cores,
+        combined_bytes=COMBINED_BYTES,
+        closed_sides=closed_sides,
     )
 
 
@@ -172,51 +190,23 @@ _GIB = 2.0**30
 
 _HARDWARE = (
     _tpu(
-        "v3",
-        16 * _GIB,
-        450e9,
-        dimensions=(Dimension("switch", 2, 450e9, 1e-7), _ring(128, 70e9), _ring(32, 70e9)),
-        torus=2,
+        *("v3", 16 * _GIB, 450e9),
+        *(Dimension("switch", 2, 450e9, 1e-7), _ring(128, 70e9), _ring(32, 70e9)),
+        cores=48,
         devices_per_host=8,
-        cores_per_host=48,
+    ),
+    _tpu("v4", 32 * _GIB, 1228e9, *(_ring(16, 50e9),) * 3, cores=120),
+    _tpu("v5e", 16 * _GIB, 819e9, *(_ring(16, 50e9),) * 2, cores=56, closed_sides=16),
+    _tpu(
+        *("v5p", 95 * _GIB, 2765e9),
+        *(_ring(28, 100e9), _ring(20, 100e9), _ring(16, 100e9)),
+        cores=104,
     ),
     _tpu(
-        "v4",
-        32 * _GIB,
-        1228e9,
-        dimensions=(_ring(16, 50e9), _ring(16, 50e9), _ring(16, 50e9)),
-        torus=3,
-        devices_per_host=4,
-        cores_per_host=120,
-    ),
-    _tpu(
-        "v5e",
-        16 * _GIB,
-        819e9,
-        dimensions=(_ring(16, 50e9), _ring(16, 50e9)),
-        torus=2,
-        devices_per_host=4,
-        cores_per_host=56,
-        closed_sides=16,
-    ),
-    _tpu(
-        "v5p",
-        95 * _GIB,
-        2765e9,
-        dimensions=(_ring(28, 100e9), _ring(20, 100e9), _ring(16, 100e9)),
-        torus=3,
-        devices_per_host=4,
-        cores_per_host=104,
-    ),
-    _tpu(
-        "v6e",
-        32 * _GIB,
-        1640e9,
-        256,
-        dimensions=(_ring(16, 100e9), _ring(16, 100e9)),
-        torus=2,
-        devices_per_host=4,
-        cores_per_host=90,
+        *("v6e", 32 * _GIB, 1640e9),
+        *(_ring(16, 100e9), _ring(16, 100e9)),
+        cores=90,
+        tile=256,
         closed_sides=16,
     ),
     _gpu("a100", 80e9, 2039e9, 300e9, 25e9, bfloat16=312e12, float32=156e12, cores=128),
@@ -244,11 +234,11 @@ a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5e, v5p and v6e: Googl
 them; a torus of v5e or v6e is closed along sides of 16 chips only. GPUs: NVIDIA's data sheets,
 without sparsity, float32 as TF32. A100, H100, H200 and B200 are of the form SXM, eight in a
 machine, each with a network card of 200 (A100) or 400 Gbit/s. L4 and A10 exchange through PCIe 4.0
-x16; the L4s of a machine of eight (Google's `g2-standard-96`), and the A10s of a machine of four
-(Oracle's `BM.GPU.A10.4`), share 100 Gbit/s. Cores of a host are those of NVIDIA's DGX machines and
-of Oracle's, and half of the virtual ones of Google Cloud's machines (v3: 96, v4: 240, v5e: 112,
-v5p: 208, v6e: 180, L4: 96). Latencies are not from data sheets: they are orders of magnitude, and a
-file of measurements replaces them.
+x16. The eight L4s of a machine (Google's `g2-standard-96`), and the four A10s of one (Oracle's
+`BM.GPU.A10.4`), share 100 Gbit/s. Hosts of GPUs have the cores of NVIDIA's DGX machines, and hosts
+of A10s the cores of Oracle's. On Google Cloud half of the virtual cores count (v3: 96, v4: 240,
+v5e: 112, v5p: 208, v6e: 180, L4: 96). Latencies are not from data sheets: they are orders of
+magnitude, and a file of measurements replaces them.
 """
 
 
