@@ -58,6 +58,7 @@ from lingo.inspection import (
     weight_table,
 )
 from lingo.layers.stacks.stack import Chain
+from lingo.runtimes.mesh import engine
 from lingo.runtimes.replicated.replicated import Replicated
 from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
@@ -121,7 +122,6 @@ def run(options: Options) -> int:
         _print_pipelines(experiment, options)
     elif options.program:
         experiment = build_experiment(resolved)
-        _check_compiles_here(experiment)
         options.make_devices(resolved.params)
         _print_program(experiment, options)
     elif as_json:
@@ -189,16 +189,6 @@ def _pipeline_override(experiment: Experiment) -> str:
     return f"{swap}(num_stages=4, num_micro_batches={math.gcd(rows, 8)})"
 
 
-def _check_compiles_here(experiment: Experiment) -> None:
-    """Raises UsageError for a TPU mesh: its own program is TensorFlow's."""
-    if isinstance(experiment.runtime, TpuMesh):
-        name = type(experiment.runtime).__name__
-        raise UsageError(
-            f"runtime={name}: TensorFlow compiles its program on the TPU. --set='{name}=Mesh'"
-            " --compiler=tpu shows what the TPU's compiler makes of the same mesh."
-        )
-
-
 def _print_program(experiment: Experiment, options: Options) -> None:
     """Prints the report on a compiled step, for --devices or as many devices as the mesh needs."""
     runtime, learner = experiment.runtime, experiment.learner
@@ -210,7 +200,9 @@ def _print_program(experiment: Experiment, options: Options) -> None:
         )
     num = layout.mesh.num_devices
     topology = options.find_topology(num)
-    if options.devices is None:
+    if isinstance(runtime, TpuMesh):
+        engine.make_devices(num)  # stand in for its cores, for which none can be made
+    elif options.devices is None:
         runtime.make_devices(num)
     is_evaluation = options.program == "eval"
     program_name = "an evaluation" if is_evaluation else "a step"

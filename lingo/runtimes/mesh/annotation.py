@@ -18,7 +18,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers.context import Rules
 from lingo.layers.layer import Layer
-from lingo.learner.state import Placement, Slots, TrainState
+from lingo.learner.state import Learner, Placement, Slots, TrainState
+from lingo.learner.step import train_step
 from lingo.mesh.rules import Table, parts, split
 from lingo.mesh.split import Split
 from lingo.mesh.tiles import Tiles, tiles
@@ -183,6 +184,14 @@ class MeshPlacement(Placement):
         mesh = self._layout.mesh
         annotated = self._layout.map(lambda x, split: with_sharding(x, split, mesh), state)
         return annotated._replace(step=state.step)
+
+
+def sharded_step(
+    learner: Learner, state: TrainState, batch: Mapping[str, Any], placement: MeshPlacement
+) -> tuple[TrainState, dict[str, Any]]:
+    """Does `train_step`, with the state annotated before and after it."""
+    after, report = train_step(learner, placement.state(state), batch, placement)
+    return placement.state(after), report
 
 
 @contextlib.contextmanager

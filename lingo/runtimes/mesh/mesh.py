@@ -25,7 +25,6 @@ import numpy as np
 from lingo.data.array_spec import Specs
 from lingo.learner.padding import padding_changes_results
 from lingo.learner.state import Learner, TrainState, WhichWeights, map_shapes
-from lingo.learner.step import train_step
 from lingo.mesh.split import Split, whole
 from lingo.metrics.metric import State, add_states
 from lingo.processes import processes
@@ -34,7 +33,7 @@ from lingo.runtimes.devices import advise_settings, list_gpus
 from lingo.runtimes.layout import Layout, batch_axes, bytes_per_device
 from lingo.runtimes.mesh import cluster, tpu_compiler
 from lingo.runtimes.mesh import engine as jax_engine
-from lingo.runtimes.mesh.annotation import MeshPlacement
+from lingo.runtimes.mesh.annotation import MeshPlacement, sharded_step
 from lingo.runtimes.mesh.arrays import Place, Rows, remove_padding, sharding
 from lingo.runtimes.mesh.engine import engine, explain_engine_errors
 from lingo.runtimes.program import Arrays, CompiledProgram, Computation, Feed
@@ -228,7 +227,7 @@ class Functions:
                 return computation.function(task, *tensors, b, *args[:-1], *key, placement)
 
             arrays = (*self._unpad(weights, state, which), unpad(batch, size), *args[-1:])
-            results = _from_tensorflow(compute)(*arrays)
+            results = call_tensorflow(compute)(*arrays)
             return results if computation.is_sum else remove_padding(results, size)
 
         static = (2, 4, 5) if computation.takes_prompts else (2, 4)
@@ -300,7 +299,7 @@ class Functions:
         return state._replace(step=step), batches, specs["rows"][0][0]
 
     def _steps(self, state: TrainState, batches: Any, size: int) -> tuple[TrainState, Any]:
-        jax, compute = engine(), _from_tensorflow(self._step)
+        jax, compute = engine(), call_tensorflow(self._step)
 
         def step(state: TrainState, batch: Any) -> tuple[TrainState, Any]:
             several = self._learner.accumulation_steps > 1
@@ -313,9 +312,8 @@ class Functions:
         return jax.tree.map(Place.with_padding, self.places, tensors), reports
 
     def _step(self, state: Any, batch: Any) -> Any:
-        before = self.placement.state(TrainState(*state))
-        after, report = train_step(self._learner, before, batch, self.placement)
-        return tuple(self.placement.state(after)), report
+        after, report = sharded_step(self._learner, TrainState(*state), batch, self.placement)
+        return tuple(after), report
 
     def _real(self, batch: Any, size: int) -> Any:
         """Returns a batch without its padding examples if these would change the results."""
@@ -353,7 +351,7 @@ def _read_arrays(arrays: Any) -> Any:
     return engine().tree.map(np.asarray, arrays)
 
 
-def _from_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
+def call_tensorflow(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a TensorFlow function for JAX programs; it is traced once for the same shapes."""
     from jax.experimental import jax2tf
 

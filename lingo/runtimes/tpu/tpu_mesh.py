@@ -5,7 +5,7 @@ All cores compute one replica, with a sharded state:
     batch = parts of the batch, each on the host of its core
     strategy.run(steps)(handles of the state, batch):      # one program; XLA partitions it
         state = read the handles
-        state, reports = scan(annotated train step, state, batches)
+        state, reports = CoreProgram.train(state, batches)
         write the handles
 
 TensorFlow joins parts of a tensor by `TPUPartitionedInputV2`, and its TPU compiler splits them
@@ -26,16 +26,13 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.data.array_spec import Specs
 from lingo.learner.state import Learner, TrainState, WhichWeights
-from lingo.mesh.split import Split, whole
-from lingo.mesh.tiles import Tiles, tiles
-from lingo.mesh.topology import Topology
-from lingo.mesh.weight_rows import read_rows, split_rows, weight_rows
-from lingo.ops.scan import scan
-from lingo.runtimes.layout import Layout, batch_axes, pad_part
-from lingo.runtimes.mesh.annotation import MeshPlacement
-from lingo.runtimes.program import Arrays, Computation, Feed, Program
+from lingo.runtimes.layout import Layout
+from lingo.runtimes.mesh.engine import device_mesh, engine
+from lingo.runtimes.mesh.mesh import Functions, call_tensorflow
+from lingo.runtimes.program import Arrays, CompiledProgram, Computation, Feed, Program
 from lingo.runtimes.runtime import matmul_flops_per_second
 from lingo.runtimes.sharded import Sharded
+from lingo.runtimes.tpu.core_program import CoreProgram, Cut, with_sharding
 from lingo.runtimes.tpu.cores import Cores, connect
 
 Parts = dict[str, list[Any]]
@@ -47,8 +44,8 @@ class TpuMesh(Sharded):
 
     Fields and annotations are those of `Mesh`; `TPUStrategy` runs the step on all cores as one
     replica, which XLA partitions. The innermost axis is on neighbouring cores. One process feeds
-    all hosts, so no other processes are launched. The code is tested only as far as possible
-    without a TPU; it has not run on one yet.
+    all hosts, so no other processes are launched. A TPU's compiler takes its program; the code has
+    not run on a TPU yet.
     """
 
     tpu: str = "local"  # where it is: a name, a grpc:// address, or "local": in this machine
@@ -63,6 +60,17 @@ class TpuMesh(Sharded):
         cores = connect(self.p.tpu, self.topology())
         return TpuMeshProgram(learner, state, self.layout(learner), cores)
 
+    def compile_program(
+        self,
+        learner: Learner,
+        specs: Specs,
+        *,
+        evaluation: bool = False,
+        topology: str | None = None,
+    ) -> CompiledProgram:
+        functions = CoreFunctions(learner, self.layout(learner))
+        return functions.compile(specs, evaluation=evaluation, topology=topology)
+
     def matmul_flops_per_second(self, dtype: str) -> float:
         cores = connect(self.p.tpu, self.topology())
         return matmul_flops_per_second(dtype, cores.devices)
@@ -73,15 +81,16 @@ class TpuMeshProgram(Program):
 
     def __init__(self, learner: Learner, state: TrainState, layout: Layout, cores: Cores) -> None:
         """Puts the first state, as for `load`, on the cores; `layout` is which part each holds."""
-        self._layout, self._cores = layout, cores
-        super().__init__(learner, MeshPlacement(layout))
-        self._variables = layout.map(self._make_variables, state)
-        self._step = tf.function(self._scan_step, autograph=False)
+        self._core, self._cores = CoreProgram(learner, layout), cores
+        super().__init__(learner, self._core.placement)
+        self._variables = tf.nest.map_structure(
+            lambda cut, value: ShardedVariable(cut, value, cores.devices), self._core.cuts, state
+        )
 
     def compile(self, specs: Specs, *, num_steps: int) -> None:
         batches: Parts = {}
         for name, (shape, dtype) in specs.items():
-            cut = self._batch_cut((num_steps, *shape), rows_axis=1)
+            cut = self._core.batch_cut((num_steps, *shape), rows_axis=1)
             batches[name] = [tf.TensorSpec(cut.part_shape, dtype) for _ in cut.devices]
         self._train.get_concrete_function(batches, specs["rows"][0][0])
 
@@ -91,7 +100,9 @@ class TpuMeshProgram(Program):
         state = tf.nest.map_structure(
             lambda v: tf.TensorSpec(v.cut.inside, v.dtype), self._variables
         )
-        return self._step.get_concrete_function(tf.TensorSpec([], tf.int32), state, batch).graph
+        return self._core.step.get_concrete_function(
+            tf.TensorSpec([], tf.int32), state, batch
+        ).graph
 
     def state(self, *, alone: bool = False) -> TrainState:
         return tf.nest.map_structure(lambda v: v.numpy(), self._variables)
@@ -108,7 +119,7 @@ class TpuMeshProgram(Program):
     def compile_call(self, computation: Computation) -> Any:
         def call(weights: WhichWeights, parts: Parts, num_rows: int, *args: Any) -> Any:
             def body(handles: Any, batch: dict[str, Any]) -> Any:
-                state = self._place.state_for_evaluation(self._read(handles), weights)
+                state = self._core.select(self._read(handles), weights)
                 return self._compute(computation, state, batch, *args)
 
             return self._run(body, parts, num_rows, 0)
@@ -118,19 +129,11 @@ class TpuMeshProgram(Program):
     def put(self, batch: Arrays, *, axis: int = 0, prompts: bool = False) -> Feed:
         parts: Parts = {}
         for name, value in batch.items():
-            cut = self._batch_cut(value.shape, rows_axis=axis)
+            cut = self._core.batch_cut(value.shape, rows_axis=axis)
             parts[name] = put_parts(tf.constant, cut, value, self._cores.hosts)
         return Feed((parts, batch["rows"].shape[axis]))
 
     # ---- around the program of the cores
-
-    def _make_variables(self, value: Any, split: Split) -> ShardedVariable:
-        cut = Cut(np.shape(value), split, self._layout.mesh)
-        return ShardedVariable(cut, value, self._cores.devices)
-
-    def _batch_cut(self, shape: tuple[int, ...], *, rows_axis: int) -> Cut:
-        axes = batch_axes(self._layout.rules, self._layout.mesh)
-        return Cut(shape, whole(len(shape)).cut(rows_axis, axes), self._layout.mesh)
 
     def _run(
         self,
@@ -140,14 +143,11 @@ class TpuMeshProgram(Program):
         rows_axis: int,
     ) -> Any:
         """Runs a function of (handles of the state, batch) on the cores and returns its result."""
-        cuts = {}
-        for name, own in parts.items():
-            shape = own[0].shape.as_list()
-            shape[rows_axis] = num_rows
-            cuts[name] = self._batch_cut(tuple(shape), rows_axis=rows_axis)
+        one_part = {name: own[0] for name, own in parts.items()}
+        cuts = self._core.batch_cuts(one_part, num_rows, axis=rows_axis)
 
         def replica(handles: Any, batch: Mapping[str, tf.Tensor]) -> Any:
-            return body(handles, {k: remove_padding(value, cuts[k]) for k, value in batch.items()})
+            return body(handles, self._core.real_batch(batch, num_rows, axis=rows_axis))
 
         handles = tf.nest.map_structure(lambda v: v.handle(), self._variables)
         batch = {name: join_parts(own, cuts[name]) for name, own in parts.items()}
@@ -158,72 +158,50 @@ class TpuMeshProgram(Program):
     # ---- in the program of the cores
 
     def _train_steps(self, handles: Any, batches: dict[str, Any]) -> dict[str, Any]:
-        num_steps = batches["rows"].shape[0]
-        state, reports = scan(self._step, self._read(handles), batches, num_steps)
+        state, reports = self._core.train(self._read(handles), batches)
         tf.nest.map_structure(lambda v, h, new: v.write(h, new), self._variables, handles, state)
         return reports
 
     def _read(self, handles: Any) -> TrainState:
-        """Returns the state as tensors."""
+        """Returns the state as tensors, [*padded]."""
         return tf.nest.map_structure(lambda v, h: v.read(h), self._variables, handles)
 
 
-# ---- tensors in parts on the cores
+# ---- without a TPU -------------------------------------------------------------------------------
 
 
-class Cut:
-    """A tensor's parts, in the order of its tile assignment: row-major, copies next to each other.
+class CoreFunctions(Functions):
+    """The program of the cores for devices of this process, or for a compiler of absent TPUs."""
 
-    `padded` is the shape of all parts together; elements beyond `shape` are zero. The program has
-    tensors of the shape `inside`: `shape`, or `padded` if they are in rows.
-    """
+    def __init__(self, learner: Learner, layout: Layout) -> None:
+        """Takes as many devices of this process as the mesh has."""
+        self._core = CoreProgram(learner, layout)
+        super().__init__(learner, layout, device_mesh(layout.mesh), donate=True)
 
-    def __init__(self, shape: Sequence[int], split: Split, mesh: Topology) -> None:
-        self.shape, self.padded = tuple(shape), split.padded_shape(shape, mesh)
-        self.part_shape, self.tiles = split.part_shape(shape, mesh), tiles(split, mesh)
-        self._rows = weight_rows(shape, split, mesh)
-        self.inside = self.shape if self._rows is None else self.padded
-        rank = len(self.padded)
-        self._tiles = [tile[:rank] for tile in np.ndindex(self.tiles.tile_assignment_dimensions)]
+    def compile_call(self, computation: Computation) -> Any:
+        """Returns what `Functions` does, of trained weights, for what takes no prompts."""
 
-    @property
-    def devices(self) -> tuple[int, ...]:
-        """The number of the device that has each part."""
-        return self.tiles.tile_assignment_devices
+        def call(weights: Any, state: Any, which: WhichWeights, batch: Any, size: int) -> Any:
+            def compute(weights: Any, state: Any, batch: Any) -> Any:
+                read = self._core.select(TrainState(0, weights, {}, state), which)
+                real, task = self._core.real_batch(batch, size, axis=0), self._learner.task
+                return computation.function(task, read.weights, read.state, real, self.placement)
 
-    def parts(self, value: Any) -> list[np.ndarray]:
-        """Returns the part [*part_shape] of each of `devices`; copies are the same object.
+            return call_tensorflow(compute)(weights, state, batch)
 
-        `value` is [*shape] of any dtype; it may be an object that is read slice by slice.
-        """
-        different = dict.fromkeys(self._tiles)
-        parts = {tile: self._part(value, self._index(tile)) for tile in different}
-        return [parts[tile] for tile in self._tiles]
+        return engine().jit(call, out_shardings=self._everywhere, static_argnums=(2, 4))
 
-    def _part(self, value: Any, index: tuple[slice, ...]) -> np.ndarray:
-        if self._rows is not None:
-            return read_rows(value, index, self._rows)
-        return pad_part(value, index, self.part_shape)
+    def _steps(self, state: TrainState, batches: Any, size: int) -> tuple[TrainState, Any]:
+        def train(state: Any, batches: Any) -> Any:
+            real = self._core.real_batch(batches, size, axis=1)
+            after, reports = self._core.train(TrainState(*state), real)
+            return tuple(after), reports
 
-    def whole(self, parts: Sequence[Any]) -> np.ndarray:
-        """Returns the tensor [*shape] of its parts; if a part has copies, it reads the first.
+        after, reports = call_tensorflow(train)(tuple(state), batches)
+        return TrainState(*after), reports
 
-        Parts are TensorFlow's tensors or variables [*part_shape] in the order of `devices`.
-        """
-        first = dict(zip(reversed(self._tiles), reversed(parts), strict=True))
-        value = np.empty(self.padded, parts[0].dtype.as_numpy_dtype)
-        for tile, part in first.items():
-            value[self._index(tile)] = part.numpy()
-        if self._rows is None:
-            return value[tuple(map(slice, self.shape))]
-        tensor = np.empty(self.shape, value.dtype)
-        every = tuple(map(slice, [0] * value.ndim, value.shape))
-        for index, elements in split_rows(value, every, self._rows, self.shape):
-            tensor[index] = elements
-        return tensor
 
-    def _index(self, tile: tuple[int, ...]) -> tuple[slice, ...]:
-        return tuple(slice(i * n, (i + 1) * n) for i, n in zip(tile, self.part_shape, strict=True))
+# ---- tensors in parts on the cores ---------------------------------------------------------------
 
 
 class ShardedVariable:
@@ -239,17 +217,11 @@ class ShardedVariable:
         return join_parts([part.handle for part in self._parts], self.cut)
 
     def read(self, handle: tf.Tensor) -> tf.Tensor:
-        """Returns the value, [*cut.inside]."""
-        return remove_padding(
-            tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype), self.cut
-        )
+        """Returns the value, [*cut.padded]."""
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype)
 
     def write(self, handle: tf.Tensor, value: tf.Tensor) -> None:
-        """Assigns a value, [*cut.inside] of type `dtype`."""
-        if self.cut.inside != self.cut.padded:
-            sizes = zip(self.cut.padded, self.cut.inside, strict=True)
-            value = tf.pad(value, [(0, padded - size) for padded, size in sizes])
-        value = _with_sharding(value, self.cut.tiles, use_sharding_op=True)
+        """Assigns a value, [*cut.padded] of type `dtype`."""
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
     def load(self, value: Any) -> None:
@@ -289,22 +261,4 @@ def join_parts(parts: Sequence[tf.Tensor], cut: Cut) -> tf.Tensor:
     """
     dims = [] if cut.tiles.is_replicated else list(cut.tiles.tile_assignment_dimensions)
     tensor = tf.raw_ops.TPUPartitionedInputV2(inputs=list(parts), partition_dims=dims)
-    return _with_sharding(tensor, cut.tiles)
-
-
-def remove_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
-    """Returns a tensor [*cut.padded] without its padding, as [*cut.inside]."""
-    return value if cut.inside == cut.padded else value[tuple(map(slice, cut.inside))]
-
-
-def _with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:
-    """Returns a tensor with a sharding that names every device, as the TPU compiler reads it.
-
-    Without `use_sharding_op`, the operation that made `x` gets the sharding as an attribute.
-    """
-    from tensorflow.python.compiler.xla.experimental import xla_sharding
-
-    if tiles.is_replicated:
-        return xla_sharding.replicate(x, use_sharding_op=use_sharding_op)
-    make = xla_sharding.partial_tile if tiles.replicate_on_last_tile_dim else xla_sharding.tile
-    return make(x, tiles.tile_assignment, use_sharding_op=use_sharding_op)
+    return with_sharding(tensor, cut.tiles)

@@ -13,8 +13,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lingo.mesh.topology import topology
+from lingo.runtimes.mesh import engine
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.runtimes.program import CompiledProgram
+from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from tests.lingo.runtimes.child import QUICK_TO_COMPILE
 
 pytestmark = pytest.mark.xdist_group("show_program")  # the script runs once
@@ -136,6 +138,22 @@ def test_the_table_ends_with_the_time_that_it_took(lingo, monkeypatch):
 TPU = "--set=runtime=TpuMesh(data=2)"
 
 
+def test_processors_stand_in_for_the_cores_of_a_tpu_that_is_compiled_for(lingo, monkeypatch):
+    made: list[int] = []
+    wanted: list[str | None] = []
+
+    def compile_program(*args: Any, **options: Any) -> CompiledProgram:
+        wanted.append(options["topology"])
+        text = "ENTRY %main (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}\n"
+        return CompiledProgram(topology({"data": 2}), text, 1, {}, 1.5, 2.5)
+
+    monkeypatch.setattr(engine, "make_devices", made.append)
+    monkeypatch.setattr(TpuMesh, "compile_program", compile_program)
+    done = lingo("show", "--exp=lm.source.tiny", TPU, "--program", "--compiler=tpu")
+    assert (done.code, done.err) == (0, "compiling a step for 2 devices of TPUs, v5e:2x2\n")
+    assert (made, wanted) == ([2], ["v5e:2x2"])
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -145,15 +163,13 @@ TPU = "--set=runtime=TpuMesh(data=2)"
             ["--program", "--set=runtime=Replicated(shard_update=True)"],
             "sums whole gradients by an all-reduce (TensorFlow's reduce-scatter only times out",
         ),
-        ([TPU, "--program"], "--set='TpuMesh=Mesh' --compiler=tpu shows"),
-        ([TPU, "--program", "--devices=8"], "--set='TpuMesh=Mesh' --compiler=tpu shows"),
+        ([TPU, "--program", "--devices=8"], "devices=8: TpuMesh computes on the cores of a TPU"),
         ([MESH, "--program=decode"], "value should be one of train|eval"),
         (["--devices=8"], "--devices goes with --program and --pipeline"),
         (["--compiler=tpu"], "--compiler goes with --program"),
         (["--topology=v5e:2x4"], "--topology goes with --program"),
         ([MESH, "--program", "--compiler=tpu", "--topology=v9:2"], "no generation 'v9': v3, v4"),
         ([MESH, "--program", "--topology=v5e:2x4"], "--topology=v5e:2x4 goes with --compiler=tpu"),
-        ([TPU, "--program", "--compiler=tpu"], "--set='TpuMesh=Mesh' --compiler=tpu shows"),
     ],
 )
 def test_what_has_no_program_is_refused(lingo: Any, flags: list[str], message: str) -> None:

@@ -37,6 +37,15 @@ class Resolver(tf.distribute.cluster_resolver.ClusterResolver):
         return ""
 
 
+def raises_without_a_tpu() -> Any:
+    """Returns a context for a call that is traced, and then wants a TPU.
+
+    `tensorflow` has no kernel of the call; `tensorflow-tpu` rewrites it, and counts no TPUs.
+    """
+    errors = (tf.errors.InvalidArgumentError, tf.errors.InternalError)
+    return pytest.raises(errors, match=r"TPUPartitionedInputV2|TPUReplicate|num_tpus_per_task")
+
+
 @pytest.fixture
 def absent_tpu():
     """Returns its cores in the order of a mesh."""
