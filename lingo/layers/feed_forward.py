@@ -101,9 +101,13 @@ class FeedForward(Layer):
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         width = next(s.shape[-1] for s in self.declarations() if s.axes[-1:] == ("mlp",))
-        copies = ACTIVATION_COPIES[self.p.activation] + 2 * self.p.gated
+        products = 1 + self.p.gated
+        others = ACTIVATION_COPIES[self.p.activation] + 2 * self.p.gated - products
         if call.num_slots is not None:
-            return [Residual(copies, (call.num_slots, width), ("batch", "mlp"))]
-        dims = call.shape[1:-1]
-        names = ("length",) if len(dims) == 1 else (None,) * len(dims)
-        return [Residual(copies, (call.shape[0], *dims, width), ("batch", *names, "mlp"))]
+            hidden = Residual(products, (call.num_slots, width), ("batch", "mlp"))
+        else:
+            dims = call.shape[1:-1]
+            names = ("length",) if len(dims) == 1 else (None,) * len(dims)
+            axes = ("batch", *names, "mlp")
+            hidden = Residual(products, (call.shape[0], *dims, width), axes)
+        return [hidden, hidden._replace(copies=others, is_elementwise=True)]

@@ -37,15 +37,16 @@ class Norm(Layer, interface=True):
         shape = call.shape
         if len(shape) in (4, 5):
             # the input, its deviation from the mean
-            return [batch_residual(1, shape, "input"), batch_residual(1, shape)]
+            deviation = batch_residual(1, shape, is_elementwise=True)
+            return [batch_residual(1, shape, "input"), deviation]
         if len(shape) not in (2, 3):
             return super().residuals(call)
         size, axes = (*shape[:2], self.p.dim), (*SEQUENCE_AXES, "embed")
         return [
             Residual(1, size, axes, origin="input"),
-            Residual(1, size, axes),
+            Residual(1, size, axes, is_elementwise=True),
             # products read all features of its result
-            Residual(1, size, (*SEQUENCE_AXES, None), origin="output"),
+            Residual(1, size, (*SEQUENCE_AXES, None), origin="output", is_elementwise=True),
         ]
 
 

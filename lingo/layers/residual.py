@@ -60,6 +60,21 @@ class Residual(NamedTuple):
     # whether XLA keeps it twice where a device has one example or one head: without that dim too
     is_squeezed: bool = False
     origin: Origin = "own"
+    # whether it follows element by element from other residuals: a TPU's compiler keeps only these
+    is_elementwise: bool = False
+    # whether what reads it first makes it float32: a TPU's compiler keeps it so, unless a device
+    # has one head
+    is_read_in_float32: bool = False
+
+    def on_tpu(self, mesh: Topology, rules: Rules) -> Residual:
+        """Returns what a TPU's compiler keeps of it."""
+        sizes = dict(zip(self.axes, self._part_shape(mesh, rules), strict=True))
+        is_float32 = self.is_read_in_float32 and sizes.get("heads", sizes.get("kv_heads")) != 1
+        return self._replace(
+            copies=0 if self.is_elementwise else self.copies,
+            dtype="float32" if is_float32 else self.dtype,
+            is_squeezed=False,
+        )
 
     def part_bytes(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> float:
         """Returns the bytes of one copy on a device, of one of the parts of a batch."""
@@ -91,7 +106,9 @@ class ResidualCall(NamedTuple):
     memory_length: int | None = None  # positions that it attends to; None: those of `shape`
 
 
-def batch_residual(copies: int, shape: Sequence[int], origin: Origin = "own") -> Residual:
+def batch_residual(
+    copies: int, shape: Sequence[int], origin: Origin = "own", *, is_elementwise: bool = False
+) -> Residual:
     """Returns the residual of vectors [B, C], sequences [B, T, C], images or volumes."""
     axes = ("batch", *POSITION_AXES[len(shape)], None)
-    return Residual(copies, tuple(shape), axes, origin=origin)
+    return Residual(copies, tuple(shape), axes, origin=origin, is_elementwise=is_elementwise)

@@ -279,7 +279,7 @@ def _verify(
         raise UsageError(f"--compiler=tpu: --hardware={plan.hardware.name} is no TPU that it has")
     topology = options.find_topology(num_devices, generation)
     if topology is None:
-        estimator = report.float32_estimator(plan.hardware, build)
+        estimator = report.processor_estimator(plan.hardware, build)
     else:
         estimator = Estimator(plan.workload, plan.hardware, build)
     for candidate in (one.candidate for one in plan.ranking.best[:MAX_VERIFIED]):

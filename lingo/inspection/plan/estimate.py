@@ -149,7 +149,7 @@ class Estimator:
         share = math.ceil(rows / mesh.size(rules.activations["batch"])) / rows
         tile = self._hardware.matrix_tile
         return {
-            unit: unit_part(unit, mesh, rules, share=share, tile=tile)
+            unit: unit_part(unit, mesh, rules, share=share, tile=tile, is_tpu=self._hardware.is_tpu)
             for unit in self._workload.units
         }
 
@@ -167,6 +167,7 @@ class Estimator:
             shard_update=candidate.shard_update,
             shard_weights=candidate.shard_weights,
             combined_bytes=self._hardware.combined_bytes,
+            is_tpu=self._hardware.is_tpu,
         )
 
     # ---- time
@@ -241,7 +242,12 @@ class Estimator:
     ) -> memory.ResidualBytes:
         rules = self.rules(recipe)
         return memory.residual_bytes(
-            self._workload, mesh, rules, parts=parts, micro_batches=micro_batches
+            self._workload,
+            mesh,
+            rules,
+            parts=parts,
+            micro_batches=micro_batches,
+            is_tpu=self._hardware.is_tpu,
         )
 
     def _loop(self, candidate: Candidate, state: memory.StatePart) -> memory.Loop:
@@ -267,6 +273,8 @@ class Estimator:
             )
         stacks = self._workload.stacks
         number = sum(one.num_steps for one in stacks) if is_loop else 0
+        if self._hardware.is_tpu:
+            weights = 0.0
         share = 1 / max(1, number)
         if number:  # of several stacks, the mean of what passes between their layers
             elements = sum(one.num_steps * one.boundary for one in stacks) / number

@@ -13,7 +13,8 @@ mesh axes by its rules, the activations by theirs; mesh axes that split the batc
     the weight splits a dim of the result    the gradient of x is such a sum
 
 Products of one unit with the same x share its gathering. Backward, the exchanges of the forward
-pass are mirrored, and x is gathered once more for the gradient of the weight.
+pass are mirrored, and x is gathered once more for the gradient of the weight. The compiler for TPUs
+adds the gradients of one x before devices sum them.
 """
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ class _Axes(NamedTuple):
         )
 
 
-def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: int) -> UnitPart:
+def unit_part(
+    unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: int, is_tpu: bool = False
+) -> UnitPart:
     """Returns the part of a unit on a device.
 
     Args:
@@ -178,6 +181,7 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
         rules: mesh axes of logical axes.
         share: of the examples of a batch, that a device computes.
         tile: rows and columns to which the hardware pads matrices.
+        is_tpu: whether gradients of one tensor are added before devices sum them.
     """
     axes, width = _Axes(mesh, rules), ITEM_BYTES[unit.dtype]
     share *= _share_of_positions(unit, mesh, rules)
@@ -196,7 +200,7 @@ def unit_part(unit: Unit, mesh: Topology, rules: Rules, *, share: float, tile: i
     logits = 2 * unit.logits * share / mesh.size(axes.of(rules.activations, ["heads"]))
     weights = experts * sum(p.sum_size * p.result_size for p in products)
     forward, backward = Exchanges(mesh), Exchanges(mesh)
-    _exchange_sums(products, forward, backward, num_bytes=rows * width)
+    _exchange_sums(products, forward, backward, num_bytes=rows * width, adds_first=is_tpu)
     _exchange_examples(
         unit, products, forward, backward, rules, num_bytes=rows * width, inputs=inputs * width
     )
@@ -219,7 +223,12 @@ def _share_of_positions(unit: Unit, mesh: Topology, rules: Rules) -> float:
 
 
 def _exchange_sums(
-    products: Sequence[_Product], forward: Exchanges, backward: Exchanges, *, num_bytes: float
+    products: Sequence[_Product],
+    forward: Exchanges,
+    backward: Exchanges,
+    *,
+    num_bytes: float,
+    adds_first: bool,
 ) -> None:
     """Adds what products with split dims exchange; `num_bytes` of a column of activations."""
     gathered: set[tuple[int, ...]] = set()
@@ -228,8 +237,9 @@ def _exchange_sums(
         forward.add(p.reduction, p.sum_axes, "activations", y)
         if p.reduction == "reduce-scatter":  # its gradient is gathered for both gradients
             backward.add("all-gather", p.sum_axes, "activations", 2 * y, 2)
-        backward.add(p.gradient_reduction, p.result_axes, "activations", x)
         dims = p.matrix.shape[: p.matrix.num_summed]
+        if dims not in gathered or not adds_first:
+            backward.add(p.gradient_reduction, p.result_axes, "activations", x)
         if dims not in gathered:  # products of the same x share it
             gathered.add(dims)
             forward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)

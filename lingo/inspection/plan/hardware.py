@@ -47,6 +47,7 @@ class Hardware(NamedTuple):
     # Up to how many the compiler combines tensors into one collective; 0: each is one.
     combined_bytes: float = 0.0
     closed_sides: int = 4  # sides of a torus are rings if they are multiples of it
+    is_tpu: bool = False  # whether programs are those of the compiler of TPUs
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.
@@ -150,6 +151,7 @@ def _tpu(
         cores_per_host=cores,
         combined_bytes=COMBINED_BYTES,
         closed_sides=closed_sides,
+        is_tpu=True,
     )
 
 

@@ -25,12 +25,17 @@ steps (with `remat`: of the first alone), and its result, but no weights: its gr
 again. The buffers of gradients, of weights and of the inputs of turns, exist from the start, as a
 loop writes into them. Where a stage has several pattern steps these are a loop inside, with a copy
 of the weights in the order of steps, and gradients of the weights in one turn.
+
+The compiler for processors does so. The one for TPUs (docs/tpu.md) computes elementwise results
+again, and keeps no weights of a loop. It frees residuals of later layers before it makes the
+gradient of an earlier one, and sums gradients in the type of the computation.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from lingo.inspection.plan.exchange import Exchange, Exchanges, Purpose
@@ -84,6 +89,7 @@ def state_part(
     shard_update: bool,
     shard_weights: bool,
     combined_bytes: float = 0.0,
+    is_tpu: bool = False,
 ) -> StatePart:
     """Returns the part of a learner's state on a device.
 
@@ -99,10 +105,11 @@ def state_part(
     for where, spec in learner.task.weights().items():
         num_gradients = 1 + num_heads if spec.axes == ("vocab", "embed") else 1
         weight = _weight(spec, splits.rest[where], mesh, rules, batch, num_gradients)
+        width = ITEM_BYTES[spec.dtype] if is_tpu else FLOAT_BYTES
         layer = where.partition("]")[0], weight.num_layers
         uses = loops.setdefault(layer, Exchanges(mesh)) if weight.is_stacked else others
         is_sharded = splits.update[where] != splits.rest[where]
-        _exchange_weight(weight, uses, updates, batch, is_sharded=is_sharded)
+        _exchange_weight(weight, uses, updates, batch, is_sharded=is_sharded, width=width)
         stack_bytes += weight.size * ITEM_BYTES[spec.dtype] if weight.is_stacked else 0
         if weight.gathered and weight.is_stacked:
             stack_whole_bytes += weight.read_bytes
@@ -156,14 +163,23 @@ def _weight(
 
 
 def _exchange_weight(
-    weight: _Weight, uses: Exchanges, updates: Exchanges, batch: set[str], *, is_sharded: bool
+    weight: _Weight,
+    uses: Exchanges,
+    updates: Exchanges,
+    batch: set[str],
+    *,
+    is_sharded: bool,
+    width: int,
 ) -> None:
-    """Adds the exchanges of a use of a weight, and those of its update, if this is in shards."""
+    """Adds the exchanges of a use of a weight, and those of its update, if this is in shards.
+
+    `width` is the bytes of an element of a gradient that is summed.
+    """
     times, sums = _num_uses("weights") if weight.is_stacked else 1, weight.num_gradients
     read, tensors = weight.read_bytes, weight.num_layers
     uses.add("all-gather", weight.gathered, "weights", times * read, times * tensors)
     uses.add("reduce-scatter", weight.gathered, "gradients", sums * read, sums * tensors)
-    size, sums = sums * weight.size * FLOAT_BYTES, sums * tensors
+    size, sums = sums * weight.size * width, sums * tensors
     if is_sharded:
         uses.add("reduce-scatter", weight.summed, "gradients", size, sums)
         updates.add("all-gather", weight.summed, "weights", weight.size * FLOAT_BYTES)
@@ -200,7 +216,13 @@ class Loop(NamedTuple):
 
 
 def residual_bytes(
-    workload: Workload, mesh: Topology, rules: Rules, *, parts: int, micro_batches: int
+    workload: Workload,
+    mesh: Topology,
+    rules: Rules,
+    *,
+    parts: int,
+    micro_batches: int,
+    is_tpu: bool,
 ) -> ResidualBytes:
     """Returns the residuals of one of the parts of a batch.
 
@@ -210,12 +232,14 @@ def residual_bytes(
     stages = mesh.size(["stage"])
     stack = others = largest = largest_of_stack = logits = 0.0
     sizes: dict[LayerResidual, float] = {}
+    singles: dict[LayerResidual, float] = {}  # of one copy
     for needed, number in workload.residuals.items():
-        one = needed.residual
+        one = needed.residual.on_tpu(mesh, rules) if is_tpu else needed.residual
         num_parts = parts * micro_batches if needed.in_stack else parts
         size = one.part_bytes(mesh, rules, num_parts)
         sizes[needed] = size * one.num_copies(mesh, rules, num_parts)
         total = number * sizes[needed]
+        singles[needed] = size if total else 0.0
         largest = max(largest, size if total else 0.0)
         if needed.in_stack:
             stack += total / stages
@@ -228,7 +252,28 @@ def residual_bytes(
         others -= sum(sizes[one] for one in before if one.residual.shape == workload.boundary)
     running = itertools.accumulate(sizes[needed] for needed, _ in workload.order)
     sums = [(total, 1 - share) for total, (_, share) in zip(running, workload.order, strict=True)]
+    if is_tpu:
+        order = [needed for needed, _ in workload.order]
+        largest = _gradient_peak(order, sizes, singles)
+        layer = [needed for needed in order if needed.in_stack]
+        if workload.stack == "Stack":
+            layer = layer[: len(layer) // workload.num_steps]
+        largest_of_stack = _gradient_peak(layer, sizes, singles) / 2
     return ResidualBytes(stack, others, largest, largest_of_stack, logits, tuple(sums))
+
+
+def _gradient_peak(
+    order: Sequence[LayerResidual],
+    sizes: Mapping[LayerResidual, float],
+    singles: Mapping[LayerResidual, float],
+) -> float:
+    """Returns what a backward pass needs at most in addition to all residuals.
+
+    It frees residuals of later layers before it makes the gradient of an earlier one.
+    """
+    running = list(itertools.accumulate(sizes[needed] for needed in order))
+    peaks = (total + singles[needed] for total, needed in zip(running, order, strict=True))
+    return max(peaks, default=0.0) - (running[-1] if running else 0.0)
 
 
 def working_bytes(

@@ -249,13 +249,14 @@ class Comparison(NamedTuple):
         return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
-def float32_estimator(hardware: Hardware, build: Build) -> Estimator:
-    """Returns an estimator of an experiment in float32: its estimates are those to `compare`."""
+def processor_estimator(hardware: Hardware, build: Build) -> Estimator:
+    """Returns an estimator of the programs that XLA makes for processors, to `compare`."""
 
     def build_float32(settings: Sequence[str]) -> Experiment:
         return build([f"task.dtype={COMPARED_DTYPE}", *settings])
 
-    return Estimator(workload(build_float32(())), hardware, build_float32)
+    as_compiled = hardware._replace(is_tpu=False)
+    return Estimator(workload(build_float32(())), as_compiled, build_float32)
 
 
 def compare(
@@ -263,7 +264,7 @@ def compare(
 ) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
-    Without a topology of TPUs the estimate is of `float32_estimator`; the experiment may be of any
+    Without a topology of TPUs the estimate is of `processor_estimator`; the experiment may be of any
     type. The process has as many devices as the mesh. Raises ParamError for a runtime that is no
     Mesh.
     """

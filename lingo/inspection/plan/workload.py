@@ -270,7 +270,7 @@ class _LayerWalk:
             self.unknown_residuals.add(type(layer).__name__)
             found = []
         if unit is not None and unit.num_classes:
-            found = [*found, _logits_residual(place.shape, unit.num_classes)]
+            found = [*found, *_logits_residuals(place.shape, unit.num_classes)]
         for one in found:
             if not one.copies or self._is_kept(layer, one):
                 continue
@@ -387,10 +387,11 @@ def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -
     return shape[0] * layer.p.num_heads * shape[1] * num_keys if whole else 0
 
 
-def _logits_residual(shape: Sequence[int], num_classes: int) -> Residual:
+def _logits_residuals(shape: Sequence[int], num_classes: int) -> list[Residual]:
     """Returns the logits of a loss, and their softmax: of all positions, which a loss shifts."""
     names = (None,) * (len(shape) - 2)
-    return Residual(2, (*shape[:-1], num_classes), ("batch", *names, "vocab"))
+    logits = Residual(1, (*shape[:-1], num_classes), ("batch", *names, "vocab"))
+    return [logits, logits._replace(is_elementwise=True)]
 
 
 def _size(layer: Layer, axes: Container[str]) -> int:

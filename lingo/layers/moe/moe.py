@@ -223,7 +223,9 @@ class MoE(Layer):
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         """Returns inputs and results of experts, and one-hot tensors that send tokens to them."""
         slots, group = self.num_slots(call.shape), self.p.group_size or call.shape[1]
+        tokens = Residual(1, (slots, group), ("batch", None), for_axis="expert")
         return [
             Residual(2, (slots, call.shape[-1]), ("batch", "embed")),
-            Residual(2, (slots, group), ("batch", None), for_axis="expert"),
+            tokens,
+            tokens._replace(is_elementwise=True),  # with the weights of results
         ]

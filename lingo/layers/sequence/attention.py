@@ -16,7 +16,7 @@ from lingo.layers import context
 from lingo.layers.inputs import NO_INPUTS, CallInputs
 from lingo.layers.sequence.dot_product import DotProductAttention, swap_heads, within_documents
 from lingo.layers.sequence.mask import Causal, Mask, band_of
-from lingo.layers.sequence.positions import AttentionPositions
+from lingo.layers.sequence.positions import AttentionPositions, Rotary
 from lingo.ops.attention import write_positions
 from lingo.ops.blocks import Blocks
 from lingo.ops.blockwise_attention import Band, Logits
@@ -117,6 +117,10 @@ class Attention(DotProductAttention):
         if (blocks := self._blocks(length)) is not None:
             pairs = blocks.count(length) * blocks.size * blocks.num_keys
         return self._flops(queries=batch * length, keys=batch * length, pairs=batch * pairs)
+
+    @property
+    def _changes_queries_in_float32(self) -> bool:
+        return isinstance(self.positions, Rotary) or super()._changes_queries_in_float32
 
     def _project(
         self, x: tf.Tensor, position_ids: tf.Tensor

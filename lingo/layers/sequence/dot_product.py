@@ -276,21 +276,29 @@ class DotProductAttention(Layer, interface=True):
         ends = ("embed", "head_dim")
         query, key = [s for s in self.declarations() if s.axes[::2] == ends][:2]
         keys = (batch, num_keys, *key.shape[1:])
-        # a norm of them keeps its input and its normalized input
-        normed = 2 if self.p.qk_norm is not None else 0
+        queries = Residual(1, (batch, length, *query.shape[1:]), (*SEQUENCE_AXES, "heads", None))
+        values = Residual(1, keys, ("batch", None, key.axes[1], None))
+        is_float = self._changes_queries_in_float32
         found = [
-            Residual(
-                3 + normed, (batch, length, *query.shape[1:]), (*SEQUENCE_AXES, "heads", None)
-            ),
-            Residual(2, keys, ("batch", None, key.axes[1], None)),
+            queries._replace(is_read_in_float32=is_float),
+            queries,
+            queries._replace(is_elementwise=True),
+            values._replace(is_read_in_float32=is_float),
+            values,
         ]
-        if normed:
-            found.append(Residual(normed, keys, (*SEQUENCE_AXES, key.axes[1], None)))
+        if self.p.qk_norm is not None:  # a norm keeps its input and its normalized input
+            normed = Residual(2, keys, (*SEQUENCE_AXES, key.axes[1], None), is_elementwise=True)
+            found += [queries._replace(copies=2, is_elementwise=True), normed]
         if not self.is_blockwise(length, num_keys):
             weights = (batch, query.shape[1], length, num_keys)
             names = ("batch", "heads", "length", None)
-            found.append(Residual(1, weights, names, is_squeezed=True))
+            found.append(Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True))
         return found
+
+    @property
+    def _changes_queries_in_float32(self) -> bool:
+        """Whether queries and keys are float32 between their products and those of logits."""
+        return self.p.qk_norm is not None
 
 
 def weight_rounding(layer: Layer) -> Callable[[tf.Tensor], tf.Tensor] | None:

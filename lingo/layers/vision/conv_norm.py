@@ -71,7 +71,10 @@ class ConvNorm(Layer):
         if self.p.activation == "identity":
             return []
         shape, copies = self.output_shape(call.shape), ACTIVATION_COPIES[self.p.activation]
-        return [batch_residual(copies - 1, shape)]
+        return [
+            batch_residual(copies - 1, shape, is_elementwise=True),
+            batch_residual(1, shape, "output", is_elementwise=True),
+        ]
 
 
 def convolve_and_normalize(x: tf.Tensor, *, conv: Layer, norm: Norm) -> tf.Tensor:

@@ -15,7 +15,7 @@ from lingo.contract import Experiment, build_experiment
 from lingo.inspection.plan.candidate import Candidate
 from lingo.inspection.plan.estimate import Estimator
 from lingo.inspection.plan.hardware import HARDWARE
-from lingo.inspection.plan.report import compare, float32_estimator
+from lingo.inspection.plan.report import compare, processor_estimator
 from lingo.inspection.plan.table import comparisons_text
 from lingo.inspection.plan.workload import workload
 from lingo.mesh.topology import topology
@@ -168,7 +168,7 @@ def test_what_computes_in_bfloat16_is_compared_in_float32() -> None:
     found, hardware, candidate = workload(build(())), HARDWARE["h100"], way("data=2 model=4")
     experiment = build(candidate.settings(found, {}))
     narrow = Estimator(found, hardware, build).estimate(candidate)
-    wide = float32_estimator(hardware, build).estimate(candidate)
+    wide = processor_estimator(hardware, build).estimate(candidate)
     assert narrow.total_bytes < 0.8 * wide.total_bytes
     differences = {one.name: abs(one.difference) for one in compare(wide, experiment)}
     assert differences["bytes of arguments"] < 1e-3
