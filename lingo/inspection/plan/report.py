@@ -264,9 +264,9 @@ def compare(
 ) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
-    Without a topology of TPUs the estimate is of `processor_estimator`; the experiment may be of any
-    type. The process has as many devices as the mesh. Raises ParamError for a runtime that is no
-    Mesh.
+    Without a topology of TPUs the estimate is of `processor_estimator`; the experiment may be of
+    any type. The process has as many devices as the mesh. Raises ParamError for a runtime that is
+    no Mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
     if not isinstance(runtime, Mesh):

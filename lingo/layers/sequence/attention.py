@@ -71,7 +71,8 @@ class Attention(DotProductAttention):
             logits = self._logits(indices, inputs)
             return self._output(self._attend_blockwise(*map(swap_heads, heads), logits=logits))
         mask = within_documents(self.mask.sees(indices, indices, inputs.prefix), segments, segments)
-        bias = self._bias(inputs.position_ids, inputs.position_ids, inputs.position_table)
+        # position ids of a document differ as indices do, which are the same for all examples
+        bias = self._bias(indices, indices, inputs.position_table)
         return self._output(self._attend(*map(swap_heads, heads), mask=mask, bias=bias))
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
@@ -177,7 +178,7 @@ class Attention(DotProductAttention):
     def _logits(self, indices: tf.Tensor, inputs: CallInputs) -> Logits:
         """Returns the mask and bias of a call for `attend_blockwise`."""
         call, band = context.current(), band_of(self.mask)
-        tensors = {"index": indices, "position": inputs.position_ids, "segment": inputs.segments}
+        tensors = {"index": indices, "segment": inputs.segments}
         tensors = {name: x for name, x in tensors.items() if x is not None}
         key_inputs, weights = dict(tensors), {}
         if inputs.prefix is not None:
@@ -195,7 +196,7 @@ class Attention(DotProductAttention):
 
         def bias(query: Any, key: Any, weights: Any) -> Any:  # also called for the gradient
             with context.enter_call(call.derive(weights=weights["layer"])):
-                return self._bias(query["position"], key["position"], weights.get("table"))
+                return self._bias(query["index"], key["index"], weights.get("table"))
 
         return Logits(
             band=Band() if band is None else band,

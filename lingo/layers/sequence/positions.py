@@ -167,10 +167,17 @@ class RelativeBias(AttentionPositions):
             )
         farthest = self.p.max_distance
         nearest = -farthest if self.p.bidirectional else 0
-        by_distance = tf.gather(table, self._buckets())
+        # heads come first, as a TPU pads the last axis of a tensor to 128 elements
+        by_head, buckets = tf.transpose(table), self._buckets()
+        queries, keys = map(_consecutive, (query_positions, key_positions))
+        if queries is not None and keys is not None:
+            distances = np.arange(queries[-1] - keys[0], queries[0] - keys[-1] - 1, -1)
+            buckets = buckets[np.clip(distances, nearest, farthest) - nearest]
+            return diagonals(tf.gather(by_head, buckets, axis=1), len(queries), len(keys))[None]
         distance = query_positions[:, :, None] - key_positions[:, None, :]
         distance = tf.clip_by_value(distance, nearest, farthest) - nearest
-        return tf.transpose(tf.gather(by_distance, distance), [0, 3, 1, 2])
+        by_distance = tf.gather(by_head, buckets, axis=1)
+        return tf.transpose(tf.gather(by_distance, distance, axis=1), [1, 0, 2, 3])
 
     def _buckets(self) -> np.ndarray:
         """Returns the bucket of each distance, from the smallest, int32 [number of distances]."""
@@ -179,6 +186,37 @@ class RelativeBias(AttentionPositions):
         half = self.p.num_buckets // 2
         past = distance_buckets(half, self.p.max_distance)
         return np.concatenate([half + past[:0:-1], past])
+
+
+def _consecutive(positions: Any) -> np.ndarray | None:
+    """Returns positions, int32 [T], if they are constants that follow each other; else None."""
+    values = tf.get_static_value(positions)
+    is_one = values is not None and len(values) == 1 and (np.diff(values) == 1).all()
+    return values[0] if is_one else None
+
+
+def diagonals(values: tf.Tensor, num_rows: int, num_columns: int) -> tf.Tensor:
+    """Returns matrices whose diagonals have one value each.
+
+    No element is looked up, so that the gradient needs no scatter, which is slow on a TPU.
+
+    Args:
+        values: [N, rows + columns - 1], any type: of the lowest diagonal first.
+        num_rows: rows of each of the N matrices.
+        num_columns: columns of each.
+
+    Returns:
+        [N, rows, columns], the type of `values`.
+
+    >>> diagonals(tf.constant([[1, 2, 3, 4]]), 2, 3)[0].numpy()
+    array([[2, 3, 4],
+           [1, 2, 3]], dtype=int32)
+    """
+    number, size = values.shape[0], num_rows + num_columns - 1
+    # rows of `size` elements, cut from copies of `size` + 1, shift by one from row to row
+    copies = tf.tile(tf.pad(values, [(0, 0), (0, 1)]), [1, num_rows])
+    rows = tf.reshape(copies[:, : num_rows * size], [number, num_rows, size])
+    return rows[:, :, num_rows - 1 :]
 
 
 def shared_table(model: Layer, name: str, stack: Layer) -> Any:

@@ -161,6 +161,13 @@ def test_positions_matter_only_by_their_differences(form: str, draw: Callable) -
     weights, numbers = draw(layer), np.arange(7, dtype=np.int32)[None]
     expected, _ = apply(layer, weights, X)
     close(apply(layer, weights, X, position_ids=numbers + 100)[0], expected)
+
+
+@pytest.mark.parametrize("form", ["rotary", "half_rotary", "local_relative"])
+def test_positions_need_not_follow_each_other(form: str, draw: Callable) -> None:
+    layer = small(form)
+    weights, numbers = draw(layer), np.arange(7, dtype=np.int32)[None]
+    expected, _ = apply(layer, weights, X)
     assert not np.allclose(apply(layer, weights, X, position_ids=2 * numbers)[0], expected)
 
 

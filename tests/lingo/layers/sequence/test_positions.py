@@ -20,6 +20,7 @@ from lingo.layers.sequence.positions import (
     RelativeBias,
     Rotary,
     SinusoidPositions,
+    diagonals,
     distance_buckets,
     shared_table,
 )
@@ -153,6 +154,39 @@ def test_biases_that_differ_share_no_table(field: dict[str, int]) -> None:
         Model.params(stack=stack).build()
     stack.layer[1].attention.positions.shared = False
     Model.params(stack=stack).build()
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("first", "last"), [((0, 7), (0, 7)), ((3, 9), (1, 6)), ((0, 1), (0, 9))])
+def test_a_bias_of_constant_positions_is_the_one_of_any_others(first, last, bidirectional) -> None:
+    layer = RelativeBias.params(
+        num_heads=3, num_buckets=8, max_distance=6, bidirectional=bidirectional, shared=True
+    ).build()
+    queries, keys = (np.arange(*ends, dtype=np.int32)[None] for ends in (first, last))
+    table = RNG.normal(size=[8, 3]).astype(np.float32)
+    weights = RNG.normal(size=[1, 3, queries.size, keys.size]).astype(np.float32)
+
+    def compute(queries: Any, keys: Any) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            variable = tf.constant(table)
+            tape.watch(variable)
+            bias = layer.bias(queries, keys, variable)
+            total = tf.reduce_sum(bias * weights)
+        return bias, tape.gradient(total, variable)
+
+    traced = tf.function(compute, input_signature=2 * [tf.TensorSpec([1, None], tf.int32)])
+    for ours, theirs in zip(compute(queries, keys), traced(queries, keys), strict=True):
+        np.testing.assert_allclose(tf.convert_to_tensor(ours), theirs, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 5), (4, 1), (1, 6)])
+def test_diagonals_have_a_value_each(size: tuple[int, int]) -> None:
+    rows, columns = size
+    values = RNG.normal(size=[2, rows + columns - 1]).astype(np.float32)
+    expected = [
+        [[one[rows - 1 - i + j] for j in range(columns)] for i in range(rows)] for one in values
+    ]
+    np.testing.assert_array_equal(diagonals(tf.constant(values), rows, columns), expected)
 
 
 def test_alibi_takes_the_distance_times_the_slope_of_the_head() -> None:
