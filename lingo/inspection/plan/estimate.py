@@ -229,7 +229,13 @@ class Estimator:
         if self._steps_per_turn(candidate) == 1:  # gathered before the loop, for all turns
             gathered = max(gathered, state.stack_gathered_bytes)
         return memory.working_bytes(
-            self._residuals(candidate.mesh, candidate.rules, parts, candidate.micro_batches),
+            self._residuals(
+                candidate.mesh,
+                candidate.rules,
+                parts,
+                candidate.micro_batches,
+                self._is_loop_that_keeps_all(candidate),
+            ),
             self._loop(candidate, state),
             gradients=state.bytes["gradients"],
             new_state=state.bytes["weights"] + state.bytes["slots"],
@@ -238,7 +244,7 @@ class Estimator:
         )
 
     def _find_residuals(
-        self, mesh: Topology, recipe: Recipe, parts: int, micro_batches: int
+        self, mesh: Topology, recipe: Recipe, parts: int, micro_batches: int, loop_keeps_all: bool
     ) -> memory.ResidualBytes:
         rules = self.rules(recipe)
         return memory.residual_bytes(
@@ -248,7 +254,12 @@ class Estimator:
             parts=parts,
             micro_batches=micro_batches,
             is_tpu=self._hardware.is_tpu,
+            loop_keeps_all=loop_keeps_all,
         )
+
+    def _is_loop_that_keeps_all(self, candidate: Candidate) -> bool:
+        is_recomputed = candidate.remat or self._workload.is_recomputed or candidate.num_stages > 1
+        return self._workload.stack not in ("", "Stack") and not is_recomputed
 
     def _loop(self, candidate: Candidate, state: memory.StatePart) -> memory.Loop:
         """Returns how a device computes its layers of the stack."""

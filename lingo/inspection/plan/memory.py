@@ -223,18 +223,21 @@ def residual_bytes(
     parts: int,
     micro_batches: int,
     is_tpu: bool,
+    loop_keeps_all: bool = False,
 ) -> ResidualBytes:
     """Returns the residuals of one of the parts of a batch.
 
     A stack, unlike other layers, computes a micro-batch of this part. What enters a pipeline is
-    among what its turns keep, and no residual of the layer before.
+    among what its turns keep, and no residual of the layer before. With `loop_keeps_all` the stack
+    is a loop that keeps what TensorFlow's gradient reads, which a TPU's compiler cannot change.
     """
     stages = mesh.size(["stage"])
     stack = others = largest = largest_of_stack = logits = 0.0
     sizes: dict[LayerResidual, float] = {}
     singles: dict[LayerResidual, float] = {}  # of one copy
     for needed, number in workload.residuals.items():
-        one = needed.residual.on_tpu(mesh, rules) if is_tpu else needed.residual
+        is_fused = is_tpu and not (needed.in_stack and loop_keeps_all)
+        one = needed.residual.on_tpu(mesh, rules) if is_fused else needed.residual
         num_parts = parts * micro_batches if needed.in_stack else parts
         size = one.part_bytes(mesh, rules, num_parts)
         sizes[needed] = size * one.num_copies(mesh, rules, num_parts)
