@@ -71,8 +71,8 @@ class Attention(DotProductAttention):
             logits = self._logits(indices, inputs)
             return self._output(self._attend_blockwise(*map(swap_heads, heads), logits=logits))
         mask = within_documents(self.mask.sees(indices, indices, inputs.prefix), segments, segments)
-        # position ids of a document differ as indices do, which are the same for all examples
-        bias = self._bias(indices, indices, inputs.position_table)
+        positions = self._bias_positions(indices, inputs)
+        bias = self._bias(positions, positions, inputs.position_table)
         return self._output(self._attend(*map(swap_heads, heads), mask=mask, bias=bias))
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
@@ -143,6 +143,13 @@ class Attention(DotProductAttention):
             return None
         return self.positions.bias(query_positions, key_positions, table)
 
+    def _bias_positions(self, indices: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
+        """Returns positions that differ as position ids of a document do, int32 [B or 1, T].
+
+        Indices do so, mostly. They are the same for all examples, and so is their bias.
+        """
+        return indices if self.mask.has_consecutive_ids else inputs.position_ids
+
     def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
         """Returns old and new keys and values, [B, K, S, H], of [B, K, C, H]; caches the last."""
         new, both = self._to_cache("key", key) | self._to_cache("value", value), {}
@@ -178,7 +185,8 @@ class Attention(DotProductAttention):
     def _logits(self, indices: tf.Tensor, inputs: CallInputs) -> Logits:
         """Returns the mask and bias of a call for `attend_blockwise`."""
         call, band = context.current(), band_of(self.mask)
-        tensors = {"index": indices, "segment": inputs.segments}
+        positions = self._bias_positions(indices, inputs)
+        tensors = {"index": indices, "position": positions, "segment": inputs.segments}
         tensors = {name: x for name, x in tensors.items() if x is not None}
         key_inputs, weights = dict(tensors), {}
         if inputs.prefix is not None:
@@ -196,7 +204,7 @@ class Attention(DotProductAttention):
 
         def bias(query: Any, key: Any, weights: Any) -> Any:  # also called for the gradient
             with context.enter_call(call.derive(weights=weights["layer"])):
-                return self._bias(query["index"], key["index"], weights.get("table"))
+                return self._bias(query["position"], key["position"], weights.get("table"))
 
         return Logits(
             band=Band() if band is None else band,

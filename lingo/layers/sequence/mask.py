@@ -50,6 +50,11 @@ class Mask(Configurable, interface=True):
         return not self.sees_later
 
     @property
+    def has_consecutive_ids(self) -> bool:
+        """Whether position ids of a document follow each other, as indices do."""
+        return True
+
+    @property
     def reach(self) -> Reach | None:
         """How far a position sees; None: without a limit."""
         return None

@@ -171,6 +171,21 @@ def test_positions_need_not_follow_each_other(form: str, draw: Callable) -> None
     assert not np.allclose(apply(layer, weights, X, position_ids=2 * numbers)[0], expected)
 
 
+class Gaps(Causal):
+    """A mask for position ids that need not follow each other."""
+
+    has_consecutive_ids = False
+
+
+@pytest.mark.parametrize("blockwise", [False, True])
+def test_a_mask_may_have_position_ids_with_gaps(blockwise: bool, draw: Callable) -> None:
+    layer = small("relative", mask=Gaps, blockwise=blockwise)
+    weights, numbers = draw(layer), np.arange(7, dtype=np.int32)[None]
+    expected, _ = apply(layer, weights, X)
+    close(apply(layer, weights, X, position_ids=numbers)[0], expected)
+    assert not np.allclose(apply(layer, weights, X, position_ids=2 * numbers)[0], expected)
+
+
 def test_a_bidirectional_bias_knows_which_of_two_comes_first(draw: Callable) -> None:
     layer = small("relative", mask=Bidirectional)
     assert layer.positions.p.bidirectional
