@@ -1,0 +1,191 @@
+"""LaMDA, language models of dialogs (Thoppilan et al. 2022), and one that trains in minutes.
+
+Sizes are those of table 27: a decoder alone, with T5's relative positions, whose one table all
+layers share, and gated GELU of 8 times the width. Heads have 128 features, and together twice the
+width. The count is exact, with V = 32,000, width d, N heads and L layers:
+
+    V d + 32 N + L (4 d 128 N + 3 d 8 d + 2 d) + d
+
+Published are counts without the embedding: 2B, 8B, 137B. Not published are the optimizer, the
+length of rows and whether logits share the embedding: here as in Lingvo's dense models of the same
+shapes (`params/lm/lingvo_dense.py`).
+"""
+
+from __future__ import annotations
+
+from lingo.checkpoints.sources.warm_start import WarmStart
+from lingo.config.registry import experiment
+from lingo.contract import Checkpointing, Evaluation, Experiment
+from lingo.data import JsonLines, Mixture, SentencePiece, TextInput
+from lingo.datasets import Docstrings
+from lingo.layers import Attention, Remat, Repeat, Stack
+from lingo.optim import Adafactor, AdamW, Cosine, InverseSqrt, Warmup
+from lingo.runtimes.mesh.mesh import Mesh
+from params.lm.switch import t5_layer
+from tasks.dialog.formats import SENTINELS, DialogTokenizer
+from tasks.dialog.input import DialogInput
+from tasks.dialog.mask import RatingMask
+from tasks.dialog.templates import TemplateDialogs
+from tasks.lm.model import LanguageModel
+from tasks.lm.task import LanguageModeling
+
+VOCAB_SIZE = 32_000
+MIXTURE = {  # parts of the texts to pre-train on (appendix E)
+    "forums": 50.0,
+    "c4": 12.5,
+    "code": 12.5,
+    "wikipedia": 12.5,
+    "english_web": 6.25,
+    "other_web": 6.25,
+}
+
+
+def _model(*, dim: int, num_layers: int, num_heads: int, head_dim: int = 128):
+    layer = t5_layer(hidden_dim=8 * dim, num_heads=num_heads, head_dim=head_dim, gated=True)
+    return LanguageModel.params(dim=dim, stack=Stack.params(layer=layer, num_layers=num_layers))
+
+
+def _pretraining(model, *, folder: str, data: int, model_axis: int, max_steps: int):
+    """256K tokens a step of the published mixture, on a mesh; layers are scanned and recomputed."""
+    pieces = SentencePiece.params(
+        model=f"{folder}/pieces.model", vocab_size=VOCAB_SIZE - len(SENTINELS)
+    )
+    inputs = {
+        name: TextInput.params(
+            source=JsonLines.params(pattern=f"{folder}/{name}/*.jsonl*"),
+            tokenizer=DialogTokenizer.params(tokenizer=pieces),
+            length=1024,
+        )
+        for name in MIXTURE
+    }
+    layer, num_layers = model.stack.layer, model.stack.num_layers
+    model.stack = Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers)
+    return Experiment.params(
+        task=LanguageModeling.params(model=model, vocab_size=VOCAB_SIZE, dtype="bfloat16"),
+        train_input=Mixture.params(inputs=inputs, weights=MIXTURE, batch_size=256),
+        optimizer=Adafactor.params(
+            learning_rate=0.01, schedule=InverseSqrt.params(hold_steps=10_000), relative_step=False
+        ),
+        runtime=Mesh.params(data=data, model=model_axis, rules="2d_finalized"),
+        max_steps=max_steps,
+    )
+
+
+@experiment
+def lamda_2b(folder: str = "~/lamda", data: int = 16, model: int = 8):
+    """LaMDA 2B: 10 layers, width 2560, 40 heads; 2,179,127,040 weights.
+
+    `folder` has the user's texts in place of the published ones: a folder of .jsonl files with a
+    field `text` for each name in MIXTURE, and pieces.model, a SentencePiece model of 31,991 pieces,
+    which leave room for the sentinels of dialogs. Published: 501,000 steps, 1.5 days on 64 chips of
+    TPU v3, which are 128 devices; fine-tuned for 3 hours on 16 chips.
+
+    lingo show --exp=dialog.lamda.lamda_2b --weights
+    """
+    shape = _model(dim=2560, num_layers=10, num_heads=40)
+    return _pretraining(shape, folder=folder, data=data, model_axis=model, max_steps=501_000)
+
+
+@experiment
+def lamda_8b(folder: str = "~/lamda", data: int = 16, model: int = 8):
+    """LaMDA 8B: 16 layers, width 4096, 64 heads; 8,721,143,808 weights.
+
+    Texts as for `lamda_2b`. Published: 521,000 steps, 23 days on 64 chips of TPU v3;
+    fine-tuned for 6 hours on 16 chips.
+
+    lingo show --exp=dialog.lamda.lamda_8b --weights
+    """
+    shape = _model(dim=4096, num_layers=16, num_heads=64)
+    return _pretraining(shape, folder=folder, data=data, model_axis=model, max_steps=521_000)
+
+
+@experiment
+def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
+    """LaMDA 137B: 64 layers, width 8192, 128 heads; 137,702,158,336 weights.
+
+    Texts as for `lamda_2b`. Published: 3,000,000 steps, 57.7 days on 1024 chips of TPU v3, at
+    56.5 % of their 123 TFLOPS; fine-tuned for 36 hours on 64 chips.
+
+    lingo show --exp=dialog.lamda.lamda_137b --weights
+    """
+    shape = _model(dim=8192, num_layers=64, num_heads=128)
+    return _pretraining(shape, folder=folder, data=data, model_axis=model, max_steps=3_000_000)
+
+
+def _dialogs(split: str, objective: str, *, num_dialogs: int):
+    source = TemplateDialogs.params(split=split, num_dialogs=num_dialogs)
+    return DialogInput.params(
+        source=source, objective=objective, length=256, shares_prefix=objective != "text"
+    )
+
+
+def _heldout(objective: str):
+    """What is evaluated: dialogs of held-out facts, and dialogs of held-out templates."""
+    return {
+        f"{objective}_{split.removeprefix('heldout_')}": _dialogs(
+            split, objective, num_dialogs=100
+        ).set(batch_size=16, repeat=False)
+        for split in ("heldout_facts", "heldout_templates")
+    }
+
+
+def _tiny(train_input, eval_inputs, *, num_steps: int, learning_rate: float):
+    """The small model and its training."""
+    return Experiment.params(
+        task=LanguageModeling.params(model=_model(dim=96, num_layers=4, num_heads=6, head_dim=32)),
+        train_input=train_input,
+        eval_inputs=eval_inputs,
+        optimizer=AdamW.params(
+            learning_rate=learning_rate,
+            schedule=Warmup.params(num_steps=20, start=0.05, then=Cosine.params(end=0.1)),
+            epsilon=1e-6,
+            weight_decay=0.1,
+            max_grad_norm=1.0,
+        ),
+        max_steps=num_steps,
+        evaluate=Evaluation.params(every_steps=num_steps),
+        checkpoint=Checkpointing.params(every_steps=max(num_steps // 4, 1)),
+    )
+
+
+@experiment
+def lamda_tiny(num_steps: int = 1500):
+    """A LaMDA of bytes: 4 layers, width 96; 1,206,432 weights, pre-trained on English and dialogs.
+
+    Half of its rows are docstrings of installed packages, half are dialogs by templates over real
+    facts. Needs `pip install 'lingo-tf[dialog]'`.
+
+    lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
+    """
+    english = TextInput.params(
+        source=Docstrings.params(packages=["keras", "numpy"], split="train"),
+        tokenizer=DialogTokenizer,
+        length=256,
+    )
+    inputs = {"dialogs": _dialogs("train", "text", num_dialogs=20_000), "english": english}
+    mixture = Mixture.params(inputs=inputs, weights={"dialogs": 1.0, "english": 1.0}, batch_size=8)
+    return _tiny(mixture, _heldout("text"), num_steps=num_steps, learning_rate=2e-3)
+
+
+@experiment
+def lamda_tiny_finetune(pretrained: str | None = None, num_steps: int = 1500):
+    """As lamda_tiny, fine-tuned to respond and to rate responses: one model does both.
+
+    `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. Three of four
+    rows have ratings, which are few tokens: the four of a response share its tokens.
+
+    lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
+    lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
+        --set=exp.pretrained=runs/lamda_tiny
+    """
+    objectives = ("generative", "discriminative")
+    inputs = {name: _dialogs("train", name, num_dialogs=10_000) for name in objectives}
+    mixture = Mixture.params(
+        inputs=inputs, weights={"generative": 1.0, "discriminative": 3.0}, batch_size=8
+    )
+    heldout = _heldout("generative") | _heldout("discriminative")
+    cfg = _tiny(mixture, heldout, num_steps=num_steps, learning_rate=1e-3)
+    cfg.all(Attention).set(mask=RatingMask)
+    if pretrained is not None:
+        cfg.init_from = WarmStart.params(path=pretrained)
+    return cfg

@@ -1,0 +1,178 @@
+"""Real facts, as in CLDR, which the package Babel has, and in the docstrings of installed packages.
+
+CLDR (Unicode's tables for programs in all languages) knows the currencies and official languages of
+territories, the names of languages and territories in other languages, and words for units, days,
+months and large numbers. A fact is about a subject; a tenth of all subjects, by the hash of their
+names, is held out.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from lingo.config.base.errors import check_package
+from lingo.data.index import Progress, open_index
+from lingo.data.pairs.pair import SEPARATOR
+from lingo.data.record_source import split_hash
+from lingo.datasets.signatures import Signatures
+
+Kind = Literal["currency", "language", "code", "own_name", "word", "purpose"]
+"""What is asked about a subject: a territory's currency or official language, a currency's code, a
+language's name in that language, a word or name in another language, what a function is for.
+"""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LANGUAGES = ("cs", "da", "de", "es", "fi", "fr", "hu", "id", "it", "nl", "pl", "pt", "sv", "tr")
+"""Languages, in Latin script, that words are translated into."""
+
+_RELATIONS = {
+    "currency": "currency",
+    "language": "official language",
+    "code": "ISO 4217 code",
+    "own_name": "name in the language itself",
+    "purpose": "purpose",
+}
+_DATE = datetime.date(2025, 1, 1)  # of the currencies
+_UNIT_NAME = re.compile(r"(?:duration|length|mass|volume|speed|angle|power|energy)-\w+")
+_NUMBERS = {"thousand": "1000", "million": "1000000", "billion": "1000000000"}
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z .'-]{1,19}")
+_FUNCTION = re.compile(r"def (?!test_)([a-z]\w{2,23})\(")
+_MAX_BYTES = 60  # of a value
+_HELDOUT_FRACTION = 0.1
+
+
+class Fact(NamedTuple):
+    """A true statement, such as that the currency of Japan is the Japanese Yen."""
+
+    kind: Kind
+    subject: str  # Japan
+    value: str  # Japanese Yen
+    language: str = ""  # of the kind `word`: the language of the value, in English
+
+    @property
+    def relation(self) -> str:
+        """What the value is to the subject."""
+        return f"word in {self.language}" if self.kind == "word" else _RELATIONS[self.kind]
+
+    @property
+    def line(self) -> str:
+        """The fact as an entry of an index: `Japan / currency / Japanese Yen`."""
+        return f"{self.subject} / {self.relation} / {self.value}"
+
+    @property
+    def is_heldout(self) -> bool:
+        """Whether facts about the subject are held out."""
+        return split_hash(self.subject.encode()) < _HELDOUT_FRACTION * 2.0**64
+
+
+@functools.cache
+def cldr_facts() -> tuple[Fact, ...]:
+    """Returns the facts of CLDR, sorted; raises MissingPackage without Babel."""
+    check_package("babel", "facts of CLDR", extra="dialog")
+    found = {*_territory_facts(), *_own_names(), *_words()}
+    return tuple(sorted(fact for fact in found if fact.subject != fact.value))
+
+
+def documented_facts(
+    packages: Sequence[str], *, progress: Progress | None = None
+) -> tuple[Fact, ...]:
+    """Returns what functions of packages are for, by the first sentences of their docstrings.
+
+    Functions are called by their own name; a name of several is left out. Raises DataError if a
+    package is not installed.
+    """
+    index = open_index(Signatures.params(packages=list(packages)).build(), progress=progress)
+    purposes: dict[str, set[str]] = {}
+    for text in index.texts(np.arange(len(index.units))):
+        signature, purpose = (part.decode() for part in text.split(SEPARATOR))
+        if match := _FUNCTION.match(signature):
+            purposes.setdefault(match[1], set()).add(purpose)
+    return tuple(
+        Fact("purpose", name, purpose)
+        for name, (purpose, *others) in sorted(purposes.items())
+        if not others and purpose.isascii() and len(purpose) <= _MAX_BYTES
+    )
+
+
+def _territory_facts() -> Iterator[Fact]:
+    """Yields facts about currencies, and territories with one currency or official language."""
+    from babel import Locale
+    from babel.languages import get_official_languages
+    from babel.numbers import get_territory_currencies
+
+    english = Locale("en")
+    for code in sorted(english.territories):
+        name = english.territories[code]
+        if not re.fullmatch("[A-Z]{2}", code) or not _PLAIN.fullmatch(name):
+            continue
+        currencies = get_territory_currencies(code, _DATE, _DATE)
+        if len(currencies) == 1 and currencies[0] in english.currencies:
+            currency = english.currencies[currencies[0]]
+            yield Fact("currency", name, currency)
+            yield Fact("code", currency, currencies[0])
+        languages = get_official_languages(code)
+        if len(languages) == 1 and languages[0] in english.languages:
+            yield Fact("language", name, english.languages[languages[0]])
+
+
+def _own_names() -> Iterator[Fact]:
+    """Yields what languages are called in the languages themselves."""
+    from babel import Locale
+    from babel.localedata import locale_identifiers
+
+    english = Locale("en")
+    for code in locale_identifiers():
+        if re.fullmatch("[a-z]{2}", code) and code in english.languages:
+            own = Locale(code).languages.get(code, "")
+            if _is_short(own) and _PLAIN.fullmatch(english.languages[code]):
+                yield Fact("own_name", english.languages[code], own)
+
+
+def _words() -> Iterator[Fact]:
+    """Yields words, and names of languages and territories, in other languages."""
+    from babel import Locale
+
+    english = Locale("en")
+    subjects = _vocabulary("en")
+    for code in LANGUAGES:
+        words = _vocabulary(code)
+        for key, subject in subjects.items():
+            word = words.get(key, "")
+            if _PLAIN.fullmatch(subject) and _is_short(word) and word.lower() != subject.lower():
+                yield Fact("word", subject, word, english.languages[code])
+
+
+def _vocabulary(code: str) -> dict[tuple[str, str], str]:
+    """Returns words of a language by what they name."""
+    from babel import Locale
+
+    locale, units = Locale(code), {}
+    for unit, names in locale._data["unit_display_names"].items():  # Babel's API has no such list
+        if _UNIT_NAME.fullmatch(unit) and "long" in names:
+            units[unit] = names["long"]
+    formats = locale.compact_decimal_formats["long"]
+    patterns = formats.get("one", formats["other"])
+    tables = {
+        "unit": units,
+        "day": locale.days["stand-alone"]["wide"],
+        "month": locale.months["stand-alone"]["wide"],
+        "number": {name: _number_word(patterns[size]) for name, size in _NUMBERS.items()},
+        "territory": {k: v for k, v in locale.territories.items() if len(k) == 2},
+        "language": {k: v for k, v in locale.languages.items() if len(k) == 2},
+    }
+    return {(table, str(key)): word for table, rows in tables.items() for key, word in rows.items()}
+
+
+def _number_word(pattern: object) -> str:
+    """Returns the word of a pattern for numbers, `0 Millionen`."""
+    return str(getattr(pattern, "pattern", pattern)).replace("0", "").strip("\u00a0 '.")
+
+
+def _is_short(value: str) -> bool:
+    return 0 < len(value.encode()) <= _MAX_BYTES and "(" not in value
