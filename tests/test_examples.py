@@ -16,7 +16,8 @@ OPS = sorted(
 )
 METRICS = [f"lingo.metrics.{name}" for name in ("classification", "metric", "results")]
 MODULES = [*METRICS, "lingo.optim.schedule", *OPS]
-OTHERS = ["lingo.trainer.progress", "tools.website"]  # some of their functions have examples
+DIALOG = ["tasks.dialog.ratings", "tasks.dialog.research", "tasks.dialog.tools.retrieval"]
+OTHERS = ["lingo.trainer.progress", "tools.website", *DIALOG]  # some functions have examples
 NOT_PURE = {"on_device_of_inputs", "gradient_scope", "host_bits", "host_words", "on_device"}
 NOT_PURE |= {"output_specs", "text_hash"}
 """Functions of these modules that compute nothing of tensors: they need no example."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lingo.config.params import ParamError
-from lingo.data.files import File, Read, refuse_empty
+from lingo.data.files import File, Read, open_file, refuse_empty
 from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
 
 _BLOCK_BYTES = 1 << 20
@@ -36,6 +36,22 @@ class JsonLines(DecodedRecords, MatchingFiles):
         if not line:
             return b""
         return text_of(json_value(line, where), self.p.field, where).encode(errors="surrogatepass")
+
+
+def read_objects(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields (where, object) of each line of a file that is not empty; `where` is for errors.
+
+    Raises DataError, which names file and line, for a file that cannot be read, and for a line that
+    is not a JSON object.
+    """
+    with open_file(path) as file:
+        for number, line in enumerate(file, 1):
+            where = f"{path}, line {number}"
+            if line.strip():
+                value = json_value(line, where)
+                if not isinstance(value, dict):
+                    raise CorruptRecord(f"{where}: it is {_kind(value)}, not an object.")
+                yield where, value
 
 
 def check_field(p: Any, name: str) -> None:

@@ -191,8 +191,9 @@ class RelativeBias(AttentionPositions):
 def _consecutive(positions: Any) -> np.ndarray | None:
     """Returns positions, int32 [T], if they are constants that follow each other; else None."""
     values = tf.get_static_value(positions)
-    is_one = values is not None and len(values) == 1 and (np.diff(values) == 1).all()
-    return values[0] if is_one else None
+    if values is None or len(values) > 1 or (np.diff(values) != 1).any():
+        return None
+    return values[0]
 
 
 def diagonals(values: tf.Tensor, num_rows: int, num_columns: int) -> tf.Tensor:

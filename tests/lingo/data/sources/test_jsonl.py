@@ -117,3 +117,36 @@ def test_an_object_of_many_fields_is_checked_in_time(file):
     with pytest.raises(DataError, match="two fields '99999'"):
         opened(file)
     assert time.process_time() - start < 5
+
+
+def test_objects_are_read_with_the_numbers_of_their_lines(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n {"b": "\xc3\xa9"} \r\n{}')
+    assert list(jsonl.read_objects(str(path))) == [
+        (f"{path}, line 1", {"a": 1}),
+        (f"{path}, line 3", {"b": "é"}),
+        (f"{path}, line 4", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{", "line 2: not JSON"),
+        (b"\xff", "line 2: not JSON"),
+        (b"[" * 100_000, "line 2: not JSON"),
+        (b'{"a": 1, "a": 2}', "line 2: not JSON: an object has two fields 'a'"),
+        (b"3", "line 2: it is a number, not an object"),
+        (b"null", "line 2: it is null, not an object"),
+    ],
+)
+def test_a_line_that_is_no_object_is_named(tmp_path, line, reason):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"{}\n" + line)
+    with pytest.raises(DataError, match=rf"a\.jsonl, {reason}"):
+        list(jsonl.read_objects(str(path)))
+
+
+def test_objects_of_what_is_no_file_are_an_error(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        list(jsonl.read_objects(str(tmp_path)))

@@ -1,0 +1,187 @@
+"""The research loop: a model asks tools before it answers (Thoppilan et al. 2022, sec. 6).
+
+A model writes to a recipient, which is the first token of its text:
+
+    User, It is 7856.       the answer
+    TS, 135+7721            a query to the toolset
+
+`Base` reads the conversation. If it writes a query, the query and what the tools found are
+appended; `Research` reads that, and writes another query or the answer:
+
+    context                                             target
+    How much is 135+7721?                               TS, 135+7721
+    How much is 135+7721? RESPONSE TS, 135+7721 TOOLS 7856    User, It is 7856.
+
+Base and Research are one model, which sees from the context which of them it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeVar, overload
+
+from lingo.config import ranges
+from lingo.config.params import Configurable
+from tasks.dialog.tools.tool import Snippet
+from tasks.dialog.tools.toolset import ToolCall, Toolset
+
+C = TypeVar("C")
+"""What a context is: a string, turns, tokens."""
+
+_MESSAGE = re.compile(r"\s*(User|TS)\s*,(.*)", re.DOTALL)
+_NOTHING = "nothing"  # what the tools found, if they found nothing
+
+
+class Message(NamedTuple):
+    """What a model wrote, and to whom."""
+
+    recipient: Literal["User", "TS"]
+    text: str
+    is_well_formed: bool = True
+
+
+class Search(NamedTuple):
+    """A query to the toolset and the snippets that it returned; [] if it found nothing."""
+
+    query: str
+    snippets: Sequence[str]
+
+    @property
+    def request(self) -> str:
+        """What the model wrote: `TS, 135+7721`."""
+        return f"TS, {_one_line(self.query)}"
+
+    @property
+    def result(self) -> str:
+        """What the model reads, in one line: `7856`; several snippets stand between semicolons."""
+        return "; ".join(map(_one_line, self.snippets)) or _NOTHING
+
+
+class Citation(NamedTuple):
+    """Where a snippet is from."""
+
+    snippet: str
+    tool: str  # name of the tool's class
+    source: str  # such as a URL; "" if only the tool is known
+
+
+class Answer(NamedTuple):
+    """What the user gets, and how it came about."""
+
+    text: str
+    ending: Literal["answered", "malformed", "limit"]  # of the loop
+    calls: tuple[ToolCall, ...] = ()  # every call of every tool, in order
+    outputs: tuple[str, ...] = ()  # what the model wrote, in order
+
+    @property
+    def citations(self) -> list[Citation]:
+        """The sources of all snippets that the model had when it answered, in order."""
+        return [
+            Citation(snippet, call.tool, snippet.source if isinstance(snippet, Snippet) else "")
+            for call in self.calls
+            for snippet in call.snippets
+        ]
+
+
+class Research(Configurable):
+    """Answers with the help of tools.
+
+    The loop ends when the model writes to the user. A text without a recipient is the answer, as it
+    stands, so that a model which was never taught to use tools works, too. If the model still asks
+    the toolset after `max_searches` searches, the answer is `fallback`.
+    """
+
+    toolset: Toolset = Toolset
+    max_searches: int = 4  # as in the example of the paper
+    fallback: str = "I could not find that out."
+
+    def check(self) -> None:
+        ranges.check_not_negative(self.p, "max_searches")
+
+    def setup(self) -> None:
+        self.toolset: Toolset = self.p.toolset.build()
+
+    @overload
+    def __call__(self, model: Callable[[str], str], context: str) -> Answer: ...
+
+    @overload
+    def __call__(
+        self, model: Callable[[C], str], context: C, append: Callable[[C, Search], C]
+    ) -> Answer: ...
+
+    def __call__(self, model, context, append=None) -> Answer:
+        """Returns the model's answer to a conversation, after at most `max_searches` searches.
+
+        Args:
+            model: returns what it writes after a context. It is called with the conversation, and
+                again after each search.
+            context: the conversation.
+            append: returns a context with a search, as `append_search` does, which is the default:
+                a context is a string. None: `append_search`.
+
+        Raises what the model raises; a tool raises nothing.
+        """
+        append = append or append_search
+        calls: list[ToolCall] = []
+        outputs: list[str] = []
+        while True:
+            outputs.append(model(context))
+            message = parse_message(outputs[-1])
+            if message.recipient == "User":
+                ending = "answered" if message.is_well_formed else "malformed"
+                return Answer(message.text, ending, tuple(calls), tuple(outputs))
+            if len(outputs) > self.p.max_searches:
+                return Answer(self.p.fallback, "limit", tuple(calls), tuple(outputs))
+            query = _one_line(message.text)
+            new = self.toolset.run(query)
+            calls += new
+            snippets = [snippet for call in new for snippet in call.snippets]
+            context = append(context, Search(query, snippets))
+
+
+def parse_message(output: str) -> Message:
+    """Returns what a model wrote, with its recipient.
+
+    >>> parse_message("TS, 135+7721")
+    Message(recipient='TS', text='135+7721', is_well_formed=True)
+    >>> parse_message("It is 7856.")
+    Message(recipient='User', text='It is 7856.', is_well_formed=False)
+    """
+    if (match := _MESSAGE.match(output)) is None:
+        return Message("User", output.strip(), is_well_formed=False)
+    return Message("TS" if match[1] == "TS" else "User", match[2].strip())
+
+
+def append_search(context: str, search: Search) -> str:
+    """Returns what Research reads: the context, the query, and what the tools found.
+
+    >>> append_search("How much?", Search("135+7721", ["7856"]))
+    'How much? RESPONSE TS, 135+7721 TOOLS 7856'
+    >>> append_search("How much?", Search("?", []))
+    'How much? RESPONSE TS, ? TOOLS nothing'
+    """
+    return f"{context} RESPONSE {search.request} TOOLS {search.result}"
+
+
+def training_pairs(
+    context: str, searches: Sequence[Search], response: str
+) -> Iterator[tuple[str, str]]:
+    """Yields (context, target) of an annotated turn: what Base writes, then what Research writes.
+
+    Args:
+        context: the conversation before the turn.
+        searches: what an annotator asked the toolset, in order; [] if the turn needs no tool.
+        response: the annotator's answer to the user.
+
+    >>> list(training_pairs("How much?", [Search("135+7721", ["7856"])], "7856."))
+    [('How much?', 'TS, 135+7721'), ('How much? RESPONSE TS, 135+7721 TOOLS 7856', 'User, 7856.')]
+    """
+    for search in searches:
+        yield context, search.request
+        context = append_search(context, search)
+    yield context, f"User, {response}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
