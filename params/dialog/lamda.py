@@ -153,7 +153,8 @@ def lamda_tiny(num_steps: int = 1500):
     """A LaMDA of bytes: 4 layers, width 96; 1,206,432 weights, pre-trained on English and dialogs.
 
     Half of its rows are docstrings of installed packages, half are dialogs by templates over real
-    facts. Needs `pip install 'lingo-tf[dialog]'`.
+    facts. Needs `pip install 'lingo-tf[dialog]'`. After 600 steps, 1.2 M tokens, with seed 0: 1.58
+    bits a byte of dialogs about held-out subjects, 2.57 of those in held-out sentences.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     """
@@ -172,7 +173,10 @@ def lamda_tiny_finetune(pretrained: str | None = None, num_steps: int = 1500):
     """As lamda_tiny, fine-tuned to respond and to rate responses: one model does both.
 
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. Three of four
-    rows have ratings, which are few tokens: the four of a response share its tokens.
+    rows have ratings, which are few tokens: the four of a response share its tokens. After 800
+    steps from 600 of `lamda_tiny`, with seed 0, areas under the ROC curve on held-out subjects are
+    0.98 (unsafe), 0.94 (interesting), 0.81 (specific) and 0.60 (sensible, 0.71 after 1,500 more).
+    Logistic regression on pairs of words has 1.00, 0.98, 0.86 and 0.80 there.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
