@@ -176,6 +176,23 @@ def test_what_computes_in_bfloat16_is_compared_in_float32() -> None:
     assert differences["bytes in all"] < 0.1
 
 
+def test_a_plan_for_tpus_is_close_to_what_their_compiler_makes() -> None:
+    def build(more: Sequence[str]) -> Experiment:
+        overrides = ["train_input.batch_size=256", "task.dtype=bfloat16", *more]
+        return build_experiment(registry.get("lm.source.tiny(model_dim=512)", overrides))
+
+    candidate = way("data=8", remat=True)
+    estimator = Estimator(workload(build(())), HARDWARE["tpu_v5e"], build)
+    estimate = estimator.estimate(candidate)
+    experiment = build(candidate.settings(workload(build(())), {}))
+    compared = compare(estimate, experiment, "v5e:2x4")
+    differences = {one.name: abs(one.difference) for one in compared}
+    assert differences["bytes of arguments"] < 1e-3
+    assert differences["bytes of temporaries"] < 0.05
+    assert differences["bytes exchanged"] < 1e-3
+    assert differences["FLOPs of products"] < 0.1
+
+
 def test_a_program_combines_the_sums_of_a_layer_in_a_loop_as_planned() -> None:
     def build(more: Sequence[str]) -> Experiment:
         overrides = ["train_input.batch_size=16", "Stack=Repeat", *more]
