@@ -60,7 +60,8 @@ class Residual(NamedTuple):
     # whether XLA keeps it twice where a device has one example or one head: without that dim too
     is_squeezed: bool = False
     origin: Origin = "own"
-    # whether it follows element by element from other residuals: a TPU's compiler keeps only these
+    # whether it follows element by element from other residuals: a TPU's compiler keeps only these;
+    # with 0 copies, it says this of an output that other layers may keep
     is_elementwise: bool = False
     # whether what reads it first makes it float32: a TPU's compiler keeps it so, unless a device
     # has one head

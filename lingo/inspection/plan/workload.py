@@ -235,7 +235,8 @@ class _LayerWalk:
         self._num_weights = 0  # of the layers so far
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
-        self._kept = {BATCH}  # numbers of tensors
+        self._kept = {BATCH}  # numbers of tensors of the batch, and of residuals so far
+        self._elementwise: set[int] = set()  # of those that follow from what is kept
         self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
 
     def add(self, layer: Layer, place: _Place) -> None:
@@ -272,30 +273,29 @@ class _LayerWalk:
         if unit is not None and unit.num_classes:
             found = [*found, *_logits_residuals(place.shape, unit.num_classes)]
         for one in found:
-            if not one.copies or self._is_kept(layer, one):
+            tensor = self._tensor(layer, one)
+            if one.is_elementwise and tensor is not None:
+                self._elementwise.add(tensor)
+            if not one.copies or tensor in self._kept:
                 continue
-            typed = one._replace(dtype=one.dtype or layer.p.dtype)
+            if tensor is not None:
+                self._kept.add(tensor)
+            is_elementwise = one.is_elementwise or tensor in self._elementwise
+            typed = one._replace(dtype=one.dtype or layer.p.dtype, is_elementwise=is_elementwise)
             needed = LayerResidual(typed, place.in_stack)
             self.residuals[needed] = self.residuals.get(needed, 0) + _count(layer)
             self._order.append((needed, self._num_weights))
         sizes = [math.prod(spec.shape) for spec in layer.declarations()]
         self._num_weights += sum(sizes) * _count(layer)
 
-    def _is_kept(self, layer: Layer, residual: Residual) -> bool:
-        """Whether a residual is a tensor of the batch, or another layer has said that it is kept.
-
-        From here on the tensor counts as kept.
-        """
+    def _tensor(self, layer: Layer, residual: Residual) -> int | None:
+        """Returns the number of the tensor that a residual is; None if no other layer has it."""
         if residual.origin == "own" or layer not in self._calls:
-            return False
+            return None
         shape = self._calls[layer].shape
-        number = tensor_number(first_shape(shape))
         if residual.origin == "output":
-            number = self._calls.output(layer, shape)
-        if number is None or number in self._kept:
-            return number is not None
-        self._kept.add(number)
-        return False
+            return self._calls.output(layer, shape)
+        return tensor_number(first_shape(shape))
 
     def order(self) -> tuple[tuple[LayerResidual, float], ...]:
         """Returns what gradients need, with the share of the weights before it."""

@@ -73,7 +73,8 @@ class ConvNorm(Layer):
         shape, copies = self.output_shape(call.shape), ACTIVATION_COPIES[self.p.activation]
         return [
             batch_residual(copies - 1, shape, is_elementwise=True),
-            batch_residual(1, shape, "output", is_elementwise=True),
+            # a next layer may keep its result, which follows from the norm's input
+            batch_residual(0, shape, "output", is_elementwise=True),
         ]
 
 
