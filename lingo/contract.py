@@ -20,6 +20,7 @@ from lingo.config.params import Configurable, ParamError, suggest
 from lingo.config.registry import ResolvedExperiment
 from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.input import Input
+from lingo.decode.chat import ContinueText, Responder
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
 from lingo.learner.state import Learner
@@ -238,6 +239,7 @@ class Experiment(Configurable):
     checkpoint: Operational[Checkpointing] = Checkpointing
     summary: Operational[Summary] = Summary
     evaluate: Operational[Evaluation] = Evaluation
+    chat: Operational[Responder] = ContinueText  # how the model answers a conversation
     guard: Operational[Guard] = Guard
     observers: Operational[list[RunObserver]] = []  # what else follows a run, such as a service
 
@@ -270,6 +272,7 @@ class Experiment(Configurable):
         self.checkpoint = self.p.checkpoint.build()
         self.summary = self.p.summary.build()
         self.evaluate = self.p.evaluate.build()
+        self.chat = self.p.chat.build()
         self.guard = self.p.guard.build()
         self.learner = Learner(
             self.task,

@@ -42,6 +42,7 @@ VERBS = (
     "eval",
     "predict",
     "decode",
+    "chat",
     "serve",
     "checkpoint",
     "sweep",

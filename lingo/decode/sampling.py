@@ -81,7 +81,8 @@ class Sampling(Decoding):
             choice = self.choose(logits, plan.uniform[index])
             token = tf.where(is_done, plan.end_id, tf.where(is_new, choice, prompt_token))
             ends = (is_new & (token == plan.end_id)) | (index >= plan.last)
-            return _NextTokens(token, log_prob(logits, token), is_done | ends)
+            is_done = self.follow(batch, token, is_done | ends)
+            return _NextTokens(token, log_prob(logits, token), is_done)
 
         def advance(index: tf.Tensor, now: _NextTokens, caches: Caches, arrays: Any) -> Any:
             logits, caches = step(now.token[:, None], start + index, caches)
@@ -100,6 +101,16 @@ class Sampling(Decoding):
         # static where the sizes of the batch are
         shape = [size_of(batch["rows"], 0), self.p.num_samples, size]
         return {"tokens": tf.reshape(tokens, shape), "log_probs": tf.reshape(log_probs, shape)}
+
+    def follow(
+        self, batch: Mapping[str, tf.Tensor], token: tf.Tensor, is_done: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns whether each row is done, bool [B*S], after its next token, int32 [B*S].
+
+        By default this is `is_done`. A subclass may look at the tokens, and end the rows.
+        """
+        del batch, token
+        return is_done
 
     def _plan(self, batch: Mapping[str, tf.Tensor], key: random.Key) -> _Plan:
         num_samples, start = self.p.num_samples, size_of(batch["prefix"], 1)

@@ -1,4 +1,4 @@
-"""Decoding params from named settings, and the options of `lingo decode` and `Trained.generate`."""
+"""Decoding params from named settings; the options of `lingo decode` and `lingo chat`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from lingo.decode.sampling import Sampling
 
 
 @option_class
-class DecodeOptions:
-    """How texts are decoded."""
+class SamplingOptions:
+    """How texts are drawn."""
 
     max_tokens: int = option("Tokens to add at most.", default=200, minimum=1)
-    num_samples: int | None = option("Texts for each prompt; else 1.", default=None, minimum=1)
     temperature: float | None = option(
         "Below 1: more of what is likely; 0: always the likeliest token; else 0.8.",
         default=None,
@@ -30,6 +29,19 @@ class DecodeOptions:
         default=None,
         maximum=1.0,
     )
+    seed: int = option("Another number draws other texts.", default=0)
+
+    def decoding(self) -> Params:
+        """Returns the params of a `Decoding`, as `decoding_of` does."""
+        names = [field.name for field in dataclasses.fields(self) if field.name in _SETTINGS]
+        return decoding_of(**{name: getattr(self, name) for name in sorted(names)})
+
+
+@option_class
+class DecodeOptions(SamplingOptions):
+    """How texts are decoded."""
+
+    num_samples: int | None = option("Texts for each prompt; else 1.", default=None, minimum=1)
     num_beams: int | None = option(
         "Draw nothing: search this number of texts at a time for the likeliest.",
         default=None,
@@ -38,12 +50,9 @@ class DecodeOptions:
     length_penalty: float | None = option(
         "Of the search: above 0, longer texts gain; often 0.6, else 0.", default=None, minimum=0.0
     )
-    seed: int = option("Another number draws other texts.", default=0)
 
-    def decoding(self) -> Params:
-        """Returns the params of `Beam` or `Sampling`, as `decoding_of` does."""
-        names = {field.name for field in dataclasses.fields(DecodeOptions)} - {"seed"}
-        return decoding_of(**{name: getattr(self, name) for name in sorted(names)})
+
+_SETTINGS = {*fields(Beam), *fields(Sampling)}
 
 
 def decoding_of(**settings: Any) -> Params:

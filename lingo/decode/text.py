@@ -16,6 +16,9 @@ from lingo.data.prompt import Prompt
 from lingo.data.tokenizer import Tokenizer
 from lingo.decode.decoding import Decoding
 
+_PART_OF_CHARACTER = "\ufffd"  # the text of the first bytes of a character, or of no character
+_MAX_PARTS = 3  # by tokenizers that have one for each byte
+
 
 class Continuation(NamedTuple):
     """A text that a model has decoded: it continues a prompt, or answers it.
@@ -100,6 +103,31 @@ def continuations(
         first, *others = [_continuation(tokenizer, prompt, *pair, decoding) for pair in pairs]
         results.append([first] + [text for text in others if text.score > -math.inf])
     return results
+
+
+class TextPieces:
+    """The text of tokens that come one at a time, in pieces of whole characters."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Prompt) -> None:
+        self._tokenizer, self._prompt = tokenizer, prompt
+        self._ids: list[int] = []
+        self._length = 0  # characters of the pieces so far
+        self._is_ended = False
+
+    def add(self, token: int) -> str:
+        """Returns what the next token adds to the text; "" within a character, and from the end."""
+        self._is_ended |= token == self._tokenizer.end_id
+        if self._is_ended:
+            return ""
+        self._ids.append(token)
+        text = _text(self._tokenizer, self._prompt, np.array(self._ids, np.int32))
+        sure, last = text[:-_MAX_PARTS], text[-_MAX_PARTS:]
+        return self.rest(sure + last.rstrip(_PART_OF_CHARACTER))
+
+    def rest(self, text: str) -> str:
+        """Returns what follows the pieces so far in a text that begins with them."""
+        begin, self._length = self._length, max(self._length, len(text))
+        return text[begin:]
 
 
 def _continuation(

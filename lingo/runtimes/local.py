@@ -141,6 +141,10 @@ class LocalProgram(Program):
     def load(self, state: TrainState) -> None:
         self._assign(load_arrays(state))  # if reading fails, nothing has changed
 
+    @property
+    def can_stream(self) -> bool:
+        return not self._place.compiled
+
     def compile_steps(self) -> Any:
         return self._function(self._steps, reduce_retracing=True)
 

@@ -183,6 +183,11 @@ class Program(abc.ABC):
         with self.call_context():
             return read_states(sums)
 
+    @property
+    def can_stream(self) -> bool:
+        """Whether `decode` may call Python for each token, as `StreamedSampling` does."""
+        return False
+
     def predict(self, batch: Arrays, *, weights: WhichWeights = "trained") -> dict[str, np.ndarray]:
         """Returns predictions and weights of all examples of a [B, ...] batch, in every process.
 

@@ -1,6 +1,7 @@
 """The paths of a served model: predictions, status, metadata, health and metrics.
 
     POST /v1/models/NAME[/versions/V]:predict       admit -> read -> compute in a batch -> write
+    POST /v1/models/NAME[/versions/V]:chat          admit -> read -> compute alone -> write events
     GET  /v1/models/NAME[/versions/V][/metadata]
     GET  /healthz    GET /metrics
 
@@ -38,15 +39,17 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lingo.config.base.errors import LingoError
+from lingo.decode.chat import Chat, ChatOptions
 from lingo.serving import codec
 from lingo.serving.batcher import Batcher, BatchLimits
+from lingo.serving.chat import CLIENT_CLOSED_REQUEST, Answering, EventStream, read_chat
 from lingo.serving.model import Refusal, ServedModel
 
 T = TypeVar("T")
 
 _AGAIN = {"Retry-After": "1"}
-_CLIENT_CLOSED_REQUEST = 499  # the status in the counts for a client that is gone, as nginx has it
 _VERSIONS = ("1.0", "1.1")
+_NUM_CHATS = 2  # answers of conversations computed at a time; others wait
 _NUM_READERS = 2  # threads that read and write JSON, so that others are answered meanwhile
 _VALUES_OF_FORM = 1000  # names, brackets and settings of a body, added to the values of its inputs
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -79,6 +82,7 @@ class Service:
         self._metrics = Metrics(model.name)
         self._metrics.running.set_function(lambda: self.num_running)
         self._readers = ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="json")
+        self._chats = ThreadPoolExecutor(_NUM_CHATS, thread_name_prefix="chat")
         self._max_values = _VALUES_OF_FORM + 2 * max(
             signature.max_values(
                 num_examples=limits.batch.max_examples, num_positions=limits.batch.max_positions
@@ -117,6 +121,7 @@ class Service:
         """Ends the threads that compute."""
         for batcher in self._batchers.values():
             batcher.close()
+        self._chats.shutdown()
         self._readers.shutdown()
 
     # ---- paths -----------------------------------------------------------------------------------
@@ -140,29 +145,44 @@ class Service:
         return JSONResponse(codec.metadata_of(self.model))
 
     async def _post(self, request: Request) -> Response:
-        """Answers a request for predictions, and counts it."""
-        begin, status = time.monotonic(), HTTPStatus.INTERNAL_SERVER_ERROR.value
-        request.state.signature = ""
-        try:
-            response = await self._answer(request)
-            status = response.status_code
-        finally:
-            seconds = time.monotonic() - begin
-            self._metrics.count(request.state.signature, status=status, seconds=seconds)
+        """Answers a request for predictions or a conversation, and counts it."""
+        request.state.signature, request.state.status = "", HTTPStatus.INTERNAL_SERVER_ERROR.value
+        with contextlib.ExitStack() as slot:  # the request is in progress until this is closed
+            slot.callback(self._count, request, time.monotonic())
+            response = await self._answer(request, slot)
+            if isinstance(response, EventStream):
+                response.on_end = functools.partial(_end, request, slot.pop_all())
+            request.state.status = response.status_code
         return response
 
-    async def _answer(self, request: Request) -> Response:
+    def _count(self, request: Request, begin: float) -> None:
+        state, seconds = request.state, time.monotonic() - begin
+        self._metrics.count(state.signature, status=state.status, seconds=seconds)
+
+    async def _answer(self, request: Request, slot: contextlib.ExitStack) -> Response:
         try:
-            with self._admit():
-                return await self._predict(request)
-        except Refusal as refusal:
-            return _answer_refusal(request, refusal)
+            slot.enter_context(self._admit())
+            self._check_key(request)
+            self._check_path(request)
+            if request.path_params["verb"] == "chat" and self.model.chat is not None:
+                return await self._chat(request, self.model.chat)
+            return await self._predict(request)
         except ClientDisconnect:
-            return Response(status_code=_CLIENT_CLOSED_REQUEST)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as error:  # noqa: BLE001  # also a mistake of lingo's ends one request only
-            kind = "" if isinstance(error, LingoError) else f"{type(error).__name__}: "
-            self._report(f"{request.url.path} failed: {kind}{error}")
-            return _answer_failure(request, error)
+            return self._refuse(request, error)
+
+    def _refuse(self, request: Request, error: BaseException) -> Response:
+        """Returns the answer to a request that has failed; reports what is not the client's."""
+        match error:
+            case Refusal():
+                return _answer_refusal(request, error)
+            case TimeoutError():
+                why = f"there was no answer within {self.limits.timeout_seconds:g} s"
+                return _error(HTTPStatus.GATEWAY_TIMEOUT, why, _AGAIN)
+        kind = "" if isinstance(error, LingoError) else f"{type(error).__name__}: "
+        self._report(f"{request.url.path} failed: {kind}{error}")
+        return _answer_failure(request, error)
 
     @contextlib.contextmanager
     def _admit(self) -> Iterator[None]:
@@ -182,22 +202,34 @@ class Service:
             self.num_running -= 1
 
     async def _predict(self, request: Request) -> Response:
-        seconds = self.limits.timeout_seconds
-        self._check_key(request)
-        self._check_path(request)
-        try:
-            async with asyncio.timeout(seconds):
-                body = await self._read(request)
-                codec.check_size(body, self._max_values)
-                name, is_rows, inputs = await self._in_thread(self._convert, body)
-                request.state.signature = name
-                outputs = await self._batchers[name].compute(inputs)
-                write = functools.partial(codec.write_outputs, outputs, is_rows=is_rows)
-                content = await self._in_thread(write)
-        except TimeoutError:
-            why = f"there was no answer within {seconds:g} s"
-            raise Refusal(HTTPStatus.GATEWAY_TIMEOUT, why, _AGAIN) from None
+        async with asyncio.timeout(self.limits.timeout_seconds):
+            name, is_rows, inputs = await self._read_call(request, self._convert)
+            request.state.signature = name
+            outputs = await self._batchers[name].compute(inputs)
+            write = functools.partial(codec.write_outputs, outputs, is_rows=is_rows)
+            content = await self._in_thread(write)
         return Response(content, media_type="application/json")
+
+    async def _chat(self, request: Request, begin: Callable[[ChatOptions], Chat]) -> Response:
+        """Returns the events of an answer, which begins when a thread is free."""
+        request.state.signature = "chat"
+        deadline = asyncio.get_running_loop().time() + self.limits.timeout_seconds
+        async with asyncio.timeout_at(deadline):
+            read = functools.partial(read_chat, max_positions=self.limits.batch.max_positions)
+            call = await self._read_call(request, read)
+        chat = begin(call.options)
+        *chat.turns, last = call.turns
+        return EventStream(
+            Answering(chat, last.text, self._chats),
+            deadline=deadline,
+            refuse=functools.partial(self._refuse, request),
+        )
+
+    async def _read_call(self, request: Request, convert: Callable[[bytes], T]) -> T:
+        """Returns the body of a request as a thread converts it."""
+        body = await self._read(request)
+        codec.check_size(body, self._max_values)
+        return await self._in_thread(convert, body)
 
     def _convert(self, body: bytes) -> tuple[str, bool, dict[str, np.ndarray]]:
         """Returns the signature that a body names, whether it has rows, and the inputs."""
@@ -251,14 +283,16 @@ class Service:
             raise _not_found(f"there is no model {given['name']!r:.100}: there is {name}")
         if given.get("version", version) != version:
             raise _not_found(f"{name} has no version {given['version']!r:.100}: it has {version}")
-        if given.get("verb", "predict") != "predict":
-            raise _not_found(f"{name} has no {given['verb']!r:.100}: it has predict")
+        verbs = ("predict",) if self.model.chat is None else ("predict", "chat")
+        if given.get("verb", "predict") not in verbs:
+            raise _not_found(f"{name} has no {given['verb']!r:.100}: it has {', '.join(verbs)}")
 
     def _answer_http_error(self, request: Request, error: Exception) -> Response:
         """Answers a request for a path or method that there is not."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict(getattr(error, "headers", None) or {})
-        paths = f"GET /v1/models/{self.model.name} and its /metadata, POST its :predict"
+        verbs = ":predict" if self.model.chat is None else ":predict and :chat"
+        paths = f"GET /v1/models/{self.model.name} and its /metadata, POST its {verbs}"
         why = f"{request.method} {request.url.path:.100} is not served; served are: {paths}"
         return _error(status, f"{why}, GET /healthz and /metrics", headers)
 
@@ -322,12 +356,18 @@ class _KnownVersions:
             await answer(scope, receive, send)
 
 
+def _end(request: Request, slot: contextlib.ExitStack, status: int) -> None:
+    """Ends a request whose events have been sent, or whose client has left."""
+    request.state.status = status
+    slot.close()
+
+
 def _answer_refusal(request: Request, error: Exception) -> Response:
     refusal = cast(Refusal, error)
     return _error(refusal.status, str(refusal), refusal.headers)
 
 
-def _answer_failure(request: Request, error: Exception) -> Response:
+def _answer_failure(request: Request, error: BaseException) -> Response:
     return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "the model failed: see the server's output")
 
 

@@ -54,14 +54,20 @@ def check_size(body: bytes, most: int) -> None:
         )
 
 
-def read_call(body: bytes) -> Call:
-    """Returns what a body asks for; raises Refusal if it is no JSON of a request."""
+def read_object(body: bytes, *, example: str) -> dict[str, Any]:
+    """Returns the JSON object of a body; raises Refusal, with an example, if it is none."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise _mistake(f"the body is not JSON: {error!s:.200}") from None
     if not isinstance(message, dict):
-        raise _mistake('the body is not an object: write {"instances": [...]}')
+        raise _mistake(f"the body is not an object: write {example}")
+    return message
+
+
+def read_call(body: bytes) -> Call:
+    """Returns what a body asks for; raises Refusal if it is no JSON of a request."""
+    message = read_object(body, example='{"instances": [...]}')
     given = [key for key in ("instances", "inputs") if key in message]
     if len(given) != 1:
         found = "both instances and inputs" if given else "neither instances nor inputs"
@@ -70,7 +76,7 @@ def read_call(body: bytes) -> Call:
         raise _mistake(f"the body has {unknown[0]!r:.100}, besides signature_name and {given[0]}")
     signature = message.get("signature_name")
     if signature is not None and not isinstance(signature, str):
-        raise _mistake(f"signature_name is {_json_type(signature)}, not a string")
+        raise _mistake(f"signature_name is {json_type(signature)}, not a string")
     return Call(signature, given[0] == "instances", message[given[0]])
 
 
@@ -114,7 +120,7 @@ def read_inputs(call: Call, specs: Specs) -> dict[str, np.ndarray]:
 def _columns(instances: Any, specs: Specs) -> dict[str, list[Any]]:
     """Returns the values of each input, of rows."""
     if not isinstance(instances, list):
-        raise _mistake(f"instances is {_json_type(instances)}, not a list")
+        raise _mistake(f"instances is {json_type(instances)}, not a list")
     rows = [_by_name(row, specs, f"instances[{i}]") for i, row in enumerate(instances)]
     return {name: [row[name] for row in rows] for name in specs}
 
@@ -125,7 +131,7 @@ def _by_name(value: Any, specs: Specs, where: str = "inputs") -> Mapping[str, An
     if not is_object:
         if len(specs) == 1:
             return {next(iter(specs)): value}
-        raise _mistake(f"{where} is {_json_type(value)}: write an object with {', '.join(specs)}")
+        raise _mistake(f"{where} is {json_type(value)}: write an object with {', '.join(specs)}")
     for name in specs:
         if name not in value:
             raise _mistake(f"{where} lacks {name!r}: inputs are {', '.join(specs)}")
@@ -137,7 +143,7 @@ def _by_name(value: Any, specs: Specs, where: str = "inputs") -> Mapping[str, An
 def _array(name: str, value: Any, spec: ServedSpec) -> np.ndarray:
     """Returns an input as an array of its dtype and shape; raises Refusal for another."""
     if not isinstance(value, list):
-        raise _mistake(f"{name} is {_json_type(value)}: wanted {spec}, a list of examples")
+        raise _mistake(f"{name} is {json_type(value)}: wanted {spec}, a list of examples")
     try:
         array = _strings(value) if spec.dtype == "string" else _numbers(value, spec)
     except (ValueError, OverflowError, RecursionError) as error:
@@ -158,7 +164,7 @@ def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
         if list in strange:
             raise ValueError("lists of different lengths, or nested too deeply")
         leaf = next(leaf for leaf in leaves if type(leaf) in strange)
-        raise ValueError(f"a value is {_json_type(leaf)}")
+        raise ValueError(f"a value is {json_type(leaf)}")
     array = np.array(value)
     if array.dtype.kind == "O":
         raise ValueError("a number needs more than 64 bits")
@@ -192,7 +198,7 @@ def _decode(value: Any) -> Any:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError):
                 raise ValueError(f"b64 is not in base64: {text!r:.50}") from None
-    raise ValueError(f"a value is {_json_type(value)}")
+    raise ValueError(f"a value is {json_type(value)}")
 
 
 # ---- outputs -------------------------------------------------------------------------------------
@@ -275,7 +281,7 @@ def _tensor(name: str, spec: ServedSpec) -> dict[str, Any]:
     }
 
 
-def _json_type(value: Any) -> str:
+def json_type(value: Any) -> str:
     """Returns what JSON calls a value."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")

@@ -8,8 +8,9 @@ Axes: B examples, T positions.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +20,13 @@ import numpy as np
 from lingo.config.base.errors import LingoError
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.decode.chat import Chat, ChatOptions
 from lingo.export.exported_model import Arrays
 from lingo.export.formats import trace
 from lingo.export.manifest import find_link, find_versions, read_manifest
 from lingo.export.text_signature import model_signatures
 from lingo.runtimes.program import ProgramError, explain_program_errors
+from lingo.trainer.evaluation.generate import can_decode
 from lingo.trainer.trained import Trained
 
 MIN_LENGTH = 16  # to which texts are padded, at least
@@ -138,6 +141,7 @@ class ServedModel(NamedTuple):
     version: int
     signatures: dict[str, ServedSignature]
     owner: Any  # of the variables, which are deleted with it: functions do not keep them
+    chat: Callable[[ChatOptions], Chat] | None = None  # begins a conversation; None: it has no text
 
 
 def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
@@ -171,7 +175,9 @@ def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> Serv
     data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
     found = model_signatures(owner, (), data.specs())
     functions = {signature.name: trace(owner, signature) for signature in found}
-    return _model(name or folder.resolve().name, trained.step, functions, owner)
+    model = _model(name or folder.resolve().name, trained.step, functions, owner)
+    begin = functools.partial(Chat, trained, experiment.chat)
+    return model._replace(chat=begin if can_decode(experiment) else None)
 
 
 def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) -> ServedModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
@@ -19,8 +19,12 @@ from lingo.config.options import documents, method_takes
 from lingo.config.params import ParamError, Params, fields
 from lingo.contract import Experiment
 from lingo.data.input import Input
+from lingo.data.prompt import Prompt
+from lingo.decode.chat import Chat, ChatOptions
 from lingo.decode.decoding import Decoding
+from lingo.decode.sampling import Sampling
 from lingo.decode.settings import DecodeOptions
+from lingo.decode.stream import StreamedSampling
 from lingo.decode.text import Continuation
 from lingo.export.exported_model import ExportedModel
 from lingo.export.formats import Quantize
@@ -40,7 +44,8 @@ from lingo.trainer.directory.run_directory import CONFIG, RunDirectory
 from lingo.trainer.evaluation import predict as prediction
 from lingo.trainer.evaluation.best import choose
 from lingo.trainer.evaluation.evaluate import evaluate_all
-from lingo.trainer.evaluation.generate import generate
+from lingo.trainer.evaluation.generate import check_prompt, generate, tokenizer_of
+from lingo.trainer.evaluation.stream import stream_prompt
 
 WeightQuantize = Literal["none", "int8_weights"]
 """The weights of products in memory while a model computes: float32, or of 8 bits."""
@@ -244,11 +249,51 @@ class Trained:
         """
         if type(seed) is not int:
             raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is not an int")
-        settings = (decoding.cls, *(getattr(decoding, name) for name in fields(decoding.cls)))
-        built = self._decodings.setdefault(settings, decoding.build())  # the one compiled before
+        built = self._build_decoding(decoding)
         return generate(
             self.experiment, self._program, prompts, built, seed=seed, progress=progress
         )
+
+    def _build_decoding(self, params: Params) -> Decoding:
+        """Returns an object of params; the same one as before, which is compiled, if there is."""
+        settings = (params.cls, *(getattr(params, name) for name in fields(params.cls)))
+        return self._decodings.setdefault(settings, params.build())
+
+    def stream(
+        self, prompt: Prompt, decoding: Params, *, seed: int = 0
+    ) -> Generator[str, None, list[Continuation]]:
+        """Yields the text of a prompt in pieces, one per token, and returns all its texts.
+
+        They are those of `decode`, of which the first is yielded; a piece is "" within a character.
+        `close` stops the decoding at its next token. With another decoding than `Sampling`, and
+        where XLA compiles the program, the one piece is the whole text.
+
+        Args:
+            prompt: as `experiment.train_input.prompt(text)` returns it.
+            decoding: the params of a Sampling or a Beam.
+
+        Raises:
+            ParamError: if the prompt is too long, or the experiment has no texts.
+            ProgramError: if a device fails.
+        """
+        check_prompt(self.experiment, prompt, max_tokens=decoding.max_tokens)
+        if decoding.cls is Sampling and self._program.can_stream:
+            values = {name: getattr(decoding, name) for name in fields(Sampling)}
+            decoding = StreamedSampling.params(**values)
+        built = self._build_decoding(decoding)
+        return (yield from stream_prompt(self.experiment, self._program, prompt, built, seed=seed))
+
+    @method_takes(ChatOptions)
+    def chat(self, call: ChatOptions) -> Chat:
+        """Returns a conversation: `model.chat().say("hello")`; `stream` yields an answer in pieces.
+
+        Args:
+
+        Raises:
+            ParamError: for settings that are not valid, and an experiment that has no texts.
+        """
+        tokenizer_of(self.experiment)
+        return Chat(self, self.experiment.chat, call)
 
     @method_takes(ExportCall)
     def export(self, call: ExportCall) -> None:

@@ -18,7 +18,7 @@ Base and Research are one model, which sees from the context which of them it is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeVar, overload
 
 from lingo.config import ranges
@@ -122,11 +122,20 @@ class Research(Configurable):
 
         Raises what the model raises; a tool raises nothing.
         """
-        append = append or append_search
+        steps = self.steps(context, append or append_search)
+        read = next(steps)
+        while True:
+            try:
+                read = steps.send(model(read))
+            except StopIteration as end:
+                return end.value
+
+    def steps(self, context: C, append: Callable[[C, Search], C]) -> Generator[C, str, Answer]:
+        """Yields each context that the model reads, is sent what it writes, returns the answer."""
         calls: list[ToolCall] = []
         outputs: list[str] = []
         while True:
-            outputs.append(model(context))
+            outputs.append((yield context))
             message = parse_message(outputs[-1])
             if message.recipient == "User":
                 ending = "answered" if message.is_well_formed else "malformed"

@@ -25,6 +25,7 @@ from lingo.config import experiment_index, registry, serial
 from lingo.config.options import declarations
 from lingo.config.params import ParamError
 from lingo.config.roots import roots
+from lingo.decode.chat import ChatOptions
 from lingo.decode.settings import DecodeOptions
 from lingo.export.portable import ExportOptions
 from lingo.study.run import SweepOutcome
@@ -127,6 +128,7 @@ SHARED = [
     (lingo.check, "check", options.CheckOptions),
     (lingo.sweep, "sweep", options.SweepOptions),
     (Trained.generate, "decode", DecodeOptions),
+    (Trained.chat, "chat", ChatOptions),
     (Trained.export, "export", ExportOptions),
     (Trained.predict, "predict", PredictOptions),
 ]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from lingo.cli.command import FormatOptions, UsageError
 from lingo.cli.experiment_options import DeviceOptions, RunOptions
 from lingo.cli.options import LoadOptions
 from lingo.config.options import option, option_class
+from lingo.config.printable import escape_text
 from lingo.contract import build_experiment
 from lingo.decode.settings import DecodeOptions
 from lingo.decode.text import Continuation
@@ -93,7 +93,7 @@ def _show(
             for prompt, samples in zip(prompts, found, strict=True)
             for sample in samples
         ]
-        print(f"\n{'-' * 8}\n".join(map(_visible, texts)))
+        print(f"\n{'-' * 8}\n".join(map(escape_text, texts)))
 
 
 def _prompts(options: Options) -> list[str]:
@@ -118,15 +118,6 @@ def _lines(file: str) -> list[str]:
         raise UsageError(f"--prompts_file={file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"--prompts_file={file}: byte {error.start} is not UTF-8") from None
-
-
-def _visible(text: str) -> str:
-    """Returns a text with control characters, and bytes that are not UTF-8, escaped."""
-    kept = "\n\t"
-    return "".join(
-        ascii(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cs") and c not in kept else c
-        for c in text
-    )
 
 
 def _print_progress(done: int, total: int) -> None:

@@ -55,10 +55,12 @@ def continue_prompts(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
     between: Between = iter,
+    arrays: Mapping[str, np.ndarray] = {},
 ) -> list[list[Continuation]]:
     """Does what `generate` does, with prompts that are token ids.
 
-    All processes call this together, and get all texts.
+    `arrays` are further ones of each batch, {name: [B, ...]}, which the decoding reads. All
+    processes call this together, and get all texts.
     """
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
     batches = list(_batches(prompts, max(1, BATCH_ROWS // decoding.rows_per_prompt)))
@@ -68,6 +70,7 @@ def continue_prompts(
         group = [prompts[row] for row in rows]
         length = _padded_source_length(group, prompts)
         batch = prompt_batch(group, rows=rows, end_id=tokenizer.end_id, source_length=length)
+        batch |= arrays
         own = {name: array[program.example_slice(len(rows))] for name, array in batch.items()}
         with explain_program_errors("decoding"):
             decoded = program.decode(own, decoding, seed=seed, weights=weights)
@@ -92,6 +95,16 @@ def check_prompts(experiment: Experiment) -> None:
         encode_prompts(experiment, experiment.p.evaluate.prompts, experiment.evaluate.sampling)
 
 
+def can_decode(experiment: Experiment) -> bool:
+    """Returns whether an experiment has texts, and a task that continues them."""
+    try:
+        tokenizer_of(experiment)
+        experiment.task.check_positions(1)
+    except ParamError:
+        return False
+    return True
+
+
 def answers(experiment: Experiment) -> bool:
     """Returns whether a model is trained to answer texts, rather than to continue them."""
     return experiment.train_input.prompt("").is_answered
@@ -113,14 +126,19 @@ def encode_prompts(
     tokenizer_of(experiment)
     ids = [experiment.train_input.prompt(text) for text in prompts]
     for text, prompt in zip(prompts, ids, strict=True):
-        try:
-            experiment.task.check_positions(prompt.num_positions(decoding.p.max_tokens))
-        except ParamError as error:
-            raise ParamError(
-                f"prompt {_shorten(text)}, {prompt.size} tokens, and"
-                f" max_tokens={decoding.p.max_tokens}: {error}"
-            ) from None
+        check_prompt(experiment, prompt, max_tokens=decoding.p.max_tokens, text=text)
     return ids
+
+
+def check_prompt(
+    experiment: Experiment, prompt: Prompt, *, max_tokens: int, text: str = ""
+) -> None:
+    """Raises ParamError, which quotes the text, if a prompt is too long for a model."""
+    try:
+        experiment.task.check_positions(prompt.num_positions(max_tokens))
+    except ParamError as error:
+        quoted = f"prompt {_shorten(text)}" if text else "prompt"
+        raise ParamError(f"{quoted}, {prompt.size} tokens, and {max_tokens=}: {error}") from None
 
 
 def tokenizer_of(experiment: Experiment) -> Tokenizer:

@@ -11,7 +11,6 @@ import pytest
 
 import lingo
 from lingo.cli.main import main
-from lingo.cli.verbs import decode
 
 pytestmark = [
     pytest.mark.xdist_group("decode"),  # the run of the fixture is done once
@@ -100,10 +99,6 @@ def test_prompts_come_from_flags_then_from_a_file(command, tmp_path, monkeypatch
     assert main([*command, *flags]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["prompt"] for row in rows] == ["three\nlines\udcff", "one", "two"]
-
-
-def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
-    assert decode._visible("a\n\tü\x1b[2J\udcff\r") == "a\n\tü\\x1b[2J\\udcff\\r"
 
 
 def test_the_checkpoint_may_be_chosen(command, capsys):

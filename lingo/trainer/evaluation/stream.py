@@ -1,0 +1,64 @@
+"""One prompt's text while it is decoded: in pieces, as its tokens are drawn."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from lingo.contract import Experiment
+from lingo.data.prompt import Prompt
+from lingo.decode.decoding import Decoding
+from lingo.decode.stream import STREAM, StreamedSampling
+from lingo.decode.text import Continuation, TextPieces
+from lingo.runtimes.program import Program
+from lingo.trainer.evaluation.generate import continue_prompts, tokenizer_of
+
+
+def stream_prompt(
+    experiment: Experiment,
+    program: Program,
+    prompt: Prompt,
+    decoding: Decoding,
+    *,
+    seed: int,
+) -> Generator[str, None, list[Continuation]]:
+    """Yields the first text of a prompt in pieces, one per token; returns all its texts.
+
+    They are those of `continue_prompts`. A piece is "" within a character. `close` stops a
+    `StreamedSampling`, which needs a program that `can_stream`, at its next token, and returns when
+    it has stopped. Any other decoding yields one piece, the whole text, and runs to its end.
+    """
+    if not isinstance(decoding, StreamedSampling):
+        (texts,) = continue_prompts(experiment, program, [prompt], decoding, seed=seed)
+        yield texts[0].text
+        return texts
+    tokens: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()  # None: it has ended
+    is_stopped = False
+
+    def tell(token: np.ndarray) -> bool:
+        tokens.put(token)
+        return is_stopped
+
+    pieces = TextPieces(tokenizer_of(experiment), prompt)
+    with decoding.listen(tell) as stream, ThreadPoolExecutor(1, "decoding") as thread:
+        done = thread.submit(
+            continue_prompts,
+            experiment,
+            program,
+            [prompt],
+            decoding,
+            seed=seed,
+            arrays={STREAM: stream},
+        )
+        done.add_done_callback(lambda _: tokens.put(None))
+        try:
+            while (token := tokens.get()) is not None:
+                yield pieces.add(int(token[0]))
+        finally:
+            is_stopped = True
+        (texts,) = done.result()
+    yield pieces.rest(texts[0].text)
+    return texts

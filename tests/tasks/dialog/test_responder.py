@@ -1,0 +1,87 @@
+"""The research loop as a responder of conversations."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from lingo.config.params import ParamError
+from lingo.decode.chat import Chat, ChatOptions, Reply, Turn
+from lingo.decode.text import Continuation
+from tasks.dialog.research import Research
+from tasks.dialog.responder import ResearchResponder
+from tasks.dialog.tools.calculator import Calculator
+from tasks.dialog.tools.toolset import Toolset
+
+
+class Model:
+    """Asks the toolset once about the user's turn, then says what it was told; it writes bits."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[Turn, ...]] = []
+        self.num_closed = 0
+        self.experiment = types.SimpleNamespace(
+            train_input=types.SimpleNamespace(dialog_prompt=lambda turns: turns)
+        )
+
+    def stream(self, prompt: Any, decoding: Any, *, seed: int = 0) -> Any:
+        self.read.append(prompt)
+        last = prompt[-1]
+        text = f"User, It is {last.text}." if last.speaker == "tools" else f"TS, {last.text}"
+        try:
+            yield from text
+        except GeneratorExit:
+            self.num_closed += 1
+            raise
+        return [Continuation(text, [], [], 0.0, is_ended=True)]
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+def begin(model: Model, **options: Any) -> Chat:
+    research = Research.params(toolset=Toolset.params(tools=[Calculator]))
+    responder = ResearchResponder.params(research=research).build()
+    return Chat(model, responder, ChatOptions(**options))
+
+
+def test_an_answer_is_that_of_research_and_has_calls_and_citations(model: Model) -> None:
+    chat = begin(model)
+    assert chat.say("135+7721") == "It is 7856."
+    user = Turn("user", "135+7721")
+    asked = Turn("model", "TS, 135+7721"), Turn("tools", "7856")
+    assert model.read == [(user,), (user, *asked)]
+    assert chat.turns == [user, Turn("model", "It is 7856.")]
+    assert isinstance(chat.reply, Reply)
+    (call,) = chat.reply.details["calls of tools"]
+    assert (call["tool"], call["query"], call["found"]) == ("Calculator", "135+7721", "7856")
+    assert chat.reply.details["ending"] == "answered"
+    assert chat.reply.details["citations"] == [{"source": "Calculator", "snippet": "7856"}]
+
+
+def test_without_tools_the_first_text_is_the_answer(model: Model) -> None:
+    chat = begin(model, tools="off")
+    assert chat.say("135+7721") == "135+7721"
+    assert len(model.read) == 1
+    assert chat.reply is not None
+    assert chat.reply.details["calls of tools"] == []
+
+
+def test_a_stop_reaches_the_decoding(model: Model) -> None:
+    pieces = begin(model).stream("135+7721")
+    assert [next(pieces) for _ in range(3)] == [""] * 3
+    pieces.close()
+    assert model.num_closed == 1
+
+
+def test_a_mixture_has_the_prompts_of_its_dialogs_and_other_data_is_refused(model: Model) -> None:
+    dialogs = model.experiment.train_input
+    model.experiment.train_input = types.SimpleNamespace(inputs={"web": object(), "chat": dialogs})
+    assert begin(model).say("1+1") == "It is 2."
+    model.experiment.train_input = object()
+    with pytest.raises(ParamError, match="ResearchResponder needs a DialogInput, got object"):
+        begin(model).say("1+1")
