@@ -160,7 +160,7 @@ def _add_padding(value: tf.Tensor, cut: Cut) -> tf.Tensor:
 
 
 def with_sharding(x: tf.Tensor, tiles: Tiles, *, use_sharding_op: bool = False) -> Any:
-    """Returns a tensor with a sharding that names every device, as the TPU compiler reads it.
+    """Returns x, any shape and type, with a sharding of every device for the TPU compiler.
 
     Without `use_sharding_op`, the operation that made `x` gets the sharding as an attribute.
     """
