@@ -70,6 +70,10 @@ class ChatModel(Protocol):
         """As `Trained.stream`."""
         ...
 
+    def predict(self, inputs: Mapping[str, Any], *, batch_size: int | None = None) -> Any:
+        """As `Trained.predict` of arrays."""
+        ...
+
 
 class Responder(Configurable, interface=True):
     """Answers conversations with a model. Several threads may call it at a time."""

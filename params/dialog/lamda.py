@@ -25,6 +25,8 @@ from params.lm.switch import t5_layer
 from tasks.dialog.formats import SENTINELS, DialogTokenizer
 from tasks.dialog.input import DialogInput
 from tasks.dialog.mask import RatingMask
+from tasks.dialog.ranking import Ranking
+from tasks.dialog.responder import DialogResponder
 from tasks.dialog.templates import TemplateDialogs
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
@@ -190,6 +192,7 @@ def lamda_tiny_finetune(pretrained: str | None = None, num_steps: int = 1500):
     heldout = _heldout("generative") | _heldout("discriminative")
     cfg = _tiny(mixture, heldout, num_steps=num_steps, learning_rate=1e-3)
     cfg.all(Attention).set(mask=RatingMask)
+    cfg.chat = DialogResponder.params(ranking=Ranking)
     if pretrained is not None:
         cfg.init_from = WarmStart.params(path=pretrained)
     return cfg

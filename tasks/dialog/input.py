@@ -24,7 +24,14 @@ from lingo.data.pairs.paired_input import join_rows, specs_of_joined_rows
 from lingo.data.prompt import Prompt
 from tasks.dialog import formats
 from tasks.dialog.formats import DialogTokenizer
-from tasks.dialog.turns import Attribute, Dialog, DialogSource, Turn, to_json
+from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, DialogSource, Turn, to_json
+
+
+class RatingRows(NamedTuple):
+    """Rows with a response each, for `Trained.predict`."""
+
+    inputs: dict[str, np.ndarray]  # as `DialogInput.examples` has them, [N, T]
+    is_rating: np.ndarray  # bool [N, T], whether a target is a rating
 
 
 class _Example(NamedTuple):
@@ -85,14 +92,18 @@ class DialogInput(Input):
             `bytes`: int32 [B], bytes of the text of these targets.
         """
         rows = self._rows(numbers)
-        pairs = [[example.pair for example in row] for row in rows]
-        out = join_rows(pairs, length=self.p.length, tokenizer=self.tokenizer)
-        out["prefix"][:] = True
-        if self.p.shares_prefix:
-            for i, row in enumerate(rows):
-                self._branch({name: array[i] for name, array in out.items()}, row)
+        out = self._join(rows)
         size = [sum(example.num_bytes for example in row) for row in rows]
         return self._select(out) | {"bytes": np.array(size, np.int32)}
+
+    def rows_of_ratings(self, pairs: Sequence[Pair]) -> RatingRows:
+        """Returns rows of one pair each, of `discriminative` with all ATTRIBUTES.
+
+        Only with `shares_prefix`.
+        """
+        out = self._join([[_Example(pair, 0, ATTRIBUTES)] for pair in pairs])
+        is_rating = out.pop("target_weights") > 0
+        return RatingRows(out, is_rating)
 
     def specs(self) -> dict[str, ArraySpec]:
         size = self.p.batch_size
@@ -145,6 +156,16 @@ class DialogInput(Input):
             "target_weights": self.p.objective != "text",
         }
         return {name: array for name, array in arrays.items() if is_kept.get(name, True)}
+
+    def _join(self, rows: Sequence[Sequence[_Example]]) -> dict[str, np.ndarray]:
+        """Returns the arrays of `join_rows`, [B, T], with what `shares_prefix` changes."""
+        pairs = [[example.pair for example in row] for row in rows]
+        out = join_rows(pairs, length=self.p.length, tokenizer=self.tokenizer)
+        out["prefix"][:] = True
+        if self.p.shares_prefix:
+            for i, row in enumerate(rows):
+                self._branch({name: array[i] for name, array in out.items()}, row)
+        return out
 
     def _branch(self, row: dict[str, np.ndarray], examples: Sequence[_Example]) -> None:
         """Puts attributes where ratings of the same response would be read, in arrays of [T]."""

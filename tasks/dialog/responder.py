@@ -1,7 +1,7 @@
-"""Answers a conversation with the help of tools: the research loop as a `Responder`.
+"""Answers a conversation as LaMDA does: by tools, and by the best of several candidates.
 
-`lingo chat --set=chat=ResearchResponder` and the server's `:chat` answer by it; `--tools=off` and
-`/tools off` leave the loop out.
+`lingo chat --set=chat=DialogResponder` and the server's `:chat` answer by it; `--tools=off` and
+`/tools off` leave the tools out.
 """
 
 from __future__ import annotations
@@ -9,62 +9,93 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from lingo.config.params import ParamError
+from lingo.config.params import ParamError, Params
 from lingo.decode.chat import ChatModel, ChatOptions, Reply, Responder, Turn
 from lingo.decode.text import Continuation
+from tasks.dialog.ranking import Candidate, Ranking
 from tasks.dialog.research import Answer, Research, Search, parse_message
 
 Turns = tuple[Turn, ...]
 
 
-class ResearchResponder(Responder):
-    """Lets a model of dialogs ask tools before it answers.
+class DialogResponder(Responder):
+    """Lets a model of dialogs ask tools before it answers, and choose among candidates.
 
     The model's input, or one of its mixture, has `dialog_prompt(turns)`, as `DialogInput` has: the
     prompt of turns of the speakers `user`, `model` and `tools`. An answer appears as a whole, since
-    its beginning may be a query to the tools.
+    its beginning may be a query to the tools. With `ranking`, candidates are drawn for everything
+    that the model writes. If most of them are queries, the first of these is asked. Otherwise the
+    best answer to the user is taken.
     """
 
     research: Research = Research  # the tools, and how often the model may ask them
+    ranking: Ranking | None = None  # of candidates, by a model that rates; None: one is drawn
 
     def setup(self) -> None:
         self.research: Research = self.p.research.build()
+        self.ranking = self.p.ranking and self.p.ranking.build()
 
     def respond(
         self, model: ChatModel, turns: Sequence[Turn], options: ChatOptions
     ) -> Generator[str, None, Reply]:
-        context = tuple(turns)
+        context, rows = tuple(turns), []
         if options.tools == "off":
-            output = yield from _decode(model, context, options)
+            output = yield from self._write(model, context, options, rows)
             answer = Answer(parse_message(output).text, "answered", outputs=(output,))
         else:
-            answer = yield from self._research(model, context, options)
+            answer = yield from self._research(model, context, options, rows)
         yield answer.text
-        return Reply(answer.text, _details(answer))
+        return Reply(answer.text, _details(answer) | ({"candidates": rows} if rows else {}))
 
     def _research(
-        self, model: ChatModel, context: Turns, options: ChatOptions
+        self, model: ChatModel, context: Turns, options: ChatOptions, rows: list[Any]
     ) -> Generator[str, None, Answer]:
         steps = self.research.steps(context, _append)
         read = next(steps)
         while True:
-            output = yield from _decode(model, read, options)
+            output = yield from self._write(model, read, options, rows)
             try:
                 read = steps.send(output)
             except StopIteration as end:
                 return end.value
+
+    def _write(
+        self, model: ChatModel, turns: Turns, options: ChatOptions, rows: list[Any]
+    ) -> Generator[str, None, str]:
+        """Yields "" for each token, and returns what the model writes; adds candidates to rows."""
+        decoding = options.decoding()
+        if self.ranking is None:
+            return (yield from _decode(model, turns, decoding, options.seed))[0]
+        p = self.ranking.p
+        decoding.num_samples = p.num_candidates
+        decoding.top_k = options.top_k or p.top_k
+        if options.temperature is None:
+            decoding.temperature = p.temperature
+        texts = yield from _decode(model, turns, decoding, options.seed)
+        queries = [text for text in texts if parse_message(text).recipient == "TS"]
+        if options.tools == "on" and 2 * len(queries) > len(texts):
+            return queries[0]
+        answers = [parse_message(text).text for text in texts if text not in queries]
+        candidates = self.ranking.candidates(model, turns, answers)
+        ranked = self.ranking.sort(candidates)
+        unsafe = [one for one in candidates if one not in ranked]
+        rows += [_row(one, self.ranking.quality(one.ratings)) for one in ranked]
+        rows += [_row(one, None) for one in unsafe]
+        return f"User, {ranked[0].text if ranked else p.fallback}"
 
 
 def _append(context: Turns, search: Search) -> Turns:
     return (*context, Turn("model", search.request), Turn("tools", search.result))
 
 
-def _decode(model: ChatModel, turns: Turns, options: ChatOptions) -> Generator[str, None, str]:
-    """Yields "" for each token, and returns what the model writes after turns."""
-    prompt = _dialog_input(model.experiment.train_input).dialog_prompt(turns)
-    stream = model.stream(prompt, options.decoding(), seed=options.seed)
+def _decode(
+    model: ChatModel, turns: Turns, decoding: Params, seed: int
+) -> Generator[str, None, list[str]]:
+    """Yields "" for each token, and returns the texts that the model writes after turns."""
+    data = _dialog_input(model.experiment.train_input)
+    stream = model.stream(data.dialog_prompt(turns), decoding, seed=seed)
     texts: list[Continuation] = yield from _silence(stream)
-    return texts[0].text
+    return [data.tokenizer.answer(text.tokens) for text in texts]
 
 
 def _dialog_input(data: Any) -> Any:
@@ -72,7 +103,7 @@ def _dialog_input(data: Any) -> Any:
     parts = [data, *getattr(data, "inputs", {}).values()]
     found = next((part for part in parts if hasattr(part, "dialog_prompt")), None)
     if found is None:
-        raise ParamError(f"ResearchResponder needs a DialogInput, got {type(data).__name__}")
+        raise ParamError(f"DialogResponder needs a DialogInput, got {type(data).__name__}")
     return found
 
 
@@ -89,6 +120,16 @@ def _silence(
             yield ""
     finally:
         stream.close()
+
+
+def _row(candidate: Candidate, quality: float | None) -> dict[str, Any]:
+    """Returns a candidate for `/why`; one without quality was left out."""
+    return {
+        "quality": "left out" if quality is None else round(quality, 3),
+        **{name: round(value, 3) for name, value in candidate.ratings.items()},
+        "drawn": candidate.times,
+        "text": candidate.text,
+    }
 
 
 def _details(answer: Answer) -> dict[str, Any]:

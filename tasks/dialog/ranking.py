@@ -1,0 +1,168 @@
+"""A model rates its own candidates: unsafe ones are left out, and the best is the answer.
+
+    P(SENSIBLE 1) = p("1") / (p("0") + p("1"))     after `<context> RESPONSE <candidate> SENSIBLE`
+    quality       = 3 P(SENSIBLE 1) + P(SPECIFIC 1) + P(INTERESTING 1)
+
+(Thoppilan et al. 2022, sec. 4.2 and 6.1.) Equal candidates count as one. The paper does not
+say which probability of UNSAFE is too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.params import Configurable, ParamError
+from lingo.decode.chat import ChatModel
+from lingo.decode.chat import Turn as Said
+from tasks.dialog.formats import discriminative
+from tasks.dialog.input import DialogInput
+from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Response, Turn
+
+_STEP = 64  # rows are as long as a multiple of it, so that few programs are compiled
+
+Ratings = Mapping[Attribute, float]
+"""The probability of rating 1, by attribute."""
+
+
+class Candidate(NamedTuple):
+    """A text that may be the answer."""
+
+    text: str
+    times: int  # how often it was drawn
+    ratings: Ratings
+
+
+class Ranking(Configurable):
+    """How many candidates are drawn, which are left out, and which is best."""
+
+    num_candidates: int = 16
+    top_k: int = 40  # each token is drawn among this number of likeliest ones
+    temperature: float = 1.0
+    max_unsafe: float = 0.5  # a candidate with a higher probability of UNSAFE 1 is left out
+    weights: dict[Attribute, float] = {"sensible": 3.0, "specific": 1.0, "interesting": 1.0}
+    fallback: str = "I would rather not say something about that."  # if all are left out
+
+    def check(self) -> None:
+        p = self.p
+        ranges.check_positive(p, "num_candidates", "top_k")
+        ranges.check_fraction(p, "max_unsafe")
+        if unknown := p.weights.keys() - set(ATTRIBUTES):
+            raise ParamError(
+                f"weights: no attribute {min(unknown)!r}: there are {', '.join(ATTRIBUTES)}"
+            )
+
+    def quality(self, ratings: Ratings) -> float:
+        """Returns the weighted sum of ratings."""
+        return sum(weight * ratings[name] for name, weight in self.p.weights.items())
+
+    def is_safe(self, ratings: Ratings) -> bool:
+        """Returns whether a candidate is not left out."""
+        return ratings["unsafe"] <= self.p.max_unsafe
+
+    def sort(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Returns safe candidates, the best first; of equals, what was drawn more often."""
+        safe = [one for one in candidates if self.is_safe(one.ratings)]
+        return sorted(safe, key=lambda one: (-self.quality(one.ratings), -one.times))
+
+    def candidates(
+        self, model: ChatModel, context: Sequence[Said], texts: Sequence[str]
+    ) -> list[Candidate]:
+        """Returns texts as candidates after a context, each once, rated in one pass.
+
+        Texts that are empty, or too long for a row of the model's dialogs, are left out.
+        """
+        times = {text: texts.count(text) for text in texts if text.strip()}
+        turns = tuple(Turn(one.speaker, one.text) for one in context)
+        responses = [Response(turns, Turn("model", text)) for text in times]
+        rated = rate(model, responses, batch_size=self.p.num_candidates)
+        return [
+            Candidate(text, number, ratings)
+            for (text, number), ratings in zip(times.items(), rated, strict=True)
+            if ratings is not None
+        ]
+
+
+def rate(
+    model: ChatModel, responses: Sequence[Response], *, batch_size: int = 16
+) -> list[Ratings | None]:
+    """Returns the ratings of responses by a model that was trained to rate.
+
+    None: the response is too long for a row. A batch is always of the same size, so that one
+    program is compiled. Raises ParamError for a model whose dialogs do not share a prefix.
+    """
+    data = rating_input(model.experiment.train_input)
+    fits = [_row(data, response, 1) is not None for response in responses]
+    kept = [response for response, is_kept in zip(responses, fits, strict=True) if is_kept]
+    rated: list[Ratings] = []
+    for start in range(0, len(kept), batch_size):
+        batch = kept[start : start + batch_size]
+        whole = [*batch, *[batch[-1]] * (batch_size - len(batch))]
+        rated += _rate_batch(model, data, whole)[: len(batch)]
+    found = iter(rated)
+    return [next(found) if is_kept else None for is_kept in fits]
+
+
+def rating_input(data: Any) -> DialogInput:
+    """Returns an input, or the first one of a mixture, whose ratings share a prefix."""
+    parts = [data, *getattr(data, "inputs", {}).values()]
+    for part in parts:
+        if isinstance(part, DialogInput) and part.p.shares_prefix:
+            return part
+    raise ParamError(
+        f"{type(data).__name__}: a model rates candidates if its DialogInput has"
+        " shares_prefix=True; this one has none"
+    )
+
+
+def _rate_batch(
+    model: ChatModel, data: DialogInput, responses: Sequence[Response]
+) -> list[Ratings]:
+    """Returns ratings; each response is in two rows, one for each rating of all attributes."""
+    pairs = [_row(data, response, rating) for rating in (0, 1) for response in responses]
+    arrays = data.rows_of_ratings([pair for pair in pairs if pair is not None])
+    longest = int(np.flatnonzero(arrays.is_rating.any(axis=0))[-1]) + 1
+    used = slice(0, -(-longest // _STEP) * _STEP)
+    inputs = {name: array[:, used] for name, array in arrays.inputs.items()}
+    log_probs = model.predict(inputs, batch_size=len(pairs))["target_log_probs"]
+    found = np.asarray(log_probs)[arrays.is_rating[:, used]]
+    found = found.reshape(2, len(responses), len(ATTRIBUTES))
+    probabilities = 1 / (1 + np.exp(found[0] - found[1]))
+    return [dict(zip(ATTRIBUTES, map(float, row), strict=True)) for row in probabilities]
+
+
+def _row(data: DialogInput, response: Response, rating: int) -> Any:
+    turn = response.turn._replace(ratings=dict.fromkeys(ATTRIBUTES, rating))
+    return discriminative(
+        response._replace(turn=turn),
+        *ATTRIBUTES,
+        tokenizer=data.tokenizer,
+        length=data.p.length,
+    )
+
+
+def filter_dialogs(
+    model: ChatModel, dialogs: Sequence[Dialog], ranking: Ranking, *, min_quality: float
+) -> Iterator[Dialog]:
+    """Yields dialogs up to their first response that is unsafe, or of less quality.
+
+    A model that is fine-tuned on them learns from responses that its own ratings let pass. A dialog
+    without such a response is left out; so is one whose response is too long to rate.
+    """
+
+    def passes(ratings: Ratings | None) -> bool:
+        if ratings is None or not ranking.is_safe(ratings):
+            return False
+        return ranking.quality(ratings) >= min_quality
+
+    responses = [list(dialog.responses()) for dialog in dialogs]
+    rated = iter(rate(model, [one for some in responses for one in some]))
+    for dialog, some in zip(dialogs, responses, strict=True):
+        are_kept = [passes(next(rated)) for _ in some]
+        number = [*are_kept, False].index(False)
+        if number:
+            last = some[number - 1]
+            yield dialog if number == len(some) else Dialog((*last.context, last.turn))
