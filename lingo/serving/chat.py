@@ -7,7 +7,7 @@
     event: end                                           or: event: error, {"error": "..."}
     data: {"text": "Hi there", "details": {...}}
 
-The format is that of server-sent events (HTML standard, sec. 9.2).
+The format is called server-sent events (HTML standard, sec. 9.2).
 A mistake that shows before the first event is answered by a status, as on the other paths.
 """
 

@@ -55,7 +55,7 @@ def check_size(body: bytes, most: int) -> None:
 
 
 def read_object(body: bytes, *, example: str) -> dict[str, Any]:
-    """Returns the JSON object of a body; raises Refusal, with an example, if it is none."""
+    """Returns the JSON object of a body; raises Refusal, with an example, for others."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -264,7 +264,8 @@ class Trained:
     ) -> Generator[str, None, list[Continuation]]:
         """Yields the text of a prompt in pieces, one per token, and returns all its texts.
 
-        They are those of `decode`, of which the first is yielded; a piece is "" within a character.
+        The texts are the same as by `decode`. The pieces are of the first; within a character, a
+        piece is "".
         `close` stops the decoding at its next token. With another decoding than `Sampling`, and
         where XLA compiles the program, the one piece is the whole text.
 

@@ -50,7 +50,7 @@ class DialogInput(Input):
 
     With `shares_prefix`, all ratings of a response follow one copy of it, which saves most tokens:
     the attributes come one after the other, the rating of each is predicted there, and no rating is
-    read. With `Attention.mask=RatingMask`, their losses are those of separate examples.
+    read. With `Attention.mask=RatingMask`, losses equal those of separate examples.
     """
 
     source: DialogSource  # where dialogs are
@@ -144,7 +144,7 @@ class DialogInput(Input):
         return found
 
     def _group(self, rated: tuple[Attribute, ...]) -> list[tuple[Attribute, ...]]:
-        """Returns the attributes that a response is rated by: those of each example."""
+        """Returns the attributes that each example has, for a response with some ratings."""
         if self.p.shares_prefix and rated:
             return [rated]
         return [(attribute,) for attribute in rated]

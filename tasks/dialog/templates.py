@@ -50,7 +50,7 @@ class TemplateDialogs(DialogSource):
 
     split: Literal["train", "heldout_facts", "heldout_templates"] = "train"
     num_dialogs: int  # without small talk
-    seed: int = 0  # of the dialogs; that of a run changes their order alone
+    seed: int = 0  # of the dialogs; the seed of a run only changes their order
     packages: list[str] = ["keras", "numpy"]  # whose functions are asked about
 
     def check(self) -> None:

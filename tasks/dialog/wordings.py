@@ -17,7 +17,7 @@ class Wordings(NamedTuple):
     heldout: tuple[str, ...]
 
     def of(self, *, heldout: bool) -> tuple[str, ...]:
-        """Returns those of a split."""
+        """Returns the sentences of a split."""
         return self.heldout if heldout else self.train
 
 

@@ -258,6 +258,7 @@ class Estimator:
         )
 
     def _is_loop_that_keeps_all(self, candidate: Candidate) -> bool:
+        """Whether the stack is a loop without rematerialization."""
         is_recomputed = candidate.remat or self._workload.is_recomputed or candidate.num_stages > 1
         return self._workload.stack not in ("", "Stack") and not is_recomputed
 
@@ -285,7 +286,7 @@ class Estimator:
         stacks = self._workload.stacks
         number = sum(one.num_steps for one in stacks) if is_loop else 0
         if self._hardware.is_tpu:
-            weights = 0.0
+            weights = 0.0  # iterations read them from the state
         share = 1 / max(1, number)
         if number:  # of several stacks, the mean of what passes between their layers
             elements = sum(one.num_steps * one.boundary for one in stacks) / number

@@ -47,7 +47,7 @@ class Hardware(NamedTuple):
     # Up to how many the compiler combines tensors into one collective; 0: each is one.
     combined_bytes: float = 0.0
     closed_sides: int = 4  # sides of a torus are rings if they are multiples of it
-    is_tpu: bool = False  # whether programs are those of the compiler of TPUs
+    is_tpu: bool = False  # whether the compiler for TPUs makes its programs
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
         """Returns the dimensions of a network of so many devices.

@@ -144,9 +144,9 @@ class Attention(DotProductAttention):
         return self.positions.bias(query_positions, key_positions, table)
 
     def _bias_positions(self, indices: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
-        """Returns positions that differ as position ids of a document do, int32 [B or 1, T].
+        """Returns positions with the distances of position ids in a document, int32 [B or 1, T].
 
-        Indices do so, mostly. They are the same for all examples, and so is their bias.
+        Indices have them, unless the mask says otherwise, and are the same for all examples.
         """
         return indices if self.mask.has_consecutive_ids else inputs.position_ids
 

@@ -297,7 +297,7 @@ class DotProductAttention(Layer, interface=True):
 
     @property
     def _changes_queries_in_float32(self) -> bool:
-        """Whether queries and keys are float32 between their products and those of logits."""
+        """Whether queries and keys become float32 before the product that gives logits."""
         return self.p.qk_norm is not None
 
 

@@ -51,7 +51,7 @@ class Mask(Configurable, interface=True):
 
     @property
     def has_consecutive_ids(self) -> bool:
-        """Whether position ids of a document follow each other, as indices do."""
+        """Whether position ids of a document follow each other; biases then go by indices."""
         return True
 
     @property
