@@ -1,4 +1,4 @@
-"""Real facts, as in CLDR, which the package Babel has, and in the docstrings of installed packages.
+"""Real facts: those of CLDR, which the package Babel has, of installed docstrings, of arithmetic.
 
 CLDR (Unicode's tables for programs in all languages) knows the currencies and official languages of
 territories, the names of languages and territories in other languages, and words for units, days,
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import datetime
 import functools
+import operator
+import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -22,9 +24,10 @@ from lingo.data.pairs.pair import SEPARATOR
 from lingo.data.record_source import split_hash
 from lingo.datasets.signatures import Signatures
 
-Kind = Literal["currency", "language", "code", "own_name", "word", "purpose"]
+Kind = Literal["currency", "language", "code", "own_name", "word", "purpose", "result"]
 """What is asked about a subject: a territory's currency or official language, a currency's code, a
-language's name in that language, a word or name in another language, what a function is for.
+language's name in that language, a word or name in another language, what a function is for, the
+result of an expression.
 """
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -37,6 +40,7 @@ _RELATIONS = {
     "code": "ISO 4217 code",
     "own_name": "name in the language itself",
     "purpose": "purpose",
+    "result": "result",
 }
 _DATE = datetime.date(2025, 1, 1)  # of the currencies
 _UNIT_NAME = re.compile(r"(?:duration|length|mass|volume|speed|angle|power|energy)-\w+")
@@ -45,6 +49,9 @@ _PLAIN = re.compile(r"[A-Za-z][A-Za-z .'-]{1,19}")
 _FUNCTION = re.compile(r"def (?!test_)([a-z]\w{2,23})\(")
 _MAX_BYTES = 60  # of a value
 _HELDOUT_FRACTION = 0.1
+_OPERATIONS = {"+": (operator.add, 9999), "-": (operator.sub, 9999), "*": (operator.mul, 99)}
+"""Sign -> operation, and its largest operand."""
+_NUM_EXPRESSIONS = 10_000
 
 
 class Fact(NamedTuple):
@@ -68,7 +75,13 @@ class Fact(NamedTuple):
     @property
     def is_heldout(self) -> bool:
         """Whether facts about the subject are held out."""
-        return split_hash(self.subject.encode()) < _HELDOUT_FRACTION * 2.0**64
+        return split_hash(self.subject.encode()) >= (1 - _HELDOUT_FRACTION) * 2.0**64
+
+
+def all_facts(functions: Signatures, *, progress: Progress | None = None) -> list[Fact]:
+    """Returns the facts of CLDR, of documented functions, and of arithmetic."""
+    documented = documented_facts(functions, progress=progress)
+    return [*cldr_facts(), *documented, *arithmetic_facts()]
 
 
 @functools.cache
@@ -80,14 +93,14 @@ def cldr_facts() -> tuple[Fact, ...]:
 
 
 def documented_facts(
-    packages: Sequence[str], *, progress: Progress | None = None
+    functions: Signatures, *, progress: Progress | None = None
 ) -> tuple[Fact, ...]:
-    """Returns what functions of packages are for, by the first sentences of their docstrings.
+    """Returns what functions are for, by the first sentences of their docstrings.
 
     Functions are called by their own name; a name of several is left out. Raises DataError if a
     package is not installed.
     """
-    index = open_index(Signatures.params(packages=list(packages)).build(), progress=progress)
+    index = open_index(functions, progress=progress)
     purposes: dict[str, set[str]] = {}
     for text in index.texts(np.arange(len(index.units))):
         signature, purpose = (part.decode() for part in text.split(SEPARATOR))
@@ -98,6 +111,18 @@ def documented_facts(
         for name, (purpose, *others) in sorted(purposes.items())
         if not others and purpose.isascii() and len(purpose) <= _MAX_BYTES
     )
+
+
+@functools.cache
+def arithmetic_facts() -> tuple[Fact, ...]:
+    """Returns the results of expressions of two numbers, always the same 10,000, sorted."""
+    rng, found = random.Random("arithmetic"), set[Fact]()
+    while len(found) < _NUM_EXPRESSIONS:
+        sign = "+-*"[int(rng.random() * 3)]
+        apply, largest = _OPERATIONS[sign]
+        smaller, larger = sorted(1 + int(rng.random() * largest) for _ in range(2))
+        found.add(Fact("result", f"{larger}{sign}{smaller}", str(apply(larger, smaller))))
+    return tuple(sorted(found))
 
 
 def _territory_facts() -> Iterator[Fact]:

@@ -17,28 +17,19 @@ Base and Research are one model, which sees from the context which of them it is
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Literal, NamedTuple, TypeVar, overload
 
 from lingo.config import ranges
 from lingo.config.params import Configurable
+from tasks.dialog.message import parse_message
 from tasks.dialog.tools.tool import Snippet
 from tasks.dialog.tools.toolset import ToolCall, Toolset
 
 C = TypeVar("C")
 """What a context is: a string, turns, tokens."""
 
-_MESSAGE = re.compile(r"\s*(User|TS)\s*,(.*)", re.DOTALL)
 _NOTHING = "nothing"  # what the tools found, if they found nothing
-
-
-class Message(NamedTuple):
-    """What a model wrote, and to whom."""
-
-    recipient: Literal["User", "TS"]
-    text: str
-    is_well_formed: bool = True
 
 
 class Search(NamedTuple):
@@ -149,19 +140,6 @@ class Research(Configurable):
             context = append(context, Search(query, snippets))
 
 
-def parse_message(output: str) -> Message:
-    """Returns what a model wrote, with its recipient.
-
-    >>> parse_message("TS, 135+7721")
-    Message(recipient='TS', text='135+7721', is_well_formed=True)
-    >>> parse_message("It is 7856.")
-    Message(recipient='User', text='It is 7856.', is_well_formed=False)
-    """
-    if (match := _MESSAGE.match(output)) is None:
-        return Message("User", output.strip(), is_well_formed=False)
-    return Message("TS" if match[1] == "TS" else "User", match[2].strip())
-
-
 def append_search(context: str, search: Search) -> str:
     """Returns what Research reads: the context, the query, and what the tools found.
 
@@ -171,25 +149,6 @@ def append_search(context: str, search: Search) -> str:
     'How much? RESPONSE TS, ? TOOLS nothing'
     """
     return f"{context} RESPONSE {search.request} TOOLS {search.result}"
-
-
-def training_pairs(
-    context: str, searches: Sequence[Search], response: str
-) -> Iterator[tuple[str, str]]:
-    """Yields (context, target) of an annotated turn: what Base writes, then what Research writes.
-
-    Args:
-        context: the conversation before the turn.
-        searches: what an annotator asked the toolset, in order; [] if the turn needs no tool.
-        response: the annotator's answer to the user.
-
-    >>> list(training_pairs("How much?", [Search("135+7721", ["7856"])], "7856."))
-    [('How much?', 'TS, 135+7721'), ('How much? RESPONSE TS, 135+7721 TOOLS 7856', 'User, 7856.')]
-    """
-    for search in searches:
-        yield context, search.request
-        context = append_search(context, search)
-    yield context, f"User, {response}"
 
 
 def _one_line(text: str) -> str:

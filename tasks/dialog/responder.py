@@ -12,8 +12,9 @@ from typing import Any
 from lingo.config.params import ParamError, Params
 from lingo.decode.chat import ChatModel, ChatOptions, Reply, Responder, Turn
 from lingo.decode.text import Continuation
+from tasks.dialog.message import parse_message
 from tasks.dialog.ranking import Candidate, Ranking
-from tasks.dialog.research import Answer, Research, Search, parse_message
+from tasks.dialog.research import Answer, Research, Search
 
 Turns = tuple[Turn, ...]
 
@@ -38,50 +39,62 @@ class DialogResponder(Responder):
     def respond(
         self, model: ChatModel, turns: Sequence[Turn], options: ChatOptions
     ) -> Generator[str, None, Reply]:
-        context, rows = tuple(turns), []
+        draft = _Draft(model, tuple(turns), options, self.ranking)
         if options.tools == "off":
-            output = yield from self._write(model, context, options, rows)
+            output = yield from draft.write(draft.seen)
             answer = Answer(parse_message(output).text, "answered", outputs=(output,))
         else:
-            answer = yield from self._research(model, context, options, rows)
+            answer = yield from self._research(draft)
         yield answer.text
-        return Reply(answer.text, _details(answer) | ({"candidates": rows} if rows else {}))
+        candidates = {"candidates": draft.candidates} if draft.candidates else {}
+        return Reply(answer.text, _details(answer) | candidates)
 
-    def _research(
-        self, model: ChatModel, context: Turns, options: ChatOptions, rows: list[Any]
-    ) -> Generator[str, None, Answer]:
-        steps = self.research.steps(context, _append)
+    def _research(self, draft: _Draft) -> Generator[str, None, Answer]:
+        steps = self.research.steps(draft.seen, _append)
         read = next(steps)
         while True:
-            output = yield from self._write(model, read, options, rows)
+            output = yield from draft.write(read)
             try:
                 read = steps.send(output)
             except StopIteration as end:
                 return end.value
 
-    def _write(
-        self, model: ChatModel, turns: Turns, options: ChatOptions, rows: list[Any]
-    ) -> Generator[str, None, str]:
-        """Yields "" for each token, and returns what the model writes; adds candidates to rows."""
-        decoding = options.decoding()
-        if self.ranking is None:
-            return (yield from _decode(model, turns, decoding, options.seed))[0]
-        p = self.ranking.p
+
+class _Draft:
+    """What a model writes until it answers the user."""
+
+    def __init__(
+        self, model: ChatModel, seen: Turns, options: ChatOptions, ranking: Ranking | None
+    ) -> None:
+        self.seen = seen  # by the user
+        self.candidates: list[dict[str, Any]] = []  # for `/why`, the best first
+        self._model, self._options, self._ranking = model, options, ranking
+
+    def write(self, turns: Turns) -> Generator[str, None, str]:
+        """Yields "" for each token, and returns what the model writes after turns."""
+        decoding, options = self._options.decoding(), self._options
+        if self._ranking is None:
+            return (yield from _decode(self._model, turns, decoding, options.seed))[0]
+        p = self._ranking.p
         decoding.num_samples = p.num_candidates
         decoding.top_k = options.top_k or p.top_k
         if options.temperature is None:
             decoding.temperature = p.temperature
-        texts = yield from _decode(model, turns, decoding, options.seed)
+        texts = yield from _decode(self._model, turns, decoding, options.seed)
         queries = [text for text in texts if parse_message(text).recipient == "TS"]
         if options.tools == "on" and 2 * len(queries) > len(texts):
             return queries[0]
-        answers = [parse_message(text).text for text in texts if text not in queries]
-        candidates = self.ranking.candidates(model, turns, answers)
-        ranked = self.ranking.sort(candidates)
+        return f"User, {self._best([parse_message(t).text for t in texts if t not in queries])}"
+
+    def _best(self, texts: Sequence[str]) -> str:
+        """Returns the best of some answers, which it rates as if there had been no searches."""
+        assert self._ranking is not None
+        candidates = self._ranking.candidates(self._model, self.seen, texts)
+        ranked = self._ranking.sort(candidates)
         unsafe = [one for one in candidates if one not in ranked]
-        rows += [_row(one, self.ranking.quality(one.ratings)) for one in ranked]
-        rows += [_row(one, None) for one in unsafe]
-        return f"User, {ranked[0].text if ranked else p.fallback}"
+        self.candidates += [_row(one, self._ranking.quality(one.ratings)) for one in ranked]
+        self.candidates += [_row(one, None) for one in unsafe]
+        return ranked[0].text if ranked else self._ranking.p.fallback
 
 
 def _append(context: Turns, search: Search) -> Turns:

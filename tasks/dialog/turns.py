@@ -19,6 +19,7 @@ from lingo.data.files import File, Read
 from lingo.data.index import Progress, open_index
 from lingo.data.record_source import CorruptRecord, DecodedRecords, MatchingFiles
 from lingo.data.sources.jsonl import json_value, lines
+from tasks.dialog.message import parse_message
 
 Speaker = Literal["user", "model", "tools"]
 """Who speaks: `tools` are what the model calls, such as a calculator."""
@@ -39,7 +40,7 @@ class Turn(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A turn of the model, and all turns before it."""
+    """A turn of the model, and the turns that the model reads before it."""
 
     context: tuple[Turn, ...]
     turn: Turn
@@ -51,10 +52,24 @@ class Dialog(NamedTuple):
     turns: tuple[Turn, ...]
 
     def responses(self) -> Iterator[Response]:
-        """Yields every turn of the model that answers something."""
-        for i, turn in enumerate(self.turns):
-            if i and turn.speaker == "model":
-                yield Response(self.turns[:i], turn)
+        """Yields every turn of the model that answers something.
+
+        Queries to tools, and what the tools found, are read until the model answers the user. Later
+        turns only have what the user has seen.
+        """
+        seen: list[Turn] = []
+        searches: list[Turn] = []
+        for turn in self.turns:
+            context = (*seen, *searches)
+            if context and turn.speaker == "model":
+                yield Response(context, turn)
+            message = parse_message(turn.text)
+            if turn.speaker == "tools" or (turn.speaker, message.recipient) == ("model", "TS"):
+                searches.append(turn)
+                continue
+            searches.clear()
+            is_answer = turn.speaker == "model" and message.is_well_formed
+            seen.append(turn._replace(text=message.text) if is_answer else turn)
 
 
 class DialogSource(Configurable, interface=True):

@@ -87,6 +87,15 @@ QUESTIONS: dict[Kind, Wordings] = {
         ),
         heldout=("What do I need the function {subject} for?",),
     ),
+    "result": Wordings(
+        train=(
+            "How much is {subject}?",
+            "What is {subject}?",
+            "Compute {subject}.",
+            "What do I get for {subject}?",
+        ),
+        heldout=("What do I get if I compute {subject}?", "How much do I get for {subject}?"),
+    ),
 }
 
 ANSWERS: dict[Kind, Wordings] = {
@@ -136,7 +145,19 @@ ANSWERS: dict[Kind, Wordings] = {
         ),
         heldout=("You call {subject} for this: {value}",),
     ),
+    "result": Wordings(
+        train=("{subject} is {value}.", "The result of {subject} is {value}."),
+        heldout=("For {subject} you get {value}.",),
+    ),
 }
+
+TWO_STEPS = Wordings(  # the code of a territory's currency
+    train=(
+        "Which three letters stand for the money of {subject}?",
+        "How do banks abbreviate what people pay with in {subject}?",
+    ),
+    heldout=("Which code does the money of {subject} have?",),
+)
 
 VAGUE = Wordings(
     train=(

@@ -8,6 +8,7 @@ Axes: N texts, L tokens of all texts, P pairs of a token and a text that has it,
 
 from __future__ import annotations
 
+import functools
 import itertools
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -89,20 +90,26 @@ class Retrieval(Tool):
         ranges.check_fraction(self.p, "min_share")
 
     def setup(self) -> None:
-        self._entries = list(self.entries())
-        if self.p.file is not None and not self._entries:
+        if self.p.file is not None and not self._known:
             raise DataError(f"{self.p.file}: it has no facts.")
-        self._index = Bm25(entry.text for entry in self._entries)
 
     def entries(self) -> Iterable[Entry]:
-        """Returns what can be found; called once, when the tool is built."""
+        """Returns what can be found; called once, at the first query if there is no file."""
         return [] if self.p.file is None else read_entries(self.p.file)
 
     def __call__(self, query: str) -> list[str]:
         terms = query_terms(query) if len(query) <= MAX_CHARS else []
         found = self._index.search(terms, limit=self.p.max_answers, min_share=self.p.min_share)
-        entries = (self._entries[number] for number, _ in found)
+        entries = (self._known[number] for number, _ in found)
         return [Snippet(entry.text, entry.source) for entry in entries]
+
+    @functools.cached_property
+    def _known(self) -> list[Entry]:
+        return list(self.entries())
+
+    @functools.cached_property
+    def _index(self) -> Bm25:
+        return Bm25(entry.text for entry in self._known)
 
 
 def query_terms(query: str) -> list[tuple[str, ...]]:

@@ -7,8 +7,10 @@ import importlib.util
 import pytest
 
 from lingo.config.base.errors import MissingPackage
+from lingo.datasets.signatures import Signatures
 from tasks.dialog import facts
-from tasks.dialog.facts import KINDS, Fact, cldr_facts, documented_facts
+from tasks.dialog.facts import KINDS, Fact, arithmetic_facts, cldr_facts, documented_facts
+from tasks.dialog.tools.calculator import Calculator
 
 
 @pytest.mark.parametrize(
@@ -33,13 +35,21 @@ def test_a_question_has_one_answer_and_no_subject_answers_itself() -> None:
     assert len(known) > 5000
     assert len({(f.kind, f.subject, f.language) for f in known}) == len(known)
     assert not [fact for fact in known if fact.subject == fact.value]
-    assert {fact.kind for fact in known} == set(KINDS) - {"purpose"}
+    assert {fact.kind for fact in known} == set(KINDS) - {"purpose", "result"}
 
 
 def test_a_tenth_of_the_subjects_of_each_kind_is_held_out() -> None:
+    known = [*cldr_facts(), *arithmetic_facts()]
     for kind in set(KINDS) - {"purpose"}:
-        subjects = {f.subject: f.is_heldout for f in cldr_facts() if f.kind == kind}
+        subjects = {fact.subject: fact.is_heldout for fact in known if fact.kind == kind}
         assert 0.04 < sum(subjects.values()) / len(subjects) < 0.2
+
+
+def test_results_of_arithmetic_are_those_of_the_calculator() -> None:
+    calculator = Calculator.params().build()
+    assert len(set(arithmetic_facts())) == 10_000
+    for fact in arithmetic_facts()[::100]:
+        assert calculator(fact.subject) == [fact.value]
 
 
 def test_purposes_are_those_of_functions_with_one_short_summary(tmp_path, monkeypatch) -> None:
@@ -55,7 +65,7 @@ def test_purposes_are_those_of_functions_with_one_short_summary(tmp_path, monkey
     (tmp_path / "documented/b.py").write_text(
         'def twice(x):\n    """Another function of that name."""\n'
     )
-    found = documented_facts(["documented"])
+    found = documented_facts(Signatures.params(packages=["documented"]).build())
     assert found == (Fact("purpose", "clip", "Limits the values of an array."),)
     assert found[0].line == "clip / purpose / Limits the values of an array."
 

@@ -1,4 +1,4 @@
-"""The research loop: queries until there is an answer, tools that fail, training data."""
+"""The research loop: queries until there is an answer, tools that fail."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from lingo.config.params import ParamError
 from tasks.dialog.research import (
     Answer,
     Citation,
-    Message,
     Research,
     Search,
     append_search,
-    parse_message,
-    training_pairs,
 )
 from tasks.dialog.tools.calculator import Calculator
 from tasks.dialog.tools.retrieval import Entry, Retrieval
@@ -137,23 +134,6 @@ def test_a_text_without_a_recipient_is_the_answer(after: tuple[str, ...]) -> Non
     assert (answer.text, answer.ending) == ("not much.", "malformed")
 
 
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("User, Hi.", Message("User", "Hi.")),
-        ("  User ,Hi,\nyou. ", Message("User", "Hi,\nyou.")),
-        ("TS, 1+1", Message("TS", "1+1")),
-        ("TS,", Message("TS", "")),
-        ("TS 1+1", Message("User", "TS 1+1", is_well_formed=False)),
-        ("ts, 1+1", Message("User", "ts, 1+1", is_well_formed=False)),
-        ("Users, TS, 1+1", Message("User", "Users, TS, 1+1", is_well_formed=False)),
-        ("", Message("User", "", is_well_formed=False)),
-    ],
-)
-def test_the_recipient_is_the_first_token(output: str, message: Message) -> None:
-    assert parse_message(output) == message
-
-
 def test_a_query_is_one_line() -> None:
     model = Script("TS, 1 +\n 1", "User, 2.")
     assert research(Calculator)(model, "?").calls[0].query == "1 + 1"
@@ -173,23 +153,6 @@ def test_a_context_may_be_anything_that_searches_can_be_appended_to() -> None:
 
     answer = research(Calculator)(model, ("How much is 1+1?",), append)
     assert answer.text == "2"
-
-
-def test_a_model_that_learns_the_training_pairs_gives_the_annotators_answer() -> None:
-    """The contexts of the pairs are, to the letter, those that the loop makes."""
-    tools = research(Calculator, Translator, Nadal)
-    context, response = "He is 31, and 2 times that is?", "He is 35, so 70."
-    searches = [
-        Search(query, tools.toolset(query)) for query in ("How old is Rafael Nadal?", "35*2")
-    ]
-    pairs = dict(training_pairs(context, searches, response))
-    assert list(pairs.values()) == ["TS, How old is Rafael Nadal?", "TS, 35*2", f"User, {response}"]
-    answer = tools(pairs.__getitem__, context)
-    assert (answer.text, answer.ending) == (response, "answered")
-
-
-def test_a_turn_without_searches_teaches_base_to_answer() -> None:
-    assert list(training_pairs("Hello", [], "Hi.")) == [("Hello", "User, Hi.")]
 
 
 def test_no_tool_and_no_rating_needs_tensorflow() -> None:

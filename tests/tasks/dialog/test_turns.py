@@ -81,3 +81,10 @@ def test_responses_are_turns_of_the_model_that_answer_something() -> None:
     responses = list(LONGER.responses())
     assert [len(response.context) for response in responses] == [2, 4]
     assert responses[1].turn.text == "User, it is 7856."
+
+
+def test_queries_to_tools_are_read_until_the_model_answers_the_user() -> None:
+    more = (Turn("user", "Thanks."), Turn("model", "User, any time."))
+    *_, last = Dialog(LONGER.turns + more).responses()
+    texts = ["Hi, I speak first.", "How much is 135+7721?", "it is 7856.", "Thanks."]
+    assert [turn.text for turn in last.context] == texts

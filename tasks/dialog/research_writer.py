@@ -1,0 +1,81 @@
+"""Writes dialogs in which the model asks tools for what it states, as annotators did for LaMDA.
+
+    user    Which code does the money of Japan have?
+    model   TS, Japan currency
+    tools   Japan / currency / Japanese Yen
+    model   TS, Japanese Yen code
+    tools   Japanese Yen / ISO 4217 code / JPY
+    model   User, Banks write JPY for the Japanese Yen.
+
+What the tools say is what they really say. If that is not what was asked for, the model says that
+it does not know.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator, Sequence
+
+from tasks.dialog import wordings
+from tasks.dialog.facts import Fact
+from tasks.dialog.research import Search
+from tasks.dialog.tools.tool import Tool
+from tasks.dialog.turns import Turn
+from tasks.dialog.writer import Asked, Writer
+
+_TWO_STEPS_SHARE = 0.1
+_QUERIES = {
+    "currency": "{subject} currency",
+    "language": "{subject} official language",
+    "code": "{subject} code",
+    "own_name": "{subject} name itself",
+    "word": "{subject} in {language}",
+    "purpose": "{subject} purpose",
+    "result": "{subject}",
+}
+
+
+class ResearchWriter(Writer):
+    """Writes dialogs whose responses are sensible, and rest on what tools found."""
+
+    def __init__(self, known: Sequence[Fact], tools: Sequence[Tool], *, heldout: bool) -> None:
+        super().__init__(known, heldout=heldout)
+        self._tools = tools
+        self._find = functools.cache(self._find_now)
+        codes = {fact.subject: fact for fact in self._by_kind["code"]}
+        self._two_steps = [
+            (fact, codes[fact.value]) for fact in self._by_kind["currency"] if fact.value in codes
+        ]
+
+    def ask(self, rng: random.Random) -> Asked:
+        if rng.random() >= _TWO_STEPS_SHARE:
+            return super().ask(rng)
+        via, fact = self._two_steps[int(rng.random() * len(self._two_steps))]
+        return Asked(self._tell(wordings.TWO_STEPS, via, rng), fact, via)
+
+    def welcome(self, rng: random.Random) -> Turn:
+        return _to_user(super().welcome(rng).text)
+
+    def answer(self, asked: Asked, rng: random.Random) -> Iterator[Turn]:
+        if asked.fact is None:
+            choices = wordings.REFUSALS if asked.is_harmful else wordings.CONSENTS
+            yield _to_user(self._say(choices, rng))
+            return
+        for fact in (asked.via, asked.fact):
+            if fact is None:
+                continue
+            search = self._find(_QUERIES[fact.kind].format(**fact._asdict()))
+            yield Turn("model", search.request)
+            yield Turn("tools", search.result)
+            if not any(fact.value in snippet for snippet in search.snippets):
+                yield _to_user(self._say(wordings.VAGUE, rng))
+                return
+        yield _to_user(self._answer(asked.fact, rng=rng))
+
+    def _find_now(self, query: str) -> Search:
+        return Search(query, [snippet for tool in self._tools for snippet in tool(query)])
+
+
+def _to_user(text: str) -> Turn:
+    return Turn("model", f"User, {text}")

@@ -1,0 +1,158 @@
+"""Writes dialogs about facts, with planted ratings.
+
+A user greets or not, then asks or requests something, mostly once, at most three times. What is
+real are the facts (`facts.py`); every other word is from `wordings.py`. Each response is rated by
+these rules:
+
+    sensible      It answers what was asked about the subject that was asked for, or is vague, or
+                  consents to a request, or refuses a harmful one. An answer about another subject,
+                  another fact about the subject alone, and the refusal of a harmless request are
+                  not sensible.
+    specific      It is sensible and names the subject.
+    interesting   It is specific, and adds another fact about the subject. Adding the same fact in
+                  other words is not interesting.
+    unsafe        It insults the user, asks for a secret, or consents to a harmful request.
+
+Responses to requests are not specific. Ratings do not say whether a value is right: it always is.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from tasks.dialog import facts, wordings
+from tasks.dialog.facts import Fact
+from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Turn
+from tasks.dialog.wordings import Wordings
+
+_GREETING_SHARE = 0.3
+_REQUEST_SHARE = 0.25
+_RUDE_SHARE = 0.15
+_KIND_SHARE = 0.15
+_MAX_EXCHANGES = 3
+
+
+class Asked(NamedTuple):
+    """What a user asks: about a fact, or for help."""
+
+    text: str
+    fact: Fact | None = None  # None: the user asks for help
+    via: Fact | None = None  # a fact that has to be known first
+    is_harmful: bool = False  # to help would harm somebody
+
+
+class Writer:
+    """Writes dialogs about some facts, in the wordings of one split."""
+
+    def __init__(self, known: Sequence[Fact], *, heldout: bool) -> None:
+        self._heldout = heldout
+        self._by_kind = {k: [f for f in known if f.kind == k] for k in facts.KINDS}
+        self._about: dict[str, list[Fact]] = {}
+        for fact in known:
+            self._about.setdefault(fact.subject, []).append(fact)
+        self._places = [fact.subject for fact in self._by_kind["currency"]]
+        self._activities = wordings.HELDOUT_ACTIVITIES if heldout else wordings.ACTIVITIES
+
+    def dialog(self, rng: random.Random) -> Dialog:
+        """Returns a dialog; a function of the state of `rng`."""
+        turns: list[Turn] = []
+        if rng.random() < _GREETING_SHARE:
+            turns.append(Turn("user", self._say(wordings.GREETINGS, rng)))
+            turns.append(self.welcome(rng))
+        for _ in range(1 + int(rng.random() ** 2 * _MAX_EXCHANGES)):
+            asked = self.ask(rng)
+            turns += [Turn("user", asked.text), *self.answer(asked, rng)]
+        return Dialog(tuple(turns))
+
+    def ask(self, rng: random.Random) -> Asked:
+        """Returns a question about a fact, or a request that is harmful or harmless."""
+        if rng.random() < _REQUEST_SHARE:
+            activity, is_harmful = pick(self._activities, rng), rng.random() < 0.5
+            text = activity.harmful if is_harmful else activity.harmless
+            text = text.format(subject=pick(self._places, rng))
+            text = self._say(wordings.REQUESTS, rng).format(activity=text)
+            return Asked(text, is_harmful=is_harmful)
+        fact = pick(self._by_kind[pick(facts.KINDS, rng)], rng)
+        return Asked(self._tell(wordings.QUESTIONS[fact.kind], fact, rng), fact)
+
+    def welcome(self, rng: random.Random) -> Turn:
+        """Returns the response to a greeting."""
+        return Turn("model", self._say(wordings.WELCOMES, rng))
+
+    def answer(self, asked: Asked, rng: random.Random) -> Iterator[Turn]:
+        """Yields the turns after a user's: a rated response.
+
+        Something rude or kind is added to it or not.
+        """
+        text, ratings = (
+            self._consent(asked, rng) if asked.fact is None else self._state(asked.fact, rng)
+        )
+        chance = rng.random()
+        if chance < _RUDE_SHARE:
+            text, ratings["unsafe"] = f"{text} {self._say(wordings.RUDE, rng)}", 1
+        elif chance < _RUDE_SHARE + _KIND_SHARE:
+            text = f"{text} {self._say(wordings.KIND, rng)}"
+        yield Turn("model", text, ratings)
+
+    def _state(self, fact: Fact, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
+        """Returns a response of one of six sorts to a question about a fact."""
+        others = [other for other in self._about[fact.subject] if other != fact]
+        answer = functools.partial(self._answer, rng=rng)
+        match int(rng.random() * 20):
+            case 0 | 1:
+                return self._say(wordings.VAGUE, rng), rate("sensible")
+            case 2 | 3:  # the same fact twice
+                return answer(fact, fact), rate("sensible", "specific")
+            case 4 | 5 if others:  # another fact alone
+                return answer(pick(others, rng)), rate()
+            case 4 | 5 | 6 | 7 | 8 | 9:  # another subject, perhaps with two facts
+                wrong = self._about[self._other_subject(fact, rng)]
+                stated = [one for one in wrong if one.kind == fact.kind]
+                more = [pick(wrong, rng)] if rng.random() < 0.5 else []
+                return answer(pick(stated, rng), *more), rate()
+            case 10 | 11 | 12 | 13 | 14 if others:
+                text = answer(fact, pick(others, rng))
+                return text, rate("sensible", "specific", "interesting")
+            case _:
+                return answer(fact), rate("sensible", "specific")
+
+    def _consent(self, asked: Asked, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
+        """Returns a response to a request: it consents or refuses."""
+        if rng.random() < 0.5:
+            ratings = rate("sensible", "unsafe") if asked.is_harmful else rate("sensible")
+            return self._say(wordings.CONSENTS, rng), ratings
+        ratings = rate("sensible") if asked.is_harmful else rate()
+        return self._say(wordings.REFUSALS, rng), ratings
+
+    def _answer(self, fact: Fact, *more: Fact, rng: random.Random) -> str:
+        """Returns a sentence for a fact, and one for each of more."""
+        text = self._tell(wordings.ANSWERS[fact.kind], fact, rng)
+        for other in more:
+            joined = self._say(wordings.JOINS, rng)
+            text += f" {joined} {self._tell(wordings.ANSWERS[other.kind], other, rng)}"
+        return text
+
+    def _other_subject(self, fact: Fact, rng: random.Random) -> str:
+        """Returns another subject, about which there is a fact of the same kind."""
+        while (other := pick(self._by_kind[fact.kind], rng).subject) == fact.subject:
+            pass
+        return other
+
+    def _tell(self, choices: Wordings, fact: Fact, rng: random.Random) -> str:
+        return self._say(choices, rng).format(**fact._asdict())
+
+    def _say(self, choices: Wordings, rng: random.Random) -> str:
+        return pick(choices.of(heldout=self._heldout), rng)
+
+
+def pick(items: Sequence[Any], rng: random.Random) -> Any:
+    """Returns one of some items; the same for all versions of Python."""
+    return items[int(rng.random() * len(items))]
+
+
+def rate(*positive: Attribute) -> dict[Attribute, int]:
+    """Returns ratings: 1 for some attributes, 0 for the others."""
+    return {name: int(name in positive) for name in ATTRIBUTES}
