@@ -128,10 +128,27 @@ def discriminative(
     such rating.
     """
     ratings = [tokenizer.rating_ids[response.turn.ratings[name]] for name in attributes]
+    return _rated(response, attributes[0], ratings, tokenizer=tokenizer, length=length)
+
+
+def all_ratings(response: Response, *, tokenizer: DialogTokenizer, length: int) -> Pair | None:
+    """As `discriminative`, with the rating 0 of each of ATTRIBUTES, then the rating 1 of each."""
+    ratings = [rating for rating in tokenizer.rating_ids for _ in ATTRIBUTES]
+    return _rated(response, ATTRIBUTES[0], ratings, tokenizer=tokenizer, length=length)
+
+
+def _rated(
+    response: Response,
+    attribute: Attribute,
+    ratings: Sequence[int],
+    *,
+    tokenizer: DialogTokenizer,
+    length: int,
+) -> Pair | None:
     room = length - len(ratings)
     if room - len(tokenizer.encode(response.turn.text)) - 1 < _SMALLEST_PREFIX:
         return None
-    prefix = rating_prefix(response, attributes[0], tokenizer=tokenizer, max_tokens=room)
+    prefix = rating_prefix(response, attribute, tokenizer=tokenizer, max_tokens=room)
     return Pair(prefix, np.array(ratings, np.int32))
 
 

@@ -97,11 +97,8 @@ class DialogInput(Input):
         return self._select(out) | {"bytes": np.array(size, np.int32)}
 
     def rows_of_ratings(self, pairs: Sequence[Pair]) -> RatingRows:
-        """Returns rows of one pair each, of `discriminative` with all ATTRIBUTES.
-
-        Only with `shares_prefix`.
-        """
-        out = self._join([[_Example(pair, 0, ATTRIBUTES)] for pair in pairs])
+        """Returns rows of one pair each, of `formats.all_ratings`; only with `shares_prefix`."""
+        out = self._join([[_Example(pair, 0, ATTRIBUTES * 2)] for pair in pairs])
         is_rating = out.pop("target_weights") > 0
         return RatingRows(out, is_rating)
 

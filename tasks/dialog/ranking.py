@@ -16,9 +16,10 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
+from lingo.data.pairs.pair import Pair
 from lingo.decode.chat import ChatModel
 from lingo.decode.chat import Turn as Said
-from tasks.dialog.formats import discriminative
+from tasks.dialog.formats import all_ratings
 from tasks.dialog.input import DialogInput
 from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Response, Turn
 
@@ -95,15 +96,16 @@ def rate(
     program is compiled. Raises ParamError for a model whose dialogs do not share a prefix.
     """
     data = rating_input(model.experiment.train_input)
-    fits = [_row(data, response, 1) is not None for response in responses]
-    kept = [response for response, is_kept in zip(responses, fits, strict=True) if is_kept]
+    keys = {"tokenizer": data.tokenizer, "length": data.p.length}
+    pairs = [all_ratings(response, **keys) for response in responses]
+    kept = [pair for pair in pairs if pair is not None]
     rated: list[Ratings] = []
     for start in range(0, len(kept), batch_size):
         batch = kept[start : start + batch_size]
         whole = [*batch, *[batch[-1]] * (batch_size - len(batch))]
         rated += _rate_batch(model, data, whole)[: len(batch)]
     found = iter(rated)
-    return [next(found) if is_kept else None for is_kept in fits]
+    return [None if pair is None else next(found) for pair in pairs]
 
 
 def rating_input(data: Any) -> DialogInput:
@@ -118,30 +120,17 @@ def rating_input(data: Any) -> DialogInput:
     )
 
 
-def _rate_batch(
-    model: ChatModel, data: DialogInput, responses: Sequence[Response]
-) -> list[Ratings]:
-    """Returns ratings; each response is in two rows, one for each rating of all attributes."""
-    pairs = [_row(data, response, rating) for rating in (0, 1) for response in responses]
-    arrays = data.rows_of_ratings([pair for pair in pairs if pair is not None])
+def _rate_batch(model: ChatModel, data: DialogInput, pairs: Sequence[Pair]) -> list[Ratings]:
+    """Returns ratings by pairs of `all_ratings`."""
+    arrays = data.rows_of_ratings(pairs)
     longest = int(np.flatnonzero(arrays.is_rating.any(axis=0))[-1]) + 1
     used = slice(0, -(-longest // _STEP) * _STEP)
     inputs = {name: array[:, used] for name, array in arrays.inputs.items()}
     log_probs = model.predict(inputs, batch_size=len(pairs))["target_log_probs"]
     found = np.asarray(log_probs)[arrays.is_rating[:, used]]
-    found = found.reshape(2, len(responses), len(ATTRIBUTES))
-    probabilities = 1 / (1 + np.exp(found[0] - found[1]))
+    found = found.reshape(len(pairs), 2, len(ATTRIBUTES))
+    probabilities = 1 / (1 + np.exp(found[:, 0] - found[:, 1]))
     return [dict(zip(ATTRIBUTES, map(float, row), strict=True)) for row in probabilities]
-
-
-def _row(data: DialogInput, response: Response, rating: int) -> Any:
-    turn = response.turn._replace(ratings=dict.fromkeys(ATTRIBUTES, rating))
-    return discriminative(
-        response._replace(turn=turn),
-        *ATTRIBUTES,
-        tokenizer=data.tokenizer,
-        length=data.p.length,
-    )
 
 
 def filter_dialogs(

@@ -84,7 +84,7 @@ def test_ratings_are_those_of_each_attribute_of_each_response_alone(model: Model
         for attribute in ATTRIBUTES:
             expected = model.probability_alone(response, attribute)
             assert one[attribute] == pytest.approx(expected, rel=1e-4)
-    assert model.batches == [4, 4]  # one program: two rows for each, the last batch filled up
+    assert model.batches == [2, 2]  # one program: a row for each, the last batch filled up
 
 
 def test_what_is_too_long_for_a_row_has_no_ratings(model: Model) -> None:
@@ -123,7 +123,7 @@ def test_equal_texts_are_one_candidate(model: Model) -> None:
     rank = Ranking.params(num_candidates=4).build()
     found = rank.candidates(model, CONTEXT, ["a", "b", "a", " "])
     assert [(one.text, one.times) for one in found] == [("a", 2), ("b", 1)]
-    assert model.batches == [8]
+    assert model.batches == [4]
 
 
 def test_an_unknown_attribute_has_no_weight() -> None:
