@@ -205,6 +205,7 @@ def lamda_tiny_finetune(
         for name, data in _heldout(objective, has_tools=has_tools).items()
     }
     cfg = _tiny(mixture, heldout, num_steps=num_steps, learning_rate=1e-3)
+    cfg.evaluate.prompts = ["How much is 135+7721?", "What is the currency of Japan?"]
     cfg.all(Attention).set(mask=RatingMask)
     toolset = Toolset.params(tools=[Calculator, Translator, FactRetrieval])
     cfg.chat = DialogResponder.params(

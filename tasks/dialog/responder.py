@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ class DialogResponder(Responder):
     The model's input, or one of its mixture, has `dialog_prompt(turns)`, as `DialogInput` has: the
     prompt of turns of the speakers `user`, `model` and `tools`. An answer appears as a whole, since
     its beginning may be a query to the tools. With `ranking`, candidates are drawn for everything
-    that the model writes. If most of them are queries, the first of these is asked. Otherwise the
-    best answer to the user is taken.
+    that the model writes. If most of them are queries, the one that was drawn most often is asked.
+    Otherwise the best answer to the user is taken.
     """
 
     research: Research = Research  # the tools, and how often the model may ask them
@@ -83,7 +84,7 @@ class _Draft:
         texts = yield from _decode(self._model, turns, decoding, options.seed)
         queries = [text for text in texts if parse_message(text).recipient == "TS"]
         if options.tools == "on" and 2 * len(queries) > len(texts):
-            return queries[0]
+            return Counter(queries).most_common(1)[0][0]
         return f"User, {self._best([parse_message(t).text for t in texts if t not in queries])}"
 
     def _best(self, texts: Sequence[str]) -> str:

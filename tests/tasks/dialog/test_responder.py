@@ -130,8 +130,10 @@ def test_the_best_candidate_is_the_answer(model: Model, ranked: Chat) -> None:
     ] == [("good", 2, 3.7), ("rude", 2, "left out")]
 
 
-def test_a_query_of_most_candidates_is_asked(model: Model, ranked: Chat) -> None:
-    model.others = ("TS, 1+1", "User, good")
+def test_if_most_candidates_are_queries_the_most_frequent_one_is_asked(
+    model: Model, ranked: Chat
+) -> None:
+    model.others = ("TS, 135+7721", "TS, 1+1", "TS, 1+1", "TS, 135+7721", "User, good")
     ranked.say("135+7721")
     assert model.read[1][-2:] == (Turn("model", "TS, 135+7721"), Turn("tools", "7856"))
 
