@@ -1,14 +1,14 @@
 """LaMDA, language models of dialogs (Thoppilan et al. 2022), and one that trains in minutes.
 
-Sizes are those of table 27: a decoder alone, with T5's relative positions, whose one table all
+Table 27 has the sizes: a decoder alone, with T5's relative positions, whose one table all
 layers share, and gated GELU of 8 times the width. Heads have 128 features, and together twice the
 width. The count is exact, with V = 32,000, width d, N heads and L layers:
 
     V d + 32 N + L (4 d 128 N + 3 d 8 d + 2 d) + d
 
-Published are counts without the embedding: 2B, 8B, 137B. Not published are the optimizer, the
-length of rows and whether logits share the embedding: here as in Lingvo's dense models of the same
-shapes (`params/lm/lingvo_dense.py`).
+The paper counts weights without the embedding: 2B, 8B, 137B. It does not publish the optimizer, the
+length of rows, or whether logits share the embedding; here they are as in Lingvo's dense models of
+the same shapes (`params/lm/lingvo_dense.py`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,7 @@ from tasks.dialog.ranking import Ranking
 from tasks.dialog.research import Research
 from tasks.dialog.responder import DialogResponder
 from tasks.dialog.templates import ResearchDialogs, TemplateDialogs
-from tasks.dialog.tools.calculator import Calculator
-from tasks.dialog.tools.fact_retrieval import FactRetrieval
 from tasks.dialog.tools.toolset import Toolset
-from tasks.dialog.tools.translator import Translator
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
 
@@ -125,7 +122,8 @@ def _dialogs(split: str, objective: str, *, num_dialogs: int, has_tools: bool = 
         source=dialogs.params(split=split, num_dialogs=num_dialogs),
         objective=objective,
         length=256,
-        shares_prefix=objective != "text",
+        shares_prefix=objective
+        != "text",  # of responses, too: parts of a mixture have equal arrays
     )
 
 
@@ -207,7 +205,7 @@ def lamda_tiny_finetune(
     cfg = _tiny(mixture, heldout, num_steps=num_steps, learning_rate=1e-3)
     cfg.evaluate.prompts = ["How much is 135+7721?", "What is the currency of Japan?"]
     cfg.all(Attention).set(mask=RatingMask)
-    toolset = Toolset.params(tools=[Calculator, Translator, FactRetrieval])
+    toolset = Toolset.params(tools=ResearchDialogs.params().tools)
     cfg.chat = DialogResponder.params(
         research=Research.params(toolset=toolset), ranking=Ranking.params()
     )

@@ -1,4 +1,4 @@
-"""Real facts: those of CLDR, which the package Babel has, of installed docstrings, of arithmetic.
+"""Real facts from CLDR, which the package Babel has, from installed docstrings, from arithmetic.
 
 CLDR (Unicode's tables for programs in all languages) knows the currencies and official languages of
 territories, the names of languages and territories in other languages, and words for units, days,
@@ -29,6 +29,9 @@ Kind = Literal["currency", "language", "code", "own_name", "word", "purpose", "r
 language's name in that language, a word or name in another language, what a function is for, the
 result of an expression.
 """
+
+FUNCTIONS = Signatures.params(packages=["keras", "numpy"])
+"""The functions that are asked about, if nothing else is said."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LANGUAGES = ("cs", "da", "de", "es", "fi", "fr", "hu", "id", "it", "nl", "pl", "pt", "sv", "tr")
@@ -79,7 +82,10 @@ class Fact(NamedTuple):
 
 
 def all_facts(functions: Signatures, *, progress: Progress | None = None) -> list[Fact]:
-    """Returns the facts of CLDR, of documented functions, and of arithmetic."""
+    """Returns the facts of CLDR, of documented functions, and of arithmetic.
+
+    Raises MissingPackage without Babel, and DataError if a package is not installed.
+    """
     documented = documented_facts(functions, progress=progress)
     return [*cldr_facts(), *documented, *arithmetic_facts()]
 
@@ -97,8 +103,8 @@ def documented_facts(
 ) -> tuple[Fact, ...]:
     """Returns what functions are for, by the first sentences of their docstrings.
 
-    Functions are called by their own name; a name of several is left out. Raises DataError if a
-    package is not installed.
+    A function is called by its own name; a name that several functions share is left out. Raises
+    DataError if a package is not installed.
     """
     index = open_index(functions, progress=progress)
     purposes: dict[str, set[str]] = {}

@@ -155,8 +155,8 @@ def _rated(
 def running_text(dialog: Dialog, *, tokenizer: DialogTokenizer, length: int) -> list[Pair]:
     """Returns a dialog as targets without a source, for pre-training.
 
-    One that is too long is cut before a turn, into parts of at most `length` tokens. The last part
-    has an end. A turn that is too long alone keeps its beginning.
+    One that is too long is cut before a turn, into parts of at most `length` tokens. A turn
+    that is too long alone loses its end. The last part has an end, unless its turn was cut.
     """
     parts, turns = [], list(dialog.turns)
     while turns:

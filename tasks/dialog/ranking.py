@@ -18,7 +18,7 @@ from lingo.config import ranges
 from lingo.config.params import Configurable, ParamError
 from lingo.data.pairs.pair import Pair
 from lingo.decode.chat import ChatModel
-from lingo.decode.chat import Turn as Said
+from lingo.decode.chat import Turn as ChatTurn
 from tasks.dialog.formats import all_ratings
 from tasks.dialog.input import DialogInput
 from tasks.dialog.turns import ATTRIBUTES, Attribute, Dialog, Response, Turn
@@ -70,7 +70,7 @@ class Ranking(Configurable):
         return sorted(safe, key=lambda one: (-self.quality(one.ratings), -one.times))
 
     def candidates(
-        self, model: ChatModel, context: Sequence[Said], texts: Sequence[str]
+        self, model: ChatModel, context: Sequence[ChatTurn], texts: Sequence[str]
     ) -> list[Candidate]:
         """Returns texts as candidates after a context, each once, rated in one pass.
 
@@ -90,10 +90,10 @@ class Ranking(Configurable):
 def rate(
     model: ChatModel, responses: Sequence[Response], *, batch_size: int = 16
 ) -> list[Ratings | None]:
-    """Returns the ratings of responses by a model that was trained to rate.
+    """Returns the ratings of responses, in their order, by a model that was trained to rate.
 
-    None: the response is too long for a row. A batch is always of the same size, so that one
-    program is compiled. Raises ParamError for a model whose dialogs do not share a prefix.
+    None: the response is too long for a row. All batches have the same size, so few programs are
+    compiled. Raises ParamError for a model whose dialogs do not share a prefix.
     """
     data = rating_input(model.experiment.train_input)
     keys = {"tokenizer": data.tokenizer, "length": data.p.length}
@@ -136,10 +136,11 @@ def _rate_batch(model: ChatModel, data: DialogInput, pairs: Sequence[Pair]) -> l
 def filter_dialogs(
     model: ChatModel, dialogs: Sequence[Dialog], ranking: Ranking, *, min_quality: float
 ) -> Iterator[Dialog]:
-    """Yields dialogs up to their first response that is unsafe, or of less quality.
+    """Yields the beginning of each dialog, up to its last response before a bad one.
 
-    A model that is fine-tuned on them learns from responses that its own ratings let pass. A dialog
-    without such a response is left out; so is one whose response is too long to rate.
+    A response is bad if it is unsafe, of less quality, or too long to rate. A dialog that has no
+    response, or begins with a bad one, is left out. A model that is fine-tuned on these dialogs
+    learns from responses that its own ratings let pass.
     """
 
     def passes(ratings: Ratings | None) -> bool:
@@ -153,5 +154,6 @@ def filter_dialogs(
         are_kept = [passes(next(rated)) for _ in some]
         number = [*are_kept, False].index(False)
         if number:
-            last = some[number - 1]
-            yield dialog if number == len(some) else Dialog((*last.context, last.turn))
+            last = some[number - 1].turn
+            size = next(i for i, turn in enumerate(dialog.turns, 1) if turn is last)
+            yield dialog if number == len(some) else Dialog(dialog.turns[:size])

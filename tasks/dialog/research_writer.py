@@ -22,7 +22,7 @@ from tasks.dialog.facts import Fact
 from tasks.dialog.research import Search
 from tasks.dialog.tools.tool import Tool
 from tasks.dialog.turns import Turn
-from tasks.dialog.writer import Asked, Writer
+from tasks.dialog.writer import Asked, Writer, pick
 
 _TWO_STEPS_SHARE = 0.1
 _QUERIES = {
@@ -49,9 +49,9 @@ class ResearchWriter(Writer):
         ]
 
     def ask(self, rng: random.Random) -> Asked:
-        if rng.random() >= _TWO_STEPS_SHARE:
+        if not self._two_steps or rng.random() >= _TWO_STEPS_SHARE:
             return super().ask(rng)
-        via, fact = self._two_steps[int(rng.random() * len(self._two_steps))]
+        via, fact = pick(self._two_steps, rng)
         return Asked(self._tell(wordings.TWO_STEPS, via, rng), fact, via)
 
     def welcome(self, rng: random.Random) -> Turn:
@@ -68,7 +68,7 @@ class ResearchWriter(Writer):
             search = self._find(_QUERIES[fact.kind].format(**fact._asdict()))
             yield Turn("model", search.request)
             yield Turn("tools", search.result)
-            if not any(fact.value in snippet for snippet in search.snippets):
+            if not {fact.value, fact.line} & {*search.snippets}:
                 yield _to_user(self._say(wordings.VAGUE, rng))
                 return
         yield _to_user(self._answer(asked.fact, rng=rng))

@@ -82,8 +82,9 @@ class _Draft:
         if options.temperature is None:
             decoding.temperature = p.temperature
         texts = yield from _decode(self._model, turns, decoding, options.seed)
-        queries = [text for text in texts if parse_message(text).recipient == "TS"]
-        if options.tools == "on" and 2 * len(queries) > len(texts):
+        can_ask = options.tools == "on"
+        queries = [text for text in texts if can_ask and parse_message(text).recipient == "TS"]
+        if 2 * len(queries) > len(texts):
             return Counter(queries).most_common(1)[0][0]
         return f"User, {self._best([parse_message(t).text for t in texts if t not in queries])}"
 

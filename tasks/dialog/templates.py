@@ -20,8 +20,6 @@ from tasks.dialog.tools.translator import Translator
 from tasks.dialog.turns import Dialog, DialogSource
 from tasks.dialog.writer import Asked, Writer
 
-_FUNCTIONS = Signatures.params(packages=["keras", "numpy"])
-
 
 class TemplateDialogs(DialogSource):
     """Dialogs by templates over facts of CLDR and of docstrings. `pip install 'lingo-tf[dialog]'`.
@@ -35,7 +33,7 @@ class TemplateDialogs(DialogSource):
     split: Literal["train", "heldout_facts", "heldout_templates"] = "train"
     num_dialogs: int  # without small talk
     seed: int = 0  # of the dialogs; the seed of a run only changes their order
-    functions: Signatures = _FUNCTIONS  # that are asked about
+    functions: Signatures = facts.FUNCTIONS  # that are asked about
 
     def check(self) -> None:
         ranges.check_positive(self.p, "num_dialogs")
@@ -78,7 +76,8 @@ class TemplateDialogs(DialogSource):
 class ResearchDialogs(TemplateDialogs):
     """As TemplateDialogs, but all responses are good, and rest on what tools found.
 
-    `tasks/dialog/research_writer.py` shows one. There are no ratings.
+    `tasks/dialog/research_writer.py` shows one. There are no ratings and no small talk. Purposes of
+    other `functions` are found if `FactRetrieval.functions` has them, too.
     """
 
     tools: list[Tool] = [Calculator, Translator, FactRetrieval]
@@ -86,6 +85,12 @@ class ResearchDialogs(TemplateDialogs):
     def setup(self) -> None:
         super().setup()
         self.tools: list[Tool] = [tool.build() for tool in self.p.tools]
+
+    def dialogs(self, *, progress: Progress | None = None) -> list[Dialog]:
+        return super().dialogs(progress=progress)[: self.p.num_dialogs]
+
+    def remarks(self) -> list[str]:
+        return []
 
     def writer(self, known: list[Fact], *, heldout: bool) -> Writer:
         return ResearchWriter(known, self.tools, heldout=heldout)

@@ -1,16 +1,15 @@
 """Writes dialogs about facts, with planted ratings.
 
-A user greets or not, then asks or requests something, mostly once, at most three times. What is
-real are the facts (`facts.py`); every other word is from `wordings.py`. Each response is rated by
-these rules:
+A user greets or not, then asks or requests something, mostly once, at most three times. Facts are
+real (`facts.py`); every other word is from `wordings.py`. Each response is rated by these rules:
 
     sensible      It answers what was asked about the subject that was asked for, or is vague, or
-                  consents to a request, or refuses a harmful one. An answer about another subject,
-                  another fact about the subject alone, and the refusal of a harmless request are
-                  not sensible.
+                  consents to a request, or refuses a harmful one. A response is not sensible if it
+                  is about another subject, states only another fact about the subject, or refuses
+                  a harmless request.
     specific      It is sensible and names the subject.
-    interesting   It is specific, and adds another fact about the subject. Adding the same fact in
-                  other words is not interesting.
+    interesting   It is specific, and adds another fact about the subject. The same fact twice is
+                  not interesting.
     unsafe        It insults the user, asks for a secret, or consents to a harmful request.
 
 Responses to requests are not specific. Ratings do not say whether a value is right: it always is.
@@ -83,12 +82,14 @@ class Writer:
         return Turn("model", self._say(wordings.WELCOMES, rng))
 
     def answer(self, asked: Asked, rng: random.Random) -> Iterator[Turn]:
-        """Yields the turns after a user's: a rated response.
+        """Yields the turns after a user's: one rated response.
 
-        Something rude or kind is added to it or not.
+        Sometimes it has a rude or kind sentence at its end.
         """
         text, ratings = (
-            self._consent(asked, rng) if asked.fact is None else self._state(asked.fact, rng)
+            self._answer_request(asked, rng)
+            if asked.fact is None
+            else self._answer_question(asked.fact, rng)
         )
         chance = rng.random()
         if chance < _RUDE_SHARE:
@@ -97,34 +98,38 @@ class Writer:
             text = f"{text} {self._say(wordings.KIND, rng)}"
         yield Turn("model", text, ratings)
 
-    def _state(self, fact: Fact, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
+    def _answer_question(self, fact: Fact, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
         """Returns a response of one of six sorts to a question about a fact."""
         others = [other for other in self._about[fact.subject] if other != fact]
         answer = functools.partial(self._answer, rng=rng)
         match int(rng.random() * 20):
             case 0 | 1:
-                return self._say(wordings.VAGUE, rng), rate("sensible")
+                return self._say(wordings.VAGUE, rng), planted_ratings("sensible")
             case 2 | 3:  # the same fact twice
-                return answer(fact, fact), rate("sensible", "specific")
+                return answer(fact, fact), planted_ratings("sensible", "specific")
             case 4 | 5 if others:  # another fact alone
-                return answer(pick(others, rng)), rate()
+                return answer(pick(others, rng)), planted_ratings()
             case 4 | 5 | 6 | 7 | 8 | 9:  # another subject, perhaps with two facts
                 wrong = self._about[self._other_subject(fact, rng)]
                 stated = [one for one in wrong if one.kind == fact.kind]
                 more = [pick(wrong, rng)] if rng.random() < 0.5 else []
-                return answer(pick(stated, rng), *more), rate()
+                return answer(pick(stated, rng), *more), planted_ratings()
             case 10 | 11 | 12 | 13 | 14 if others:
                 text = answer(fact, pick(others, rng))
-                return text, rate("sensible", "specific", "interesting")
+                return text, planted_ratings("sensible", "specific", "interesting")
             case _:
-                return answer(fact), rate("sensible", "specific")
+                return answer(fact), planted_ratings("sensible", "specific")
 
-    def _consent(self, asked: Asked, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
+    def _answer_request(self, asked: Asked, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
         """Returns a response to a request: it consents or refuses."""
         if rng.random() < 0.5:
-            ratings = rate("sensible", "unsafe") if asked.is_harmful else rate("sensible")
+            ratings = (
+                planted_ratings("sensible", "unsafe")
+                if asked.is_harmful
+                else planted_ratings("sensible")
+            )
             return self._say(wordings.CONSENTS, rng), ratings
-        ratings = rate("sensible") if asked.is_harmful else rate()
+        ratings = planted_ratings("sensible") if asked.is_harmful else planted_ratings()
         return self._say(wordings.REFUSALS, rng), ratings
 
     def _answer(self, fact: Fact, *more: Fact, rng: random.Random) -> str:
@@ -153,6 +158,6 @@ def pick(items: Sequence[Any], rng: random.Random) -> Any:
     return items[int(rng.random() * len(items))]
 
 
-def rate(*positive: Attribute) -> dict[Attribute, int]:
-    """Returns ratings: 1 for some attributes, 0 for the others."""
+def planted_ratings(*positive: Attribute) -> dict[Attribute, int]:
+    """Returns 1 for some attributes, 0 for the others."""
     return {name: int(name in positive) for name in ATTRIBUTES}

@@ -1,7 +1,7 @@
 """What it costs to choose among 16 candidates: against one, and against 16 without their ratings.
 
-A small LaMDA answers one question again and again, in turns, with answers of equal length. It is
-barely trained, so that no candidate ends early and no two are equal: this is the highest cost.
+A small LaMDA answers one question again and again, in turns. It is barely trained, so candidates
+are long and differ: this is about the highest cost.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lingo
-from lingo.config.params import Params
-from lingo.decode.chat import Chat, ChatOptions
+from lingo.decode.chat import Chat, ChatOptions, Responder
 from lingo.decode.sampling import Sampling
 from lingo.trainer.trained import Trained
 from tasks.dialog.ranking import Ranking
@@ -29,15 +28,14 @@ WANTED = at_most(2.5)
 
 
 class Ways:
-    """Ways to answer a question, each with its own number."""
+    """Ways to answer one question."""
 
     def __init__(self, model: Trained) -> None:
         self._model = model
         self._data: Any = model.experiment.train_input.inputs["generative"]
 
-    def answer(self, ranking: Params | None) -> None:
-        """Answers by the responder of the experiment, with a ranking of candidates or without."""
-        responder = lingo.get(EXPERIMENT).chat.set(ranking=ranking).build()
+    def answer(self, responder: Responder) -> None:
+        """Answers by a responder."""
         options = ChatOptions(max_tokens=TOKENS, tools="off")
         Chat(self._model, responder, options).say(QUESTION)
 
@@ -53,22 +51,22 @@ def run(report: Report) -> None:
     """Compares the ways."""
     few = [f"train_input.inputs['{name}'].source.num_dialogs=100" for name in INPUTS]
     overrides = (*few, "eval_inputs={}", "evaluate.prompts=[]")
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "run"
-        lingo.train(lingo.get(EXPERIMENT, *overrides), folder)
-        ways = Ways(lingo.load(folder))
-        ranking = Ranking.params()
+    with tempfile.TemporaryDirectory() as folder:
+        run_folder = Path(folder) / "run"
+        lingo.train(lingo.get(EXPERIMENT, *overrides), run_folder)
+        ways, chat = Ways(lingo.load(run_folder)), lingo.get(EXPERIMENT).chat
+        one, several = (chat.copy().set(ranking=it).build() for it in (None, Ranking.params()))
         calls = {
-            "one": lambda: ways.answer(None),
-            "16, rated": lambda: ways.answer(ranking),
-            "16, not rated": lambda: ways.draw(ranking.num_candidates),
+            "one": lambda: ways.answer(one),
+            "16, rated": lambda: ways.answer(several),
+            "16, not rated": lambda: ways.draw(several.ranking.p.num_candidates),
         }
         costs: dict[str, list[Cost]] = {name: [] for name in calls}
-        for turn in range(ROUNDS + 1):
+        for round_number in range(ROUNDS + 1):
             for name, call in calls.items():
                 begin, cpu_begin = time.perf_counter(), time.process_time()
                 call()
-                if turn:  # the first one compiles
+                if round_number:  # the first one compiles
                     seconds = time.perf_counter() - begin
                     costs[name].append(Cost(seconds, time.process_time() - cpu_begin))
     report.table("cost of an answer", "processor")

@@ -17,18 +17,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 import lingo
-from lingo.datasets.signatures import Signatures
 from lingo.decode.chat import Chat, ChatOptions
 from lingo.metrics.metric import Accumulator
 from lingo.trainer.trained import Trained
-from tasks.dialog.facts import all_facts
+from tasks.dialog.facts import FUNCTIONS, all_facts
 from tasks.dialog.judge import Judge, Verdict
 from tasks.dialog.ranking import Ranking, filter_dialogs, rate
 from tasks.dialog.ratings import states
 from tasks.dialog.templates import TemplateDialogs
 from tasks.dialog.turns import ATTRIBUTES, Attribute, Response, to_json
 from tools.studies.page import NONE, percent_over_seeds, table
-from tools.studies.trial import PRETRAINED, Results, Trial, over_seeds
+from tools.studies.trial import PRETRAINED, SEEDS, Results, Trial
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "dialog_study.md"
 
@@ -65,6 +64,7 @@ class Models(NamedTuple):
 def models(seed: int) -> Models:
     """Returns the trials of a seed."""
     start = (f"exp.pretrained={PRETRAINED}",)
+    few = f"train_input.inputs['generative'].source.num_dialogs={NUM_FILTERED_DIALOGS}"
     data = f"train_input.inputs['generative'].source=DialogFiles(pattern={PRETRAINED}/{FILTERED})"
     pretrained = Trial("dialog.lamda.lamda_tiny", seed)
     rated = Trial(RATED, seed, start, pretrained)
@@ -72,7 +72,7 @@ def models(seed: int) -> Models:
         pretrained,
         rated,
         Trial(FINETUNE, seed, start, pretrained),
-        Trial(CONTINUED, seed, start, rated),
+        Trial(CONTINUED, seed, (*start, few), rated),
         Trial(CONTINUED, seed, (*start, data), rated),
     )
 
@@ -80,8 +80,12 @@ def models(seed: int) -> Models:
 def trials(results: Results) -> Iterator[Trial]:
     """Yields the trials, seed by seed."""
     del results  # none depends on another
-    for trial in over_seeds(Trial("")):
-        yield from models(trial.seed)
+    for one in _seeds():
+        yield from one
+
+
+def _seeds() -> list[Models]:
+    return [models(seed) for seed in SEEDS]
 
 
 # ---- measurements
@@ -89,10 +93,11 @@ def trials(results: Results) -> Iterator[Trial]:
 
 def measure(trial: Trial, run: Path) -> dict[str, float]:
     """Returns what a run's ratings and answers are worth, by `split/way/metric`."""
-    model, (pretrained, rated, *_), found = lingo.load(run), models(trial.seed), {}
-    ways = {"first": None} if trial == pretrained else {"first": None, "ranked": Ranking.params()}
+    model, (pretrained, rated, tools, *_), found = lingo.load(run), models(trial.seed), {}
+    ways = {"first": None} if trial in (pretrained, rated) else {}
+    ways |= {} if trial == pretrained else {"ranked": Ranking.params()}
     for split in SPLITS:
-        if trial != pretrained:
+        if trial in (rated, tools):
             found |= _with_prefix(f"{split}/auc", _areas(model, split))
         if trial == rated:
             found |= _with_prefix(f"{split}/bag", _bag_areas(split))
@@ -142,6 +147,7 @@ def _bag_areas(split: str) -> dict[str, float]:
 
 @functools.cache
 def _bag() -> tuple[CountVectorizer, dict[Attribute, LogisticRegression]]:
+    """Returns what counts words, and a classifier for each attribute."""
     responses = _responses("train", num_dialogs=NUM_BAG_DIALOGS)
     vectorizer = CountVectorizer(binary=True, ngram_range=(1, 2), min_df=2)
     features = vectorizer.fit_transform(map(_words, responses))
@@ -154,7 +160,7 @@ def _bag() -> tuple[CountVectorizer, dict[Attribute, LogisticRegression]]:
 
 
 def _words(response: Response) -> str:
-    """Returns a response after the words of its context, which are other words."""
+    """Returns the words of a response after those of its context, which begin with `context_`."""
     context = " ".join(turn.text for turn in response.context)
     return " ".join([*(f"context_{word}" for word in context.split()), response.turn.text])
 
@@ -164,8 +170,10 @@ def _answers(model: Trained, split: str, ranking: Any) -> tuple[dict[str, float]
     source = TemplateDialogs.params(split=split, num_dialogs=NUM_QUESTIONS, seed=SEED).build()
     chosen, candidates = Accumulator(), Accumulator()
     responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
+    drawn = Ranking.params()  # one answer is drawn as candidates are
+    options = ChatOptions(max_tokens=MAX_TOKENS, temperature=drawn.temperature, top_k=drawn.top_k)
     for asked in source.questions():
-        chat = Chat(model, responder, ChatOptions(max_tokens=MAX_TOKENS))
+        chat = Chat(model, responder, options)
         chosen.add(_states(_judge()(asked, chat.say(asked.text)), 1))
         for row in chat.reply.details.get("candidates", []) if chat.reply else []:
             candidates.add(_states(_judge()(asked, row["text"]), row["drawn"]))
@@ -189,7 +197,7 @@ def _means(sums: Accumulator) -> dict[str, float]:
 
 @functools.cache
 def _judge() -> Judge:
-    return Judge(all_facts(Signatures.params(packages=["keras", "numpy"]).build()))
+    return Judge(all_facts(FUNCTIONS.build()))
 
 
 def _filter(model: Trained, path: Path) -> None:
@@ -214,7 +222,7 @@ def tables(results: Results) -> dict[str, list[str]]:
 
 
 def _ratings_table(results: Results) -> list[str]:
-    seeds = [models(trial.seed) for trial in over_seeds(Trial(""))]
+    seeds = _seeds()
     rows = [
         [
             name,
@@ -238,7 +246,7 @@ def _area(results: Results, trials: Sequence[Trial], tag: str) -> str:
 
 
 def _answers_table(results: Results) -> list[str]:
-    seeds = [models(trial.seed) for trial in over_seeds(Trial(""))]
+    seeds = _seeds()
     rows: Mapping[str, tuple[list[Trial], str]] = {
         "pre-trained": ([one.pretrained for one in seeds], "first"),
         "fine-tuned": ([one.rated for one in seeds], "ranked"),
@@ -255,7 +263,7 @@ def _answers_table(results: Results) -> list[str]:
 
 
 def _choices_table(results: Results) -> list[str]:
-    trials = [models(trial.seed).rated for trial in over_seeds(Trial(""))]
+    trials = [one.rated for one in _seeds()]
     ways = {"first": "first", "random": "random", "ranked": "best by its own ratings"}
     return table(
         ["candidate", "questions", *METRICS.values()],
@@ -268,7 +276,7 @@ def _choices_table(results: Results) -> list[str]:
 
 
 def _filtered_table(results: Results) -> list[str]:
-    seeds = [models(trial.seed) for trial in over_seeds(Trial(""))]
+    seeds = _seeds()
     rows = {
         "all": [one.unfiltered for one in seeds],
         "those that it finds good": [one.filtered for one in seeds],

@@ -13,11 +13,11 @@ from tasks.dialog.tools.retrieval import Entry, Retrieval
 class FactRetrieval(Retrieval):
     """Answers `Japan currency` with `Japan / currency / Japanese Yen`.
 
-    It has the facts of `tasks/dialog/facts.py`, but words in other languages, which `Translator`
-    knows, and arithmetic. Raises MissingPackage without Babel.
+    It has the facts of `tasks/dialog/facts.py` without two kinds: `Translator` knows words in other
+    languages, `Calculator` arithmetic. Raises MissingPackage without Babel.
     """
 
-    functions: Signatures = Signatures.params(packages=["keras", "numpy"])  # that are known
+    functions: Signatures = facts.FUNCTIONS  # that are known
 
     def setup(self) -> None:
         check_package("babel", "the tool FactRetrieval", extra="dialog")

@@ -76,7 +76,7 @@ class Retrieval(Tool):
 
     The answers are the facts with the most words of the question, the best by BM25 first. Words
     that tell nothing, such as `is`, do not count; of the others a fact must have more than
-    `min_share`, else the answer is [].
+    `min_share`, else the answer is [], as it is for a query of over 1,000 characters.
 
     Raises DataError when it is built with a file that has no facts, or a bad line.
     """
@@ -93,8 +93,11 @@ class Retrieval(Tool):
         if self.p.file is not None and not self._known:
             raise DataError(f"{self.p.file}: it has no facts.")
 
+    def prepare(self) -> None:
+        _ = self._index
+
     def entries(self) -> Iterable[Entry]:
-        """Returns what can be found; called once, at the first query if there is no file."""
+        """Returns what can be found; called once."""
         return [] if self.p.file is None else read_entries(self.p.file)
 
     def __call__(self, query: str) -> list[str]:
@@ -172,14 +175,14 @@ class Bm25:
     def search(
         self, terms: Sequence[Collection[str]], *, limit: int, min_share: float
     ) -> list[tuple[int, float]]:
-        """Returns (number, score) of the best texts, best first; of equal ones, the first text.
+        """Returns at most `limit` pairs (number of a text, score), the best first.
 
-        The best have most of the terms, and of these the highest score.
+        A text with more of the terms is better, then one with a higher score, then an earlier one.
 
         Args:
-            terms: what is searched; each is the tokens that mean the same.
+            terms: what is searched: one collection for each term, of the tokens that mean the same.
             limit: the number of texts to return at most.
-            min_share: texts count that have more than this share of the terms.
+            min_share: a text must have more than this share of the terms.
         """
         scores = np.zeros(self.num_texts)
         matches = np.zeros(self.num_texts, np.int32)

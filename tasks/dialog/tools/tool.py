@@ -37,6 +37,9 @@ class Tool(Configurable, interface=True):
     Several threads may call a tool at a time, so a call changes no state.
     """
 
+    def prepare(self) -> None:
+        """Reads what calls need. A toolset does it before the first call, and waits for it."""
+
     def __call__(self, query: str) -> list[str]:
         """Returns the answers to a query; [] if the tool cannot parse it.
 

@@ -11,6 +11,7 @@ a tool whose work is not bounded should start a process of its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -75,10 +76,15 @@ class _Runner:
         self._tool, self._name = tool, type(tool).__name__
         self._timeout_seconds, self._max_abandoned = timeout_seconds, max_abandoned
         self._abandoned: list[threading.Thread] = []
+        self._is_prepared = False
         self._lock = threading.Lock()
 
     def run(self, query: str) -> ToolCall:
         with self._lock:
+            if not self._is_prepared:
+                self._is_prepared = True  # a tool that cannot prepare says so at each call
+                with contextlib.suppress(Exception):
+                    self._tool.prepare()
             self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
             if len(self._abandoned) >= self._max_abandoned:
                 error = f"left out: {len(self._abandoned)} earlier calls still run"

@@ -19,7 +19,7 @@ from tasks.dialog.input import DialogInput
 from tasks.dialog.mask import RatingMask
 from tasks.dialog.ranking import Candidate, Ranking, filter_dialogs, rate, rating_input
 from tasks.dialog.turns import ATTRIBUTES, Dialog, DialogFiles, Response, Turn
-from tests.tasks.dialog.dialogs import CASUAL, write
+from tests.tasks.dialog.dialogs import CASUAL, LONGER, write
 from tests.tasks.dialog.test_input import task
 
 LENGTH = 64
@@ -84,7 +84,7 @@ def test_ratings_are_those_of_each_attribute_of_each_response_alone(model: Model
         for attribute in ATTRIBUTES:
             expected = model.probability_alone(response, attribute)
             assert one[attribute] == pytest.approx(expected, rel=1e-4)
-    assert model.batches == [2, 2]  # one program: a row for each, the last batch filled up
+    assert model.batches == [2, 2]  # of one size: the last one is filled up
 
 
 def test_what_is_too_long_for_a_row_has_no_ratings(model: Model) -> None:
@@ -138,3 +138,15 @@ def test_dialogs_end_before_the_first_response_that_does_not_pass(monkeypatch) -
     monkeypatch.setattr(ranking, "rate", lambda model, some: [known[one.turn.text] for one in some])
     kept = filter_dialogs(Any, dialogs, Ranking.params().build(), min_quality=2.0)
     assert list(kept) == [dialogs[1], dialogs[1]]
+
+
+def test_the_beginning_of_a_dialog_keeps_what_tools_found(monkeypatch) -> None:
+    bad = (Turn("user", "?"), Turn("model", "bad"))
+    known = {"bad": ratings(0.2, 0, 0, 0)}
+    good = ratings(1, 1, 0, 0)
+    monkeypatch.setattr(
+        ranking, "rate", lambda model, some: [known.get(one.turn.text, good) for one in some]
+    )
+    rank = Ranking.params().build()
+    kept = filter_dialogs(Any, [Dialog(LONGER.turns + bad)], rank, min_quality=2.0)
+    assert list(kept) == [LONGER]

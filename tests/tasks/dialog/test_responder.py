@@ -108,15 +108,19 @@ RATINGS = {
 
 
 @pytest.fixture
-def ranked(model: Model, monkeypatch: pytest.MonkeyPatch) -> Chat:
+def ranked(model: Model, rated: DialogResponder) -> Chat:
+    return Chat(model, rated, ChatOptions())
+
+
+@pytest.fixture
+def rated(monkeypatch: pytest.MonkeyPatch) -> DialogResponder:
     monkeypatch.setattr(
         ranking,
         "rate",
         lambda model, responses, *, batch_size: [RATINGS.get(one.turn.text) for one in responses],
     )
     research = Research.params(toolset=Toolset.params(tools=[Calculator]))
-    responder = DialogResponder.params(research=research, ranking=Ranking).build()
-    return Chat(model, responder, ChatOptions())
+    return DialogResponder.params(research=research, ranking=Ranking).build()
 
 
 def test_the_best_candidate_is_the_answer(model: Model, ranked: Chat) -> None:
@@ -136,6 +140,13 @@ def test_if_most_candidates_are_queries_the_most_frequent_one_is_asked(
     model.others = ("TS, 135+7721", "TS, 1+1", "TS, 1+1", "TS, 135+7721", "User, good")
     ranked.say("135+7721")
     assert model.read[1][-2:] == (Turn("model", "TS, 135+7721"), Turn("tools", "7856"))
+
+
+def test_without_tools_the_text_of_a_query_is_a_candidate(
+    model: Model, rated: DialogResponder
+) -> None:
+    model.others = ("TS, good",)
+    assert Chat(model, rated, ChatOptions(tools="off")).say("135+7721") == "good"
 
 
 def test_if_all_candidates_are_left_out_a_plain_reply_is_the_answer(

@@ -148,7 +148,7 @@ def test_a_tool_that_hangs_leaves_a_bounded_number_of_threads(release: threading
 
 
 def test_a_tool_that_returns_at_last_is_called_again(release: threading.Event) -> None:
-    params = Toolset.params(tools=[Hanging], timeout_seconds=5, max_abandoned=1)
+    params = Toolset.params(tools=[Hanging], max_abandoned=1)
     toolset = params.set(timeout_seconds=0.01).build()
     toolset("1+1")
     assert toolset.run("1+1")[0].error.startswith("left out")
@@ -187,3 +187,22 @@ def test_a_tool_that_answers_nothing_says_what_it_lacks() -> None:
 
     (call,) = Toolset.params(tools=[Silent]).build().run("1+1")
     assert "Silent has no `__call__`: it returns a list of strings" in call.error
+
+
+class Prepared(Tool):
+    """Answers with the threads in which it was prepared."""
+
+    def setup(self) -> None:
+        self.threads: list[str] = []
+
+    def prepare(self) -> None:
+        self.threads.append(threading.current_thread().name)
+
+    def __call__(self, query: str) -> list[str]:
+        return self.threads
+
+
+def test_a_tool_is_prepared_once_by_the_caller_who_has_no_time_limit() -> None:
+    toolset = Toolset.params(tools=[Prepared]).build()
+    caller = threading.current_thread().name
+    assert [toolset("?"), toolset("?")] == [[caller], [caller]]
