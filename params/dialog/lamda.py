@@ -179,7 +179,7 @@ def lamda_tiny(num_steps: int = 8000):
 
 @experiment
 def lamda_tiny_finetune(
-    pretrained: str | None = None, has_tools: bool = True, num_steps: int = 4000
+    pretrained: str | None = None, has_tools: bool = True, num_steps: int = 2500
 ):
     """As lamda_tiny, fine-tuned to ask tools, to respond, and to rate responses: by one model.
 
