@@ -39,6 +39,13 @@ _COMPRESSED = {  # first bytes -> format, and the command that unpacks it
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # ELOOP: a link to itself
 _SHARD = re.compile(r"(.*?)(\d{5,6})-of-(\d{5,6})([^/]*)", re.DOTALL)
 _SHOWN = 3
+_BLOCK_BYTES = 1 << 20
+
+
+def blocks(read: Read, start: int, stop: int) -> Iterator[bytes]:
+    """Yields bytes start, ..., stop - 1 in blocks of a megabyte."""
+    for begin in range(start, stop, _BLOCK_BYTES):
+        yield read(begin, min(begin + _BLOCK_BYTES, stop))
 
 
 class DataError(LingoError, ValueError):

@@ -370,9 +370,9 @@ def _hash(document: _Document, source: RecordSource) -> int:
     """Returns the `split_hash` of a text's identity; 0 if the source needs none."""
     if source.p.split_by == "file" and not source.p.unique:
         return 0
-    content, (first, stop) = hashlib.sha256(), source.identity(document.read, document.size)
-    for begin in range(first, stop, _BLOCK_BYTES):
-        content.update(document.read(begin, min(begin + _BLOCK_BYTES, stop)))
+    content = hashlib.sha256()
+    for block in source.identity(document.read, document.size):
+        content.update(block)
     return int.from_bytes(content.digest()[:8], "big")
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from lingo.config import ranges
 from lingo.config.base.types import FilePath
 from lingo.config.params import Configurable, ParamError, fields
-from lingo.data.files import DataError, File, Place, Read, describe_place, list_files
+from lingo.data.files import DataError, File, Place, Read, blocks, describe_place, list_files
 
 
 class Splittable(Configurable):
@@ -101,10 +101,9 @@ class RecordSource(Splittable, interface=True):
         """Returns where the document of a number, from 1, and of a first byte is, for errors."""
         return f"{file.path}, {self.unit} {number}, byte {start}"
 
-    def identity(self, read: Read, size: int) -> tuple[int, int]:
-        """Returns the range of a text's bytes that decides its split and whether it is unique."""
-        del read
-        return 0, size
+    def identity(self, read: Read, size: int) -> Iterable[bytes]:
+        """Yields the bytes that decide a text's split and whether it is unique: all of its own."""
+        return blocks(read, 0, size)
 
     def files(self) -> list[File]:
         """Returns the files of this split, sorted by name; with `shares_index`, of all splits.

@@ -7,11 +7,11 @@ split, the fingerprint and the treatment of damaged records that texts have.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from lingo.config import ranges
-from lingo.data.files import DataError, Read, open_file
+from lingo.data.files import DataError, Read, blocks, open_file
 from lingo.data.images.header import MAX_BYTES
 from lingo.data.index import Index, Progress, open_index
 from lingo.data.record_source import CorruptRecord, DecodedRecords
@@ -52,9 +52,8 @@ class EncodedImages(DecodedRecords, interface=True):
         """
         raise NotImplementedError(f"{type(self).__name__} has no class_names")
 
-    def identity(self, read: Read, size: int) -> tuple[int, int]:
-        del read
-        return _LABEL.size, size
+    def identity(self, read: Read, size: int) -> Iterable[bytes]:
+        return blocks(read, _LABEL.size, size)
 
     def to_document(self, image: EncodedImage, where: str) -> bytes:
         """Returns a document; raises CorruptRecord if the label or the first bytes are wrong."""

@@ -6,6 +6,7 @@ code that reads, indexes, splits and checks documents also works for pairs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -31,11 +32,11 @@ class PairSource(RecordSource, interface=True):
     unit: ClassVar[str] = "pair"
     identified_by: ClassVar[Part] = "pair"
 
-    def identity(self, read: Read, size: int) -> tuple[int, int]:
+    def identity(self, read: Read, size: int) -> Iterable[bytes]:
         if self.identified_by == "pair":
-            return 0, size
-        between = read(0, size).index(SEPARATOR)
-        return (0, between) if self.identified_by == "source" else (between + 1, size)
+            return super().identity(read, size)
+        source, _, target = read(0, size).partition(SEPARATOR)
+        return [source if self.identified_by == "source" else target]
 
 
 class Pair(NamedTuple):

@@ -12,6 +12,7 @@ from lingo.data.files import (
     DataError,
     File,
     Place,
+    blocks,
     list_files,
     open_file,
     refuse_compressed,
@@ -246,3 +247,10 @@ def test_what_no_path_can_be_is_an_error(root, name):
         names(root, name)
     with pytest.raises(DataError, match="cannot be read"), open_file(name):
         pass
+
+
+def test_blocks_are_a_megabyte_each_and_all_bytes_once():
+    data = os.urandom(2_500_000)
+    parts = list(blocks(lambda start, stop: data[start:stop], 7, len(data) - 1))
+    assert b"".join(parts) == data[7:-1]
+    assert [len(part) for part in parts] == [1 << 20, 1 << 20, len(data) - 8 - (2 << 20)]
