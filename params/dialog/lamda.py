@@ -162,8 +162,8 @@ def lamda_tiny(num_steps: int = 8000):
     """A LaMDA of bytes: 4 layers, width 96; 1,206,432 weights, pre-trained on English and dialogs.
 
     Half of its rows are docstrings of installed packages, half are dialogs by templates over real
-    facts. Needs `pip install 'lingo-tf[dialog]'`. After 600 steps, 1.2 M tokens, with seed 0: 1.58
-    bits a byte of dialogs about held-out subjects, 2.57 of those in held-out sentences.
+    facts. Needs `pip install 'lingo-tf[dialog]'`. After its 8,000 steps, 16 M tokens, with seed 0:
+    0.96 bits a byte on dialogs about held-out subjects, 2.24 on dialogs in held-out sentences.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     """
@@ -186,6 +186,8 @@ def lamda_tiny_finetune(
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. Half of the
     rows have ratings, which are few tokens: the four of a response share its tokens. The other half
     have responses that rest on tools; without `has_tools` the rated responses, good and bad ones.
+    With seed 0, areas under the ROC curve on held-out subjects are 1.00 (unsafe), 0.96
+    (interesting), 0.83 (specific) and 0.81 (sensible); docs/dialog_study.md has more.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
