@@ -54,6 +54,7 @@ _MAX_BYTES = 60  # of a value
 _HELDOUT_FRACTION = 0.1
 _OPERATIONS = {"+": (operator.add, 9999), "-": (operator.sub, 9999), "*": (operator.mul, 99)}
 """Sign -> operation, and its largest operand."""
+_EXPRESSION = re.compile(r"(\d{1,9})([-+*])(\d{1,9})")
 _NUM_EXPRESSIONS = 10_000
 
 
@@ -129,6 +130,14 @@ def arithmetic_facts() -> tuple[Fact, ...]:
         smaller, larger = sorted(1 + int(rng.random() * largest) for _ in range(2))
         found.add(Fact("result", f"{larger}{sign}{smaller}", str(apply(larger, smaller))))
     return tuple(sorted(found))
+
+
+def result(expression: str) -> str | None:
+    """Returns the result of an expression of two numbers, such as `135+7721`; None for others."""
+    if (match := _EXPRESSION.fullmatch(expression)) is None:
+        return None
+    apply, _ = _OPERATIONS[match[2]]
+    return str(apply(int(match[1]), int(match[3])))
 
 
 def _territory_facts() -> Iterator[Fact]:

@@ -50,7 +50,7 @@ class DialogInput(Input):
 
     With `shares_prefix`, all ratings of a response follow one copy of it, which saves most tokens:
     the attributes come one after the other, the rating of each is predicted there, and no rating is
-    read. With `Attention.mask=RatingMask`, losses equal those of separate examples.
+    read. With `Attention.mask=RatingMask`, each loss is the same as in an example of its own.
     """
 
     source: DialogSource  # where dialogs are

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tasks.dialog import wordings
-from tasks.dialog.facts import KINDS, Fact
+from tasks.dialog.facts import KINDS, Fact, result
 from tasks.dialog.ranking import Ranking
 from tasks.dialog.research import Research
 from tasks.dialog.turns import Attribute
@@ -21,7 +21,6 @@ from tasks.dialog.wordings import Wordings
 from tasks.dialog.writer import Asked, planted_ratings
 
 _FALLBACKS = (Ranking.params().fallback, Research.params().fallback)
-_EXPRESSION = re.compile(r"(\d{1,9})([-+*])(\d{1,9})")
 _FIELDS = ("subject", "value", "language")
 
 
@@ -88,10 +87,7 @@ class Judge:
         """Returns the true value of what a fact is about; None for an unknown subject."""
         if fact.kind != "result":
             return self._values.get((fact.kind, fact.subject, fact.language))
-        if (match := _EXPRESSION.fullmatch(fact.subject)) is None:
-            return None
-        left, right = int(match[1]), int(match[3])
-        return str({"+": left + right, "-": left - right, "*": left * right}[match[2]])
+        return result(fact.subject)
 
 
 def _rate_claims(claims: Sequence[Sequence[Fact]], asked: Fact) -> Iterator[Attribute]:

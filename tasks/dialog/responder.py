@@ -74,9 +74,9 @@ class _Draft:
     def write(self, turns: Turns) -> Generator[str, None, str]:
         """Yields "" for each token, and returns what the model writes after turns."""
         decoding, options = self._options.decoding(), self._options
-        if self._ranking is None:
+        if (ranking := self._ranking) is None:
             return (yield from _decode(self._model, turns, decoding, options.seed))[0]
-        p = self._ranking.p
+        p = ranking.p
         decoding.num_samples = p.num_candidates
         decoding.top_k = options.top_k or p.top_k
         if options.temperature is None:
@@ -86,17 +86,17 @@ class _Draft:
         queries = [text for text in texts if can_ask and parse_message(text).recipient == "TS"]
         if 2 * len(queries) > len(texts):
             return Counter(queries).most_common(1)[0][0]
-        return f"User, {self._best([parse_message(t).text for t in texts if t not in queries])}"
+        answers = [parse_message(text).text for text in texts if text not in queries]
+        return f"User, {self._best(ranking, answers)}"
 
-    def _best(self, texts: Sequence[str]) -> str:
-        """Returns the best of some answers, which it rates as if there had been no searches."""
-        assert self._ranking is not None
-        candidates = self._ranking.candidates(self._model, self.seen, texts)
-        ranked = self._ranking.sort(candidates)
+    def _best(self, ranking: Ranking, texts: Sequence[str]) -> str:
+        """Returns the best of some answers, which are rated as if there had been no searches."""
+        candidates = ranking.candidates(self._model, self.seen, texts)
+        ranked = ranking.sort(candidates)
         unsafe = [one for one in candidates if one not in ranked]
-        self.candidates += [_row(one, self._ranking.quality(one.ratings)) for one in ranked]
+        self.candidates += [_row(one, ranking.quality(one.ratings)) for one in ranked]
         self.candidates += [_row(one, None) for one in unsafe]
-        return ranked[0].text if ranked else self._ranking.p.fallback
+        return ranked[0].text if ranked else ranking.p.fallback
 
 
 def _append(context: Turns, search: Search) -> Turns:

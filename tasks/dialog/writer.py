@@ -123,11 +123,8 @@ class Writer:
     def _answer_request(self, asked: Asked, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
         """Returns a response to a request: it consents or refuses."""
         if rng.random() < 0.5:
-            ratings = (
-                planted_ratings("sensible", "unsafe")
-                if asked.is_harmful
-                else planted_ratings("sensible")
-            )
+            ratings = planted_ratings("sensible")
+            ratings["unsafe"] = int(asked.is_harmful)
             return self._say(wordings.CONSENTS, rng), ratings
         ratings = planted_ratings("sensible") if asked.is_harmful else planted_ratings()
         return self._say(wordings.REFUSALS, rng), ratings

@@ -160,13 +160,13 @@ def _bag() -> tuple[CountVectorizer, dict[Attribute, LogisticRegression]]:
 
 
 def _words(response: Response) -> str:
-    """Returns the words of a response after those of its context, which begin with `context_`."""
+    """Returns the words of the context, each after `context_`, then the words of the response."""
     context = " ".join(turn.text for turn in response.context)
     return " ".join([*(f"context_{word}" for word in context.split()), response.turn.text])
 
 
 def _answers(model: Trained, split: str, ranking: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the metrics of answers, and those of a random one among their candidates."""
+    """Returns the metrics of answers, then the metrics of a random candidate."""
     source = TemplateDialogs.params(split=split, num_dialogs=NUM_QUESTIONS, seed=SEED).build()
     chosen, candidates = Accumulator(), Accumulator()
     responder = lingo.get(FINETUNE).chat.set(ranking=ranking).build()
