@@ -23,7 +23,7 @@ from lingo.data.objectives.sentinels import OwnSentinelTokenizer, SentinelTokeni
 from lingo.data.pairs.pair import PairSource
 from lingo.data.pairs.pair_input import PairInput
 from lingo.data.record_source import InstalledSource, RecordSource, TextFiles
-from lingo.data.sentence_piece import SentencePiece
+from lingo.data.sentence_piece import LearnedPieces, SentencePiece
 from lingo.data.sequence_input import SequenceInput
 from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
@@ -50,6 +50,7 @@ __all__ = [
     "InstalledSource",
     "JsonLines",
     "JsonlPairs",
+    "LearnedPieces",
     "MixedInput",
     "Mixture",
     "OwnSentinelTokenizer",

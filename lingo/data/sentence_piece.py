@@ -10,6 +10,7 @@ become bytes. A newline or a tab is always a byte piece of its own, so no piece 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -23,13 +24,18 @@ from typing import Literal
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.base.errors import MissingPackage
 from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
 from lingo.data.epoch_order import permutation
 from lingo.data.files import DataError, open_file
-from lingo.data.index import Index, Progress
+from lingo.data.index import Index, Progress, open_index
+from lingo.data.index_cache import cache_folder, clear_unused
 from lingo.data.part_tokenizer import PartTokenizer
+from lingo.data.record_source import RecordSource
+from lingo.data.tokenizer import ByteTokenizer
+from lingo.storage.files import StorageError, write_bytes
 
 _WORD_END = re.compile(rb".*\S(?=\s)", re.DOTALL)
 _SPACE_END = re.compile(rb".*\s(?=\S)", re.DOTALL)
@@ -40,20 +46,20 @@ _TEXT_TYPES = (1, 4, 5)  # normal, user-defined, unused: the others are control 
 PAD_ID, END_ID, START_ID, UNKNOWN_ID = range(4)
 NUM_RESERVED = 4 + 256  # the four special ids and the bytes
 
+_LEARNED_FORMAT = 1  # of what LearnedPieces learns; another one is learned anew
 _MAX_SENTENCE_BYTES = 4000  # the trainer leaves out longer ones
 _SEPARATOR = re.compile(rb"[\n\t\x1e]")  # U+001E separates the sides of a pair
 _TOO_LARGE = re.compile(r"value <= (\d+)|required_chars\. \d+ vs (\d+)")
 
 
-class SentencePiece(PartTokenizer):
-    """A SentencePiece model file. `pip install 'lingo-tf[text]'`.
+class PieceTokenizer(PartTokenizer, interface=True):
+    """A tokenizer that has a SentencePiece model, which it opens at first use.
 
     The ids of padding, start and end are the model's; its end id replaces a padding or start id
     that it lacks.
     """
 
-    model: FilePath  # path of the .model file
-    vocab_size: int  # number of pieces in it; checked when it is opened
+    vocab_size: int  # number of pieces; checked when the model is opened
     segment_bytes = 2**23  # the package needs up to a hundred times the memory
 
     def setup(self) -> None:
@@ -79,12 +85,24 @@ class SentencePiece(PartTokenizer):
         pieces = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
         return self._model.processor.decode(pieces)
 
+    def open_model(self) -> PieceModel:
+        """Returns the model; raises DataError if it cannot be read or learned."""
+        raise NotImplementedError
+
     def _or_end(self, token: int) -> int:
         return token if token >= 0 else self.end_id
 
     @functools.cached_property
     def _model(self) -> PieceModel:
-        """The model, read and checked at first use."""
+        return self.open_model()
+
+
+class SentencePiece(PieceTokenizer):
+    """A SentencePiece model file. `pip install 'lingo-tf[text]'`."""
+
+    model: FilePath  # path of the .model file
+
+    def open_model(self) -> PieceModel:
         path = os.path.expanduser(self.p.model)
         with open_file(path) as file:
             data = file.read()
@@ -104,6 +122,42 @@ class SentencePiece(PartTokenizer):
         if model.processor.eos_id() < 0:
             raise DataError(f"tokenizer {path} has no piece for the end of a text (eos).")
         return model
+
+
+class LearnedPieces(PieceTokenizer):
+    """Pieces that are learned from a source of text at first use. `pip install 'lingo-tf[text]'`.
+
+    They are those of `train` by byte pair encoding, with every digit alone, so that they depend on
+    nothing but the text. The model is kept in the user's cache directory, for every later start
+    with the same text.
+    """
+
+    source: RecordSource  # where the text is; its training split
+    max_bytes: int = 10_000_000  # the text to learn from, drawn from all documents
+
+    def check(self) -> None:
+        ranges.check_positive(self.p, "max_bytes")
+        _check_vocab_size(self.p.vocab_size)
+
+    def texts(self) -> Sequence[bytes]:
+        """Returns the text to learn from; a subclass may take it from elsewhere."""
+        index = open_index(self.p.source.build(), ByteTokenizer.params().build())
+        return sample([index], max_bytes=self.p.max_bytes)
+
+    def open_model(self) -> PieceModel:
+        texts = self.texts()
+        about = hashlib.sha256(f"{_LEARNED_FORMAT} {self.vocab_size}".encode())
+        for text in texts:
+            about.update(hashlib.sha256(text).digest())
+        path = cache_folder("pieces") / f"{about.hexdigest()}.model"
+        with contextlib.suppress(DataError, RuntimeError):
+            return SentencePiece.params(model=str(path), vocab_size=self.vocab_size).build()._model
+        data = train(texts, vocab_size=self.vocab_size, model_type="bpe", split_digits=True)
+        with contextlib.suppress(OSError, StorageError):  # the cache saves time, nothing else
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, data)
+            clear_unused(path.parent, keep=path)
+        return PieceModel(data)
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -215,17 +269,16 @@ def train(
     *,
     vocab_size: int,
     model_type: Literal["unigram", "bpe"] = "unigram",
+    split_digits: bool = False,
 ) -> bytes:
     """Trains a SentencePiece model and returns the content of its file.
 
     Its type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` counts 4 ids for
-    padding, end, start and unknown, and 256 for bytes. Raises ParamError if it has no room for
-    pieces, DataError if the text is too small for it or too varied.
+    padding, end, start and unknown, and 256 for bytes; `split_digits` leaves every digit alone.
+    Raises ParamError if it has no room for pieces, DataError if the text is too small for it or too
+    varied.
     """
-    if vocab_size <= NUM_RESERVED:
-        raise ParamError(
-            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model"
-        )
+    _check_vocab_size(vocab_size)
     model, sentences = io.BytesIO(), list(_sentences(documents))
     try:
         package().SentencePieceTrainer.train(
@@ -242,6 +295,7 @@ def train(
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             allow_whitespace_only_pieces=True,
+            split_digits=split_digits,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             num_threads=os.cpu_count() or 1,
             minloglevel=2,
@@ -250,6 +304,13 @@ def train(
         num_bytes = sum(map(len, sentences))
         raise DataError(_reason(str(error), vocab_size, num_bytes)) from None
     return model.getvalue()
+
+
+def _check_vocab_size(vocab_size: int) -> None:
+    if vocab_size <= NUM_RESERVED:
+        raise ParamError(
+            f"{vocab_size=} leaves no piece beside the {NUM_RESERVED} ids of any model"
+        )
 
 
 def _sentences(documents: Iterable[bytes]) -> Iterator[bytes]:

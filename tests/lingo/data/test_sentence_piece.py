@@ -8,12 +8,12 @@ import pytest
 
 from lingo.config.base.errors import MissingPackage
 from lingo.config.params import ParamError
-from lingo.data import part_tokenizer
+from lingo.data import part_tokenizer, sentence_piece
 from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.index import open_index
 from lingo.data.record_source import TextFiles
-from lingo.data.sentence_piece import SentencePiece, sample, train
+from lingo.data.sentence_piece import LearnedPieces, SentencePiece, sample, train
 from tests.lingo.data import mixed_text as mixed
 from tests.lingo.data.documents import opened
 from tests.lingo.data.mixed_text import SETTINGS, mixed_text
@@ -21,7 +21,7 @@ from tests.lingo.data.mixed_text import SETTINGS, mixed_text
 spm = pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
 
 TEXT = "\n".join(f"def f{i}(x):\n    return x + {i}\n" for i in range(60)) + "größer\t🙂\n"
-SIZE = 320
+SIZE, FEW = 320, 300
 
 
 @pytest.fixture(scope="module")
@@ -249,3 +249,59 @@ def test_a_sample_is_all_documents_or_some_drawn_from_all_sources(index):
     assert [text[:2] for text in some] != [b"00", b"01", b"02", b"03", b"04", b"05"]
     assert seen[-1] == (110, 110)
     assert sample([index], max_bytes=110) == some
+
+
+@pytest.fixture
+def learned(tmp_path, monkeypatch):
+    """Pieces of a file, which are kept in a folder of their own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "code.txt").write_text(TEXT)
+    return LearnedPieces.params(
+        source=TextFiles.params(pattern=str(tmp_path / "code.txt")), vocab_size=FEW
+    )
+
+
+def _fail(*_, **__):
+    raise RuntimeError("learned again")
+
+
+def test_learned_pieces_are_a_model_of_the_source_s_text_with_digits_alone(learned):
+    made = train([TEXT.encode()], vocab_size=FEW, model_type="bpe", split_digits=True)
+    processor = spm.SentencePieceProcessor(model_proto=made)
+    tokenizer = learned.build()
+    text = "def f57(x):\n    return größer + 4711"
+    assert tokenizer.encode(text).tolist() == processor.encode(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert not [i for i in range(260, FEW) if sum(map(str.isdigit, processor.id_to_piece(i))) > 1]
+    assert tokenizer.vocab_size == FEW
+
+
+def test_learned_pieces_are_kept_until_the_text_changes(learned, tmp_path, monkeypatch):
+    first = learned.build().describe()
+    with monkeypatch.context() as patched:
+        patched.setattr(sentence_piece, "train", _fail)
+        assert learned.build().describe() == first
+        (tmp_path / "code.txt").write_text(TEXT.replace("return", "yield"))
+        with pytest.raises(RuntimeError, match="learned again"):
+            learned.build().describe()
+    assert learned.build().describe() != first
+
+
+def test_learned_pieces_do_without_their_cache(learned, tmp_path):
+    first = learned.build().describe()
+    (kept,) = (tmp_path / "cache" / "lingo" / "pieces").iterdir()
+    kept.write_bytes(b"not a model")
+    assert learned.build().describe() == first
+    kept.unlink()
+    kept.parent.rmdir()
+    kept.parent.write_text("no folder can be here")
+    assert learned.build().describe() == first
+
+
+def test_bad_learned_pieces_are_found_early(learned):
+    with pytest.raises(ParamError, match="leaves no piece beside the 260 ids"):
+        learned.set(vocab_size=260).build()
+    with pytest.raises(ParamError, match="max_bytes"):
+        learned.set(vocab_size=FEW, max_bytes=0).build()
+    with pytest.raises(DataError, match="too few for vocab_size=100000"):
+        learned.set(vocab_size=100_000, max_bytes=10**6).build().describe()
