@@ -101,6 +101,7 @@ class Evaluation(Configurable):
     prompts: list[str] = []  # texts that the model continues, shown beside the results
     sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues them
     answers: Answers | None = None  # of inputs with pairs of texts: decoded, and scored
+    averages: dict[str, list[str]] = {}  # name -> inputs whose metrics have their means under it
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
@@ -246,12 +247,7 @@ class Experiment(Configurable):
     def check(self) -> None:
         ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
         ranges.check_at_most(self.p, MAX_STEPS, "max_steps", "steps_per_loop")
-        for name in self.p.eval_inputs:
-            if not PATH_PART.fullmatch(name):
-                raise ParamError(
-                    f"eval_inputs[{name!r:.80}]: the name becomes part of a path; use up to 64"
-                    " letters, digits, '.', '_', '-', the first of them a letter or a digit"
-                )
+        self._check_evaluations()
         self._check_metric()
         if self.p.evaluate.weights == "ema" and self.p.optimizer.ema_decay is None:
             raise ParamError("evaluate.weights='ema' needs optimizer.ema_decay, which is None")
@@ -291,6 +287,11 @@ class Experiment(Configurable):
             self.check_weights()
 
     @property
+    def evaluation_names(self) -> list[str]:
+        """The names under which an evaluation has metrics: its inputs, then `evaluate.averages`."""
+        return [*self.p.eval_inputs, *self.p.evaluate.averages]
+
+    @property
     def declares_late(self) -> bool:
         """Whether shapes of weights or batches are known only to a process that has its devices."""
         return self.task.declares_late or any(input.declares_late for input in self._inputs())
@@ -327,8 +328,30 @@ class Experiment(Configurable):
         """
         return 3 * self.task.batch_flops(specs or self.train_input.specs())
 
+    def _check_evaluations(self) -> None:
+        known, averages = self.p.eval_inputs, self.p.evaluate.averages
+        fields = {"eval_inputs": known, "evaluate.averages": averages}
+        for field, name in ((field, name) for field, names in fields.items() for name in names):
+            if not PATH_PART.fullmatch(name):
+                raise ParamError(
+                    f"{field}[{name!r:.80}]: the name becomes part of a path; use up to 64"
+                    " letters, digits, '.', '_', '-', the first of them a letter or a digit"
+                )
+        for name, members in averages.items():
+            field = f"evaluate.averages[{name!r}]"
+            if name in known:
+                raise ParamError(f"{field}: an evaluation input has this name")
+            if not members:
+                raise ParamError(f"{field} is empty: name some of eval_inputs")
+            for member in members:
+                if member not in known:
+                    raise ParamError(
+                        f"{field} names {member!r}, which is not one of eval_inputs:"
+                        f" {', '.join(known) or 'there is none'}.{suggest(member, known)}"
+                    )
+
     def _check_metric(self) -> None:
-        metric, names = self.p.evaluate.metric, self.p.eval_inputs
+        metric, names = self.p.evaluate.metric, self.evaluation_names
         if metric is None:
             if self.p.checkpoint.keep_best:
                 raise ParamError(

@@ -141,23 +141,28 @@ class LearnedPieces(PieceTokenizer):
 
     def texts(self) -> Sequence[bytes]:
         """Returns the text to learn from; a subclass may take it from elsewhere."""
-        index = open_index(self.p.source.build(), ByteTokenizer.params().build())
-        return sample([index], max_bytes=self.p.max_bytes)
+        return sample([self._index], max_bytes=self.p.max_bytes)
+
+    def text_id(self) -> str:
+        """Returns another string whenever `texts` returns another text."""
+        return f"{self._index.digest} {self.p.source} {self.p.max_bytes}"
 
     def open_model(self) -> PieceModel:
-        texts = self.texts()
-        about = hashlib.sha256(f"{_LEARNED_FORMAT} {self.vocab_size}".encode())
-        for text in texts:
-            about.update(hashlib.sha256(text).digest())
-        path = cache_folder("pieces") / f"{about.hexdigest()}.model"
+        about = f"{_LEARNED_FORMAT} {self.vocab_size} {self.text_id()}"
+        name = hashlib.sha256(about.encode()).hexdigest()
+        path = cache_folder("pieces") / f"{name}.model"
         with contextlib.suppress(DataError, RuntimeError):
             return SentencePiece.params(model=str(path), vocab_size=self.vocab_size).build()._model
-        data = train(texts, vocab_size=self.vocab_size, model_type="bpe", split_digits=True)
+        data = train(self.texts(), vocab_size=self.vocab_size, model_type="bpe", split_digits=True)
         with contextlib.suppress(OSError, StorageError):  # the cache saves time, nothing else
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, data)
             clear_unused(path.parent, keep=path)
         return PieceModel(data)
+
+    @functools.cached_property
+    def _index(self) -> Index:
+        return open_index(self.p.source.build(), ByteTokenizer.params().build())
 
 
 # ---- the model -----------------------------------------------------------------------------------

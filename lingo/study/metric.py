@@ -59,11 +59,11 @@ def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -
     is none. If `goal` is None, it is `evaluate.goal` for the experiment's own metric, else "min".
     Raises ParamError if the experiment reports no such metric.
     """
-    own, inputs = experiment.p.evaluate, experiment.p.eval_inputs
-    losses = [f"{input_name}/loss" for input_name in inputs] + ["loss/total"]
+    own, names = experiment.p.evaluate, experiment.evaluation_names
+    losses = [f"{input_name}/loss" for input_name in names] + ["loss/total"]
     tag: str = name or own.metric or losses[0]
     head, _, rest = tag.partition("/")
-    if not rest or (head not in inputs and head not in TRAINING):
+    if not rest or (head not in names and head not in TRAINING):
         raise ParamError(
             f"metric {tag!r} is not input/metric of an evaluation, nor a tag of a training"
             f" report.{suggest(tag, losses)} There are, for example, {' and '.join(losses)}."
@@ -79,7 +79,7 @@ def check_metric(experiment: Experiment, name: str) -> None:
     It traces the evaluations, so that a sweep does not train for a metric that is never reported.
     """
     head, _, rest = name.partition("/")
-    if head not in experiment.eval_inputs or rest == "loss":
+    if head not in experiment.evaluation_names or rest == "loss":
         return
     for input in experiment.eval_inputs.values():
         input.prepare()

@@ -347,7 +347,7 @@ def _last_reports(run: Run, step: int) -> tuple[dict[str, float], dict[str, dict
         if "loss/total" in values:
             scalars = {tag: v for tag, v in values.items() if not tag.startswith("eval/")}
             del scalars["step"], scalars["time"]
-        for i, name in enumerate(run.experiment.eval_inputs):
+        for i, name in enumerate(run.experiment.evaluation_names):
             end = row_tag("", name, first=not i)
             own = {
                 tag.removesuffix(end): value

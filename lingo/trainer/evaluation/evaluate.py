@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 
 
 class EvaluationResult(NamedTuple):
-    """The results of an evaluation on one input."""
+    """The results of an evaluation on one input, or their average over some."""
 
-    input: str  # its name
+    input: str  # its name, or the average's
     metrics: dict[str, float]  # over all examples, by name
     summaries: dict[str, Media | float]  # what TensorBoard shows besides them, by name
     answers: list[Answer]  # the first `num_shown`, to be shown
@@ -108,11 +108,12 @@ def evaluate_all(
     between: Between = iter,
     show_progress: ShowProgress = hide_progress,
 ) -> Iterator[EvaluationResult]:
-    """Yields the result of every evaluation input of an experiment, in its order.
+    """Yields the result of every evaluation input of an experiment, in its order, then averages.
 
     With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts.
     """
     task, weights = experiment.task, experiment.p.evaluate.weights
+    found: dict[str, dict[str, float]] = {}
     for name, input in experiment.eval_inputs.items():
         states = sum_metrics(program, input, weights=weights, between=between)
         metrics = read_results(task, states)
@@ -125,11 +126,29 @@ def evaluate_all(
             metrics |= score_answers(experiment, answers)
             del answers[experiment.evaluate.answers.p.num_shown :]
         summaries = summarize(experiment, program, input, states, metrics)
+        found[name] = metrics
         yield EvaluationResult(name, metrics, summaries, answers)
+    for name, metrics in average_metrics(experiment, found).items():
+        yield EvaluationResult(name, metrics, {}, [])
+
+
+def average_metrics(
+    experiment: Experiment, metrics: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """Returns `evaluate.averages` of the metrics of inputs: means over those that all of them have.
+
+    Every input counts alike, however many examples it has.
+    """
+    means: dict[str, dict[str, float]] = {}
+    for name, members in experiment.p.evaluate.averages.items():
+        rows = [metrics[member] for member in members]
+        shared = [metric for metric in rows[0] if all(metric in row for row in rows)]
+        means[name] = {metric: float(np.mean([row[metric] for row in rows])) for metric in shared}
+    return means
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Returns made-up metrics of every evaluation input, which have the names of the real ones.
+    """Returns made-up metrics of inputs and averages, which have the names of the real ones.
 
     Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
@@ -151,7 +170,7 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
         metrics = traced[repr(specs[name])]
         results[name] = metrics | scores if input.has_text_pairs else metrics
         check_examples(experiment, input, metrics=results[name])
-    return results
+    return results | average_metrics(experiment, results)
 
 
 def loss_terms(
