@@ -294,3 +294,49 @@ def test_an_evaluation_of_a_checkpoint_shows_the_same(run, directory):
     (result,) = Evaluator(experiment).evaluate_checkpoint(found)
     assert {"table", "parity/confusion"} <= result.summaries.keys()
     assert result.summaries["number"] == SEEN[-2][1]["logits"].max(), "as at the end of training"
+
+
+def averaged(**evaluation):
+    """Returns an experiment that is evaluated on 5 and on 2 examples, with averages of both."""
+    params = parity()
+    few = params.eval_inputs["heldout"].copy().set(arguments={"size": 2})
+    params.eval_inputs = {"heldout": params.eval_inputs["heldout"], "few": few}
+    values = {"every_steps": 2, "averages": {"both": ["heldout", "few"], "one": ["few"]}}
+    return params.set(evaluate=Evaluation.params(**values | evaluation))
+
+
+def test_an_average_counts_every_input_alike(run, directory, rows):
+    outcome = run(averaged(), directory)
+    last = rows(directory)[-1]
+    mean = (last["eval/error"] + last["eval/error@few"]) / 2
+    assert last["eval/error@both"] == pytest.approx(mean)
+    assert last["eval/error@one"] == last["eval/error@few"]
+    assert outcome.evaluations["both"]["eval/error"] == last["eval/error@both"]
+    assert shown(directory / "eval_both")["eval/error"] == ("scalars", [2, 4])
+    experiment = averaged().build()
+    found = best.choose(experiment, RunDirectory(directory), None)
+    results = Evaluator(experiment).evaluate_checkpoint(found)
+    assert [result.input for result in results] == ["heldout", "few", "both", "one"]
+    assert results[2].metrics["error"] == pytest.approx(mean)
+
+
+def test_a_run_can_be_compared_by_an_average(run, directory, rows):
+    params = averaged(metric="both/error")
+    run(params, directory)
+    scores = best.ranking(params.build(), rows(directory)).scores
+    assert [score.step for score in scores] == [2, 4]
+    assert scores[-1].value == rows(directory)[-1]["eval/error@both"]
+
+
+@pytest.mark.parametrize(
+    ("averages", "message"),
+    [
+        ({"heldout": ["few"]}, r"averages\['heldout'\]: an evaluation input has this name"),
+        ({"both": []}, r"averages\['both'\] is empty: name some of eval_inputs"),
+        ({"both": ["few", "fex"]}, r"'fex', which is not one of .* few. Did you mean 'few'\?"),
+        ({"a/b": ["few"]}, "the name becomes part of a path"),
+    ],
+)
+def test_an_average_of_no_use_is_refused(averages, message):
+    with pytest.raises(ParamError, match=message):
+        averaged(averages=averages).build()
