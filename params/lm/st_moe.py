@@ -14,13 +14,12 @@ from typing import Literal
 
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
-from lingo.data import Mixture, PairInput, SpanCorruption
+from lingo.data import Mixture, PairInput
 from lingo.data.objectives.sentinels import SentinelTokenizer
-from lingo.datasets import Docstrings
 from lingo.layers import FeedForward, MoE, RmsNorm, SoftmaxHead, TopNRouter, TransformerLayer
 from lingo.optim import AdamW, ByPath, Frozen, Warmup
 from params.lm.source import tiny
-from params.lm.switch import in_turn, on_mesh, set_dropout_rates, t5, t5_layer
+from params.lm.switch import in_turn, on_docstrings, on_mesh, set_dropout_rates, t5, t5_layer
 from tasks.classification import snippets
 
 Part = Literal["all", "moe", "non_moe", "attention", "ffn"]
@@ -113,22 +112,7 @@ def tiny_pretrain():
     """
     layer = t5_layer(hidden_dim=344, num_heads=4, head_dim=32, gated=True)
     cfg = _st_moe(layer, num_experts=8, every=2, dim=128, num_layers=4)
-    data = SpanCorruption.params(
-        source=Docstrings.params(split="train"),
-        batch_size=4,
-        source_length=256,
-        mean_span_length=8.0,
-    )
-    once = data.copy().set(batch_size=16, repeat=False, max_batches=20)
-    once.source.split = "heldout"
-    how = tiny().set(
-        task=cfg.task,
-        optimizer=cfg.optimizer,
-        train_input=data,
-        eval_inputs={"heldout": once},
-    )
-    how.evaluate.prompts = []
-    return how
+    return on_docstrings(cfg, num_steps=1200)
 
 
 @experiment
