@@ -86,7 +86,7 @@ def test_a_student_that_equals_its_teacher_learns_nothing_from_it(draw: Callable
         with tf.GradientTape() as tape:
             tape.watch(values)
             loss = losses(built, values)["distillation"]
-        found = tape.gradient(loss, values, unconnected_gradients="zero")
+        found = tape.gradient(loss, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         largest = {
             kind: max(float(np.abs(g).max()) for name, g in found.items() if name.startswith(kind))
             for kind in ("model/", "teacher/")
