@@ -45,16 +45,25 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def percent_over_seeds(results: Results, trials: Sequence[Trial], tag: str = "accuracy") -> str:
-    """Returns mean and range of a metric in percent, of the trials that have one.
+    """Returns mean and range of a metric in percent, of the trials that have one, as `spread` does.
+
+    "diverged" if all trials did.
+    """
+    values = [results.metric(trial, tag) for trial in trials]
+    found = [100 * value for value in values if value is not None]
+    states = {result.state if (result := results.get(trial)) else None for trial in trials}
+    return "diverged" if states == {"diverged"} else spread(found, len(trials))
+
+
+def spread(values: Sequence[float], num_seeds: int) -> str:
+    """Returns mean and range of the values that some of the seeds have.
 
     As "71.2 (70.4 to 71.9)"; "71.2" for one; with ", 1 of 3 seeds" after it if others have none;
-    "diverged" if all trials did; "-" if there is nothing else to tell.
+    "-" if no seed has one.
     """
-    found = [value for trial in trials if (value := results.metric(trial, tag)) is not None]
-    if not found:
-        states = {result.state if (result := results.get(trial)) else None for trial in trials}
-        return "diverged" if states == {"diverged"} else NONE
-    text = f"{100 * statistics.fmean(found):.1f}"
-    if len(found) > 1:
-        text += f" ({100 * min(found):.1f} to {100 * max(found):.1f})"
-    return text if len(found) == len(trials) else f"{text}, {len(found)} of {len(trials)} seeds"
+    if not values:
+        return NONE
+    text = f"{statistics.fmean(values):.1f}"
+    if len(values) > 1:
+        text += f" ({min(values):.1f} to {max(values):.1f})"
+    return text if len(values) == num_seeds else f"{text}, {len(values)} of {num_seeds} seeds"
