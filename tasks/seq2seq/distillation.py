@@ -5,7 +5,6 @@ Axes: B batch, T target positions, V vocabulary.
 
 from __future__ import annotations
 
-from lingo.config import ranges
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.layers import CallInputs
@@ -31,7 +30,8 @@ class Distillation(SequenceToSequence):
 
     def check(self) -> None:
         super().check()
-        ranges.check_fraction(self.p, "teacher_share")
+        if not 0 <= self.p.teacher_share <= 1:
+            raise ParamError(f"teacher_share={self.p.teacher_share} is not in [0, 1]")
         if self.p.chunk_size is not None:
             raise ParamError(
                 f"chunk_size={self.p.chunk_size}: distillation has the logits of all positions at"

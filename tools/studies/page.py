@@ -55,7 +55,7 @@ def percent_over_seeds(results: Results, trials: Sequence[Trial], tag: str = "ac
     return "diverged" if states == {"diverged"} else spread(found, len(trials))
 
 
-def spread(values: Sequence[float], num_seeds: int) -> str:
+def spread(values: Sequence[float], num_seeds: int, *, digits: int = 1) -> str:
     """Returns mean and range of the values that some of the seeds have.
 
     As "71.2 (70.4 to 71.9)"; "71.2" for one; with ", 1 of 3 seeds" after it if others have none;
@@ -63,7 +63,8 @@ def spread(values: Sequence[float], num_seeds: int) -> str:
     """
     if not values:
         return NONE
-    text = f"{statistics.fmean(values):.1f}"
-    if len(values) > 1:
-        text += f" ({min(values):.1f} to {max(values):.1f})"
+    mean, low, high = (
+        f"{value:,.{digits}f}" for value in (statistics.fmean(values), min(values), max(values))
+    )
+    text = f"{mean} ({low} to {high})" if len(values) > 1 else mean
     return text if len(values) == num_seeds else f"{text}, {len(values)} of {num_seeds} seeds"
