@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Answers(Configurable):
         ranges.check_positive(self.p, "max_examples")
         ranges.check_not_negative(self.p, "num_shown")
         if not self.p.measures:
-            raise ParamError("measures is empty: name bleu, chrf or exact_match")
+            raise ParamError(f"measures is empty: name some of {', '.join(get_args(Measure))}")
 
     def setup(self) -> None:
         self.decoding = self.p.decoding.build()

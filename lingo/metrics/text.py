@@ -1,4 +1,4 @@
-"""Scores of texts against references: of the whole corpus, computed by the library sacrebleu.
+"""Scores of texts against references, of the whole corpus; BLEU and chrF by the library sacrebleu.
 
 A corpus score is not a mean over texts: BLEU and chrF divide sums of counts. So texts are collected
 and scored once, and how they were split into batches has no influence.
@@ -7,14 +7,26 @@ and scored once, and how they were split into batches has no influence.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
 from lingo.config.base.errors import MissingPackage
+from lingo.metrics.overlap import answer_f1, rouge_l, rouge_n
 
-Measure = Literal["bleu", "chrf", "exact_match"]
-"""BLEU (Papineni et al. 2002), chrF (Popovic 2015), and the share of exact matches."""
+Measure = Literal["bleu", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
+"""BLEU (Papineni et al. 2002), chrF (Popovic 2015), the share of exact matches, ROUGE of words, of
+pairs and of subsequences (Lin 2004), and the F1 of words in answers (Rajpurkar et al. 2016)."""
+
+_OF_A_TEXT: Mapping[str, Callable[[str, str], float]] = {
+    "exact_match": lambda text, reference: float(text == reference),
+    "rouge1": lambda text, reference: 100 * rouge_n(text, reference, n=1),
+    "rouge2": lambda text, reference: 100 * rouge_n(text, reference, n=2),
+    "rougeL": lambda text, reference: 100 * rouge_l(text, reference),
+    "f1": answer_f1,
+}
+"""The measures that are means over texts."""
 
 
 def text_scores(
@@ -23,7 +35,8 @@ def text_scores(
     """Returns the scores of N texts, given a reference for each; none if there are no texts.
 
     `bleu` and `chrf` are those that the command `sacrebleu` prints with its default settings, in
-    0..100; `exact_match` is in 0..1. Raises MissingPackage as `import_sacrebleu` does.
+    0..100. The others are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and
+    `exact_match` in 0..1. Raises MissingPackage as `import_sacrebleu` does.
     """
     return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
 
@@ -53,9 +66,9 @@ def _scores(
 
 
 def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) -> tuple[float, str]:
-    if measure == "exact_match":
-        pairs = zip(texts, references, strict=True)
-        return sum(text == reference for text, reference in pairs) / len(texts), ""
+    if measure in _OF_A_TEXT:
+        scores = map(_OF_A_TEXT[measure], texts, references)
+        return math.fsum(scores) / len(texts), ""
     metrics = import_sacrebleu()
     # force: without the advice to detokenize where many texts end in " ."
     metric: Any = metrics.BLEU(force=True) if measure == "bleu" else metrics.CHRF()

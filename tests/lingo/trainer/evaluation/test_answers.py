@@ -252,7 +252,9 @@ def test_an_experiment_without_pairs_is_refused(file):
 
 
 def test_answers_without_measures_are_refused():
-    with pytest.raises(ParamError, match="measures is empty: name bleu, chrf or exact_match"):
+    with pytest.raises(
+        ParamError, match="measures is empty: name some of bleu, chrf, exact_match, rouge1"
+    ):
         Answers.params(measures=[]).build()
 
 
