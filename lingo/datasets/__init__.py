@@ -8,13 +8,14 @@ from lingo.datasets.docstrings import Docstrings, Doctests
 from lingo.datasets.glyph_input import GlyphInput
 from lingo.datasets.glyph_scene_input import GlyphSceneInput
 from lingo.datasets.photographs import Photographs
-from lingo.datasets.signatures import Signatures
+from lingo.datasets.signatures import FirstParagraphs, Signatures
 
 __all__ = [
     "BlobInput",
     "Digits",
     "Docstrings",
     "Doctests",
+    "FirstParagraphs",
     "GlyphInput",
     "GlyphSceneInput",
     "Photographs",

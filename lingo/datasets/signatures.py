@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
+from lingo.config import ranges
 from lingo.data.files import File, Read
 from lingo.data.pairs.pair import PairSource, Part, pair
 from lingo.data.record_source import PythonPackages
 from lingo.datasets import syntax
-from lingo.datasets.docstrings import summary
+from lingo.datasets.docstrings import prose, summary
 
 
 class Signatures(PythonPackages, PairSource):
@@ -39,3 +40,29 @@ class Signatures(PythonPackages, PairSource):
     def text(self, data: bytes, where: str) -> bytes:
         nodes = syntax.excerpt(data)
         return pair(nodes[0].signature, summary(nodes[0].docstring), where) if nodes else b""
+
+
+class FirstParagraphs(Signatures):
+    """The rest of a docstring, and its first paragraph: a summary to write.
+
+    Both are prose, without examples and fenced code; the rest has at least `min_words` words.
+    """
+
+    min_words: int = 12  # of the rest
+    max_bytes: int = 2000  # of the rest, which keeps its beginning
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "min_words", "max_bytes")
+
+    def text(self, data: bytes, where: str) -> bytes:
+        nodes = syntax.excerpt(data)
+        if not nodes:
+            return b""
+        docstring = nodes[0].docstring
+        rest = prose(docstring).partition("\n\n")[2].strip()
+        if len(rest.split()) < self.p.min_words:
+            return b""
+        return pair(
+            rest.encode()[: self.p.max_bytes].decode(errors="ignore"), summary(docstring), where
+        )

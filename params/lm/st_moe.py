@@ -14,13 +14,16 @@ from typing import Literal
 
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
+from lingo.contract import Answers
 from lingo.data import Mixture, PairInput
 from lingo.data.objectives.sentinels import SentinelTokenizer
+from lingo.datasets import FirstParagraphs
 from lingo.layers import FeedForward, MoE, RmsNorm, SoftmaxHead, TopNRouter, TransformerLayer
 from lingo.optim import AdamW, ByPath, Frozen, Warmup
 from params.lm.source import tiny
 from params.lm.switch import in_turn, on_docstrings, on_mesh, set_dropout_rates, t5, t5_layer
 from tasks.classification import snippets
+from tasks.dialog.questions import FactQuestions
 
 Part = Literal["all", "moe", "non_moe", "attention", "ffn"]
 Ablation = Literal[
@@ -159,6 +162,36 @@ def tiny_finetune(
     if pretrained is not None:
         cfg.init_from = WarmStart.params(path=pretrained)
     return cfg.set(max_steps=600)
+
+
+@experiment
+def tiny_generate(pretrained: str | None = None, task: Literal["summary", "answer"] = "summary"):
+    """Fine-tunes tiny_pretrain to write: summaries of docstrings, or answers by heart.
+
+    `summary` gives the first paragraph of a docstring from the rest of it, in place of XSum, scored
+    by ROUGE. `answer` has questions about facts of CLDR, and is evaluated on questions about the
+    same facts in other words, scored by F1 and exact match, in place of WebQuestions; it needs the
+    extra `dialog`. All weights change, as in `tiny_finetune`.
+
+    lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
+    lingo train --exp=lm.st_moe.tiny_generate --logdir=runs/summary \\
+        --set=exp.pretrained=runs/tiny_pretrain
+    """
+    cfg = tiny_finetune(pretrained)
+    if task == "summary":
+        train, heldout = (FirstParagraphs.params(split=split) for split in ("train", "heldout"))
+        lengths = {"source_length": 336, "target_length": 96}
+        measures = ["rouge1", "rouge2", "rougeL"]
+    else:
+        train, heldout = (FactQuestions.params(wordings=w) for w in ("train", "heldout"))
+        lengths = {"source_length": 80, "target_length": 64}
+        measures = ["f1", "exact_match"]
+    data = PairInput.params(source=train, tokenizer=SentinelTokenizer, batch_size=16, **lengths)
+    once = data.copy().set(source=heldout, repeat=False, max_batches=8)
+    cfg.set(train_input=data, eval_inputs={"heldout": once})
+    cfg.evaluate.answers = Answers.params(measures=measures)
+    cfg.evaluate.answers.decoding.max_tokens = lengths["target_length"]
+    return cfg
 
 
 def _set_experts(cfg, **values):

@@ -4,7 +4,7 @@ import pytest
 
 from lingo.data.index import open_index
 from lingo.data.pairs.pair import PairTokenizer
-from lingo.datasets.signatures import Signatures
+from lingo.datasets.signatures import FirstParagraphs, Signatures
 from tests.lingo.data import documents
 
 PAIRS = PairTokenizer.params().build()
@@ -76,3 +76,36 @@ def test_splits_share_no_description():
     assert train | heldout == everything
     assert 0.2 < len(heldout) / len(train | heldout) < 0.4
     assert len(train) > 100
+
+
+def test_a_summary_is_the_first_paragraph_of_the_rest_without_its_examples(tmp_path, monkeypatch):
+    folder = tmp_path / "documented"
+    folder.mkdir()
+    (folder / "__init__.py").write_text('''
+def clip(x):
+    """Limits the values
+    of an array.
+
+    Values below the lowest become the lowest one.
+
+    >>> clip(3)
+    2
+
+    Others stay as they are.
+    """
+
+
+def short(x):
+    """Returns what was given.
+
+    Too little follows.
+    """
+''')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = FirstParagraphs.params(packages=["documented"], min_words=5)
+    (pair,) = documents.texts(open_index(source.build(), PAIRS))
+    rest, first = pair.split("\x1e")
+    assert first == "Limits the values of an array."
+    assert rest == ("Values below the lowest become the lowest one.\n\nOthers stay as they are.")
+    (pair,) = documents.texts(open_index(source.set(max_bytes=6).build(), PAIRS))
+    assert pair.split("\x1e") == ["Values", first]
