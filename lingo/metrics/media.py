@@ -6,7 +6,7 @@ Axes: N images, H height, W width, C channels.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -85,10 +85,17 @@ class Text(NamedTuple):
         return "" if isinstance(self.markdown, str) else f"a Text holds a {kind}, not a str"
 
 
+class TokenIds(tuple[Sequence[int], ...]):
+    """A column of a table, the ids of some tokens in each cell: each is shown as its text."""
+
+    __slots__ = ()
+
+
 class Table(NamedTuple):
     """A table, such as of examples: title -> the cells of a column, from top to bottom.
 
-    Columns are lists or arrays of one length; cells are texts, numbers or bools.
+    Columns are lists or arrays of one length; cells are texts, numbers or bools. A column of
+    `TokenIds` is shown as texts where there is a tokenizer, else as numbers.
     """
 
     columns: Mapping[str, Sequence[Any] | np.ndarray]
@@ -104,6 +111,20 @@ class Table(NamedTuple):
         if len(set(sizes.values())) > 1:
             return f"the columns of a Table have different numbers of cells: {sizes}"
         return ""
+
+    def with_texts(self, decode: Callable[[Sequence[int]], str]) -> Table:
+        """Returns the table with the text of each token, quoted, in place of its id.
+
+        >>> Table({"tokens": TokenIds([[97, 98]])}).with_texts(lambda ids: chr(ids[0])).columns
+        {'tokens': ["'a' 'b'"]}
+        """
+        columns = {
+            title: [" ".join(repr(decode([token])) for token in cell) for cell in column]
+            if isinstance(column, TokenIds)
+            else column
+            for title, column in self.columns.items()
+        }
+        return Table(columns)
 
     def to_markdown(self) -> str:
         """Returns the table in Markdown, with cells escaped, so that they are shown as they are.

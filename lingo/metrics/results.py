@@ -12,6 +12,7 @@ from lingo.metrics.classification import (
     score_table_results,
 )
 from lingo.metrics.confusion_picture import MAX_CLASSES, confusion_image
+from lingo.metrics.expert_tokens import expert_token_results, expert_token_summaries
 from lingo.metrics.mean_average_precision import detection_results
 from lingo.metrics.media import Media
 from lingo.metrics.metric import State, means
@@ -21,6 +22,7 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"positives", "negatives"}): score_count_results,
     frozenset({"scores", "labels", "weights"}): score_table_results,
     frozenset({"detections", "truths", "images", "outside"}): detection_results,
+    frozenset({"expert_tokens"}): expert_token_results,
 }
 """Entries of a state -> what computes results from it."""
 
@@ -59,14 +61,16 @@ def read_state(name: str, state: State) -> dict[str, float]:
 def state_summaries(
     name: str, state: State, *, class_names: Sequence[str] | None = None
 ) -> dict[str, Media]:
-    """Returns what can be shown of one metric besides numbers, by name: a confusion as an image.
+    """Returns what can be shown of one metric besides numbers, by name.
 
-    There is none of a matrix of more than 1,024 classes. `class_names` are of all classes; None:
-    their numbers.
+    A confusion is an image, unless it has more than 1,024 classes; the tokens of experts are a
+    table and a picture. `class_names` are of all classes; None: their numbers.
 
     >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
     ['quality/confusion']
     """
+    if set(state) == {"expert_tokens"}:
+        return {f"{name}/{what}": one for what, one in expert_token_summaries(state).items()}
     if set(state) != {"confusion"} or len(state["confusion"]) > MAX_CLASSES:
         return {}
     return {f"{name}/confusion": confusion_image(state["confusion"], class_names=class_names)}

@@ -29,6 +29,7 @@ from lingo.layers.moe.router import Router, Routing, Tokens
 from lingo.layers.moe.token_choice import SwitchRouter
 from lingo.layers.residual import Residual, ResidualCall
 from lingo.layers.stacks.lift import call_copies, one_of, vmap_layer
+from lingo.ops.routing import group_tokens
 from lingo.ops.scan import scan
 from lingo.ops.shape import size_of, sizes_of
 
@@ -54,13 +55,16 @@ class MoE(Layer):
     group_size: int | None = (
         None  # S: divides a row, or is a multiple of it, row after row; None: a row
     )
+    count_tokens: int | None = (
+        None  # in evaluations, counts which expert sees which of so many token ids; None: does not
+    )
     dispatch: Literal["auto", "ragged", "gather", "one_hot"] = (
         "auto"  # how tokens get to experts; auto: what suits the devices
     )
 
     def check(self) -> None:
         p = self.p
-        ranges.check_positive(p, "num_experts", "min_capacity", "group_size")
+        ranges.check_positive(p, "num_experts", "min_capacity", "group_size", "count_tokens")
         ranges.check_positive(p, "capacity_factor", "eval_capacity_factor")
 
     def setup(self) -> None:
@@ -85,12 +89,14 @@ class MoE(Layer):
             return self.step(x, tf.constant(0), inputs=inputs)
         segments = inputs.segments
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
-        size = self._group_size(x)
+        size, training = self._group_size(x), context.current().training
         routing = self.router(
             x,
             tokens=Tokens(valid, inputs.token_ids, size),
-            capacity=self._capacity(size, training=context.current().training),
+            capacity=self._capacity(size, training=training),
         )
+        if self.p.count_tokens and not training and inputs.token_ids is not None:
+            self._count_tokens(routing, group_tokens(inputs.token_ids, size))
         return self._mix_experts(x, routing, size)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
@@ -127,7 +133,24 @@ class MoE(Layer):
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         size = self.p.group_size or 1
-        return BatchRequirements(examples_together=max(1, size // (shape[1] or 1)))
+        return BatchRequirements(
+            examples_together=max(1, size // (shape[1] or 1)),
+            token_ids=self.p.count_tokens is not None,
+        )
+
+    def _count_tokens(self, routing: Routing, token_ids: tf.Tensor) -> None:
+        """Adds how often each expert computes each token id; ids are int32 [G, S]."""
+        num_ids = self.p.count_tokens
+        is_counted = (routing.slot >= 0) & (token_ids < num_ids)[..., None]
+        place = routing.expert * num_ids + token_ids[..., None]
+        total = tf.math.unsorted_segment_sum(
+            tf.ones_like(routing.gate),
+            tf.where(is_counted, place, -1),
+            self.p.num_experts * num_ids,
+        )
+        counts = tf.reshape(total, [self.p.num_experts, num_ids])
+        name = self.path.replace("/", ".") or "moe"
+        self.side_metric(f"experts/{name}", {"expert_tokens": counts})
 
     def _group_size(self, x: tf.Tensor) -> Any:
         """Returns S for x [B, T, D]: an int if `group_size` is set or T is known."""

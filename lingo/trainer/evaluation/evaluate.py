@@ -27,7 +27,7 @@ from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics, trace_predictions
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
-from lingo.metrics.media import Media
+from lingo.metrics.media import Media, Table
 from lingo.metrics.metric import State
 from lingo.runtimes.program import Program, explain_program_errors
 from lingo.trainer.evaluation.answers import (
@@ -237,15 +237,24 @@ def summarize(
         with _warn_on_exception(task.metric_summaries):
             of_metric = task.metric_summaries(name, state)
             check_summaries(task.metric_summaries, of_metric)
-            summaries |= of_metric
+            summaries |= _with_texts(of_metric, input)
     if _shows_examples(task) and input.num_batches():
         batch = input.batch(0)
         predictions = _predict(experiment, program, batch)
         with _warn_on_exception(task.summaries):
             of_examples = task.summaries(*_first_examples(experiment, batch, predictions))
             check_summaries(task.summaries, of_examples, metrics=metrics)
-            summaries |= of_examples
+            summaries |= _with_texts(of_examples, input)
     return summaries
+
+
+def _with_texts(summaries: Mapping[str, Media | float], input: Input) -> dict[str, Media | float]:
+    """Returns summaries with the texts of tokens in tables, if the input has a tokenizer."""
+    tokenizer = getattr(input, "tokenizer", None)
+    return {
+        name: one.with_texts(tokenizer.decode) if tokenizer and isinstance(one, Table) else one
+        for name, one in summaries.items()
+    }
 
 
 def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[str]) -> None:

@@ -15,6 +15,7 @@ import lingo
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.layers import ExpertChoiceRouter, FeedForward, Remat, Repeat, Stack, context, path
+from lingo.layers.inputs import CallInputs
 from lingo.layers.moe import dispatch
 from lingo.layers.moe.moe import UNROLLED, MoE
 from lingo.layers.moe.router import HashRouter, Router, Routing, Tokens
@@ -290,3 +291,37 @@ def test_one_flag_makes_a_model_sparse(stack: str) -> None:
     mixtures = [layer for layer in model.tree() if isinstance(layer, MoE)]
     assert len(mixtures) == (4 if stack == "Stack" else 1)
     assert all(isinstance(layer.experts, FeedForward) for layer in mixtures)
+
+
+@pytest.mark.parametrize("group_size", [None, 3])
+def test_an_evaluation_counts_the_tokens_that_each_expert_computes(draw: Draw, group_size) -> None:
+    layer = mixture(capacity_factor=1.0, min_capacity=1, count_tokens=5, group_size=group_size)
+    built = layer.build()
+    weights = draw(built)
+    ids = np.array([[0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2], [4, 4, 4, 4, 4, 4]], "i")
+    inputs = CallInputs(segments=tf.constant(SEGMENTS), token_ids=tf.constant(ids))
+    size = group_size or T
+    tokens = Tokens(tf.constant(SEGMENTS > 0), None, size)
+    capacity = built._capacity(size, training=False)
+    own = {name.partition("/")[2]: w for name, w in weights.items() if name.startswith("router/")}
+    router = layer.router.copy().set(dim=D, num_experts=E).build()
+    routing, _ = context.apply(router, own, X, tokens=tokens, capacity=capacity)
+    wanted = np.zeros([E, 5])
+    experts, slots = (np.reshape(x, [B, T, -1]) for x in (routing.expert, routing.slot))
+    for b, t, k in np.argwhere(slots >= 0):
+        if ids[b, t] < 5:
+            wanted[experts[b, t, k], ids[b, t]] += 1
+    assert wanted.sum() > 5
+    _, sides = context.apply(built, weights, X, inputs=inputs)
+    np.testing.assert_array_equal(sides.metrics["experts/moe"]["expert_tokens"], wanted)
+    for training, given in ((True, inputs), (False, inputs._replace(token_ids=None))):
+        now = call(training=training)
+        _, sides = context.apply(built, weights, X, inputs=given, call=now)
+        assert "experts/moe" not in sides.metrics
+
+
+def test_models_pass_token_ids_to_a_mixture_that_counts_them() -> None:
+    assert mixture(count_tokens=5).build().batch_requirements().token_ids
+    assert not mixture().build().batch_requirements().token_ids
+    with pytest.raises(ParamError, match="count_tokens"):
+        mixture(count_tokens=0).build()

@@ -1,0 +1,68 @@
+"""Which expert sees which token: counts of a mixture in an evaluation, as numbers and as pictures.
+
+Axes: E experts, V token ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lingo.metrics.media import Image, Media, Table, TokenIds
+
+_NUM_SHOWN = 12  # tokens of an expert in the table
+_NUM_DRAWN = 128  # tokens in the picture
+_CELL = 6  # pixels
+
+_LEGEND = (
+    "A **row** for each expert, a **column** for each of the most frequent tokens. The darker, the"
+    " larger the share of the token's choices that this expert has. Columns are sorted by the"
+    " expert that has most of them."
+)
+
+
+def expert_token_results(state: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Returns how many bits a token tells of its expert, of counts `expert_tokens`, [E, V].
+
+    0 bits: all tokens are spread alike; log2(E) bits: each token has one expert, and experts have
+    equal loads. Nothing if no token was counted.
+    """
+    joint, expert, token = _shares(state)
+    if not joint.any():
+        return {}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bits = np.where(joint > 0, joint * np.log2(joint / (expert * token)), 0.0)
+    return {"token_bits": float(bits.sum())}
+
+
+def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
+    """Returns a table of each expert's tokens and a picture; nothing if no token was counted.
+
+    Tokens are those that tell most of an expert: by share of its choices, times log of how much
+    larger it is than the token's share of all.
+    """
+    joint, expert, token = _shares(state)
+    if not joint.any():
+        return {}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weight = np.where(joint > 0, joint * np.log(joint / (expert * token)), 0.0)
+    order = np.argsort(-weight, axis=1, kind="stable")[:, :_NUM_SHOWN]
+    shown = [[int(i) for i in row if weight[e, i] > 0] for e, row in enumerate(order)]
+    frequent = np.argsort(-token[0], kind="stable")[:_NUM_DRAWN]
+    share = (joint / np.where(token > 0, token, 1.0))[:, frequent[token[0, frequent] > 0]]
+    share = share[:, np.lexsort((-share.max(axis=0), share.argmax(axis=0)))]
+    columns = {
+        "expert": np.arange(len(joint)),
+        "share of choices": expert[:, 0],
+        "tokens": TokenIds(shown),
+    }
+    pixels = (1.0 - np.sqrt(share)).repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+    return {"table": Table(columns), "picture": Image(pixels, _LEGEND)}
+
+
+def _shares(state: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the shares of all choices: [E, V], of experts, [E, 1], and of tokens, [1, V]."""
+    counts = np.asarray(state["expert_tokens"], np.float64)
+    joint = counts / max(counts.sum(), 1.0)
+    return joint, joint.sum(axis=1, keepdims=True), joint.sum(axis=0, keepdims=True)
