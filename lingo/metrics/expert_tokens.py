@@ -13,7 +13,7 @@ from lingo.metrics.media import Image, Media, Table, TokenIds
 
 _NUM_SHOWN = 12  # tokens of an expert in the table
 _NUM_DRAWN = 128  # tokens in the picture
-_CELL = 6  # pixels
+_WIDTH, _HEIGHT = 6, 192  # pixels of a column, and of all rows, about
 
 _LEGEND = (
     "A **row** for each expert, a **column** for each of the most frequent tokens. The darker, the"
@@ -57,7 +57,8 @@ def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
         "share of choices": expert[:, 0],
         "tokens": TokenIds(shown),
     }
-    pixels = (1.0 - np.sqrt(share)).repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+    rows = max(_HEIGHT // len(share), 1)
+    pixels = (1.0 - np.sqrt(share)).repeat(rows, axis=0).repeat(_WIDTH, axis=1)
     return {"table": Table(columns), "picture": Image(pixels, _LEGEND)}
 
 
