@@ -140,9 +140,9 @@ class MoE(Layer):
 
     def _count_tokens(self, routing: Routing, token_ids: tf.Tensor) -> None:
         """Adds how often each expert computes each token id; ids are int32 [G, S]."""
-        num_ids = self.p.count_tokens
-        is_counted = (routing.slot >= 0) & (token_ids < num_ids)[..., None]
-        place = routing.expert * num_ids + token_ids[..., None]
+        num_ids, ids = self.p.count_tokens, tf.expand_dims(token_ids, -1)
+        is_counted = (routing.slot >= 0) & (ids < num_ids)
+        place = routing.expert * num_ids + ids
         total = tf.math.unsorted_segment_sum(
             tf.ones_like(routing.gate),
             tf.where(is_counted, place, -1),
