@@ -29,6 +29,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.decode.caches import reorder_rows, repeat_rows
 from lingo.decode.decoding import Caches, Decoding, Step, forced_tokens
+from lingo.layers import path
 from lingo.ops import random
 from lingo.ops.shape import size_of, sizes_of
 
@@ -41,18 +42,25 @@ class Beam(Decoding):
     The score of a text of n tokens is its log-probability, including that of its end, divided by
     ((5 + n) / 6)^alpha (eq. 14); a text that is cut at `max_tokens` has a score, too. The search
     stops when no live text can become one of the best: more tokens never raise a log-probability,
-    and the divisor is at most ((5 + N) / 6)^alpha. Unlike the paper it has no coverage penalty and
-    no threshold below the best score.
+    and the divisor is at most ((5 + N) / 6)^alpha. Unlike the paper it has no threshold below the
+    best score.
+
+    With `coverage_penalty`, beta, a text loses for positions of its source that attention covers by
+    less than 1 in all: beta times the sum of log(min(coverage, 1)) is added to its score. Layers
+    whose weights add up in a cache `coverage`, float32 [S], take part; what is never seen, such as
+    padding, counts nothing, as in MLPerf's reference. `score` leaves it out.
     """
 
     num_beams: int = 4  # K, texts of a prompt that are computed at a time
     length_penalty: float = 0.0  # alpha: above 0, longer texts gain; the paper takes 0.6 to 0.7
+    coverage_penalty: float = 0.0  # beta; the paper takes 0.2, MLPerf's GNMT 0.1
+    max_extra_tokens: int | None = None  # more than a source has, at most; None: any number
 
     def check(self) -> None:
         super().check()
         p = self.p
         ranges.check_positive(p, "num_beams")
-        ranges.check_not_negative(p, "length_penalty")
+        ranges.check_not_negative(p, "length_penalty", "coverage_penalty", "max_extra_tokens")
         ranges.check_at_most(p, 10, "length_penalty")
         if p.num_samples > p.num_beams:
             raise ParamError(
@@ -80,12 +88,14 @@ class Beam(Decoding):
         start, plan = size_of(batch["prefix"], 1), self._plan(batch)
         logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
         logits, caches = repeat_rows(logits, caches, self.p.num_beams)
-        first, _ = self._extend(plan, tf.constant(0), plan.start, logits)  # of one empty text
+        # of one empty text
+        first, _ = self._extend(plan, tf.constant(0), plan.start, logits, self._uncovered(caches))
 
         def advance(index: tf.Tensor, search: _Search, caches: Caches) -> Any:
             tokens = tf.reshape(search.live.tokens[:, :, index], [-1, 1])
             logits, new_caches = step(tokens, start + index, caches)
-            search, parents = self._extend(plan, index + 1, search, logits)
+            uncovered = self._uncovered(new_caches)
+            search, parents = self._extend(plan, index + 1, search, logits, uncovered)
             return index + 1, search, reorder_rows(new_caches, parents, since=caches)
 
         state = (tf.constant(0), first, caches)
@@ -110,16 +120,58 @@ class Beam(Decoding):
 
         live = texts(self.p.num_beams, [0.0] + [_NONE] * (self.p.num_beams - 1))
         complete = texts(self.p.num_samples, [_NONE] * self.p.num_samples)
+        num_new = self._max_tokens(batch)
         return _Plan(
             prompt_tokens=tf.transpose(prompt_tokens),
             first=batch["rest_length"],
-            last=batch["rest_length"] + self.p.max_tokens - 1,
+            last=batch["rest_length"] + num_new - 1,
             end_id=batch["end_id"],
             start=_Search(live, complete, tf.zeros([size], tf.bool)),
         )
 
+    def _max_tokens(self, batch: Mapping[str, tf.Tensor]) -> Any:
+        """Returns the most new tokens of each prompt, int32 [B], or one number for all."""
+        if self.p.max_extra_tokens is None:
+            return self.p.max_tokens
+        if "source_segments" not in batch:
+            raise ValueError(
+                f"max_extra_tokens={self.p.max_extra_tokens} is for models that read a source and"
+                " write a text; this one continues its prompt: set max_tokens alone"
+            )
+        is_token = tf.cast(batch["source_segments"] > 0, tf.int32)
+        most = tf.reduce_sum(is_token, axis=1) + self.p.max_extra_tokens
+        return tf.clip_by_value(most, 1, self.p.max_tokens)
+
+    def _uncovered(self, caches: Caches) -> tf.Tensor | None:
+        """Returns what each live text loses for its source, float32 [B, K], at most 0.
+
+        None without a penalty. Raises ValueError if no layer has a cache `coverage`.
+        """
+        if not self.p.coverage_penalty:
+            return None
+        sums = [
+            (len(path.stack_shape(name)), value)
+            for name, value in caches.items()
+            if name.rpartition("/")[2] == "coverage"
+        ]
+        if not sums:
+            raise ValueError(
+                f"coverage_penalty={self.p.coverage_penalty}, but no layer of the model adds up"
+                " what its attention has covered, as AdditiveAttention does: take 0"
+            )
+        lost = 0.0
+        for num_stacked, covered in sums:
+            logs = tf.math.log(tf.minimum(tf.where(covered > 0, covered, 1.0), 1.0))
+            lost += tf.reduce_sum(logs, axis=[*range(num_stacked), -1])
+        return self.p.coverage_penalty * tf.reshape(lost, [-1, self.p.num_beams])
+
     def _extend(
-        self, plan: _Plan, index: tf.Tensor, search: _Search, logits: tf.Tensor
+        self,
+        plan: _Plan,
+        index: tf.Tensor,
+        search: _Search,
+        logits: tf.Tensor,
+        uncovered: tf.Tensor | None,
     ) -> tuple[_Search, tf.Tensor]:
         """Returns the texts after one more token, and the live text that each extends, [B, K]."""
         penalties, num_beams = tf.constant(self._penalties()), self.p.num_beams
@@ -129,6 +181,8 @@ class Beam(Decoding):
         # no text of 0 tokens has a score; TensorFlow Lite takes 0..6 for a Relu6, also of integers
         length = tf.clip_by_value(index + 1 - plan.first, 1, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
+        if uncovered is not None:
+            scores += tf.gather(uncovered, parents, batch_dims=1)
         ends_now = candidates._replace(value=tf.where(ends, scores, _NONE))
         complete, _ = _best(_join_texts(search.complete, ends_now, num_beams), self.p.num_samples)
         may_grow = candidates._replace(value=tf.where(ends, _NONE, candidates.value))

@@ -15,9 +15,10 @@ from typing import Any, Literal
 from lingo.config.base.errors import MissingPackage
 from lingo.metrics.overlap import answer_f1, rouge_l, rouge_n
 
-Measure = Literal["bleu", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
-"""BLEU (Papineni et al. 2002), chrF (Popovic 2015), the share of exact matches, ROUGE of words, of
-pairs and of subsequences (Lin 2004), and the F1 of words in answers (Rajpurkar et al. 2016)."""
+Measure = Literal["bleu", "bleu_uncased", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
+"""BLEU (Papineni et al. 2002), also without regard to case, chrF (Popovic 2015), the share of exact
+matches, ROUGE of words, of pairs and of subsequences (Lin 2004), and the F1 of words in answers
+(Rajpurkar et al. 2016)."""
 
 _OF_A_TEXT: Mapping[str, Callable[[str, str], float]] = {
     "exact_match": lambda text, reference: float(text == reference),
@@ -35,8 +36,9 @@ def text_scores(
     """Returns the scores of N texts, given a reference for each; none if there are no texts.
 
     `bleu` and `chrf` are those that the command `sacrebleu` prints with its default settings, in
-    0..100. The others are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and
-    `exact_match` in 0..1. Raises MissingPackage as `import_sacrebleu` does.
+    0..100, `bleu_uncased` what it prints with `-lc --tokenize intl`, as MLPerf wants it. The others
+    are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and `exact_match` in 0..1.
+    Raises MissingPackage as `import_sacrebleu` does.
     """
     return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
 
@@ -70,7 +72,8 @@ def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) ->
         scores = map(_OF_A_TEXT[measure], texts, references)
         return math.fsum(scores) / len(texts), ""
     metrics = import_sacrebleu()
+    uncased = {"lowercase": True, "tokenize": "intl"} if measure == "bleu_uncased" else {}
     # force: without the advice to detokenize where many texts end in " ."
-    metric: Any = metrics.BLEU(force=True) if measure == "bleu" else metrics.CHRF()
+    metric: Any = metrics.CHRF() if measure == "chrf" else metrics.BLEU(force=True, **uncased)
     score = metric.corpus_score(list(texts), [list(references)]).score
     return float(score), f"{type(metric).__name__}|{metric.get_signature().format()}"

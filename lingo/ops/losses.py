@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
 
+_GATHER_LIMIT = 2**31  # elements, which the gradient of tf.gather counts in int32
+
 
 class TokenLosses(NamedTuple):
     """Loss terms of each prediction.
@@ -62,12 +64,21 @@ def token_losses(
     """
     logits = tf.cast(logits, tf.float32)
     nats = cross_entropy(logits, targets)
-    target_logit = tf.gather(logits, targets, batch_dims=2)
+    target_logit = _target_logits(logits, targets)
     smoothed = nats
     if label_smoothing:
         above_mean = tf.reduce_mean(target_logit[..., None] - logits, axis=-1)
         smoothed += label_smoothing * above_mean
     return TokenLosses(smoothed, tf.square(nats + target_logit))
+
+
+def _target_logits(logits: tf.Tensor, targets: Any) -> Any:
+    """Returns the logit of each target, float32 [B, T], of logits [B, T, V], int32 [B, T]."""
+    size = logits.shape.num_elements()
+    if size is None or size < _GATHER_LIMIT:
+        return tf.gather(logits, targets, batch_dims=2)
+    is_target = tf.range(logits.shape[-1]) == targets[..., None]
+    return tf.reduce_sum(tf.where(is_target, logits, 0.0), axis=-1)
 
 
 def shares_cross_entropy(

@@ -12,14 +12,14 @@ import math
 import operator
 from itertools import accumulate
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from lingo.config.params import ParamError
 from lingo.optim.schedule import ConstantRate, LinearRate, Schedule
 
 
 class Warmup(Schedule):
-    """Rises linearly to the first factor of another schedule, then follows that schedule.
+    """Rises to the first factor of another schedule, then follows that schedule.
 
     The other schedule's step 0 is the end of the warm-up. With `start=0` the first update has a
     learning rate of 0, as in most published recipes.
@@ -33,9 +33,15 @@ class Warmup(Schedule):
 
     num_steps: int  # steps of the rise; 0: none
     start: float = 0.0  # height of step 0, as a part of what the rise ends at
+    curve: Literal["linear", "exponential"] = "linear"  # exponential: by one factor each step
     then: Schedule = ConstantRate  # what follows
 
     NOT_NEGATIVE = ("num_steps", "start")
+
+    def check(self) -> None:
+        super().check()
+        if self.p.curve == "exponential" and self.p.start == 0:
+            raise ParamError("start=0: an exponential rise begins above 0, for example at 0.01")
 
     def setup(self) -> None:
         self.then = self.p.then.build()
@@ -44,8 +50,11 @@ class Warmup(Schedule):
         return [(self.p.num_steps, self.then)]
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        length = max(self.p.num_steps, 1)
-        rise = self.p.start + (1.0 - self.p.start) * step / length
+        length, start = max(self.p.num_steps, 1), self.p.start
+        if self.p.curve == "exponential":
+            rise = start ** (1.0 - xp.minimum(step, float(length)) / length)
+        else:
+            rise = start + (1.0 - start) * step / length
         later = self.then.factor(xp.maximum(step - self.p.num_steps, 0.0), xp)
         return xp.where(step < self.p.num_steps, rise * later, later)
 

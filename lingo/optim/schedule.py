@@ -224,7 +224,7 @@ class Transformer(Schedule):
     """The schedule of the Transformer (Vaswani et al. 2017, eq. 3).
 
     It rises for `warmup_steps`, then falls with the inverse square root of the step. It is the
-    learning rate itself, so `learning_rate` is usually 1; the paper counts steps from 1.
+    learning rate itself, so `learning_rate` is usually 1.
 
     >>> Transformer.params(model_dim=4, warmup_steps=4).build()(np.array([0, 3, 15]))
     array([0.0625, 0.25  , 0.125 ], dtype=float32)
@@ -232,13 +232,14 @@ class Transformer(Schedule):
 
     model_dim: int  # width of the model
     warmup_steps: int = 4000  # steps of the rise
+    first_step: Literal[0, 1] = 1  # number of the first step; MLPerf's reference counts from 0
 
     POSITIVE = ("model_dim", "warmup_steps")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
-        step = step + 1.0
-        scale = self.p.model_dim**-0.5
-        return scale * xp.minimum(step**-0.5, step * self.p.warmup_steps**-1.5)
+        step = step + float(self.p.first_step)
+        scale, rise = self.p.model_dim**-0.5, step * self.p.warmup_steps**-1.5
+        return scale * xp.minimum(xp.maximum(step, 1.0) ** -0.5, rise)
 
 
 class Piecewise(Schedule):

@@ -38,15 +38,17 @@ class EncoderDecoder(Layer):
     source_embedding: Embedding | None = None  # one for the source alone; it may set vocab_size
     scale_embedding: bool = True  # whether inputs are times sqrt(dim), positions included
     positions: LearnedPositions | None = None  # added to the embeddings; two are built
-    encoder: Stack = Stack.params(layer=ENCODER_LAYER)  # the layers that read the source
-    decoder: Stack = Stack.params(layer=DECODER_LAYER)  # the layers that write the target
-    norm: Norm = RmsNorm  # after the last layer; two are built
+    encoder: Layer = Stack.params(layer=ENCODER_LAYER)  # reads the source
+    decoder: Layer = Stack.params(layer=DECODER_LAYER)  # writes the target, with a memory
+    norm: Norm | None = RmsNorm  # after the last layer; two are built; None: neither side has one
     head: Head = TiedHead  # from activations to logits
-    dropout_rate: float = 0.0  # of the embeddings, and of both stacks' output, as in T5
+    dropout_rate: float = 0.0  # of the embeddings
+    output_dropout_rate: float | None = None  # of both stacks' output; None: as embeddings, like T5
     dropout_form: DropoutForm = "element"  # what is dropped together
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
+        check_rate("output_dropout_rate", self._output_dropout_rate)
 
     def setup(self) -> None:
         p = self.p
@@ -62,8 +64,8 @@ class EncoderDecoder(Layer):
         self.decoder = p.decoder.build(dim=p.dim)
         self.encoder_table = shared_table(self, "encoder_table", self.encoder)
         self.decoder_table = shared_table(self, "decoder_table", self.decoder)
-        self.encoder_norm = p.norm.build(dim=p.dim)
-        self.decoder_norm = p.norm.build(dim=p.dim)
+        self.encoder_norm = p.norm and p.norm.build(dim=p.dim)
+        self.decoder_norm = p.norm and p.norm.build(dim=p.dim)
         self.head = p.head.build(**sizes)
         self.memory_seen = self.cache("memory_seen", [0], axes=(None,), dtype="float32")
 
@@ -98,7 +100,8 @@ class EncoderDecoder(Layer):
         )
         x = self._dropout(x, "source")
         inputs = stack_inputs(self.encoder, tokens, inputs, table=self.encoder_table)
-        return self._dropout(self.encoder_norm(self.encoder(x, inputs=inputs)), "memory")
+        x = self.encoder(x, inputs=inputs)
+        return self._dropout(x if self.encoder_norm is None else self.encoder_norm(x), "memory")
 
     def activations(self, tokens: tf.Tensor, *, inputs: CallInputs) -> tf.Tensor:
         """Returns the input of the head, [B, T, D], any float type, of target tokens, int32 [B, T].
@@ -108,7 +111,8 @@ class EncoderDecoder(Layer):
         inputs = with_position_ids(inputs, tokens)
         x = self._embed(tokens, inputs)
         inputs = stack_inputs(self.decoder, tokens, inputs, table=self.decoder_table)
-        return self._dropout(self.decoder_norm(self.decoder(x, inputs=inputs)), "output")
+        x = self.decoder(x, inputs=inputs)
+        return self._dropout(x if self.decoder_norm is None else self.decoder_norm(x), "output")
 
     def logits(self, activations: tf.Tensor) -> tf.Tensor:
         """Returns float32 logits [B, T, V] of activations [B, T, D], any float type."""
@@ -151,7 +155,8 @@ class EncoderDecoder(Layer):
         x = self._embed(tokens, inputs, index)
         inputs = inputs._replace(memory_segments=tf.cast(seen, tf.int32))
         inputs = stack_inputs(self.decoder, tokens, inputs, table=self.decoder_table)
-        return self.decoder_norm.step(self.decoder.step(x, index, inputs=inputs), index)
+        x = self.decoder.step(x, index, inputs=inputs)
+        return x if self.decoder_norm is None else self.decoder_norm.step(x, index)
 
     def _embed(
         self, tokens: tf.Tensor, inputs: CallInputs, index: tf.Tensor | None = None
@@ -167,6 +172,12 @@ class EncoderDecoder(Layer):
         )
         return self._dropout(x, "target")
 
-    def _dropout(self, x: tf.Tensor, name: str) -> tf.Tensor:
+    @property
+    def _output_dropout_rate(self) -> float:
         p = self.p
-        return dropout(self, x, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout")
+        return p.dropout_rate if p.output_dropout_rate is None else p.output_dropout_rate
+
+    def _dropout(self, x: tf.Tensor, name: str) -> tf.Tensor:
+        is_output = name in ("memory", "output")
+        rate = self._output_dropout_rate if is_output else self.p.dropout_rate
+        return dropout(self, x, rate=rate, form=self.p.dropout_form, name=f"{name}_dropout")

@@ -56,6 +56,8 @@ class T5(NamedTuple):
 
 SWITCH = {
     "t5_base": (T5(768, 3072, 12, 12, products=2, tables=1), 222_903_552),
+    "t5_large": (T5(1024, 4096, 24, 16, products=2, tables=1), 737_668_096),
+    "t5_11b": (T5(1024, 65536, 24, 128, products=2, k=128, tables=1), 11_307_321_344),
     "t5_xxl": (T5(4096, 10240, 24, 64, products=3), 11_135_332_352),
     "switch_base": (T5(768, 3072, 12, 12, products=2, E=128, every=2, tables=1), 7_415_217_408),
     "switch_large": (T5(1024, 4096, 24, 16, products=2, E=128, every=2, tables=1), 26_309_291_008),
@@ -101,6 +103,17 @@ def test_an_st_moe_has_the_weights_of_the_formula_and_the_published_size(name: s
     total = num_weights(registry.get(f"lm.st_moe.{name}").params)
     assert total == formula.total()
     assert total == pytest.approx(published, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "total", "gflops"), [(24, 783_150_080, 489), (27, 872_818_688, 549)]
+)
+def test_the_dense_model_of_st_moe_has_its_weights_and_flops(num_layers, total, gflops) -> None:
+    params = registry.get(f"lm.st_moe.dense_l(num_layers={num_layers})").params
+    assert num_weights(params) == T5(1024, 2816, num_layers, 16, products=3).total() == total
+    task, sparse = (p.build().task for p in (params, registry.get("lm.st_moe.st_moe_l").params))
+    dense_flops, flops = (t.flops([1, 114], source_length=512) / 1e9 for t in (task, sparse))
+    assert (round(dense_flops), round(flops)) == (gflops, 569)
 
 
 @pytest.mark.parametrize("name", GSHARD)

@@ -318,20 +318,25 @@ class SinusoidPositions(Layer):
 
     dim: int  # D, width of the vectors, even
     max_wavelength: float = 10_000.0  # positions in which the slowest wave turns once, over 2 pi
+    amplitude: float = 1.0  # of each wave; 1 / sqrt(D) where the model multiplies by sqrt(D)
 
     positionwise = True
 
     def check(self) -> None:
         if self.p.dim % 2:
             raise ParamError(f"dim={self.p.dim} is odd; each wave has a sine and a cosine")
-        ranges.check_positive(self.p, "max_wavelength")
+        ranges.check_positive(self.p, "max_wavelength", "amplitude")
 
     def __call__(self, position_ids: tf.Tensor) -> tf.Tensor:
-        """Returns vectors of squared length D/2, [B, T, D], of position_ids, int32 [B, T]."""
+        """Returns the vectors, [B, T, D], of position_ids, int32 [B, T].
+
+        With an amplitude of 1 their squared length is D/2.
+        """
         half = self.p.dim // 2
         frequencies = self.p.max_wavelength ** (-np.arange(half) / half)
         angles = tf.cast(position_ids, tf.float32)[:, :, None] * frequencies.astype(np.float32)
-        return tf.cast(tf.concat([tf.sin(angles), tf.cos(angles)], axis=-1), self.p.dtype)
+        waves = tf.concat([tf.sin(angles), tf.cos(angles)], axis=-1)
+        return tf.cast(waves * self.p.amplitude, self.p.dtype)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         return []

@@ -47,6 +47,7 @@ class Recurrent(Layer, interface=True):
 
     dim: int  # width of the input
     hidden_dim: int | None = None  # H, width of the state and of the output; None: dim
+    is_reversed: bool = False  # from the end of a document to its beginning; it has no steps then
     init: Initializer = FanIn  # of both matrices
 
     products = (Product("w_input"), Product("w_hidden", ("tanh",)))
@@ -76,13 +77,19 @@ class Recurrent(Layer, interface=True):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes all positions of x [B, T, D], any float type: [B, T, H], in the layer's dtype.
 
-        The state is zero where a document begins, which is where `position_ids` are 0.
+        The state is zero where a document begins, which is where `position_ids` are 0; or, if the
+        network is reversed, before its last position.
         """
         zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
         zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
         return self._run(x, dict.fromkeys(self.state_names, zeros), inputs.position_ids)[0]
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
+        if self.p.is_reversed:
+            raise ValueError(
+                f"{self.path or type(self).__name__} reads documents from their end, so it cannot"
+                " write them: take is_reversed=False in a decoder"
+            )
         state = {name: getattr(self, name) for name in self.state_names}
         y, state = self._run(x, state, inputs.position_ids)
         for name, value in state.items():
@@ -121,7 +128,10 @@ class Recurrent(Layer, interface=True):
         gates = tf.einsum("btd,dgh->tbgh", *self.operands("w_input", input=x))
         inputs = {"gates": tf.cast(gates, tf.float32) + self.bias}
         if position_ids is not None:
-            inputs["begins"] = tf.transpose(position_ids)[:, :, None] == 0
+            begins = tf.transpose(position_ids)[:, :, None] == 0
+            if self.p.is_reversed:  # after each last position another document, or nothing, begins
+                begins = tf.pad(begins[1:], [[0, 1], [0, 0], [0, 0]], constant_values=True)
+            inputs["begins"] = begins
 
         def body(i: tf.Tensor, state: State, x: dict[str, tf.Tensor]) -> tuple[State, Any]:
             if "begins" in x:
@@ -129,7 +139,9 @@ class Recurrent(Layer, interface=True):
             state = self.advance(state, x["gates"])
             return state, tf.cast(state["hidden"], self.p.dtype)
 
-        state, outputs = scan(body, dict(state), inputs, size_of(x, 1))
+        state, outputs = scan(
+            body, dict(state), inputs, size_of(x, 1), is_reversed=self.p.is_reversed
+        )
         return annotate(tf.transpose(outputs, [1, 0, 2]), "batch", "length", "mlp"), state
 
 
@@ -137,9 +149,13 @@ class Lstm(Recurrent):
     """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000, sec. 3).
 
     The gates have the order of Keras: input, forget, candidate, output.
+
+    Weights:
+        hidden_bias: [4, H], with `use_hidden_bias`; initially zeros.
     """
 
     forget_bias: float = 1.0  # added to the forget gate (Jozefowicz et al. 2015, sec. 2.2)
+    use_hidden_bias: bool = False  # whether gates have a second bias, as in cuDNN and PyTorch
     cell_cap: float | None = None  # the cell is cut to [-cell_cap, cell_cap]; None: not
 
     num_gates = 4
@@ -150,8 +166,18 @@ class Lstm(Recurrent):
         super().check()
         ranges.check_positive(self.p, "cell_cap")
 
+    def setup(self) -> None:
+        super().setup()
+        if self.p.use_hidden_bias:
+            shape = [self.num_gates, self.output_dim]
+            self.hidden_bias = self.weight(
+                "hidden_bias", shape, axes=(None, "mlp"), init=ZEROS, dtype="float32"
+            )
+
     def advance(self, state: State, gates: tf.Tensor) -> State:
         gates += self.state_gates(state["hidden"])
+        if self.p.use_hidden_bias:
+            gates += self.hidden_bias
         enter, forget, candidate, output = tf.unstack(gates, axis=1)
         cell = tf.sigmoid(forget + self.p.forget_bias) * state["cell"]
         cell += tf.sigmoid(enter) * tf.tanh(candidate)

@@ -263,7 +263,7 @@ def _gnmt(reader: _Reader) -> dict[str, Any]:
         return found
     intervals = {later - earlier for earlier, later in pairwise(boundaries)}
     return found | {
-        "opt_learning_rate_remain_steps": boundaries[0],
+        "opt_learning_rate_remain_steps": boundaries[0] + 1,  # the first step of the lower rate
         "opt_learning_rate_decay_interval": intervals.pop() if len(intervals) == 1 else None,
         "opt_learning_rate_decay_factor": _rounded(values[1] / values[0]) if values[0] else None,
         "opt_learning_rate_decay_steps": len(boundaries),

@@ -55,7 +55,7 @@ class Rules(NamedTuple):
     @property
     def whole(self) -> float:
         """The metric's value for a fraction of 1: BLEU is in percent, and logs have fractions."""
-        return 100.0 if self.metric == "bleu" else 1.0
+        return 100.0 if self.metric == "bleu_uncased" else 1.0
 
 
 _NUM_RUNS = {"resnet": 5, "ssd": 5, "transformer": 10, "gnmt": 10, "bert": 10, "dlrm": 5}
@@ -78,8 +78,8 @@ _FULL_FORMS = {
 _METRICS = {
     "resnet": "accuracy",
     "ssd": "ap",
-    "transformer": "bleu",
-    "gnmt": "bleu",
+    "transformer": "bleu_uncased",
+    "gnmt": "bleu_uncased",
     "bert": "accuracy",
     "dlrm": "auc",
 }

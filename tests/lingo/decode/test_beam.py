@@ -156,3 +156,61 @@ def _functions(graph: Any) -> list[tuple[str, Any]]:
     return [
         (f.signature.name, function_def_to_graph(f)) for f in graph.as_graph_def().library.function
     ]
+
+
+def test_a_text_has_at_most_some_tokens_more_than_its_source() -> None:
+    model, prompts = Model(2, vocab_size=7), [[2, 5], [2, 3]]
+    search = beam(num_beams=3, num_samples=3, max_tokens=9, max_extra_tokens=2)
+    batch = batch_of(prompts, end_id=-1)
+    batch["source_segments"] = tf.constant([[1, 0, 0], [1, 1, 1]])  # 1 and 3 tokens
+    caches = {"past": tf.zeros([2], tf.int32)}
+    found = search.decode(model.step, caches, batch, random.root_key(0))
+    lengths = (found["tokens"].numpy() >= 0).sum(-1)
+    np.testing.assert_array_equal(lengths, [[3] * 3, [5] * 3])
+    for prompt, size, tokens in zip(prompts, (3, 5), found["tokens"].numpy(), strict=True):
+        plain = beam(num_beams=3, num_samples=3, max_tokens=size)
+        (expected,) = run(model, plain, [prompt], end_id=-1)
+        assert [row[:size].tolist() for row in tokens] == [text.tokens for text in expected]
+
+
+def test_extra_tokens_need_a_source() -> None:
+    with pytest.raises(ValueError, match="max_extra_tokens=2 is for models that read a source"):
+        run(Model(0, V), beam(max_extra_tokens=2), PROMPTS)
+
+
+def attended(tokens: Sequence[int]) -> np.ndarray:
+    """Returns how much of two source positions the tokens of a text and its prompt attend to."""
+    first = sum(0.1 * (1 + token) for token in tokens)
+    return np.array([first, 0.3 * len(tokens), 0.0])  # the last one is padding
+
+
+@pytest.mark.parametrize("coverage_penalty", [0.1, 2.0])
+def test_a_text_loses_for_what_its_attention_has_not_covered(coverage_penalty: float) -> None:
+    model, alpha, prompt = Model(1, V), 0.6, [2]
+    search = beam(
+        num_beams=ALL, num_samples=3, length_penalty=alpha, coverage_penalty=coverage_penalty
+    )
+
+    def step(tokens: tf.Tensor, index: tf.Tensor, caches: Any) -> Any:
+        logits, caches = model.step(tokens, index, caches)
+        size = tf.fill([tf.shape(tokens)[0]], 0.3 * tf.cast(tf.shape(tokens)[1], tf.float32))
+        first = tf.reduce_sum(0.1 * tf.cast(1 + tokens, tf.float32), axis=1)
+        seen = tf.stack([first, size, 0.0 * size], axis=1)
+        return logits, {**caches, "attention/coverage": caches["attention/coverage"] + seen}
+
+    def score(text: Text) -> float:
+        covered = attended([*prompt, *text.tokens[:-1]])[:2]  # before its last token is chosen
+        return text.score(alpha) + coverage_penalty * np.log(np.minimum(covered, 1)).sum()
+
+    caches = {"past": tf.zeros([1], tf.int32), "attention/coverage": tf.zeros([1, 3])}
+    found = search.decode(step, caches, batch_of([prompt]), random.root_key(0))
+    texts = [cut(*t, end_id=END) for t in zip(*(v[0].numpy().tolist() for v in found.values()))]  # noqa: B905
+    best = sorted(texts_of(model, prompt, END), key=score, reverse=True)
+    assert_are(texts, best[:3])
+    plain = sorted(texts_of(model, prompt, END), key=lambda text: -text.score(alpha))
+    assert coverage_penalty < 1 or [t.tokens for t in plain[:3]] != [t.tokens for t in best[:3]]
+
+
+def test_a_coverage_penalty_needs_a_layer_that_knows_what_it_covered() -> None:
+    with pytest.raises(ValueError, match=r"coverage_penalty=0\.1, but no layer of the model adds"):
+        run(Model(0, V), beam(coverage_penalty=0.1), PROMPTS)

@@ -33,6 +33,7 @@ from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
+from tasks.mt.gnmt import AdditiveAttention, AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.model import EncoderDecoder
 from tasks.seq2seq.task import SequenceToSequence
 from tests.lingo.layers.keras_models import feed_forward
@@ -180,6 +181,17 @@ CASES: dict[type[Layer], Case] = {
         smooth(models.UNet3D.params(dim=D, num_classes=3, width=2, num_levels=2)),
         VOLUMES,
         num_terms=B * 4 * 3 * 2,  # voxels
+    ),
+    AdditiveAttention: Case(
+        AdditiveAttention.params(dim=D, memory_dim=5, hidden_dim=4),
+        {"x": floats(B, T, D), "memory": floats(B, 4, 5)},
+    ),
+    AttentionDecoder: Case(
+        AttentionDecoder.params(dim=D, num_layers=3, dropout_rate=0.2),
+        {"x": floats(B, T, D), "memory": floats(B, 4, D)},
+    ),
+    RecurrentEncoder: Case(
+        RecurrentEncoder.params(dim=D, num_layers=3, dropout_rate=0.2), {"x": floats(B, T, D)}
     ),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}
@@ -400,6 +412,9 @@ FORMS: dict[str, Case] = {
     ),
     "MoE, wrapped": stacked(
         MIXTURE.copy().set(dim=D, expert=Lora.params(layer=Remat.params(layer=EXPERT), rank=1))
+    ),
+    "Lstm, reversed": Case(
+        nn.Lstm.params(dim=D, is_reversed=True, use_hidden_bias=True), {"x": floats(B, T, D)}
     ),
     "LanguageModel, one bias": Case(
         MODEL.copy().set(vocab_size=7, stack=Repeat.params(layer=SHARING, num_layers=2)), DOCUMENTS

@@ -22,6 +22,7 @@ from lingo.layers.wrap.reweighted import is_matrix
 from lingo.learner.state import initial_value
 from tasks.click.model import Mlp
 from tasks.lm.model import LanguageModel
+from tasks.mt.gnmt import AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.model import EncoderDecoder
 from tests.lingo.layers.test_conformance import CASES, ROOT, Case, layer_classes
 from tests.lingo.runtimes.mesh.test_layers import CASES as MODELS
@@ -131,6 +132,7 @@ DUTIES: dict[str, Duty] = {
                     *(models.UNet3D, nn.TransformerLayer),
                     *(Chain, Repeat, Stack, nn.Pipeline, nn.PipelinedChain),
                     *(LanguageModel, EncoderDecoder, Mlp),
+                    *(RecurrentEncoder, AttentionDecoder),
                 ),
                 PARTS,
             ),

@@ -67,6 +67,16 @@ def test_scores_are_those_of_slow_python_and_exactly_those_of_sacrebleu(size):
     assert scores["exact_match"] == (0.25 if size == 4 else 0)
 
 
+def test_uncased_bleu_is_that_of_mlperf():
+    texts, references = [text.upper() for text in TEXTS], REFERENCES
+    scores = text_scores(texts, references, ["bleu_uncased", "bleu"])
+    expected = sacrebleu.corpus_bleu(texts, [references], lowercase=True, tokenize="intl").score
+    assert scores["bleu_uncased"] == expected > scores["bleu"]
+    (signature,) = signatures(["bleu_uncased"])
+    assert "|case:lc|" in signature
+    assert "|tok:intl|" in signature
+
+
 def test_a_long_corpus_with_punctuation_and_lines_is_scored_as_sacrebleu_does():
     draw = np.random.default_rng(0)
     words = ["the", "a.b", "(x,", "y)", "größer", "\n", "3.5", ".", "don't"]

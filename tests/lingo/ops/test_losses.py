@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from lingo.config.lazy import tf
+from lingo.ops import losses as losses_module
 from lingo.ops.losses import cross_entropy, smooth_l1, token_losses
 
 DRAW = np.random.default_rng(0)
@@ -62,3 +65,35 @@ def test_smooth_l1_is_a_parabola_near_zero_and_a_line_beyond(error: float) -> No
         loss = smooth_l1(x)
     assert float(loss) == expected
     assert float(tape.gradient(loss, x)) == np.clip(error, -1, 1)
+
+
+def test_logits_of_more_elements_than_int32_counts_have_the_same_losses(monkeypatch) -> None:
+    draw = np.random.default_rng(0)
+    logits = tf.constant(draw.normal(size=[2, 3, 7]), tf.float32)
+    targets = tf.constant(draw.integers(0, 7, [2, 3]), tf.int32)
+
+    def gradient() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            both = token_losses(logits, targets, label_smoothing=0.1)
+            total = tf.reduce_sum(both.cross_entropy + both.z_loss)
+        return tape.gradient(total, logits)
+
+    few = gradient()
+    monkeypatch.setattr(losses_module, "_GATHER_LIMIT", 1)
+    np.testing.assert_allclose(gradient(), few, atol=1e-6)
+
+
+def test_the_gradient_of_a_pods_logits_is_traced() -> None:
+    """2,048 rows of 256 tokens, of a vocabulary of 33,708, as in MLPerf's Transformer."""
+
+    def gradient(logits: tf.Tensor, targets: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            total = token_losses(logits, targets, label_smoothing=0.1).cross_entropy
+        return tape.gradient(total, logits)
+
+    shape = [2048, 256, 33_708]
+    specs = [tf.TensorSpec(shape, tf.float32), tf.TensorSpec(shape[:2], tf.int32)]
+    traced = tf.function(gradient, autograph=False).get_concrete_function(*specs)
+    assert traced.output_shapes == shape

@@ -47,6 +47,7 @@ SCHEDULES = [
     Cyclic.params(half_cycle_steps=3, mode="exp_range", gamma=0.9),
     Warmup.params(num_steps=4, then=Cosine.params(num_steps=10, end=0.1)),
     Warmup.params(num_steps=0, then=LinearRate.params(num_steps=3)),
+    Warmup.params(num_steps=4, start=0.1, curve="exponential"),
     SequentialSchedule.params(parts=[(LinearRate, 3), (ConstantRate, 4), (Cosine, 5)]),
     ProductSchedule.params(
         schedules=[Warmup.params(num_steps=4), InverseSqrt.params(hold_steps=4)]
@@ -116,6 +117,20 @@ def test_parts_in_sequence_begin_at_their_first_steps(compute, period):
     expected = 1.0 + np.minimum(steps // period, 39)
     params = SequentialSchedule.params(parts=parts)
     np.testing.assert_allclose(compute(params.build(), steps), expected, rtol=1e-6)
+
+
+@over_engines
+def test_an_exponential_rise_grows_by_one_factor_each_step(compute):
+    params = Warmup.params(num_steps=200, start=0.01, curve="exponential")
+    steps = np.array([0, 1, 100, 200, 300])
+    np.testing.assert_allclose(
+        compute(params.build(), steps), [0.01, 0.01 ** (199 / 200), 0.1, 1.0, 1.0], rtol=1e-5
+    )
+
+
+def test_an_exponential_rise_does_not_begin_at_zero():
+    with pytest.raises(ParamError, match="start=0: an exponential rise begins above 0"):
+        Warmup.params(num_steps=5, curve="exponential").build()
 
 
 @over_engines
@@ -207,6 +222,15 @@ def test_the_transformer_schedule_has_the_published_values():
     np.testing.assert_allclose(
         values, [1.74693e-07, 1.7644e-05, 6.98684e-04, 4.4192e-04], rtol=1e-5
     )
+
+
+def test_the_transformer_schedule_of_mlperf_counts_from_zero():
+    """lr d^-0.5 min(1, t / w) / sqrt(max(t, w)), t from 0, as in the reference of MLPerf."""
+    schedule = Transformer.params(model_dim=1024, warmup_steps=831, first_step=0).build()
+    steps = np.array([0, 1, 400, 831, 5000])
+    expected = 1024**-0.5 * np.minimum(1, steps / 831) / np.sqrt(np.maximum(steps, 831))
+    np.testing.assert_allclose(schedule(steps), expected, rtol=1e-6)
+    np.testing.assert_allclose(schedule(tf.constant(steps)), expected, rtol=1e-6)
 
 
 def test_large_batches_of_mlperf_warm_up_by_epochs():

@@ -22,7 +22,12 @@ from lingo.layers.feed_forward import FeedForward
 from lingo.layers.moe.router import HashRouter
 from lingo.layers.sequence.dot_product import DotProductAttention
 from lingo.layers.sequence.mask import LocalWindow
-from lingo.layers.sequence.positions import LearnedPositions, RelativeBias, Rotary
+from lingo.layers.sequence.positions import (
+    LearnedPositions,
+    RelativeBias,
+    Rotary,
+    SinusoidPositions,
+)
 from lingo.layers.sequence.softmax import SoftmaxHead
 from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.ops import random
@@ -80,6 +85,9 @@ KINDS = {
         positions=LearnedPositions.params(max_length=S),
         source_embedding=Embedding,
         head=SoftmaxHead,
+    ),
+    "no norm at the end": lambda: model(None).set(
+        positions=SinusoidPositions.params(amplitude=D**-0.5), norm=None
     ),
 }
 over_kinds = pytest.mark.parametrize("kind", KINDS)
@@ -322,9 +330,34 @@ def test_both_ends_of_both_stacks_are_dropped_out_in_training(draw: Callable) ->
         assert (y.numpy() == 0).all(axis=1).mean() > 0.6  # of two halves
 
 
-def test_a_wrong_rate_is_refused() -> None:
-    with pytest.raises(ParamError, match=r"dropout_rate=1\.0 is not in \[0, 1\)"):
-        model().set(dropout_rate=1.0).build()
+def test_outputs_of_stacks_may_be_dropped_at_a_rate_of_their_own(draw: Callable) -> None:
+    params = model().set(dropout_rate=0.5, output_dropout_rate=0.0)
+    layer, call = params.build(), {"training": True, "key": random.root_key(0), "rows": tf.range(B)}
+    whole = apply(layer, draw(layer), SOURCE, method="encode", call=call)[0].numpy()
+    assert (whole != 0).all()
+    params.output_dropout_rate = 0.9
+    layer = params.build()
+    most = apply(layer, draw(layer), SOURCE, method="encode", call=call)[0].numpy()
+    assert (most == 0).mean() > 0.6
+
+
+def test_without_a_norm_the_memory_is_the_output_of_the_stack(draw: Callable) -> None:
+    layer, weights = built("no norm at the end", draw)
+    assert not any("coder_norm" in where for where in weights)
+    memory = apply(layer, weights, SOURCE, method="encode")[0].numpy()
+    weights = {k: 0 * v if "/w_o" in k else v for k, v in weights.items()}  # parts add nothing
+    empty = apply(layer, weights, SOURCE, method="encode")[0].numpy()
+    angles = np.arange(S)[:, None] / 10_000 ** (np.arange(D // 2) / (D // 2))
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    vectors = math.sqrt(D) * weights["embedding/table"].numpy()[SOURCE]
+    close(empty, vectors + waves)  # tokens alone are times sqrt(D) (Vaswani et al. 2017)
+    assert np.abs(memory - empty).max() > 0.01
+
+
+@pytest.mark.parametrize("name", ["dropout_rate", "output_dropout_rate"])
+def test_a_wrong_rate_is_refused(name: str) -> None:
+    with pytest.raises(ParamError, match=rf"{name}=1\.0 is not in \[0, 1\)"):
+        model().set(**{name: 1.0}).build()
 
 
 @pytest.mark.parametrize("kind", ["t5", "scanned"])

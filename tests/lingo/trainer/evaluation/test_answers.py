@@ -253,7 +253,7 @@ def test_an_experiment_without_pairs_is_refused(file):
 
 def test_answers_without_measures_are_refused():
     with pytest.raises(
-        ParamError, match="measures is empty: name some of bleu, chrf, exact_match, rouge1"
+        ParamError, match="measures is empty: name some of bleu, bleu_uncased, chrf, exact_match"
     ):
         Answers.params(measures=[]).build()
 

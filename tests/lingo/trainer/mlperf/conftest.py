@@ -100,7 +100,7 @@ def transformer():
 
 
 def gnmt():
-    fall = Piecewise.params(boundaries=[100, 150, 200], values=[1.0, 0.5, 0.25, 0.125])
+    fall = Piecewise.params(boundaries=[99, 149, 199], values=[1.0, 0.5, 0.25, 0.125])
     return pairs([], Warmup.params(num_steps=200, then=fall))
 
 

@@ -1,0 +1,166 @@
+"""Transformer-big as in rounds 0.6 and 0.7 of MLPerf training: English to German.
+
+reference                               MLPerf's own settings, 4,096 tokens a step
+v06_pod, v07_pod, v07_jax, v07_small    those of Google's entries, by the batch
+
+A run ends at 25.0 BLEU without regard to case on the 3,003 sentences of newstest2014, which are
+translated after every epoch: by 4 beams, a length penalty of 0.6, and at most 50 tokens more than
+the source has. Of V = 33,708 tokens, whose one table is read for sources, targets and logits:
+
+    V d + 6 (12 d^2 + 2 (8 d^2 + 5 d) + 10 d) + 4 d, with d = 1024
+
+The data are your own, in a folder: train*.tsv (pairs of WMT17 in the benchmark), newstest2014.tsv
+and pieces.model, as in `params/mt/wmt14.py`. Google's entries packed WMT17 into 566,340 rows of 256
+tokens, which is an epoch here, too, and left out pairs of more than 80 tokens; here pairs that do
+not fit into a row are. None was run here: learning rates and sizes are checked, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from lingo.config.registry import experiment
+from lingo.contract import Answers, Checkpointing, Evaluation, Experiment
+from lingo.decode.beam import Beam
+from lingo.layers import FeedForward, LayerNorm
+from lingo.optim import Adam, Transformer
+from lingo.runtimes.mesh.mesh import Mesh
+from lingo.trainer.mlperf.rules import Benchmark
+from lingo.trainer.mlperf.run_log import MlperfLog
+from params.mt.wmt14 import pairs, transformer
+from tasks.seq2seq.task import SequenceToSequence
+
+TARGET = 25.0  # of both rounds
+VOCAB_SIZE = 33_708
+TRAIN_ROWS = 566_340  # of Google's entries
+LENGTH = 256  # tokens of a row
+DIM = 1024
+
+
+class Recipe(NamedTuple):
+    """Numbers in which entries differ."""
+
+    rows: int  # of 256 tokens, a step
+    rate: float  # times d^-0.5 min(1, t / warmup_steps) / sqrt(max(t, warmup_steps)), t from 0
+    warmup_steps: int
+    beta1: float
+    beta2: float
+    epochs: int  # at most
+
+
+REFERENCE = Recipe(16, 2.0, 16_000, 0.9, 0.997, 10)
+V06_POD = Recipe(2048, 1.3, 550, 0.86, 0.92, 10)
+V07_POD = Recipe(2048, 1.875, 831, 0.88, 0.92, 10)
+V07_JAX = Recipe(2048, 3.3092, 664, 0.9087, 0.9199, 7)
+V07_SMALL = Recipe(512, 1.875, 1107, 0.9, 0.98, 6)
+
+
+def _model():
+    """The benchmark's model: no bias in attention, and a layer norm at the end of both sides."""
+    params = transformer(
+        dim=DIM,
+        hidden_dim=4 * DIM,
+        num_layers=6,
+        layer_dropout_rate=0.1,
+        heads={"num_heads": 16, "dropout_rate": 0.1},
+        norm=LayerNorm,
+        dropout_rate=0.1,
+    )
+    params.all(FeedForward).set(dropout_rate=0.1)
+    return params
+
+
+def _experiment(recipe: Recipe, benchmark: Benchmark, *, folder: str, **axes: int) -> Any:
+    """Returns an experiment that ends at the target, which it looks for after every epoch."""
+    epoch = math.ceil(TRAIN_ROWS / recipe.rows)
+    train = pairs(
+        folder, "train*.tsv", vocab_size=VOCAB_SIZE, batch_size=recipe.rows, length=LENGTH
+    )
+    heldout = pairs(folder, "newstest2014.tsv", vocab_size=VOCAB_SIZE, batch_size=64, length=LENGTH)
+    beam = Beam.params(num_beams=4, length_penalty=0.6, max_extra_tokens=50, max_tokens=306)
+    return Experiment.params(
+        task=SequenceToSequence.params(
+            model=_model(), vocab_size=VOCAB_SIZE, label_smoothing=0.1, dtype="bfloat16"
+        ),
+        train_input=train.set(too_long="leave_out"),
+        eval_inputs={"heldout": heldout.set(repeat=False)},
+        optimizer=Adam.params(
+            learning_rate=recipe.rate,
+            schedule=Transformer.params(
+                model_dim=DIM, warmup_steps=recipe.warmup_steps, first_step=0
+            ),
+            beta1=recipe.beta1,
+            beta2=recipe.beta2,
+            epsilon=1e-9,
+        ),
+        runtime=Mesh.params(**axes),
+        max_steps=recipe.epochs * epoch,
+        observers=[MlperfLog.params(benchmark=benchmark)],
+        evaluate=Evaluation.params(
+            every_steps=epoch,
+            metric="heldout/bleu_uncased",
+            goal="max",
+            reach=TARGET,
+            answers=Answers.params(decoding=beam, max_examples=None, measures=["bleu_uncased"]),
+        ),
+        checkpoint=Checkpointing.params(every_steps=epoch),
+    )
+
+
+@experiment
+def reference(folder: str = "~/wmt17", data: int = 8):
+    """Transformer-big of MLPerf: 6 + 6 layers, width 1024, 16 heads; 210,804,736 weights.
+
+    The settings of MLPerf's reference: 4,096 tokens a step, 16,000 steps of warm-up.
+
+    lingo show --exp=mlperf.transformer.reference --weights
+    lingo train --exp='mlperf.transformer.reference(folder="~/wmt17")' --logdir=runs/transformer
+    """
+    return _experiment(REFERENCE, "transformer@0.7.0", folder=folder, data=data)
+
+
+@experiment
+def v06_pod(folder: str = "~/wmt17", data: int = 512, model: int = 4):
+    """Transformer-big in batches of 2,048 rows, by round 0.6; 210,804,736 weights.
+
+    Google's entry with 2,048 cores of TPU v3, four of which shared a part of the batch. Its result
+    was 0.848 minutes (MLCommons' training_results_v0.6).
+
+    lingo show --exp=mlperf.transformer.v06_pod --plot_schedule
+    """
+    return _experiment(V06_POD, "transformer@0.6.0", folder=folder, data=data, model=model)
+
+
+@experiment
+def v07_pod(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
+    """Transformer-big in batches of 2,048 rows, by round 0.7; 210,804,736 weights.
+
+    Google's entry in TensorFlow with 8,192 cores of TPU v3. Its result was 0.355 minutes
+    (MLCommons' training_results_v0.7).
+
+    lingo show --exp=mlperf.transformer.v07_pod --plot_schedule
+    """
+    return _experiment(V07_POD, "transformer@0.7.0", folder=folder, data=data, model=model)
+
+
+@experiment
+def v07_jax(folder: str = "~/wmt17", data: int = 2048, model: int = 4):
+    """As `v07_pod`, with the settings of Google's entry in JAX; 210,804,736 weights.
+
+    Its result with 8,192 cores of TPU v3 was 0.258 minutes (MLCommons' training_results_v0.7).
+
+    lingo show --exp=mlperf.transformer.v07_jax --plot_schedule
+    """
+    return _experiment(V07_JAX, "transformer@0.7.0", folder=folder, data=data, model=model)
+
+
+@experiment
+def v07_small(folder: str = "~/wmt17", data: int = 32):
+    """Transformer-big in batches of 512 rows, by round 0.7; 210,804,736 weights.
+
+    The settings of Google's code of round 0.7 for batches of 512: an epoch has 1,107 steps.
+
+    lingo show --exp=mlperf.transformer.v07_small --plot_schedule
+    """
+    return _experiment(V07_SMALL, "transformer@0.7.0", folder=folder, data=data)
