@@ -2,32 +2,32 @@
 
 A corpus score is not a mean over texts: BLEU and chrF divide sums of counts. So texts are collected
 and scored once, and how they were split into batches has no influence.
+
+ROUGE is computed as by the package `rouge-score` without stemming, which T5's and Switch's
+evaluations use: words are runs of a-z and 0-9 in lower case, so that other scripts have none.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
 from lingo.config.base.errors import MissingPackage
-from lingo.metrics.overlap import answer_f1, rouge_l, rouge_n
 
 Measure = Literal["bleu", "bleu_uncased", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
 """BLEU (Papineni et al. 2002), also without regard to case, chrF (Popovic 2015), the share of exact
 matches, ROUGE of words, of pairs and of subsequences (Lin 2004), and the F1 of words in answers
 (Rajpurkar et al. 2016)."""
 
-_OF_A_TEXT: Mapping[str, Callable[[str, str], float]] = {
-    "exact_match": lambda text, reference: float(text == reference),
-    "rouge1": lambda text, reference: 100 * rouge_n(text, reference, n=1),
-    "rouge2": lambda text, reference: 100 * rouge_n(text, reference, n=2),
-    "rougeL": lambda text, reference: 100 * rouge_l(text, reference),
-    "f1": answer_f1,
-}
-"""The measures that are means over texts."""
+_NOT_IN_WORDS = re.compile("[^a-z0-9]+")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def text_scores(
@@ -77,3 +77,76 @@ def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) ->
     metric: Any = metrics.CHRF() if measure == "chrf" else metrics.BLEU(force=True, **uncased)
     score = metric.corpus_score(list(texts), [list(references)]).score
     return float(score), f"{type(metric).__name__}|{metric.get_signature().format()}"
+
+
+# ---- words that texts share ----------------------------------------------------------------------
+
+
+def rouge_n(text: str, reference: str, *, n: int) -> float:
+    """Returns the F-measure of ROUGE-N in 0..1: of runs of n words that both texts have.
+
+    >>> rouge_n("the cat sat", "the cat ran", n=1), rouge_n("the cat sat", "the cat ran", n=2)
+    (0.6666666666666666, 0.5)
+    """
+    own, wanted = (_runs(words(side), n) for side in (text, reference))
+    return f_measure((own & wanted).total(), own.total(), wanted.total())
+
+
+def rouge_l(text: str, reference: str) -> float:
+    """Returns the F-measure of ROUGE-L in 0..1: of the longest common subsequence of words.
+
+    >>> rouge_l("the big cat sat", "the cat sat down")
+    0.75
+    """
+    own, wanted = words(text), words(reference)
+    return f_measure(_longest_common_subsequence(own, wanted), len(own), len(wanted))
+
+
+def answer_f1(text: str, reference: str) -> float:
+    """Returns the F1 of words in 0..1, without articles and punctuation, in lower case.
+
+    >>> answer_f1("The Japanese yen.", "Japanese yen")
+    1.0
+    """
+    own, wanted = (Counter(_answer_words(side)) for side in (text, reference))
+    return f_measure((own & wanted).total(), own.total(), wanted.total())
+
+
+def words(text: str) -> list[str]:
+    """Returns the words that ROUGE compares."""
+    return _NOT_IN_WORDS.sub(" ", text.lower()).split()
+
+
+def f_measure(shared: int, own: int, wanted: int) -> float:
+    """Returns the harmonic mean of `shared / own` and `shared / wanted`; 0 if nothing is shared."""
+    return 2 * shared / (own + wanted) if shared else 0.0
+
+
+def _runs(items: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(items[i : i + n]) for i in range(len(items) - n + 1))
+
+
+def _longest_common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
+    """Returns its length, by a row for each item of `a` of the usual table."""
+    lengths = [0] * (len(b) + 1)
+    for item in a:
+        above_left = 0
+        for j, other in enumerate(b, 1):
+            above = lengths[j]
+            lengths[j] = above_left + 1 if item == other else max(above, lengths[j - 1])
+            above_left = above
+    return lengths[-1]
+
+
+def _answer_words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
+
+
+_OF_A_TEXT: Mapping[str, Callable[[str, str], float]] = {
+    "exact_match": lambda text, reference: float(text == reference),
+    "rouge1": lambda text, reference: 100 * rouge_n(text, reference, n=1),
+    "rouge2": lambda text, reference: 100 * rouge_n(text, reference, n=2),
+    "rougeL": lambda text, reference: 100 * rouge_l(text, reference),
+    "f1": answer_f1,
+}
+"""The measures that are means over texts."""

@@ -4,7 +4,7 @@
     /tmp/oracle/bin/python -m tools.oracles.rouge
 
 It runs without lingo, in an environment of its own. The lines go into
-tests/lingo/metrics/test_overlap.py.
+tests/lingo/metrics/test_text_overlap.py.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lingo.metrics.overlap import answer_f1, rouge_l, rouge_n
-from lingo.metrics.text import text_scores
+from lingo.metrics.text import answer_f1, rouge_l, rouge_n, text_scores
 
 # Text, reference, and ROUGE-1, ROUGE-2, ROUGE-L by rouge-score 0.1.2 (tools/oracles/rouge.py).
 PAIRS = [
