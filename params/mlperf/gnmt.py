@@ -4,9 +4,9 @@ reference       batches of 4,096 pairs, and the rates of MLPerf's reference
 v07_pod         batches of 8,192, Google's entry with 1,024 cores of TPU v3
 
 A run ends at 24.0 BLEU without regard to case on the 3,003 sentences of newstest2014, which are
-translated after every epoch: by 5 beams, a length penalty of 0.6 and a coverage penalty of 0.1. The
-layers are those of `tasks/mt/gnmt.py`, 4 and 4 of width d = 1024. Their LSTMs have two biases, as
-PyTorch's have. Of V tokens, of which sources and targets share a table, and logits have their own:
+translated after every epoch: by 5 beams, a length penalty of 0.6 and a coverage penalty of 0.1.
+`tasks/mt/gnmt.py` has the layers, here 4 and 4 of width d = 1024. Their LSTMs have two biases, as
+PyTorch's have. Sources and targets of V tokens share a table, and logits have a matrix and a bias:
 
     V d + 2 (8 d^2 + 8 d) + (12 d^2 + 8 d) + 2 (8 d^2 + 8 d)        table, encoder
     + (8 d^2 + 8 d) + 3 (12 d^2 + 8 d) + 2 d^2 + 2 d + 1 + V d + V  decoder, attention, logits

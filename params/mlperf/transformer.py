@@ -1,7 +1,7 @@
 """Transformer-big as in rounds 0.6 and 0.7 of MLPerf training: English to German.
 
 reference                               MLPerf's own settings, 4,096 tokens a step
-v06_pod, v07_pod, v07_jax, v07_small    those of Google's entries, by the batch
+v06_pod, v07_pod, v07_jax, v07_small    settings of Google's entries
 
 A run ends at 25.0 BLEU without regard to case on the 3,003 sentences of newstest2014, which are
 translated after every epoch: by 4 beams, a length penalty of 0.6, and at most 50 tokens more than
@@ -124,8 +124,8 @@ def reference(folder: str = "~/wmt17", data: int = 8):
 def v06_pod(folder: str = "~/wmt17", data: int = 512, model: int = 4):
     """Transformer-big in batches of 2,048 rows, by round 0.6; 210,804,736 weights.
 
-    Google's entry with 2,048 cores of TPU v3, four of which shared a part of the batch. Its result
-    was 0.848 minutes (MLCommons' training_results_v0.6).
+    Google's entry with 2,048 cores of TPU v3. Four cores shared a part of the batch. Its result was
+    0.848 minutes (MLCommons' training_results_v0.6).
 
     lingo show --exp=mlperf.transformer.v06_pod --plot_schedule
     """

@@ -10,8 +10,7 @@ in Lingvo's Transformers: 10 L d weights more, up to 0.018 %. Each device has a 
 and one of the decoder, where GPipe's have a part of the whole. As in the paper, deep models train
 since feed-forward networks begin smaller, by the number of layers, and logits are limited; how it
 is done in detail it does not say: here standard deviations are divided by the layers of a side, and
-logits stay within 30 by a tanh. Nor does it give the optimizer; here it is that of
-`params/mt/wmt14.py`.
+logits stay within 30 by a tanh. Nor does it give the optimizer: `params/mt/wmt14.py` has the same.
 
 The data are your own, in a folder, in place of 25 billion pairs:
 

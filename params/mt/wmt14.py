@@ -11,7 +11,7 @@ Optimizer, schedule, dropout and label smoothing are Lingvo's; initial values ar
 have Xavier's). The data are your own, in a folder:
 
     train*.tsv      a pair in each line: English, a tab, German (4,492,447 pairs in Lingvo's)
-    dev.tsv         likewise; of WMT14 newstest2013
+    dev.tsv         pairs to evaluate, in WMT14 newstest2013
     pieces.model    a SentencePiece model of 32,000 pieces, shared by both languages
 
 For pairs in JSONL: `--set='train_input.source=JsonlPairs(pattern=~/wmt14/train.jsonl)'`.
@@ -134,10 +134,10 @@ def base(folder: str = "~/wmt14", data: int = 8):
 def big(folder: str = "~/wmt14", data: int = 8):
     """Transformer-big with Lingvo's tensors: width 1024, 16 heads; 274,694,528 weights.
 
-    Lingvo registers no such model of WMT14, but its documentation has the rate and warm-up of a big
-    one, which its base model has, too. The rate of dropout, 0.3, and 300,000 steps are those of
-    Vaswani et al. 2017, table 3. Published there: 28.4 BLEU of newstest2014, in 3.5 days on 8 GPUs.
-    Built and counted here, never trained.
+    Lingvo registers no such model of WMT14, but its documentation gives a big one the rate and
+    warm-up that its base model has. Vaswani et al. 2017, table 3, has the rate of dropout, 0.3, and
+    300,000 steps. Published there: 28.4 BLEU of newstest2014, in 3.5 days on 8 GPUs. Built and
+    counted here, never trained.
 
     lingo show --exp=mt.wmt14.big --weights
     lingo plan --exp=mt.wmt14.big --hardware=tpu_v3

@@ -177,10 +177,10 @@ class _InverseRoot:
 
 
 class RecurrentEncoder(Layer):
-    """Networks one after the other, of which the first reads in both directions.
+    """Networks one after the other; the first layer reads in both directions, with two networks.
 
-    From the third layer on, a layer adds its output to its input. Inputs of networks are dropped
-    out; those of the first by the model.
+    From the third layer on, a layer adds its output to its input. The inputs of networks are
+    dropped out, by the model where the layer is the first.
     """
 
     dim: int  # D, width of the input and of each network
@@ -221,8 +221,8 @@ class RecurrentEncoder(Layer):
 class AttentionDecoder(Layer):
     """Networks one after the other; all but the first read what the first attends to, too.
 
-    From the third layer on, a layer adds its output to its input. Inputs of networks are dropped
-    out; those of the first by the model.
+    From the third layer on, a layer adds its output to its input. The inputs of networks are
+    dropped out, by the model where the layer is the first.
     """
 
     dim: int  # D, width of the input, of each network, and of the memory

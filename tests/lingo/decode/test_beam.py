@@ -204,7 +204,8 @@ def test_a_text_loses_for_what_its_attention_has_not_covered(coverage_penalty: f
 
     caches = {"past": tf.zeros([1], tf.int32), "attention/coverage": tf.zeros([1, 3])}
     found = search.decode(step, caches, batch_of([prompt]), random.root_key(0))
-    texts = [cut(*t, end_id=END) for t in zip(*(v[0].numpy().tolist() for v in found.values()))]  # noqa: B905
+    arrays = (found[name][0].numpy().tolist() for name in ("tokens", "log_probs"))
+    texts = [cut(*text, end_id=END) for text in zip(*arrays, strict=True)]
     best = sorted(texts_of(model, prompt, END), key=score, reverse=True)
     assert_are(texts, best[:3])
     plain = sorted(texts_of(model, prompt, END), key=lambda text: -text.score(alpha))

@@ -79,8 +79,11 @@ def test_attention_hides_padding_and_the_memory_of_other_documents(draw: Callabl
     close(found, expected)
     segments = np.array([[1, 2, 2, 0]] * B, np.int32)
     found = apply(layer, weights, X, inputs=inputs._replace(segments=segments))[0]
-    same = lambda t, s: segments[0, t] == memory_segments[0, s]  # noqa: E731
-    close(found, [attend(numbers, *row, same)[0] for row in zip(X, MEMORY, strict=True)])
+
+    def is_same(t: int, s: int) -> bool:
+        return segments[0, t] == memory_segments[0, s]
+
+    close(found, [attend(numbers, *row, is_same)[0] for row in zip(X, MEMORY, strict=True)])
 
 
 def test_steps_of_attention_add_up_what_was_covered(draw: Callable) -> None:
@@ -128,7 +131,8 @@ def test_decoder_is_that_of_keras_and_numpy(draw: Callable) -> None:
     w = draw(layer)
     inner = {k[10:]: np.asarray(v, np.float64) for k, v in w.items() if k.startswith("attention/")}
     first = keras(w, "first", X)
-    context = np.stack([attend(inner, *r, lambda t, s: 1)[0] for r in zip(first, MEMORY)])  # noqa: B905
+    rows = zip(first, MEMORY, strict=True)
+    context = np.stack([attend(inner, *row, lambda t, s: 1)[0] for row in rows])
     context = context.astype(np.float32)
     second = keras(w, "layers/0", np.concatenate([first, context], -1))
     expected = second + keras(w, "layers/1", np.concatenate([second, context], -1))
