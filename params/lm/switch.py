@@ -236,15 +236,15 @@ def on_docstrings(cfg, *, num_steps: int):
 
 
 @experiment
-def tiny(num_experts: int = 8, num_steps: int = 2400):
+def tiny_switch(num_experts: int = 8, num_steps: int = 2400):
     """A small Switch Transformer to run: 4 + 4 layers, experts in every second one, on docstrings.
 
     A token goes to one expert, so that any number of them computes as much as the dense model,
     `num_experts=1`. The router computes in float32; `SwitchRouter.dtype=bfloat16` changes that. The
     optimizer is that of the large models.
 
-    lingo train --exp=lm.switch.tiny --logdir=runs/switch
-    lingo train --exp='lm.switch.tiny(num_experts=1)' --logdir=runs/dense
+    lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
+    lingo train --exp='lm.switch.tiny_switch(num_experts=1)' --logdir=runs/dense
     """
     layer, sizes = t5_layer(hidden_dim=512, num_heads=4, head_dim=32), {"dim": 128, "num_layers": 4}
     if num_experts == 1:
@@ -263,18 +263,19 @@ def tiny_distilled(
     num_experts: int = 8,
     num_steps: int = 2400,
 ):
-    """The dense model of `tiny`, which learns from a run of `tiny` with experts, too.
+    """The dense model of `tiny_switch`, which learns from a run of it with experts, too.
 
     `teacher` is that run, whose number of experts is `num_experts`. With `starts_from_teacher` the
     student begins with its weights outside of experts. `teacher_share` 1 is soft labels alone, 0
     hard ones. Published (Fedus et al. 2022, table 6): of the teacher's gain over T5-Base, soft
     labels keep 3 %, with weights of the teacher 20 %, with a share of 0.25 29 %.
 
-    lingo train --exp=lm.switch.tiny --logdir=runs/switch
+    lingo train --exp=lm.switch.tiny_switch --logdir=runs/switch
     lingo train --exp=lm.switch.tiny_distilled --logdir=runs/distilled \\
         --set=exp.teacher=runs/switch
     """
-    cfg, large = tiny(1, num_steps), tiny(num_experts, num_steps).task.model
+    cfg = tiny_switch(1, num_steps)
+    large = tiny_switch(num_experts, num_steps).task.model
     cfg.task = Distillation.params(model=cfg.task.model, teacher=large, teacher_share=teacher_share)
     rule = cfg.optimizer
     cfg.optimizer = ByPath.params(groups={"teacher/.*": Frozen, "(?!teacher/).*": rule})

@@ -25,7 +25,7 @@ LOSS = "loss"
 def sized(num_experts: int) -> Trial:
     """Returns the trial of a model with some experts; 1: the dense model."""
     return Trial(
-        f"lm.switch.tiny(num_experts={num_experts})", overrides=("evaluate.every_steps=200",)
+        f"lm.switch.tiny_switch(num_experts={num_experts})", overrides=("evaluate.every_steps=200",)
     )
 
 

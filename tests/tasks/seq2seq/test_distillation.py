@@ -124,7 +124,7 @@ def test_a_distilled_model_starts_from_its_teacher_which_stays_as_it_is(
     small += ["CrossAttention.head_dim=4", "max_steps=1", "SpanCorruption.source_length=64"]
     small += ["eval_inputs={}"]
     run, distilled = tmp_path / "teacher", tmp_path / "student"
-    lingo.train(registry.get("lm.switch.tiny(num_experts=2)", small).params, run)
+    lingo.train(registry.get("lm.switch.tiny_switch(num_experts=2)", small).params, run)
     expression = f"lm.switch.tiny_distilled(teacher={str(run)!r}, num_experts=2)"
     lingo.train(registry.get(expression, [*small, "max_steps=2"]).params, distilled)
     teacher, student = lingo.load(run).weights, lingo.load(distilled).weights
