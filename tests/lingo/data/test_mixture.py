@@ -79,6 +79,20 @@ def test_shares_are_those_of_sizes_capped_and_tempered():
     assert mixture(5, 5, weights={"p1": 3.0, "p0": 1.0}).shares == pytest.approx([0.25, 0.75])
 
 
+@pytest.mark.parametrize(
+    ("temperature", "shares"),
+    [
+        (1.0, [0.990001, 0.009900, 0.000099]),
+        (5.0, [0.642427, 0.255755, 0.101818]),
+        (100.0, [0.348796, 0.333098, 0.318106]),
+    ],
+)
+def test_a_temperature_lifts_languages_of_few_pairs(temperature, shares):
+    """Sizes as in M4 (Arivazhagan et al. 2019), whose temperature is 5."""
+    found = mixture(10**9, 10**7, 10**5, temperature=temperature).shares
+    assert found == pytest.approx(shares, abs=5e-7)
+
+
 def test_a_fresh_start_at_any_step_gives_what_an_uninterrupted_run_gives():
     assert_starts_anywhere(lambda: mixture(30, 10, 5), range(8))
 
