@@ -23,7 +23,7 @@ from lingo.data.input import Input
 from lingo.decode.chat import ContinueText, Responder
 from lingo.decode.decoding import Decoding
 from lingo.decode.sampling import Sampling
-from lingo.learner.state import Learner
+from lingo.learner.state import Learner, slot_shapes
 from lingo.learner.task import Task
 from lingo.metrics.text import Measure
 from lingo.optim.optimizer import Optimizer
@@ -313,7 +313,7 @@ class Experiment(Configurable):
         """
         if self.init_from is None:
             return None
-        transfer = self.init_from.transfer(weight_shapes(self.task))
+        transfer = self.init_from.transfer(weight_shapes(self.task), slot_shapes(self.learner))
         check_rotary(self.task, transfer.source, transfer.reads)
         return transfer
 

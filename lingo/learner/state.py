@@ -42,6 +42,11 @@ FirstValue = Callable[[str], np.ndarray | None]
 """Returns the initial value of the named weight, float32; None if its initializer draws it."""
 
 
+FirstSlot = Callable[[str, str], np.ndarray | None]
+"""Returns the initial value of a slot, given the names of its weight and of the slot, float32; None
+if it begins as ever."""
+
+
 class SavedTensors(Protocol):
     """Tensors of one step by name, as a checkpoint holds them."""
 
@@ -163,11 +168,13 @@ def initial_value(spec: ParamSpec, seed: int, first_value: FirstValue | None = N
     return np.asarray(_initial_array(spec, seed, first_value))
 
 
-def initial_state(learner: Learner, first_value: FirstValue | None = None) -> TrainState:
+def initial_state(
+    learner: Learner, first_value: FirstValue | None = None, first_slot: FirstSlot | None = None
+) -> TrainState:
     """Returns the state before the first step; moving averages begin as the weights.
 
     Tensors have the shapes of `TrainState` and are lazy (`LazyArray`): drawn, or read by
-    `first_value`, when they are indexed. The step is int32 0.
+    `first_value` and `first_slot`, when they are indexed. The step is int32 0.
     """
     specs = {**learner.task.weights(), **learner.states()}
     first = {
@@ -175,9 +182,17 @@ def initial_state(learner: Learner, first_value: FirstValue | None = None) -> Tr
     }
 
     def tensor(entry: _Entry) -> LazyArray:
-        if entry.slot is None or entry.kind == f"slots/{EMA}":
+        if entry.slot is None:
             return first[entry.path]
-        return LazyArray(_layer_names(entry.path), entry.shape, entry.constant)
+        slot = entry.kind.removeprefix("slots/")
+        begin = first[entry.path].read if slot == EMA else entry.constant
+
+        def read(names: Sequence[str], index: Index) -> Iterator[np.ndarray]:
+            for name in names:
+                value = first_slot(name, slot) if first_slot is not None else None
+                yield from begin([name], index) if value is None else [value[index]]
+
+        return LazyArray(_layer_names(entry.path), entry.shape, read)
 
     return _build_state(learner, np.int32(0), tensor)
 
@@ -273,6 +288,17 @@ def named_shapes(learner: Learner) -> dict[str, tuple[int, ...]]:
         for name, kept in zip(entry.names(), entry.saved_layers(), strict=True)
         if kept
     }
+
+
+def slot_shapes(learner: Learner) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Returns {name of one layer's weight or moving statistic: {slot: shape}}, if it has slots."""
+    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, shape in named_shapes(learner).items():
+        kind, _, rest = name.partition("/")
+        if kind == "slots":
+            slot, _, weight = rest.partition("/")
+            found.setdefault(weight, {})[slot] = shape
+    return found
 
 
 def named_tensors(learner: Learner, state: TrainState) -> Iterator[tuple[str, Any]]:

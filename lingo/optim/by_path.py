@@ -20,7 +20,7 @@ from lingo.optim.optimizer import Optimizer, Slot, Update, UpdatedWeight, Weight
 from lingo.optim.pattern import check_patterns, check_used, match_patterns, name_field
 from lingo.optim.schedule import Schedule
 
-_INHERITED_FIELDS = ("learning_rate", "schedule", "weight_decay", "min_decay_rank")
+_INHERITED_FIELDS = ("learning_rate", "schedule", "weight_decay", "min_decay_rank", "slot_steps")
 _GLOBAL_FIELDS = (
     "max_grad_norm",
     "max_weight_grad_norm",
@@ -54,8 +54,9 @@ class ByPath(Optimizer):
     or not; `(?!model/head/).*` matches every name that does not start with `model/head/`. It is an
     error if a weight matches no pattern or several, or if a pattern matches no weight.
 
-    Groups that do not set learning rate, schedule, weight decay or its least rank inherit them.
-    Clipping and the moving average apply to all weights, and a group cannot set its own.
+    Groups that do not set learning rate, schedule, weight decay, its least rank or `slot_steps`
+    inherit them. Clipping and the moving average apply to all weights, and a group cannot set its
+    own.
     """
 
     learning_rate: float | None = None  # peak of the groups that set none

@@ -128,6 +128,7 @@ class Optimizer(Configurable, interface=True):
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
     ema_decay: float | None = None  # per step, of averages of weights and statistics; None: none
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
+    slot_steps: int = 0  # steps of the run whose slots were read: moves count them, schedules not
 
     takes_rows: ClassVar[bool] = False
     """Whether a class updates weights in rows rightly (`Weight.row_columns`). Its subclasses, which
@@ -136,7 +137,9 @@ class Optimizer(Configurable, interface=True):
 
     def check(self) -> None:
         ranges.check_finite(self.p)
-        ranges.check_not_negative(self.p, "learning_rate", "weight_decay", "min_decay_rank")
+        ranges.check_not_negative(
+            self.p, "learning_rate", "weight_decay", "min_decay_rank", "slot_steps"
+        )
         ranges.check_positive(self.p, "max_grad_value", "max_weight_grad_norm", "max_grad_norm")
         ranges.check_fraction(self.p, "ema_decay")
         if self.p.ema_warmup and self.p.ema_decay is None:
@@ -197,7 +200,8 @@ class Optimizer(Configurable, interface=True):
             return None
         rate = 1.0 - self.p.ema_decay
         if self.p.ema_warmup:  # 9 / (10 + n) is 1 - (1 + n) / (10 + n)
-            rate = tf.maximum(rate, 9.0 / (10.0 + tf.cast(step, tf.float32)))
+            num_steps = tf.cast(step, tf.float32) + self.p.slot_steps
+            rate = tf.maximum(rate, 9.0 / (10.0 + num_steps))
         return rate
 
     def updates_rows(self) -> bool:
@@ -249,8 +253,11 @@ class Optimizer(Configurable, interface=True):
     def valid_move(self, update: Update) -> Move:
         """Returns `move`; raises ParamError unless it and the slots have the shapes that they had.
 
-        TensorFlow would broadcast the one, and lose the others.
+        TensorFlow would broadcast the one, and lose the others. `move` gets the number of steps
+        that the slots have seen: `slot_steps` more than the run has done.
         """
+        if self.p.slot_steps:
+            update = update._replace(step=update.step + self.p.slot_steps)
         move = self.move(update)
         where = f"{definition_line(type(self).move)}: {type(self).__name__}.move"
         if not isinstance(move, Move):

@@ -297,4 +297,6 @@ def load_state(
 
 
 def _first_state(experiment: Experiment, warm: Transfer | None) -> TrainState:
-    return initial_state(experiment.learner, warm.value if warm else None)
+    if warm is None:
+        return initial_state(experiment.learner)
+    return initial_state(experiment.learner, warm.value, warm.slot)

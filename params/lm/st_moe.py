@@ -122,34 +122,52 @@ def st_moe_32b(expert: int = 64, model: int = 16):
 
 
 @experiment
-def tiny_pretrain():
+def tiny_pretrain(num_experts: int = 8):
     """A small one to run: 8 experts in every second layer of 4 + 4, on the text of docstrings.
 
     Rows of which 256 tokens are left when spans of 8 in the mean are taken out. The optimizer is
     that of the large models. After 1,200 steps: 2.28 nats a token of held-out targets, 36 % right;
-    with AdamW, as `lm.source.tiny` has it, 2.36 nats and 34 %.
+    with AdamW, as `lm.source.tiny` has it, 2.36 nats and 34 %. `num_experts=1` is the dense model,
+    which computes as much for a token: all its layers have GEGLU of 560 features. Two layers of the
+    sparse one have 344 in the dense layer, 344 next to the experts, and 1.25 times 344 in experts,
+    as many slots as `capacity_factor` gives a token.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
+    lingo train --exp='lm.st_moe.tiny_pretrain(num_experts=1)' --logdir=runs/dense_pretrain
     """
-    layer = t5_layer(hidden_dim=344, num_heads=4, head_dim=32, gated=True)
-    cfg = _st_moe(layer, num_experts=8, every=2, dim=128, num_layers=4)
+    sizes = {"dim": 128, "num_layers": 4}
+    if num_experts == 1:
+        layer = t5_layer(hidden_dim=560, num_heads=4, head_dim=32, gated=True)
+        cfg = t5([layer], init_scale=0.1, dropout_rate=0.0, **sizes)
+        cfg.task.model.head = SoftmaxHead
+    else:
+        layer = t5_layer(hidden_dim=344, num_heads=4, head_dim=32, gated=True)
+        cfg = _st_moe(layer, num_experts=num_experts, every=2, **sizes)
     return on_docstrings(cfg, num_steps=1200)
 
 
 @experiment
 def tiny_finetune(
-    pretrained: str | None = None, trained: Part = "all", expert_dropout_rate: float = 0.4
+    pretrained: str | None = None,
+    trained: Part = "all",
+    expert_dropout_rate: float = 0.4,
+    keeps_slots: bool = False,
+    num_experts: int = 8,
 ):
     """Fine-tunes tiny_pretrain on five tasks of classification, in place of SuperGLUE.
 
     Experts have a rate of dropout of their own (Fedus et al. 2022, sec. 2.4), all else 0.1. Tasks
     are mixed in proportion to their examples, of which 65,536 count at most: the paper's limit,
-    which no task here reaches. `pretrained` is the run to start from; without it the first weights
-    are drawn. Its optimizer slots begin anew, where the paper keeps them. The optimizer is AdamW,
-    as Adafactor at the paper's rates was not tried for 600 steps of small tasks. `trained` says
-    which weights change: `all`; those of experts and routers (`moe`); all but these (`non_moe`);
-    those of attention; or those of dense feed-forward networks (`ffn`), if there are any (Zoph et
-    al. 2022, sec. 4.2). `exact_match` is the share of right answers.
+    which no task here reaches. `pretrained` is the run to start from, whose number of experts is
+    `num_experts`; without it the first weights are drawn. `trained` says which weights change:
+    `all`; those of experts and routers (`moe`); all but these (`non_moe`); those of attention; or
+    those of dense feed-forward networks (`ffn`), if there are any (Zoph et al. 2022, sec. 4.2).
+    `exact_match` is the share of right answers, under `all` the mean over tasks.
+
+    The optimizer is AdamW, as Adafactor at the paper's rates was not tried for 600 steps of small
+    tasks, and its slots begin anew. With `keeps_slots` they go on, as in the paper: slots fit only
+    the optimizer that made them, so it is then the Adafactor of `tiny_pretrain`, which counts the
+    1,200 steps of that run. From its first step on, it would forget the slots otherwise.
 
     lingo train --exp=lm.st_moe.tiny_pretrain --logdir=runs/tiny_pretrain
     lingo train --exp=lm.st_moe.tiny_finetune --logdir=runs/tiny_finetune \\
@@ -157,7 +175,7 @@ def tiny_finetune(
     lingo sweep --exp=lm.st_moe.tiny_finetune --logdir=runs/parts \\
         --set=exp.pretrained=runs/tiny_pretrain --sweep=exp.trained=all,non_moe,moe,attention,ffn
     """
-    cfg = tiny_pretrain()
+    cfg = tiny_pretrain(num_experts)
     set_dropout_rates(cfg.task.model, 0.1)
     _set_experts(cfg, dropout_rate=expert_dropout_rate)
     cfg.train_input = Mixture.params(
@@ -169,21 +187,27 @@ def tiny_finetune(
         name: _answers(task, split="heldout").set(batch_size=64, repeat=False, max_batches=8)
         for name, task in TASKS.items()
     }
+    cfg.evaluate.averages = {"all": [*TASKS]}
     rest = rf"(?!{PARTS[trained]}$).*"
-    optimizer = AdamW.params(epsilon=1e-6)
+    optimizer = cfg.optimizer if keeps_slots else AdamW.params(epsilon=1e-6)
     cfg.optimizer = ByPath.params(
         learning_rate=5e-4,
         schedule=Warmup.params(num_steps=20),
-        max_grad_norm=1.0,
+        max_grad_norm=None if keeps_slots else 1.0,
         groups={PARTS[trained]: optimizer} | ({} if trained == "all" else {rest: Frozen}),
     )
     if pretrained is not None:
-        cfg.init_from = WarmStart.params(path=pretrained)
+        cfg.init_from = WarmStart.params(path=pretrained, slots=keeps_slots)
+        cfg.optimizer.slot_steps = cfg.max_steps if keeps_slots else 0
     return cfg.set(max_steps=600)
 
 
 @experiment
-def tiny_generate(pretrained: str | None = None, task: Literal["summary", "answer"] = "summary"):
+def tiny_generate(
+    pretrained: str | None = None,
+    task: Literal["summary", "answer"] = "summary",
+    num_experts: int = 8,
+):
     """Fine-tunes tiny_pretrain to write: summaries of docstrings, or answers by heart.
 
     `summary` gives the first paragraph of a docstring from the rest of it, in place of XSum, scored
@@ -195,7 +219,8 @@ def tiny_generate(pretrained: str | None = None, task: Literal["summary", "answe
     lingo train --exp=lm.st_moe.tiny_generate --logdir=runs/summary \\
         --set=exp.pretrained=runs/tiny_pretrain
     """
-    cfg = tiny_finetune(pretrained)
+    cfg = tiny_finetune(pretrained, num_experts=num_experts)
+    cfg.evaluate.averages = {}
     if task == "summary":
         train, heldout = (FirstParagraphs.params(split=split) for split in ("train", "heldout"))
         lengths = {"source_length": 336, "target_length": 96}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ import lingo
 from lingo.config.params import ParamError, Params
 from lingo.config.text import resolve
 from lingo.layers.moe.moe import MoE
+from lingo.learner.state import slot_shapes
 from params.lm import source, st_moe
 
 ABLATIONS = [name for name in get_args(st_moe.Ablation) if name != "baseline"]
@@ -48,6 +50,47 @@ def test_one_expert_is_the_dense_model() -> None:
 def test_the_small_st_moe_is_trained_as_the_large_ones_are() -> None:
     large = settings(st_moe.st_moe_l(), "optimizer")
     assert settings(st_moe.tiny_pretrain(), "optimizer") == large
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        st_moe.tiny_pretrain,
+        st_moe.tiny_finetune,
+        functools.partial(st_moe.tiny_generate, task="summary"),
+        functools.partial(st_moe.tiny_generate, task="answer"),
+    ],
+)
+def test_the_dense_st_moe_computes_as_much_as_the_sparse_one(make) -> None:
+    dense, sparse = make(num_experts=1), make(num_experts=8)
+    assert not dense.all(MoE)
+    assert dense.build().step_flops() == pytest.approx(sparse.build().step_flops(), rel=0.02)
+    assert settings(dense, "optimizer") == settings(sparse, "optimizer")
+    assert settings(dense, "train_input") == settings(sparse, "train_input")
+
+
+@pytest.mark.parametrize("part", get_args(st_moe.Part))
+def test_kept_slots_are_those_of_the_optimizer_that_pretrains(part: st_moe.Part) -> None:
+    before = st_moe.tiny_pretrain().build()
+    kept = st_moe.tiny_finetune("runs/a", trained=part, keeps_slots=True).build()
+    slots, shapes = slot_shapes(kept.learner), slot_shapes(before.learner)
+    assert slots == {name: shapes[name] for name in named(part, set(shapes))}
+    groups = [*kept.optimizer.groups.values()]
+    assert groups[0].rates(0) == before.optimizer.rates(0)
+    assert {group.p.slot_steps for group in groups} == {before.p.max_steps}
+    assert kept.p.init_from.slots
+
+
+def test_slots_that_begin_anew_have_no_steps_behind_them() -> None:
+    for params in (st_moe.tiny_finetune("runs/a"), st_moe.tiny_finetune(keeps_slots=True)):
+        assert params.optimizer.slot_steps == 0
+        assert params.init_from is None or not params.init_from.slots
+
+
+def test_one_number_compares_fine_tunings() -> None:
+    params = st_moe.tiny_finetune()
+    assert params.evaluate.averages == {"all": [*params.eval_inputs]}
+    assert len(params.eval_inputs) == 5
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)

@@ -29,7 +29,8 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 
 _CHECKPOINTS = "checkpoints"
-_AVERAGE = "slots/ema/"
+SLOTS = "slots/"
+_AVERAGE = f"{SLOTS}ema/"
 _WEIGHTS = "weights/"
 _STATE = "state/"
 
@@ -48,14 +49,16 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _ESCAPED = {"..": ".", ".S": "/"}
 
 
-def find_source(path: Path, *, step: int | None, averages: bool) -> WeightSource:
+def find_source(
+    path: Path, *, step: int | None, averages: bool, slots: bool = False
+) -> WeightSource:
     """Opens the source at a path, one of `SUPPORTED`.
 
     Of a lingo run it is the checkpoint of `step`, by default the latest sound one; `averages` reads
-    its moving averages.
+    its moving averages, `slots` its optimizer's slots, too.
 
     Raises:
-        ParamError: if `step` or `averages` is set for a source that has none.
+        ParamError: if `step`, `averages` or `slots` is set for a source that has none.
         MissingPackage: if the package that reads the source is not installed.
         UnusableSource: if there is no source at the path, or it is damaged.
         NoUsableCheckpoint, DamagedCheckpoint, CheckpointMismatch: for a lingo checkpoint.
@@ -72,7 +75,12 @@ def find_source(path: Path, *, step: int | None, averages: bool) -> WeightSource
     if step is not None and not is_run:
         raise ParamError(f"init_from.step={step} is for the directory of a run; {path} is not one")
     if is_run or is_checkpoint:
-        return LingoCheckpoint(_find_checkpoint(path, step), averages=averages)
+        return LingoCheckpoint(_find_checkpoint(path, step), averages=averages, slots=slots)
+    if slots:
+        raise ParamError(
+            f"init_from.slots=true is for runs of lingo, and {path} is not one: other programs keep"
+            " other slots, or name them otherwise; init_from.slots=false begins them anew"
+        )
     if averages:
         raise ParamError(
             f"init_from.weights='ema' is for runs of lingo, and {path} is not one:"
@@ -119,10 +127,10 @@ class LingoCheckpoint:
     """Weights of a model, or their moving averages, and moving statistics.
 
     Names are those of the layers' weights, whether or not the run that wrote them stacked layers.
-    Optimizer slots are not included.
+    Optimizer slots are included on request, as `slots/<slot>/<weight>`.
     """
 
-    def __init__(self, checkpoint: Checkpoint, *, averages: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, averages: bool, slots: bool = False) -> None:
         """Reads no tensors of a verified checkpoint yet.
 
         Raises CheckpointMismatch if moving averages are wanted, and it has none.
@@ -145,6 +153,8 @@ class LingoCheckpoint:
             for name in tensors
             if name.startswith(prefix)
         }
+        if slots:
+            self._names |= {name: name for name in tensors if name.startswith(SLOTS)}
         self.tensors: Mapping[str, Tensor] = {
             name: Tensor(*tensors[full]) for name, full in self._names.items()
         }

@@ -75,6 +75,8 @@ class Transfer:
     # Weight that should have been read -> the name that the source does not have.
     absent: Mapping[str, str]
     other_weights: Sequence[str]  # those that were not requested
+    # (weight, slot) -> the tensor that the slot is read from.
+    slots: Mapping[tuple[str, str], TensorRead] = dataclasses.field(default_factory=dict)
 
     def value(self, weight: str) -> np.ndarray | None:
         """Returns the initial value of a weight, float32 in its shape, or None if it is not read.
@@ -83,8 +85,14 @@ class Transfer:
         checkpoint is damaged.
         """
         tensor = self.reads.get(weight)
-        if tensor is None:
-            return None
+        return None if tensor is None else self._read(tensor)
+
+    def slot(self, weight: str, slot: str) -> np.ndarray | None:
+        """Returns the initial value of a weight's slot, as `value` does."""
+        tensor = self.slots.get((weight, slot))
+        return None if tensor is None else self._read(tensor)
+
+    def _read(self, tensor: TensorRead) -> np.ndarray:
         value = self.source.read(tensor.name)
         with np.errstate(over="ignore"):  # float64 may overflow float32; this is checked below
             value = value.astype(np.float32, copy=False)
@@ -106,6 +114,7 @@ class Transfer:
             self.source.what,
             *([f"{' and '.join(casts)} cast to float32"] if casts else []),
             *([f"{n} weights share tensors"] if (n := sum(k for k in shared if k > 1)) else []),
+            *([f"with slots {', '.join(kept)}"] if (kept := self._slot_names()) else []),
         ]
         count = f"{len(self.reads)} of {num_weights} weights"
         line = f"{count} from {self.source.path} ({', '.join(facts)})"
@@ -126,7 +135,7 @@ class Transfer:
     def origin(self) -> dict[str, Any]:
         """Returns path, kind and digests of the used files of the source, in JSON types."""
         digests = {}
-        for file in self.source.files({read.name for read in self.reads.values()}):
+        for file in self.source.files(self._used()):
             with explain_read_errors(file), open(file, "rb") as stream:
                 digests[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
         where = str(self.source.path.resolve())
@@ -144,16 +153,26 @@ class Transfer:
                 how += ", resized from {} to {}".format(*map(grid_text, read.resize))
             what = f"{tensor.dtype} {list(tensor.shape)}{how}"
             yield "read", weight, printable(read.name), what
+        for (weight, slot), read in self.slots.items():
+            what = f"float32 {list(read.shape)}"
+            yield "read", f"{weight}, slot {slot}", printable(read.name), what
         for weight, name in self.absent.items():
             yield "not there", weight, printable(name), ""
         for weight in self.other_weights:
             yield "not asked for", weight, "", ""
 
     def _unused_rows(self) -> Iterator[tuple[str, str, str, str]]:
-        used = {read.name for read in self.reads.values()}
+        used = self._used()
         for name, tensor in self.source.tensors.items():
             if name not in used:
                 yield "not used", "", printable(name), f"{tensor.dtype} {list(tensor.shape)}"
+
+    def _used(self) -> set[str]:
+        """Returns the names of all tensors that are read."""
+        return {read.name for reads in (self.reads, self.slots) for read in reads.values()}
+
+    def _slot_names(self) -> list[str]:
+        return sorted({slot for _, slot in self.slots})
 
     def _dtype(self, read: TensorRead) -> str:
         return self.source.tensors[read.name].dtype

@@ -16,10 +16,11 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from lingo.checkpoints.errors import CheckpointMismatch
-from lingo.checkpoints.sources.find import find_source
+from lingo.checkpoints.sources.find import SLOTS, find_source
 from lingo.checkpoints.sources.transfer import Grid, TensorRead, Transfer, fits, grid_text
 from lingo.checkpoints.sources.weight_source import FLOATS, Tensor, WeightSource, printable
 from lingo.config import ranges
@@ -37,18 +38,28 @@ _CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0, "resiz
 
 Shape = tuple[int, ...]
 
+_NO_SLOTS: Mapping[str, Mapping[str, Shape]] = MappingProxyType({})
+
 
 class WarmStart(Configurable):
-    """Reads weights and moving statistics when a run begins; slots and steps start anew.
+    """Reads weights and moving statistics when a run begins; steps start anew.
 
     A run that resumes from its own checkpoint does not read the source again. Other float types are
     cast to float32. Patterns are regular expressions that match the whole name of a weight of the
     model.
+
+    The optimizer's slots start anew, too, unless `slots` reads them. The optimizer still counts
+    steps from 0. Adam's bias correction then takes the means that were read for sums of a few
+    gradients: with its default decays the first step is 0.32 times as long as it would be, the
+    twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step, which
+    replaces all factors that were read. `optimizer.slot_steps`, set to the number of steps of the
+    source, mends both; schedules begin at 0 in any case.
     """
 
     path: FilePath  # a run or checkpoint, a TensorFlow checkpoint, a .safetensors file or its index
     step: int | None = None  # of a run's checkpoint; None: the latest that is sound
     weights: Literal["trained", "ema"] = "trained"  # ema: the averages that a run of lingo kept
+    slots: bool = False  # whether the optimizer's slots are read, too, from a run of lingo
     rename: dict[str, str] = {}  # pattern -> name in the source, \1 its first group; first match
     only: tuple[str, ...] = ()  # patterns of the weights that are read; none: all
     skip: tuple[str, ...] = ()  # patterns of weights that are not
@@ -76,6 +87,12 @@ class WarmStart(Configurable):
                     f"resize[{pattern!r}]={(old, new)}: ((14, 14), (24, 24)) are the grids of"
                     " patches in the source and in the model"
                 )
+        for field in ("transpose", "reshape", *_CHANGES):
+            if self.p.slots and getattr(self.p, field):
+                raise ParamError(
+                    f"slots=true reads slots as they are, and {field}={getattr(self.p, field)!r}"
+                    f" changes weights: leave {field} out, or slots, which then begin anew"
+                )
         for pattern, template in self.p.rename.items():
             if not (template and template.isprintable()):
                 raise ParamError(
@@ -101,17 +118,21 @@ class WarmStart(Configurable):
         if not self._select_weights(names):
             raise ParamError("init_from.only and init_from.skip leave no weight to read")
 
-    def transfer(self, shapes: Mapping[str, Shape]) -> Transfer:
+    def transfer(
+        self, shapes: Mapping[str, Shape], slots: Mapping[str, Mapping[str, Shape]] = _NO_SLOTS
+    ) -> Transfer:
         """Finds the weights of a model, name -> shape, in the source, without reading them.
 
+        `slots` has the optimizer's slots of each weight, {name: {slot: shape}}.
+
         Raises:
-            ParamError: if `step` or `weights` does not fit the kind of source.
-            CheckpointMismatch: if a weight is missing, or has another shape or dtype.
+            ParamError: if `step`, `weights` or `slots` does not fit the kind of source.
+            CheckpointMismatch: if a weight or slot is missing, or has another shape or dtype.
             UnusableSource, NoUsableCheckpoint, DamagedCheckpoint: if the source cannot be used.
         """
         p = self.p
         file = Path(os.path.expanduser(p.path))
-        source = find_source(file, step=p.step, averages=p.weights == "ema")
+        source = find_source(file, step=p.step, averages=p.weights == "ema", slots=p.slots)
         wanted = self.reads(shapes)
         names = {weight: read.name for weight, read in wanted.items()}
         absent = {weight: name for weight, name in names.items() if name not in source.tensors}
@@ -125,7 +146,16 @@ class WarmStart(Configurable):
                 lines.append(line)
         if lines:
             raise CheckpointMismatch(_describe_misfit(source, lines, used, partial=p.partial))
-        return Transfer(source, reads, absent, [w for w in shapes if w not in names])
+        others = [weight for weight in shapes if weight not in names]
+        if not p.slots:
+            return Transfer(source, reads, absent, others)
+        slot_reads = {
+            (weight, slot): TensorRead(f"{SLOTS}{slot}/{read.name}", shape)
+            for weight, read in reads.items()
+            for slot, shape in slots.get(weight, {}).items()
+        }
+        _check_slots(source, slot_reads)
+        return Transfer(source, reads, absent, others, slot_reads)
 
     def reads(self, shapes: Mapping[str, Shape]) -> dict[str, TensorRead]:
         """Returns how weights, name -> shape, are read from a source that has them all."""
@@ -197,6 +227,34 @@ def weight_shapes(model: Layer) -> dict[str, Shape]:
     """Returns name -> shape of every weight and moving statistic of single layers of a model."""
     specs = {**model.weights(), **model.states()}
     return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
+
+
+def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRead]) -> None:
+    """Raises CheckpointMismatch if slots of weights, (weight, slot), are not in a source.
+
+    Weights whose slots differ in the same way share a line.
+    """
+    wrong: dict[tuple[str, str], list[str]] = {}
+    for (weight, slot), read in reads.items():
+        tensor = source.tensors.get(read.name)
+        if tensor is None:
+            wrong.setdefault(("missing", slot), []).append(f"{weight}{list(read.shape)}")
+        elif (tensor.shape, tensor.dtype) != (read.shape, "float32"):
+            there = f"{weight}{list(read.shape)}, {tensor.dtype}{list(tensor.shape)} there"
+            wrong.setdefault(("other", slot), []).append(there)
+    if not wrong:
+        return
+    lines = [
+        f"{kind} slot {slot!r} of {first}{f' and {len(rest)} more weights' if rest else ''}"
+        for (kind, slot), (first, *rest) in wrong.items()
+    ]
+    kept = {name.split("/")[1] for name in source.tensors if name.startswith(SLOTS)}
+    there = ", ".join(map(printable, sorted(kept))) or "none"
+    text = "\n  ".join([f"{source.path} does not have the slots of the optimizer:", *lines])
+    raise CheckpointMismatch(
+        f"{text}\nThe slots there: {there}. Take the optimizer of that run, or begin all slots anew"
+        " by init_from.slots=false."
+    )
 
 
 # ---- error messages ------------------------------------------------------------------------------

@@ -6,6 +6,10 @@ import pytest
 
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.adam import Adam
+from lingo.optim.by_path import ByPath
+from lingo.optim.layerwise import Lamb
 from lingo.optim.optimizer import Update, Weight, global_norm, select
 from lingo.optim.schedule import LinearRate, Schedule
 from lingo.optim.sgd import Sgd
@@ -55,6 +59,55 @@ def test_a_schedule_for_tensors_alone_is_not_refused():
             return xp.cast(step, "float32")
 
     Sgd.params(learning_rate=0.5, schedule=OfTensors).build().check_rates(10)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Adam.params(learning_rate=0.1),
+        Adafactor.params(learning_rate=0.1),
+        Lamb.params(learning_rate=0.1),
+        ByPath.params(learning_rate=0.1, groups={"w": Adam}),
+    ],
+    ids=lambda params: params.cls.__name__,
+)
+def test_with_their_steps_slots_of_another_run_go_on_as_there(optimizer, gradients, start):
+    weight, value, grads = Weight("w", ("w",), (3, 2)), start((3, 2)), gradients((3, 2), 6)
+
+    def run(params, value, grads, slots=None):
+        built, new = params.build(), tf.constant(value)
+        if slots is None:
+            slots = {k: tf.fill(slot.shape, slot.fill) for k, slot in built.slots(weight).items()}
+        for step, grad in enumerate(grads):
+            rates = built.rates(step)
+            new, slots = built.update(
+                Update(weight, new, tf.constant(grad), slots, tf.constant(step), rates)
+            )
+        return new, slots
+
+    whole, _ = run(optimizer, value, grads)
+    half = run(optimizer, value, grads[:3])
+    counted, _ = run(optimizer.copy().set(slot_steps=3), half[0], grads[3:], half[1])
+    np.testing.assert_array_equal(counted, whole)
+    anew, _ = run(optimizer, half[0], grads[3:], half[1])
+    assert not np.allclose(anew, whole)
+
+
+def test_kept_slots_do_not_matter_to_an_adafactor_that_counts_from_0(gradients, start):
+    weight, (grad,) = Weight("w", ("w",), (3, 2)), gradients((3, 2), 1)
+    optimizer = Adafactor.params(learning_rate=0.1).build()
+    found = []
+    for fill in (0.0, 5.0):
+        slots = {k: tf.fill(slot.shape, fill) for k, slot in optimizer.slots(weight).items()}
+        update = Update(weight, start((3, 2)), grad, slots, tf.constant(0), optimizer.rates(0))
+        found.append(optimizer.update(update).value)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_the_warm_up_of_averages_counts_the_steps_of_slots_that_were_read():
+    fields = {"learning_rate": 0.1, "ema_decay": 0.999, "ema_warmup": True}
+    one, other = Sgd.params(**fields).build(), Sgd.params(**fields, slot_steps=30).build()
+    assert float(other.ema_rate(5)) == float(one.ema_rate(35)) == pytest.approx(0.2)
 
 
 def test_an_update_goes_by_the_rates_that_it_is_given():

@@ -4,7 +4,8 @@
 
 It leaves FOLDER/<runtime>/step_00000020, each runtime's checkpoint, and prints what each has
 computed as JSON: losses, metrics, texts, the digests of every checkpoint after it was loaded, and
-the losses of five steps more: without a break, and after the checkpoint of one device was loaded.
+of the state that began with the weights and slots of one device, and the losses of five steps more:
+without a break, and after the checkpoint of one device was loaded.
 A process of its own, because TensorFlow and JAX choose their devices once a process.
 """
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from lingo.checkpoints import store
 from lingo.checkpoints.checkpoint import digest
+from lingo.checkpoints.sources.warm_start import WarmStart, weight_shapes
 from lingo.checkpoints.store import Retention
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
@@ -34,7 +36,13 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Chain
 from lingo.layers.vision.batch_norm import BatchNorm
-from lingo.learner.state import Learner, initial_state, named_tensors, restore_state
+from lingo.learner.state import (
+    Learner,
+    initial_state,
+    named_tensors,
+    restore_state,
+    slot_shapes,
+)
 from lingo.models.image.amoebanet import AmoebaNetHead, AmoebaNetStem
 from lingo.optim.adam import AdamW
 from lingo.optim.sgd import Momentum
@@ -178,6 +186,19 @@ def classified(
 def loaded(experiment: Experiment, program: Program, folder: pathlib.Path) -> dict[str, str]:
     """Returns the digest of every tensor of a checkpoint once a program has it."""
     program.load(restore_state(experiment.learner, store.find(folder, None, of=folder)))
+    return digests(experiment, program)
+
+
+def begun(experiment: Experiment, program: Program, folder: pathlib.Path) -> dict[str, str]:
+    """Returns the same once a program has begun with the weights and slots of a checkpoint."""
+    learner, source = experiment.learner, WarmStart.params(path=str(folder), slots=True).build()
+    warm = source.transfer(weight_shapes(experiment.task), slot_shapes(learner))
+    program.load(initial_state(learner, warm.value, warm.slot))
+    return digests(experiment, program)
+
+
+def digests(experiment: Experiment, program: Program) -> dict[str, str]:
+    """Returns the digest of every tensor that a program has."""
     return {
         name: digest(np.asarray(v))
         for name, v in named_tensors(experiment.learner, program.state())
@@ -201,6 +222,7 @@ def main(folder: pathlib.Path, names: Sequence[str]) -> None:
         found[name]["continued"] = losses(built, program, five_steps(loops), NUM_STEPS)
     for name, (built, program) in programs.items():
         found[name] |= {
+            "begun": begun(built, program, folder / "local"),
             "loaded": {other: loaded(built, program, folder / other) for other in reversed(found)},
             "metrics": evaluate(built.task, program, built.eval_inputs["same"], weights="ema"),
             "texts": texts(built, program),

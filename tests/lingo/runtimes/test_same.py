@@ -68,6 +68,15 @@ def test_every_runtime_reads_the_checkpoint_of_every_other_bit_by_bit(trained):
         assert trained.found[name]["loaded"] == written, name
 
 
+def test_every_runtime_begins_with_the_weights_and_slots_of_another_run(trained):
+    one = {tensor: digest(value) for tensor, value in trained.tensors["local"].items()}
+    assert {tensor.split("/")[1] for tensor in one if tensor.startswith("slots/")} == {
+        *("m", "v", "ema")
+    }
+    for name in RUNTIMES:
+        assert trained.found[name]["begun"] == one, name
+
+
 def test_each_resumes_from_the_checkpoint_of_one_device_with_its_losses(trained):
     without_break = trained.found["local"]["continued"]
     assert trained.found["local"]["resumed"] == without_break

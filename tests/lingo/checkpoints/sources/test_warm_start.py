@@ -16,9 +16,12 @@ from lingo.checkpoints.store import Retention
 from lingo.config.params import ParamError
 from lingo.contract import Guard
 from lingo.data.document_input import TextInput
+from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.repeat import Repeat
 from lingo.layers.stacks.stack import Stack
 from lingo.learner.state import EMA, initial_state, load_arrays, named_tensors
+from lingo.optim.adafactor import Adafactor
+from lingo.optim.sgd import Momentum, Sgd
 from lingo.trainer.changes import ChangedConfiguration
 from lingo.trainer.directory.run_directory import RunDirectory
 from lingo.trainer.dry_run import dry_run
@@ -213,7 +216,7 @@ def source(experiment, text, tmp_path):
         state = load_arrays(initial_state(learner))
         for where, value in state.weights.items():
             state.weights[where] = value + step
-            state.slots[where][EMA] = value - step
+            state.slots[where] |= {EMA: value - step, "m": value * step, "v": value**2}
         store.save(
             tmp_path / "source/checkpoints",
             step=step,
@@ -304,6 +307,153 @@ def test_averages_are_read_on_request(experiment, weights, source, text):
     for name, value in found.items():
         np.testing.assert_array_equal(value, trained[f"slots/ema/{name}"])
         assert not np.array_equal(value, trained[f"weights/{name}"])
+
+
+# ---- slots of the optimizer ----------------------------------------------------------------------
+
+
+def begin(params):
+    """Returns the state before the first step, and what was read."""
+    built = params.build()
+    found = built.warm_start()
+    return load_arrays(initial_state(built.learner, found.value, found.slot)), found
+
+
+@pytest.mark.parametrize("stack", [Stack, Repeat])
+def test_slots_are_read_on_request_by_the_name_of_their_weight(
+    experiment, weights, source, text, stack
+):
+    params = warm(experiment(text), source, slots=True)
+    params.all(Stack).swap(stack)
+    state, found = begin(params)
+    trained = weights(source)
+    read = dict(named_tensors(params.build().learner, state))
+    assert read.keys() == trained.keys()
+    for name, value in read.items():
+        np.testing.assert_array_equal(value, trained[name], err_msg=name)
+    assert any(value.any() for name, value in read.items() if name.startswith("slots/m/"))
+    assert state.step == 0
+    assert found.summary().endswith("(lingo checkpoint of step 3, with slots ema, m, v)")
+    assert "not used" not in found.table()
+    row = next(line for line in found.table().splitlines() if "ffn/w_in, slot m " in line)
+    assert row.split() == [
+        *("read", "model/stack/layers/0/ffn/w_in,", "slot", "m"),
+        *("slots/m/model/stack/layers/0/ffn/w_in", "float32", "[8,", "32]"),
+    ]
+
+
+def test_slots_of_weights_that_are_renamed_skipped_or_absent(experiment, weights, source, text):
+    trained = weights(source)
+    params = warm(
+        experiment(text),
+        source,
+        slots=True,
+        partial=True,
+        skip=["model/stack/layers/0/ffn/w_in"],
+        rename={
+            "model/stack/layers/1/(.*)": r"model/stack/layers/0/\1",
+            ".*/0/ffn/w_out": "nowhere",
+        },
+    )
+    state, _ = begin(params)
+    one, other = (f"model/stack/layers/{i}/ffn/w_in" for i in (0, 1))
+    np.testing.assert_array_equal(state.slots[other]["m"], trained[f"slots/m/{one}"])
+    absent = "model/stack/layers/0/ffn/w_out"
+    for where in (one, absent):
+        assert not state.slots[where]["m"].any()
+        np.testing.assert_array_equal(state.slots[where][EMA], state.weights[where])
+
+
+def momentum(params, **fields):
+    params.all(TransformerLayer).set(dropout_rate=0.0)
+    return params.set(optimizer=Sgd.params(learning_rate=0.1, momentum=0.9, **fields))
+
+
+def test_with_slots_training_goes_on_as_the_source_would(experiment, text, tmp_path):
+    built = momentum(experiment(text)).build()
+    batches = [built.train_input.batch(step) for step in range(6)]
+
+    def train(program, steps):
+        for step in steps:
+            program.train({name: value[None] for name, value in batches[step].items()})
+        return dict(named_tensors(built.learner, load_arrays(program.state())))
+
+    program = built.runtime.start(built.learner, initial_state(built.learner))
+    half = train(program, range(3))
+    store.save(tmp_path / "checkpoints", step=3, tensors=half.items(), metadata={})
+    whole = train(program, range(3, 6))
+    for with_slots in (True, False):
+        other = warm(momentum(experiment(text)), tmp_path, slots=with_slots).build()
+        found = other.warm_start()
+        state = initial_state(other.learner, found.value, found.slot)
+        other = train(built.runtime.start(other.learner, state), range(3, 6))
+        same = [np.array_equal(other[name], value) for name, value in whole.items()]
+        assert all(same) if with_slots else not any(same)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "lines"),
+    [
+        (
+            Momentum.params(),
+            ["missing slot 'momentum' of model/embedding/table[259, 8] and 17 more weights"],
+        ),
+        (
+            Adafactor.params(beta1=0.9),
+            [
+                "missing slot 'v_row' of model/embedding/table[259] and 12 more weights",
+                "missing slot 'v_column' of model/embedding/table[8] and 12 more weights",
+            ],
+        ),
+    ],
+)
+def test_slots_of_another_optimizer_are_refused(experiment, source, text, optimizer, lines):
+    params = experiment(text).set(optimizer=optimizer)
+    params.optimizer.learning_rate = 0.1
+    with pytest.raises(CheckpointMismatch) as caught:
+        warm(params, source, slots=True, partial=True).build().warm_start()
+    assert str(caught.value).splitlines() == [
+        f"{source}/checkpoints/step_00000003 does not have the slots of the optimizer:",
+        *(f"  {line}" for line in lines),
+        "The slots there: ema, m, v. Take the optimizer of that run, or begin all slots anew by"
+        " init_from.slots=false.",
+    ]
+
+
+def test_a_slot_of_another_shape_is_refused(tmp_path):
+    ones = np.ones((4, 3), np.float32)
+    tensors = {"weights/w": ones, "slots/m/w": ones}
+    store.save(tmp_path / "checkpoints", step=1, tensors=tensors.items(), metadata={})
+    start = WarmStart.params(path=str(tmp_path), slots=True).build()
+    assert start.transfer({"w": (4, 3)}, {}).slots == {}
+    said = r"other slot 'm' of w\[4\], float32\[4, 3\] there\nThe slots there: m\. Take the opt"
+    with pytest.raises(CheckpointMismatch, match=said):
+        start.transfer({"w": (4, 3)}, {"w": {"m": (4,)}})
+
+
+def test_slots_are_those_of_runs_of_lingo(path, values):
+    with pytest.raises(
+        ParamError, match=r"init_from\.slots=true is for runs of lingo, and .*a\.saf"
+    ):
+        transfer(write(path, values), slots=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("transpose", ["model/b"]),
+        ("reshape", True),
+        ("parts", {"model/b": (0, 2)}),
+        ("scale", {"model/b": 2.0}),
+        ("offset", {"model/b": 2.0}),
+        ("resize", {"model/b": ((2,), (3,))}),
+    ],
+)
+def test_weights_that_are_changed_while_they_are_read_have_no_slots(field, value):
+    with pytest.raises(
+        ParamError, match=rf"slots=true reads slots as they are, and {field}=.* chan"
+    ):
+        WarmStart.params(path="nowhere", slots=True, **{field: value}).build()
 
 
 def test_a_damaged_checkpoint_is_passed_over_unless_it_is_the_one_that_was_named(
