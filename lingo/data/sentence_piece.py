@@ -134,6 +134,7 @@ class LearnedPieces(PieceTokenizer):
 
     source: RecordSource  # where the text is; its training split
     max_bytes: int = 10_000_000  # the text to learn from, drawn from all documents
+    adds_space: bool = False  # before a text: its first word has the pieces of a later one
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_bytes")
@@ -141,19 +142,30 @@ class LearnedPieces(PieceTokenizer):
 
     def texts(self) -> Sequence[bytes]:
         """Returns the text to learn from; a subclass may take it from elsewhere."""
-        return sample([self._index], max_bytes=self.p.max_bytes)
+        return self.sample_source(max_bytes=self.p.max_bytes)
+
+    def sample_source(self, *, max_bytes: int) -> list[bytes]:
+        """Returns documents of the source, in random order, up to a number of bytes in all."""
+        return sample([self._index], max_bytes=max_bytes)
 
     def text_id(self) -> str:
         """Returns another string whenever `texts` returns another text."""
         return f"{self._index.digest} {self.p.source} {self.p.max_bytes}"
 
     def open_model(self) -> PieceModel:
-        about = f"{_LEARNED_FORMAT} {self.vocab_size} {self.text_id()}"
+        adds_space = self.p.adds_space
+        about = f"{_LEARNED_FORMAT} {self.vocab_size} {adds_space} {self.text_id()}"
         name = hashlib.sha256(about.encode()).hexdigest()
         path = cache_folder("pieces") / f"{name}.model"
         with contextlib.suppress(DataError, RuntimeError):
             return SentencePiece.params(model=str(path), vocab_size=self.vocab_size).build()._model
-        data = train(self.texts(), vocab_size=self.vocab_size, model_type="bpe", split_digits=True)
+        data = train(
+            self.texts(),
+            vocab_size=self.vocab_size,
+            model_type="bpe",
+            split_digits=True,
+            adds_space=adds_space,
+        )
         with contextlib.suppress(OSError, StorageError):  # the cache saves time, nothing else
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, data)
@@ -275,13 +287,14 @@ def train(
     vocab_size: int,
     model_type: Literal["unigram", "bpe"] = "unigram",
     split_digits: bool = False,
+    adds_space: bool = False,
 ) -> bytes:
     """Trains a SentencePiece model and returns the content of its file.
 
     Its type is unigram (Kudo 2018) or bpe (Sennrich et al. 2016). `vocab_size` counts 4 ids for
-    padding, end, start and unknown, and 256 for bytes; `split_digits` leaves every digit alone.
-    Raises ParamError if it has no room for pieces, DataError if the text is too small for it or too
-    varied.
+    padding, end, start and unknown, and 256 for bytes; `split_digits` leaves every digit alone;
+    `adds_space` encodes a text with a space before it, which decoding removes. Raises ParamError if
+    it has no room for pieces, DataError if the text is too small for it or too varied.
     """
     _check_vocab_size(vocab_size)
     model, sentences = io.BytesIO(), list(_sentences(documents))
@@ -297,7 +310,7 @@ def train(
             unk_id=UNKNOWN_ID,
             byte_fallback=True,
             normalization_rule_name="identity",
-            add_dummy_prefix=False,
+            add_dummy_prefix=adds_space,
             remove_extra_whitespaces=False,
             allow_whitespace_only_pieces=True,
             split_digits=split_digits,

@@ -25,6 +25,7 @@ from params.lm.switch import t5_layer
 from tasks.dialog.formats import SENTINELS, DialogTokenizer
 from tasks.dialog.input import DialogInput
 from tasks.dialog.mask import RatingMask
+from tasks.dialog.pieces import DialogPieces
 from tasks.dialog.ranking import Ranking
 from tasks.dialog.research import Research
 from tasks.dialog.responder import DialogResponder
@@ -116,12 +117,31 @@ def lamda_137b(folder: str = "~/lamda", data: int = 32, model: int = 64):
     return _pretraining(shape, folder=folder, data=data, model_axis=model, max_steps=3_000_000)
 
 
+LENGTH = 128  # tokens a row of the small model
+
+
+def _tokenizer():
+    """1,024 pieces of dialogs and docstrings, and the sentinels of dialogs."""
+    return DialogTokenizer.params(
+        tokenizer=DialogPieces.params(
+            dialogs=[cls.params(num_dialogs=1500) for cls in (TemplateDialogs, ResearchDialogs)],
+            source=_english(),
+            vocab_size=1024,
+        )
+    )
+
+
+def _english():
+    return Docstrings.params(packages=["keras", "numpy"], split="train")
+
+
 def _dialogs(split: str, objective: str, *, num_dialogs: int, has_tools: bool = False):
     dialogs = ResearchDialogs if has_tools and objective == "generative" else TemplateDialogs
     return DialogInput.params(
         source=dialogs.params(split=split, num_dialogs=num_dialogs),
+        tokenizer=_tokenizer(),
         objective=objective,
-        length=256,
+        length=LENGTH,
         shares_prefix=objective
         != "text",  # of responses, too: parts of a mixture have equal arrays
     )
@@ -138,14 +158,14 @@ def _heldout(objective: str, *, has_tools: bool = False):
     }
 
 
-def _tiny(train_input, eval_inputs, *, num_steps: int, learning_rate: float):
+def _tiny(train_input, eval_inputs, *, num_steps: int):
     """The small model and its training."""
     return Experiment.params(
         task=LanguageModeling.params(model=_model(dim=96, num_layers=4, num_heads=6, head_dim=32)),
         train_input=train_input,
         eval_inputs=eval_inputs,
         optimizer=AdamW.params(
-            learning_rate=learning_rate,
+            learning_rate=2e-3,
             schedule=Warmup.params(num_steps=20, start=0.05, then=Cosine.params(end=0.1)),
             epsilon=1e-6,
             weight_decay=0.1,
@@ -158,53 +178,48 @@ def _tiny(train_input, eval_inputs, *, num_steps: int, learning_rate: float):
 
 
 @experiment
-def lamda_tiny(num_steps: int = 8000):
-    """A LaMDA of bytes: 4 layers, width 96; 1,206,432 weights, pre-trained on English and dialogs.
+def lamda_tiny(num_steps: int = 2500):
+    """A small LaMDA: 4 layers, width 96; 1,279,872 weights, pre-trained on English and dialogs.
 
-    Half of its rows are docstrings of installed packages, half are dialogs by templates over real
-    facts. Needs `pip install 'lingo-tf[dialog]'`. After its 8,000 steps, 16 M tokens, with seed 0:
-    0.96 bits a byte on dialogs about held-out subjects, 2.24 on dialogs in held-out sentences.
+    A third of its rows are docstrings of installed packages, the others are dialogs by templates
+    over real facts. Needs `pip install 'lingo-tf[dialog,text]'`. After its 2,500 steps, 2.6 M
+    pieces of words, with seed 0: 0.90 bits a byte on dialogs about held-out subjects, 2.00 on
+    dialogs in held-out sentences.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     """
-    english = TextInput.params(
-        source=Docstrings.params(packages=["keras", "numpy"], split="train"),
-        tokenizer=DialogTokenizer,
-        length=256,
-    )
+    english = TextInput.params(source=_english(), tokenizer=_tokenizer(), length=LENGTH)
     inputs = {"dialogs": _dialogs("train", "text", num_dialogs=40_000), "english": english}
-    mixture = Mixture.params(inputs=inputs, weights={"dialogs": 1.0, "english": 1.0}, batch_size=8)
-    return _tiny(mixture, _heldout("text"), num_steps=num_steps, learning_rate=2e-3)
+    mixture = Mixture.params(inputs=inputs, weights={"dialogs": 2.0, "english": 1.0}, batch_size=8)
+    return _tiny(mixture, _heldout("text"), num_steps=num_steps)
 
 
 @experiment
 def lamda_tiny_finetune(
-    pretrained: str | None = None, has_tools: bool = True, num_steps: int = 2500
+    pretrained: str | None = None, has_tools: bool = True, num_steps: int = 2000
 ):
     """As lamda_tiny, fine-tuned to ask tools, to respond, and to rate responses: by one model.
 
-    `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. Half of the
-    rows have ratings, which are few tokens: the four of a response share its tokens. The other half
+    `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. A third of the
+    rows have ratings, which are few tokens: the four of a response share its tokens. The others
     have responses that rest on tools; without `has_tools` the rated responses, good and bad ones.
-    With seed 0, areas under the ROC curve on held-out subjects are 1.00 (unsafe), 0.96
-    (interesting), 0.83 (specific) and 0.81 (sensible); docs/dialog_study.md has more.
+    docs/dialog_study.md has what such models learn.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
         --set=exp.pretrained=runs/lamda_tiny
     """
-    objectives = ("generative", "discriminative")
+    weights = {"generative": 2.0, "discriminative": 1.0}
     inputs = {
-        name: _dialogs("train", name, num_dialogs=20_000, has_tools=has_tools)
-        for name in objectives
+        name: _dialogs("train", name, num_dialogs=20_000, has_tools=has_tools) for name in weights
     }
-    mixture = Mixture.params(inputs=inputs, weights=dict.fromkeys(objectives, 1.0), batch_size=8)
+    mixture = Mixture.params(inputs=inputs, weights=weights, batch_size=8)
     heldout = {
         name: data
-        for objective in objectives
+        for objective in weights
         for name, data in _heldout(objective, has_tools=has_tools).items()
     }
-    cfg = _tiny(mixture, heldout, num_steps=num_steps, learning_rate=1e-3)
+    cfg = _tiny(mixture, heldout, num_steps=num_steps)
     cfg.evaluate.prompts = ["How much is 135+7721?", "What is the currency of Japan?"]
     cfg.all(Attention).set(mask=RatingMask)
     toolset = Toolset.params(tools=ResearchDialogs.params().tools)

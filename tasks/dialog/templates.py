@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
 import random
+from pathlib import Path
 from typing import Literal
 
 from lingo.config import ranges
-from lingo.data.index import Progress
+from lingo.data.index import Progress, open_index
 from lingo.data.record_source import Splittable
 from lingo.datasets.signatures import Signatures
 from tasks.dialog import facts
@@ -19,6 +22,8 @@ from tasks.dialog.tools.tool import Tool
 from tasks.dialog.tools.translator import Translator
 from tasks.dialog.turns import Dialog, DialogSource
 from tasks.dialog.writer import Asked, Writer
+
+_FOLDER = Path(__file__).parent
 
 
 class TemplateDialogs(DialogSource):
@@ -47,6 +52,16 @@ class TemplateDialogs(DialogSource):
         writer = self._writer(progress=progress)
         dialogs = [writer.dialog(rng) for rng in self._generators()]
         return dialogs + (small_talk() if self.p.split == "train" else [])
+
+    def content_id(self) -> str:
+        """As of any source, but without dialogs: of what they are written from, and by."""
+        code = hashlib.sha256()
+        for path in sorted(_FOLDER.rglob("*.*")):
+            if path.suffix in (".py", ".tsv"):
+                code.update(path.read_bytes())
+        functions = open_index(self.functions).digest
+        tables = importlib.metadata.version("babel")
+        return f"{self.p} {functions} {tables} {code.hexdigest()}"
 
     def questions(self) -> list[Asked]:
         """Returns what is asked after the first words of as many dialogs as the source has."""

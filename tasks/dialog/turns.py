@@ -8,6 +8,7 @@ A line of a JSONL file is a dialog; ratings may be left out:
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -82,6 +83,11 @@ class DialogSource(Configurable, interface=True):
     def describe(self) -> str:
         """Returns the source in one line."""
         raise NotImplementedError(f"{type(self).__name__} has no description")
+
+    def content_id(self) -> str:
+        """Returns another string whenever the dialogs change."""
+        content = "\n".join(map(to_json, self.dialogs())).encode()
+        return hashlib.sha256(content).hexdigest()
 
     def remarks(self) -> list[str]:
         """Returns sentences to show the user about the dialogs."""

@@ -5,8 +5,8 @@ real (`facts.py`); every other word is from `wordings.py`. Each response is rate
 
     sensible      It answers what was asked about the subject that was asked for, or is vague, or
                   consents to a request, or refuses a harmful one. A response is not sensible if it
-                  is about another subject, states only another fact about the subject, or refuses
-                  a harmless request.
+                  is about another subject, has a slip in the name of the subject, states only
+                  another fact about the subject, or refuses a harmless request.
     specific      It is sensible and names the subject.
     interesting   It is specific, and adds another fact about the subject. The same fact twice is
                   not interesting.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import random
+import string
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ class Writer:
         yield Turn("model", text, ratings)
 
     def _answer_question(self, fact: Fact, rng: random.Random) -> tuple[str, dict[Attribute, int]]:
-        """Returns a response of one of six sorts to a question about a fact."""
+        """Returns a response of one of seven sorts to a question about a fact."""
         others = [other for other in self._about[fact.subject] if other != fact]
         answer = functools.partial(self._answer, rng=rng)
         match int(rng.random() * 20):
@@ -109,6 +110,8 @@ class Writer:
                 return answer(fact, fact), planted_ratings("sensible", "specific")
             case 4 | 5 if others:  # another fact alone
                 return answer(pick(others, rng)), planted_ratings()
+            case 6 | 7 | 8 if name := self._misspell(fact.subject, rng):  # as small models do
+                return answer(fact._replace(subject=name)), planted_ratings()
             case 4 | 5 | 6 | 7 | 8 | 9:  # another subject, perhaps with two facts
                 wrong = self._about[self._other_subject(fact, rng)]
                 stated = [one for one in wrong if one.kind == fact.kind]
@@ -136,6 +139,13 @@ class Writer:
             joined = self._say(wordings.JOINS, rng)
             text += f" {joined} {self._tell(wordings.ANSWERS[other.kind], other, rng)}"
         return text
+
+    def _misspell(self, subject: str, rng: random.Random) -> str:
+        """Returns a subject with another letter or digit in a place; "" if it is a subject, too."""
+        place = int(rng.random() * len(subject))
+        letters = string.digits if subject[place].isdigit() else string.ascii_lowercase
+        name = subject[:place] + pick(letters, rng) + subject[place + 1 :]
+        return "" if name in self._about else name
 
     def _other_subject(self, fact: Fact, rng: random.Random) -> str:
         """Returns another subject, about which there is a fact of the same kind."""

@@ -34,7 +34,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "dialog_study.md"
 SPLITS = {"heldout_facts": "held-out facts", "heldout_templates": "held-out sentences"}
 SEED = 1  # of the dialogs that are measured: evaluations while training have 0
 NUM_RATED_DIALOGS, NUM_BAG_DIALOGS, NUM_FILTERED_DIALOGS = 300, 10_000, 8_000
-NUM_QUESTIONS, MAX_TOKENS = 60, 160
+NUM_QUESTIONS, MAX_TOKENS = 60, 80
 MIN_QUALITY = 2.0
 FILTERED = "filtered.jsonl"
 

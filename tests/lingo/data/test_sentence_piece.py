@@ -276,6 +276,17 @@ def test_learned_pieces_are_a_model_of_the_source_s_text_with_digits_alone(learn
     assert tokenizer.vocab_size == FEW
 
 
+def test_a_first_word_has_the_pieces_of_a_later_one_if_a_space_is_added(learned):
+    tokenizer, plain = learned.copy().set(adds_space=True).build(), learned.build()
+    for text in ("return x", "  two spaces", "größer\n  f7 \n"):
+        later = tokenizer.encode(f"x {text}").tolist()
+        first = tokenizer.encode(text).tolist()
+        assert later[-len(first) :] == first
+        assert tokenizer.decode(first) == text
+    assert plain.encode("return").tolist() != tokenizer.encode("return").tolist()
+    assert plain.describe() != tokenizer.describe()
+
+
 def test_learned_pieces_are_kept_until_the_text_changes(learned, tmp_path, monkeypatch):
     first = learned.build().describe()
     with monkeypatch.context() as patched:

@@ -25,15 +25,18 @@ def known() -> list[Fact]:
 
 
 @pytest.mark.parametrize("heldout", [False, True])
-def test_verdicts_are_the_planted_ratings_and_all_written_claims_are_true(heldout: bool) -> None:
+def test_verdicts_are_the_planted_ratings_and_claims_without_a_slip_are_true(heldout: bool) -> None:
     writer, judge = Writer(known(), heldout=heldout), Judge(known())
+    num_slips = 0
     for i in range(1500):
         rng = random.Random(f"judge {i}")
         asked = writer.ask(rng)
         (turn,) = writer.answer(asked, rng)
         verdict = judge(asked, turn.text)
         assert verdict.ratings == turn.ratings, (asked, turn)
-        assert verdict.is_supported == verdict.has_claims, turn
+        num_slips += verdict.is_supported < verdict.has_claims
+        assert verdict.is_supported == verdict.has_claims or not turn.ratings["sensible"], turn
+    assert 100 < num_slips < 250  # 3 in 20 answers to questions
 
 
 @pytest.mark.parametrize(

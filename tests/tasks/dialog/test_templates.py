@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from tasks.dialog.facts import cldr_facts
 from tasks.dialog.templates import TemplateDialogs
 from tasks.dialog.turns import ATTRIBUTES, Dialog, Response
 from tasks.dialog.wordings import Wordings
+from tasks.dialog.writer import Asked, Writer, pick
 
 SPLITS = ("train", "heldout_facts", "heldout_templates")
 NUM_DIALOGS = 300
@@ -76,6 +78,29 @@ def test_a_specific_response_names_the_subject_and_a_wrong_subject_is_not_sensib
     assert checked > 50
 
 
+def test_a_slip_in_the_name_of_the_subject_is_one_character_and_not_sensible() -> None:
+    known = [fact for fact in cldr_facts() if fact.kind == "own_name"]
+    writer, num_slips = Writer(known, heldout=False), 0
+    subjects = [fact.subject for fact in known]
+    for i in range(400):
+        rng = random.Random(f"slip {i}")
+        asked = Asked("", pick(known, rng))
+        (turn,) = writer.answer(asked, rng)
+        if says(wordings.VAGUE, turn.text):
+            continue
+        if not any(subject in turn.text for subject in subjects):
+            slip = re.compile("|".join(_with_any_character(asked.fact.subject)))
+            assert slip.search(turn.text), (asked, turn)
+            assert not any(turn.ratings[name] for name in ("sensible", "specific"))
+            num_slips += 1
+    assert num_slips > 20
+
+
+def _with_any_character(name: str) -> list[str]:
+    """Returns patterns of a name with any character in one of its places."""
+    return [f"{re.escape(name[:i])}.{re.escape(name[i + 1 :])}" for i in range(len(name))]
+
+
 @pytest.mark.parametrize("split", SPLITS)
 def test_an_interesting_response_has_two_facts_and_two_facts_are_not_always_interesting(split):
     joined = [r.turn.ratings for r in responses(split) if says(wordings.JOINS, r.turn.text)]
@@ -122,6 +147,15 @@ def test_without_small_talk_it_is_said_and_none_is_invented() -> None:
     source = TemplateDialogs.params(num_dialogs=3, functions=FUNCTIONS).build()
     has_talk = not source.remarks()
     assert (len(source.dialogs()) > 3) == has_talk
+
+
+def test_the_id_of_the_content_is_another_for_other_dialogs() -> None:
+    def content_id(**fields) -> str:
+        return TemplateDialogs.params(num_dialogs=3, **fields).build().content_id()
+
+    ids = [content_id(functions=FUNCTIONS) for _ in range(2)]
+    others = [content_id(functions=FUNCTIONS, seed=1), content_id()]
+    assert len({*ids, *others}) == 3
 
 
 def test_no_dialogs_are_refused() -> None:

@@ -1,0 +1,32 @@
+"""Pieces of words that are learned from dialogs and from other text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from lingo.data.sentence_piece import LearnedPieces
+from tasks.dialog.turns import DialogSource
+
+
+class DialogPieces(LearnedPieces):
+    """Pieces learned from turns of dialogs, and from as many bytes of text of `source`.
+
+    `pip install 'lingo-tf[dialog,text]'`. A word has the same pieces at the beginning of a turn as
+    later, so that a model can copy it from one turn to another.
+    """
+
+    dialogs: list[DialogSource]  # whose turns are learned from
+    adds_space: bool = True  # before a turn
+
+    def texts(self) -> Sequence[bytes]:
+        dialogs = [one for source in self._sources for one in source.dialogs()]
+        turns = [turn.text.encode() for dialog in dialogs for turn in dialog.turns]
+        return [*turns, *self.sample_source(max_bytes=sum(map(len, turns)))]
+
+    def text_id(self) -> str:
+        return " ".join([super().text_id(), *(source.content_id() for source in self._sources)])
+
+    @functools.cached_property
+    def _sources(self) -> list[DialogSource]:
+        return [source.build() for source in self.p.dialogs]
