@@ -37,8 +37,9 @@ def expert_token_results(state: Mapping[str, np.ndarray]) -> dict[str, float]:
 
 
 def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
-    """Returns a table of each expert's tokens and a picture; nothing if no token was counted.
+    """Returns a table of each expert's tokens and a picture of counts `expert_tokens`, [E, V].
 
+    Nothing if no token was counted.
     Tokens are those that tell most of an expert: by share of its choices, times log of how much
     larger it is than the token's share of all.
     """

@@ -88,7 +88,7 @@ class Transfer:
         return None if tensor is None else self._read(tensor)
 
     def slot(self, weight: str, slot: str) -> np.ndarray | None:
-        """Returns the initial value of a weight's slot, as `value` does."""
+        """Returns the initial value of a weight's slot, as `value` does, in the slot's shape."""
         tensor = self.slots.get((weight, slot))
         return None if tensor is None else self._read(tensor)
 
