@@ -19,11 +19,12 @@ from lingo.layers.sequence.transformer import TransformerLayer
 from lingo.layers.stacks.stack import Stack
 from lingo.layers.vision.conv import Conv2D, Conv3D
 from lingo.learner.state import Learner, TrainState, initial_state, load_arrays
-from lingo.learner.step import evaluate_batch, local_sums, train_step, update
+from lingo.learner.step import evaluate_batch, find_frozen, local_sums, train_step, update
 from lingo.learner.task import Task
 from lingo.models.detection.ssd import Ssd
 from lingo.ops import random
 from lingo.optim.adam import Adam, AdamW
+from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
@@ -34,6 +35,7 @@ from tasks.image.segmentation import Segmentation
 from tasks.image.task import ImageClassification
 from tasks.lm.model import LanguageModel
 from tasks.lm.task import LanguageModeling
+from tasks.seq2seq.distillation import Distillation
 from tasks.seq2seq.task import SequenceToSequence
 
 B, T, V = 8, 5, 11
@@ -65,6 +67,12 @@ def sequence_to_sequence() -> tuple[Params, dict[str, np.ndarray]]:
     task.all(DotProductAttention).set(num_heads=2)
     sources = {f"source_{k}": batch[k][:, ::-1] for k in ("tokens", "segments", "positions")}
     return task, batch | sources
+
+
+def distillation() -> tuple[Params, dict[str, np.ndarray]]:
+    student, batch = sequence_to_sequence()
+    teacher = student.model.copy().set(dim=6)
+    return Distillation.params(vocab_size=V, model=student.model, teacher=teacher), batch
 
 
 class Mean(Layer):
@@ -137,6 +145,7 @@ def click_prediction() -> tuple[Params, dict[str, np.ndarray]]:
 
 TASKS = {
     ClickPrediction: click_prediction,
+    Distillation: distillation,
     ImageClassification: image_classification,
     LanguageModeling: language_modeling,
     ObjectDetection: object_detection,
@@ -152,8 +161,10 @@ def with_rows(batch: dict[str, np.ndarray]) -> dict[str, tf.Tensor]:
 
 def learner(task: Params, **kwargs: Any) -> Learner:
     # a large epsilon: else rounding decides where a gradient that is almost 0 leads
-    adam = AdamW.params(learning_rate=0.1, max_grad_norm=0.5, epsilon=1e-3)
-    optimizer = kwargs.pop("optimizer", adam)
+    adam = AdamW.params(learning_rate=0.1, epsilon=1e-3)
+    frozen = {"teacher/.*": Frozen} if issubclass(task.cls, Distillation) else {}
+    groups = ByPath.params(groups=frozen | {"(?!teacher/).*": adam}, max_grad_norm=0.5)
+    optimizer = kwargs.pop("optimizer", groups if frozen else adam.set(max_grad_norm=0.5))
     return Learner(task.build(), optimizer.build(), seed=1, **kwargs)
 
 
@@ -174,7 +185,11 @@ def step_in_parts(learner, state, batch, sizes):
     parts = [{k: v[e - n : e] for k, v in batch.items()} for n, e in zip(sizes, ends, strict=True)]
     key = random.fold(random.root_key(learner.seed), state.step)
     task, totals = learner.task, added([learner.task.loss_denominators(part) for part in parts])
-    sums = [local_sums(task, state.weights, state.state, part, totals, key) for part in parts]
+    frozen = find_frozen(learner)
+    sums = [
+        local_sums(task, state.weights, state.state, part, totals, key, frozen=frozen)
+        for part in parts
+    ]
     return update(learner, state, added(sums))
 
 

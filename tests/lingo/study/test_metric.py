@@ -20,7 +20,7 @@ def experiment(inputs=("heldout", "keras"), **evaluate):
     p = types.SimpleNamespace(
         eval_inputs=dict.fromkeys(inputs), evaluate=Evaluation.params(**evaluate)
     )
-    return cast("Experiment", types.SimpleNamespace(p=p))
+    return cast("Experiment", types.SimpleNamespace(p=p, evaluation_names=[*inputs]))
 
 
 @pytest.mark.parametrize(
