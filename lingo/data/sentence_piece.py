@@ -127,9 +127,8 @@ class SentencePiece(PieceTokenizer):
 class LearnedPieces(PieceTokenizer):
     """Pieces that are learned from a source of text at first use. `pip install 'lingo-tf[text]'`.
 
-    They are those of `train` by byte pair encoding, with every digit alone, so that they depend on
-    nothing but the text. The model is kept in the user's cache directory, for every later start
-    with the same text.
+    `train` learns them by byte pair encoding. Every digit is alone. Equal texts give equal pieces.
+    The model is kept in the user's cache directory, for every later start with this text.
     """
 
     source: RecordSource  # where the text is; its training split

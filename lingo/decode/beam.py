@@ -89,13 +89,15 @@ class Beam(Decoding):
         logits, caches = (read or step)(batch["prefix"], tf.constant(0), caches)
         logits, caches = repeat_rows(logits, caches, self.p.num_beams)
         # of one empty text
-        first, _ = self._extend(plan, tf.constant(0), plan.start, logits, self._uncovered(caches))
+        first, _ = self._extend(
+            plan, tf.constant(0), plan.start, logits, self._coverage_scores(caches)
+        )
 
         def advance(index: tf.Tensor, search: _Search, caches: Caches) -> Any:
             tokens = tf.reshape(search.live.tokens[:, :, index], [-1, 1])
             logits, new_caches = step(tokens, start + index, caches)
-            uncovered = self._uncovered(new_caches)
-            search, parents = self._extend(plan, index + 1, search, logits, uncovered)
+            coverage = self._coverage_scores(new_caches)
+            search, parents = self._extend(plan, index + 1, search, logits, coverage)
             return index + 1, search, reorder_rows(new_caches, parents, since=caches)
 
         state = (tf.constant(0), first, caches)
@@ -142,7 +144,7 @@ class Beam(Decoding):
         most = tf.reduce_sum(is_token, axis=1) + self.p.max_extra_tokens
         return tf.clip_by_value(most, 1, self.p.max_tokens)
 
-    def _uncovered(self, caches: Caches) -> tf.Tensor | None:
+    def _coverage_scores(self, caches: Caches) -> tf.Tensor | None:
         """Returns what each live text loses for its source, float32 [B, K], at most 0.
 
         None without a penalty. Raises ValueError if no layer has a cache `coverage`.
@@ -171,7 +173,7 @@ class Beam(Decoding):
         index: tf.Tensor,
         search: _Search,
         logits: tf.Tensor,
-        uncovered: tf.Tensor | None,
+        coverage: tf.Tensor | None,
     ) -> tuple[_Search, tf.Tensor]:
         """Returns the texts after one more token, and the live text that each extends, [B, K]."""
         penalties, num_beams = tf.constant(self._penalties()), self.p.num_beams
@@ -181,8 +183,8 @@ class Beam(Decoding):
         # no text of 0 tokens has a score; TensorFlow Lite takes 0..6 for a Relu6, also of integers
         length = tf.clip_by_value(index + 1 - plan.first, 1, self.p.max_tokens)
         scores = candidates.value / tf.gather(penalties, length)[:, None]
-        if uncovered is not None:
-            scores += tf.gather(uncovered, parents, batch_dims=1)
+        if coverage is not None:
+            scores += tf.gather(coverage, parents, batch_dims=1)
         ends_now = candidates._replace(value=tf.where(ends, scores, _NONE))
         complete, _ = _best(_join_texts(search.complete, ends_now, num_beams), self.p.num_samples)
         may_grow = candidates._replace(value=tf.where(ends, _NONE, candidates.value))

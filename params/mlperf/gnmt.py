@@ -21,13 +21,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from lingo.config.registry import experiment
-from lingo.contract import Answers, Checkpointing, Evaluation, Experiment
+from lingo.contract import Checkpointing, Experiment
 from lingo.decode.beam import Beam
 from lingo.layers import Embedding, Lstm, SoftmaxHead
 from lingo.layers.initial import Uniform
 from lingo.optim import Adam, Piecewise, Warmup
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.trainer.mlperf.run_log import MlperfLog
+from params.mlperf.transformer import evaluation
 from params.mt.wmt14 import pairs
 from tasks.mt.gnmt import NETWORK, AdditiveAttention, AttentionDecoder, RecurrentEncoder
 from tasks.seq2seq.model import EncoderDecoder
@@ -111,13 +112,7 @@ def _experiment(recipe: Recipe, *, folder: str, vocab_size: int, data: int, epoc
         runtime=Mesh.params(data=data),
         max_steps=epochs * epoch,
         observers=[MlperfLog.params(benchmark="gnmt@0.7.0")],
-        evaluate=Evaluation.params(
-            every_steps=epoch,
-            metric="heldout/bleu_uncased",
-            goal="max",
-            reach=TARGET,
-            answers=Answers.params(decoding=beam, max_examples=None, measures=["bleu_uncased"]),
-        ),
+        evaluate=evaluation(beam, every_steps=epoch, target=TARGET),
         checkpoint=Checkpointing.params(every_steps=epoch),
     )
 

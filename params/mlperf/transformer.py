@@ -97,14 +97,19 @@ def _experiment(recipe: Recipe, benchmark: Benchmark, *, folder: str, **axes: in
         runtime=Mesh.params(**axes),
         max_steps=recipe.epochs * epoch,
         observers=[MlperfLog.params(benchmark=benchmark)],
-        evaluate=Evaluation.params(
-            every_steps=epoch,
-            metric="heldout/bleu_uncased",
-            goal="max",
-            reach=TARGET,
-            answers=Answers.params(decoding=beam, max_examples=None, measures=["bleu_uncased"]),
-        ),
+        evaluate=evaluation(beam, every_steps=epoch, target=TARGET),
         checkpoint=Checkpointing.params(every_steps=epoch),
+    )
+
+
+def evaluation(beam: Any, *, every_steps: int, target: float):
+    """Translates all held-out sentences; the run ends at a BLEU without regard to case."""
+    return Evaluation.params(
+        every_steps=every_steps,
+        metric="heldout/bleu_uncased",
+        goal="max",
+        reach=target,
+        answers=Answers.params(decoding=beam, max_examples=None, measures=["bleu_uncased"]),
     )
 
 

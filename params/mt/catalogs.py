@@ -1,8 +1,8 @@
 """Translation into English from 24 languages, with and without experts, that trains in an hour.
 
-GShard's question (Lepikhin et al. 2020, sec. 4) at a millionth of its size: do experts help all
-languages, and most of all those with few pairs? Pairs are messages of programs, from the pinned
-packages of `tasks/mt/packages.txt`. A third of the languages has some 30,000 pairs each, a third
+As with GShard (Lepikhin et al. 2020, sec. 4), one asks whether experts help all languages, and most
+of all those with few pairs. Pairs are messages of programs, from the pinned packages of
+`tasks/mt/packages.txt`. A third of the languages has some 30,000 pairs each, a third
 some 6,000, a third some 1,000; batches mix them with temperature 5 (Arivazhagan et al. 2019). All
 languages share one vocabulary, and nothing tells the model which language it reads.
 
@@ -52,7 +52,7 @@ def dense(
 def moe_8(
     folder: str = "~/packages", only: str | None = None, num_steps: int = 6000, batch_size: int = 32
 ):
-    """As dense, 8 experts in every second layer; of its weights a token uses as many as of dense.
+    """As dense, 8 experts in every second layer; a token uses as many weights as in dense.
 
     python -m tasks.mt.packages ~/packages
     lingo train --exp=mt.catalogs.moe_8 --logdir=runs/moe_8

@@ -54,7 +54,10 @@ class TemplateDialogs(DialogSource):
         return dialogs + (small_talk() if self.p.split == "train" else [])
 
     def content_id(self) -> str:
-        """As of any source, but without dialogs: of what they are written from, and by."""
+        """Returns a digest of the facts and of the code that dialogs are written by.
+
+        Writing them takes seconds, and each input of an experiment would write them again.
+        """
         code = hashlib.sha256()
         for path in sorted(_FOLDER.rglob("*.*")):
             if path.suffix in (".py", ".tsv"):

@@ -55,9 +55,7 @@ class MoE(Layer):
     group_size: int | None = (
         None  # S: divides a row, or is a multiple of it, row after row; None: a row
     )
-    count_tokens: int | None = (
-        None  # in evaluations, counts which expert sees which of so many token ids; None: does not
-    )
+    count_tokens: int | None = None  # V: evaluations count token ids below V by expert; None: not
     dispatch: Literal["auto", "ragged", "gather", "one_hot"] = (
         "auto"  # how tokens get to experts; auto: what suits the devices
     )

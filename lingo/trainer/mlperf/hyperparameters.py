@@ -94,13 +94,13 @@ class _Reader:
         decay = self.optimizer.weight_decay
         if self.name != "sgd":
             return Entry(decay)
-        return Entry(_rounded(decay * (1 - self.optimizer.momentum)), {"decoupled": decay})
+        return Entry(_round(decay * (1 - self.optimizer.momentum)), {"decoupled": decay})
 
     @property
     def end_rate(self) -> float | None:
         """The learning rate at the end of a polynomial fall."""
         fall = self.find(Polynomial)
-        return None if fall is None else _rounded(self.optimizer.learning_rate * fall.end)
+        return None if fall is None else _round(self.optimizer.learning_rate * fall.end)
 
     @property
     def warmup_steps(self) -> int | None:
@@ -160,7 +160,7 @@ class _Reader:
         off = abs(steps - whole * self._steps_per_epoch)
         limit = min(2, _TOLERANCE * self._steps_per_epoch)  # a step for each of two parts
         is_whole = whole > 0 and self._steps_per_epoch >= _LEAST_STEPS and off < limit
-        return float(whole) if is_whole else _rounded(epochs)
+        return float(whole) if is_whole else _round(epochs)
 
 
 def _find_start(schedule: Any, cls: type[Schedule]) -> int | None:
@@ -187,7 +187,7 @@ def _length(warmup: Any) -> float:
     return warmup.epochs * warmup.examples_per_epoch / warmup.batch_size
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -265,7 +265,7 @@ def _gnmt(reader: _Reader) -> dict[str, Any]:
     return found | {
         "opt_learning_rate_remain_steps": boundaries[0] + 1,  # the first step of the lower rate
         "opt_learning_rate_decay_interval": intervals.pop() if len(intervals) == 1 else None,
-        "opt_learning_rate_decay_factor": _rounded(values[1] / values[0]) if values[0] else None,
+        "opt_learning_rate_decay_factor": _round(values[1] / values[0]) if values[0] else None,
         "opt_learning_rate_decay_steps": len(boundaries),
     }
 
