@@ -7,6 +7,7 @@ TensorBoard also shows what the task makes of an evaluation: images, histograms,
 
     of each metric      Task.metric_summaries, from its state over all examples
     of some examples    Task.summaries, from the first batch of the input and its predictions
+    of an average       the metrics of its inputs, next to each other
 
 Axes: B examples.
 """
@@ -27,6 +28,7 @@ from lingo.data.prefetch import Prefetch
 from lingo.inspection.trace import trace_metrics, trace_predictions
 from lingo.learner.state import WhichWeights, restore_state
 from lingo.learner.task import Task, check_results, check_summaries
+from lingo.metrics.input_picture import summarize_inputs
 from lingo.metrics.media import Media, Table
 from lingo.metrics.metric import State
 from lingo.runtimes.program import Program, explain_program_errors
@@ -110,7 +112,8 @@ def evaluate_all(
 ) -> Iterator[EvaluationResult]:
     """Yields the result of every evaluation input of an experiment, in its order, then averages.
 
-    With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts.
+    With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts. An average
+    has a table and a picture of its inputs.
     """
     task, weights = experiment.task, experiment.p.evaluate.weights
     found: dict[str, dict[str, float]] = {}
@@ -129,7 +132,8 @@ def evaluate_all(
         found[name] = metrics
         yield EvaluationResult(name, metrics, summaries, answers)
     for name, metrics in average_metrics(experiment, found).items():
-        yield EvaluationResult(name, metrics, {}, [])
+        of_members = {member: found[member] for member in experiment.p.evaluate.averages[name]}
+        yield EvaluationResult(name, metrics, {**summarize_inputs(of_members)}, [])
 
 
 def average_metrics(

@@ -318,6 +318,11 @@ def test_an_average_counts_every_input_alike(run, directory, rows):
     results = Evaluator(experiment).evaluate_checkpoint(found)
     assert [result.input for result in results] == ["heldout", "few", "both", "one"]
     assert results[2].metrics["error"] == pytest.approx(mean)
+    table = results[2].summaries["inputs/table"]
+    assert table.columns["input"] == ["heldout", "few"]
+    assert table.columns["error"] == [result.metrics["error"] for result in results[:2]]
+    tags = shown(directory / "eval_both")
+    assert {"eval/inputs/table", "eval/inputs/picture"} <= tags.keys()
 
 
 def test_a_run_can_be_compared_by_an_average(run, directory, rows):
