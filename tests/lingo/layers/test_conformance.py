@@ -26,6 +26,7 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.bert.model import Bert, MaskedHead, TypeEmbedding
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
@@ -112,6 +113,10 @@ DOCUMENTS = {
     "segments": TOKENS["segments"],
     "position_ids": TOKENS["positions"],
 }
+BERT = Bert.params(dim=D)
+BERT.all(nn.Attention).set(num_heads=2)
+BERT.all(nn.LearnedPositions).set(max_length=T)
+BERT.all(nn.LayerNorm).set(epsilon=0.1)  # at first the sum of embeddings is as small as 0.03
 SHARED_BIAS = nn.RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
 PAIRS = EncoderDecoder.params(dim=D, dropout_rate=0.2)
 PAIRS.all(DotProductAttention).set(num_heads=2)
@@ -169,6 +174,10 @@ CASES: dict[type[Layer], Case] = {
     nn.AveragePool: Case(nn.AveragePool.params(window=(3, 2)), IMAGES),
     models.BasicBlock: Case(models.BasicBlock.params(dim=D, output_dim=4, stride=2), IMAGES),
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
+    Bert: Case(
+        BERT.copy().set(vocab_size=7, pooler=None),
+        DOCUMENTS | {"types": np.array([[0, 1, 1], [0, 0, 1]], "i")},
+    ),
     models.BottleneckBlock: Case(models.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
     nn.ClassToken: Case(nn.ClassToken.params(dim=D), {"x": floats(B, T, D)}),
@@ -267,6 +276,7 @@ CASES: dict[type[Layer], Case] = {
     models.MBConv: Case(
         smooth(models.MBConv.params(dim=D, output_dim=D, expansion=2, drop_path_rate=0.5)), IMAGES
     ),
+    MaskedHead: Case(MaskedHead.params(dim=D, vocab_size=7), HEAD_INPUTS),
     nn.MaxPool: Case(nn.MaxPool.params(window=(3, 2)), IMAGES),
     Mlp: Case(Mlp.params(dim=T, output_dims=(5, 4), activate_last=False), {"x": floats(B, T)}),
     MoE: stacked(MIXTURE.copy().set(dim=D)),
@@ -374,6 +384,7 @@ CASES: dict[type[Layer], Case] = {
     nn.TransposedConv2D: Case(
         nn.TransposedConv2D.params(dim=D, output_dim=4, use_bias=True), IMAGES
     ),
+    TypeEmbedding: Case(TypeEmbedding.params(dim=D, num_types=3), {"types": integers(3, B, T)}),
     nn.WeightNorm: stacked(nn.WeightNorm.params(layer=EXPERT.copy().set(dim=D))),
 }
 GROUPED = nn.Attention.params(

@@ -20,6 +20,7 @@ from lingo.layers.flops import Record
 from lingo.layers.residual import ResidualCall
 from lingo.layers.wrap.reweighted import is_matrix
 from lingo.learner.state import initial_value
+from tasks.bert.model import Bert, TypeEmbedding
 from tasks.click.model import Mlp
 from tasks.lm.model import LanguageModel
 from tasks.mt.gnmt import AttentionDecoder, RecurrentEncoder
@@ -131,7 +132,7 @@ DUTIES: dict[str, Duty] = {
                     ),
                     *(models.UNet3D, nn.TransformerLayer),
                     *(Chain, Repeat, Stack, nn.Pipeline, nn.PipelinedChain),
-                    *(LanguageModel, EncoderDecoder, Mlp),
+                    *(Bert, LanguageModel, EncoderDecoder, Mlp),
                     *(RecurrentEncoder, AttentionDecoder),
                 ),
                 PARTS,
@@ -149,7 +150,7 @@ DUTIES: dict[str, Duty] = {
         write="{file}: `products`, and `operands` where `__call__` multiplies them",
         excused={
             **dict.fromkeys((nn.Embedding, nn.EmbeddingTables, nn.RelativeBias), LOOKUP),
-            **dict.fromkeys((nn.LearnedPositions, nn.LearnedImagePositions), LOOKUP),
+            **dict.fromkeys((nn.LearnedPositions, nn.LearnedImagePositions, TypeEmbedding), LOOKUP),
             EncoderDecoder: "its matrix is the bias of positions, which is looked up",
             nn.Lora: "it adds to the matrices of the layer inside, which multiplies them",
         },
