@@ -16,7 +16,7 @@ from lingo.config.params import Configurable, ParamError
 from lingo.config.roots.user_line import definition_line, is_lingos
 from lingo.data.array_spec import ArraySpec
 from lingo.data.index import Progress
-from lingo.data.prompt import Prompt, TextPair
+from lingo.data.prompt import Answer, Prompt, TextPair
 from lingo.ops.kind import describe_kind
 
 
@@ -37,6 +37,7 @@ class Input(Configurable, interface=True):
     )
     """What to do about examples that differ when they are made again, for errors."""
     has_text_pairs: ClassVar[bool] = False  # whether it has `text_pairs`
+    measures: ClassVar[tuple[str, ...]] = ()  # metrics that `score` returns, by name
     thread_safe: ClassVar[bool] = False
     """Whether several threads may call `batch` of a class at a time. Its subclasses, which may keep
     something between calls, do not inherit it.
@@ -185,6 +186,15 @@ class Input(Configurable, interface=True):
         of the examples, so that scores of their answers can be compared.
         """
         raise self._missing_method("text_pairs", "it returns a list of TextPair")
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[Answer]]:
+        """Returns metrics of what a task predicts for a pass, and answers to show.
+
+        Inputs with `measures` define it, for metrics that need texts or whole documents, which no
+        batch has. `predictions` are the task's (`Task.predict`), {name: [N, ...]}, of the first N
+        examples, without padding.
+        """
+        raise self._missing_method("score", f"it returns {', '.join(self.measures)}, and answers")
 
     def fingerprint(self) -> dict[str, Any]:
         """Returns what identifies the data: source, number of documents, bytes, digest."""

@@ -1,4 +1,4 @@
-"""A prompt in the layout of a model's input, as `Input.prompt` returns it."""
+"""A prompt in the layout of a model's input, as `Input.prompt` returns it, and answers to it."""
 
 from __future__ import annotations
 
@@ -34,3 +34,11 @@ class TextPair(NamedTuple):
     prompt: Prompt  # the source as the model reads it: cut, if it is too long for the input
     source: str
     target: str  # the whole of it
+
+
+class Answer(NamedTuple):
+    """What a model answers to a source."""
+
+    source: str
+    target: str  # the right answer
+    text: str  # the model's answer

@@ -112,6 +112,17 @@ def answer_f1(text: str, reference: str) -> float:
     return f_measure((own & wanted).total(), own.total(), wanted.total())
 
 
+def answer_match(text: str, reference: str) -> float:
+    """Returns 1 if two answers are equal by SQuAD's rules, else 0.
+
+    Articles, punctuation, case and white space do not count (Rajpurkar et al. 2016, sec. 6.1).
+
+    >>> answer_match("The  yen.", "yen"), answer_match("yen", "yens")
+    (1.0, 0.0)
+    """
+    return float(_answer_words(text) == _answer_words(reference))
+
+
 def words(text: str) -> list[str]:
     """Returns the words that ROUGE compares."""
     return _NOT_IN_WORDS.sub(" ", text.lower()).split()

@@ -11,6 +11,7 @@ from lingo.optim.compound_schedule import (
     EpochWarmup,
     ProductSchedule,
     SequentialSchedule,
+    SwitchedWarmup,
     Warmup,
     WarmupStableDecay,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "Schedule",
     "SequentialSchedule",
     "Sgd",
+    "SwitchedWarmup",
     "Transformer",
     "Warmup",
     "WarmupStableDecay",

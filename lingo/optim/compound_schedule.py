@@ -93,6 +93,44 @@ class EpochWarmup(Schedule):
         return xp.where(step <= whole, rise * later, later)
 
 
+class SwitchedWarmup(Schedule):
+    """Rises linearly from 0 towards 1, then switches to what another schedule has by then.
+
+    The other schedule runs from step 0, so the factor jumps where the rise ends: BERT's reference
+    of MLPerf and Devlin et al.'s code warm up this way. A negative `start_step` begins inside the
+    rise: the factor of step t is (t - start_step) / num_steps.
+
+    >>> import numpy as np
+    >>> then = LinearRate.params(num_steps=10)
+    >>> SwitchedWarmup.params(num_steps=4, then=then).build()(np.array([0, 3, 4, 5]))
+    array([0.  , 0.75, 0.6 , 0.5 ], dtype=float32)
+    """
+
+    num_steps: int  # steps from factor 0 to factor 1
+    start_step: int = 0  # step at which the rise has factor 0; at most 0
+    then: Schedule = ConstantRate  # what follows, from its own step `num_steps + start_step`
+
+    POSITIVE = ("num_steps",)
+
+    def check(self) -> None:
+        super().check()
+        if not -self.p.num_steps < self.p.start_step <= 0:
+            raise ParamError(
+                f"start_step={self.p.start_step} is not between -num_steps={-self.p.num_steps} and"
+                " 0: the rise would never be seen, or the first steps would have negative rates"
+            )
+
+    def setup(self) -> None:
+        self.then = self.p.then.build()
+
+    def inner(self) -> list[tuple[int, Schedule]]:
+        return [(0, self.then)]
+
+    def factor(self, step: Any, xp: ModuleType) -> Any:
+        done, length = step - self.p.start_step, self.p.num_steps
+        return xp.where(done < length, done / length, self.then.factor(step, xp))
+
+
 class SequentialSchedule(Schedule):
     """Runs schedules one after the other, each from its own step 0; the last one never ends.
 

@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from lingo.config.params import ParamError, fields
 from lingo.contract import Answers, Experiment
 from lingo.data.input import Input
+from lingo.data.prompt import Answer
 from lingo.metrics.text import signatures, text_scores
 from lingo.runtimes.program import Program
 from lingo.trainer.evaluation.generate import Between, continue_prompts
 
 ShowProgress = Callable[[str], contextlib.AbstractContextManager[Callable[[int, int], None]]]
 """Given a name of long work, yields a function to call with the amount done and the total."""
-
-
-class Answer(NamedTuple):
-    """A pair of texts, and what the model answers to its source."""
-
-    source: str
-    target: str  # the right answer
-    text: str  # the model's answer
 
 
 def decode_answers(

@@ -42,6 +42,7 @@ from lingo.trainer.evaluation.answers import (
 from lingo.trainer.evaluation.generate import Between
 
 _TOTAL = "loss/total"
+_NUM_SHOWN = 10  # answers of an input with `measures`
 
 Arrays = dict[str, np.ndarray]
 
@@ -112,8 +113,8 @@ def evaluate_all(
 ) -> Iterator[EvaluationResult]:
     """Yields the result of every evaluation input of an experiment, in its order, then averages.
 
-    With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts. An average
-    has a table and a picture of its inputs.
+    With `evaluate.answers`, it decodes and scores answers of inputs with pairs of texts; inputs
+    with `measures` score predictions. An average has a table and a picture of its inputs.
     """
     task, weights = experiment.task, experiment.p.evaluate.weights
     found: dict[str, dict[str, float]] = {}
@@ -128,12 +129,33 @@ def evaluate_all(
                 )
             metrics |= score_answers(experiment, answers)
             del answers[experiment.evaluate.answers.p.num_shown :]
+        if input.measures:
+            scores, answers = score_predictions(experiment, program, input, between=between)
+            metrics |= scores
         summaries = summarize(experiment, program, input, states, metrics)
         found[name] = metrics
         yield EvaluationResult(name, metrics, summaries, answers)
     for name, metrics in average_metrics(experiment, found).items():
         of_members = {member: found[member] for member in experiment.p.evaluate.averages[name]}
         yield EvaluationResult(name, metrics, {**summarize_inputs(of_members)}, [])
+
+
+def score_predictions(
+    experiment: Experiment, program: Program, input: Input, *, between: Between = iter
+) -> tuple[dict[str, float], list[Answer]]:
+    """Returns `Input.score` of the predictions for all examples, and the first answers to show.
+
+    All processes call this together, and get all predictions.
+    """
+    parts: list[Arrays] = []
+    for step in between(range(input.num_batches())):
+        batch = input.batch(step)
+        predictions, is_example = _predict(experiment, program, batch), batch["weights"] > 0
+        parts.append({name: array[is_example] for name, array in predictions.items()})
+    scores, answers = input.score(
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    )
+    return scores, answers[:_NUM_SHOWN]
 
 
 def average_metrics(
@@ -172,7 +194,8 @@ def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
     results = {}
     for name, input in experiment.eval_inputs.items():
         metrics = traced[repr(specs[name])]
-        results[name] = metrics | scores if input.has_text_pairs else metrics
+        own = dict.fromkeys(input.measures, 0.5)
+        results[name] = {**metrics, **own, **(scores if input.has_text_pairs else {})}
         check_examples(experiment, input, metrics=results[name])
     return results | average_metrics(experiment, results)
 

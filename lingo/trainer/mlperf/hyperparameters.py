@@ -1,7 +1,8 @@
 """The hyper-parameters that MLPerf's rules have a log name, read from an experiment.
 
-Keys and their meaning are those of the compliance checker's files `training_0.6.0/*.yaml` and
-`training_0.7.0/closed_*.yaml`. What an experiment does not have is left out; the checker names it.
+Keys and their meaning are those of the compliance checker's files `training_0.6.0/*.yaml`,
+`training_0.7.0/closed_*.yaml` and `training_1.0.0/closed_bert.yaml`. What an experiment does not
+have is left out; the checker names it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from lingo.optim.compound_schedule import (
     EpochWarmup,
     ProductSchedule,
     SequentialSchedule,
+    SwitchedWarmup,
     Warmup,
 )
 from lingo.optim.schedule import Piecewise, Polynomial, Schedule, Transformer
@@ -105,8 +107,9 @@ class _Reader:
     @property
     def warmup_steps(self) -> int | None:
         """The steps in which the rate rises."""
-        if (found := self.find(Warmup)) is not None:
-            return found.num_steps
+        for cls in (Warmup, SwitchedWarmup):
+            if (found := self.find(cls)) is not None:
+                return found.num_steps
         if (found := self.find(EpochWarmup)) is not None:
             return math.floor(_length(found))
         found = self.find(Transformer)
@@ -278,7 +281,7 @@ def _bert(reader: _Reader) -> dict[str, Any]:
         "opt_learning_rate_training_steps": reader.params.max_steps,
         "opt_learning_rate_warmup_steps": reader.warmup_steps,
         "num_warmup_steps": reader.warmup_steps,
-        "start_warmup_step": 0,
+        "start_warmup_step": reader.field(SwitchedWarmup, "start_step") or 0,
         "opt_lamb_beta_1": reader.setting("beta1"),
         "opt_lamb_beta_2": reader.setting("beta2"),
         "opt_lamb_weight_decay_rate": reader.optimizer.weight_decay,

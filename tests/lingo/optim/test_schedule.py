@@ -14,6 +14,7 @@ from lingo.optim.compound_schedule import (
     EpochWarmup,
     ProductSchedule,
     SequentialSchedule,
+    SwitchedWarmup,
     Warmup,
     WarmupStableDecay,
 )
@@ -43,6 +44,7 @@ SCHEDULES = [
     Piecewise.params(boundaries=[], values=[0.5]),
     Cyclic.params(half_cycle_steps=3, low=0.2),
     EpochWarmup.params(epochs=2.5, examples_per_epoch=10, batch_size=7, then=InverseSqrt),
+    SwitchedWarmup.params(num_steps=6, start_step=-2, then=LinearRate.params(num_steps=9)),
     Cyclic.params(half_cycle_steps=3, mode="triangular2"),
     Cyclic.params(half_cycle_steps=3, mode="exp_range", gamma=0.9),
     Warmup.params(num_steps=4, then=Cosine.params(num_steps=10, end=0.1)),
@@ -175,6 +177,10 @@ def test_a_rise_ends_and_a_fall_ends_at_their_last_steps(compute, period):
             ),
         ),
         (
+            SwitchedWarmup.params(num_steps=4, then=LinearRate),
+            SwitchedWarmup.params(num_steps=4, then=LinearRate.params(num_steps=20)),
+        ),
+        (
             ProductSchedule.params(schedules=[InverseSqrt, Cooldown.params(num_steps=5)]),
             ProductSchedule.params(
                 schedules=[InverseSqrt, Cooldown.params(num_steps=5, end_step=20)]
@@ -242,6 +248,15 @@ def test_large_batches_of_mlperf_warm_up_by_epochs():
     ).build()
     found = rate * schedule(np.array([100, 977, 1500, 2983])).astype(np.float64)
     np.testing.assert_allclose(found, [3.19197, 31.185545, 17.058027, 1.077457e-4], rtol=1e-5)
+
+
+def test_bert_of_mlperf_jumps_at_the_end_of_its_warm_up():
+    """Google's entry of round 0.7: (t + 76) / 287 while that is below 1, then 1 - t / 560."""
+    fall = LinearRate.params(num_steps=560)
+    schedule = SwitchedWarmup.params(num_steps=287, start_step=-76, then=fall).build()
+    found = 0.00288293 * schedule(np.array([0, 100, 210, 211, 400])).astype(np.float64)
+    expected = [7.634240e-4, 1.767929e-3, 2.872885e-3, 1.796683e-3, 8.236943e-4]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["triangular", "triangular2", "exp_range"])
@@ -359,6 +374,7 @@ def test_parts_are_set_from_the_command_line():
             {"epochs": 0.0, "examples_per_epoch": 0, "batch_size": -1},
         ),
         (Warmup.params(num_steps=1), {"num_steps": -1, "start": -1.0}),
+        (SwitchedWarmup.params(num_steps=1), {"num_steps": 0}),
         (
             WarmupStableDecay.params(warmup_steps=0, stable_steps=0, decay_steps=1),
             {"warmup_steps": -1, "stable_steps": -1, "decay_steps": 0},
@@ -381,6 +397,8 @@ def test_numbers_out_of_range_are_refused(params, wrong):
         (Piecewise.params(boundaries=[2, 2], values=[1.0] * 3), r"\[2, 2\] do not rise"),
         (Cyclic.params(half_cycle_steps=1, gamma=0.9), "gamma=0.9 needs mode='exp_range'"),
         (Cyclic.params(half_cycle_steps=1, mode="exp_range", gamma=2.0), "gamma=2.0 is above 1"),
+        (SwitchedWarmup.params(num_steps=4, start_step=-4), "start_step=-4 is not between"),
+        (SwitchedWarmup.params(num_steps=4, start_step=1), "start_step=1 is not between"),
         (SequentialSchedule.params(parts=[]), "parts is empty"),
         (SequentialSchedule.params(parts=[(Cosine, 3), (Cosine, 0)]), r"parts\[1\] lasts 0 steps"),
         (

@@ -21,6 +21,7 @@ from lingo.trainer.mlperf.run_log import find_log
         ("gnmt@0.6.0", 0.24, 10),
         ("gnmt@0.7.0", 0.24, 10),
         ("bert@0.7.0", 0.712, 10),
+        ("bert@1.0.0", 0.72, 10),
         ("dlrm@0.7.0", 0.8025, 5),
     ],
 )

@@ -1,0 +1,188 @@
+"""Classification of texts and of pairs of texts by BERT (Devlin et al. 2019, sec. 4.1).
+
+Axes: B batch, T positions, D model width, C classes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.lazy import tf
+from lingo.config.params import ParamError, suggest
+from lingo.data.array_spec import ArraySpec, Specs
+from lingo.data.document_input import PlannedInput
+from lingo.data.files import DataError
+from lingo.data.index import Index, Progress, open_index
+from lingo.data.packing import FixedRows, Packing
+from lingo.data.pairs.pair import SEPARATOR, PairSource, PairTokenizer
+from lingo.data.tokenizer import Tokenizer
+from lingo.layers.dropout import check_rate, dropout
+from lingo.layers.inputs import CallInputs
+from lingo.layers.linear import Linear
+from lingo.learner.task import Batch, Task
+from lingo.metrics.classification import confusion
+from lingo.metrics.media import Media, Table, TokenIds
+from lingo.metrics.metric import weighted_mean
+from lingo.metrics.results import state_summaries
+from lingo.ops.losses import cross_entropy
+from tasks.bert.model import DENSE, Bert
+from tasks.bert.rows import cut_pair, fill_row
+
+
+class ClassificationInput(PlannedInput):
+    """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` of two texts with a tab between.
+
+    The source's pairs are a text and the name of its class. The last tokens of a text that is too
+    long are left out; of two texts, those of the longer one.
+    """
+
+    source: PairSource  # texts, each with its class
+    tokenizer: Tokenizer  # how texts become integers
+    labels: list[str]  # the names of the classes
+    length: int = 128  # tokens a row
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "length")
+        if len(set(self.p.labels)) < max(len(self.p.labels), 2):
+            raise ParamError(f"labels={list(self.p.labels)} are not two or more different names")
+
+    def offers(self) -> dict[str, Any]:
+        return super().offers() | {"class_names": tuple(self.p.labels)}
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns rows by `example_id`, int64 [B].
+
+        Returns:
+            `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` has them;
+            `labels`: int32 [B], the numbers of classes.
+        """
+        out = {name: np.zeros([len(numbers), *shape[1:]], np.int32) for name, shape in self._own()}
+        out["tokens"][:] = self.tokenizer.pad_id
+        for i, number in enumerate(numbers.tolist()):
+            for piece in self.pieces(number):
+                row = {name: out[name][i] for name in ("tokens", "types", "segments")}
+                out["labels"][i] = self._fill_example(row, piece.document)
+        return out
+
+    def specs(self) -> dict[str, ArraySpec]:
+        return super().specs() | {name: (shape, "int32") for name, shape in self._own()}
+
+    def _fill_example(self, row: Mapping[str, np.ndarray], document: int) -> int:
+        """Writes a text into the arrays of a row, each [T]; returns its class."""
+        pair = self.index.read(document, 0, int(self.index.size[document]))
+        source, label = (side.decode(errors="replace") for side in pair.split(SEPARATOR))
+        texts = source.split("\t", maxsplit=1)
+        if label not in self._numbers:
+            raise DataError(
+                f"{self.index.where(document)}: the class {label!r:.60} is not in labels."
+                f"{suggest(label, self.p.labels)}"
+            )
+        ids = [self.tokenizer.encode(text) for text in texts]
+        room = self.p.length - 1 - len(texts)
+        fill_row(row, cut_pair(ids, max_tokens=room), tokenizer=self.tokenizer)
+        return self._numbers[label]
+
+    @functools.cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.p.labels)}
+
+    def _open(self, progress: Progress | None) -> Index:
+        tokenizer = PairTokenizer.params(tokenizer=self.p.tokenizer).build()
+        return open_index(self.source, tokenizer, progress=progress)
+
+    def _make_plan(self) -> Packing:
+        numbers = np.arange(len(self.index.units))
+        pieces = np.stack([numbers, np.zeros_like(numbers), self.index.units], axis=1)
+        return FixedRows(pieces, numbers)
+
+    def _own(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Returns the names and shapes of the input's own arrays, in a whole batch."""
+        size, length = self.p.batch_size, self.p.length
+        rows = [(name, (size, length)) for name in ("tokens", "types", "segments")]
+        return [*rows, ("labels", (size,))]
+
+
+class TextClassification(Task):
+    """Cross-entropy of a text's class, from the vector that `Bert.pool` makes of it.
+
+    Metrics are the cross-entropy, `loss`, the `accuracy`, and precision, recall and F1, which are
+    means over classes; TensorBoard shows how often each class is taken for another, and some texts.
+
+    Batches: `tokens`, `types`, `segments`, int32 [B, T]; `labels`, int32 [B]; `weights`, float32
+    [B].
+    """
+
+    model: Bert = Bert  # from tokens to vectors
+    vocab_size: int  # number of token ids; the input offers it
+    class_names: tuple[str, ...]  # C; the input offers them
+    dropout_rate: float = 0.1  # of the vector of a text
+    head: Linear = DENSE  # from it to logits
+
+    def check(self) -> None:
+        check_rate("dropout_rate", self.p.dropout_rate)
+
+    def setup(self) -> None:
+        p = self.p
+        self.model = p.model.build(vocab_size=p.vocab_size)
+        self.head = p.head.build(dim=p.model.dim, output_dim=len(p.class_names))
+
+    def loss_denominators(self, batch: Batch) -> dict[str, tf.Tensor]:
+        return super().loss_denominators(batch) | {"cross_entropy": tf.reduce_sum(batch["weights"])}
+
+    def loss(self, batch: Batch) -> dict[str, tf.Tensor]:
+        losses = cross_entropy(self._logits(batch), batch["labels"])
+        return {"cross_entropy": tf.reduce_sum(losses * batch["weights"])}
+
+    def metrics(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
+        logits, labels, weights = self._logits(batch), batch["labels"], batch["weights"]
+        guesses, num_classes = _likeliest(logits), len(self.p.class_names)
+        return {
+            "loss": weighted_mean(cross_entropy(logits, labels), weights),
+            "accuracy": weighted_mean(tf.equal(guesses, labels), weights),
+            "classes": confusion(labels, guesses, weights, num_classes=num_classes),
+        }
+
+    def loss_metrics(self) -> dict[str, str]:
+        return {"cross_entropy": "loss"}
+
+    def predict(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Returns `logits`, float32 [B, C], and the likeliest `labels`, int32 [B]."""
+        logits = self._logits(batch)
+        return {"logits": logits, "labels": _likeliest(logits)}
+
+    def summaries(
+        self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        names = self.p.class_names
+        columns = {
+            title: [names[number] for number in numbers]
+            for title, numbers in (("class", batch["labels"]), ("guess", predictions["labels"]))
+        }
+        rows = zip(batch["tokens"], batch["segments"], strict=True)
+        tokens = TokenIds([ids[segments > 0].tolist() for ids, segments in rows])
+        return {"texts": Table({**columns, "tokens": tokens})}
+
+    def metric_summaries(
+        self, name: str, state: Mapping[str, np.ndarray]
+    ) -> dict[str, Media | float]:
+        return dict(state_summaries(name, state, class_names=list(self.p.class_names)))
+
+    def batch_flops(self, specs: Specs) -> int:
+        shape, _ = specs["tokens"]
+        return self.model.flops(shape) + self.head.flops([shape[0], self.p.model.dim])
+
+    def _logits(self, batch: Batch) -> tf.Tensor:
+        """Returns float32 logits [B, C]."""
+        inputs = CallInputs(segments=batch["segments"])
+        x = self.model.pool(self.model(batch["tokens"], types=batch["types"], inputs=inputs))
+        return tf.cast(self.head(dropout(self, x, rate=self.p.dropout_rate)), tf.float32)
+
+
+def _likeliest(logits: tf.Tensor) -> tf.Tensor:
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)

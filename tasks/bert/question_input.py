@@ -1,0 +1,222 @@
+"""Questions with the texts that answer them, as rows for a model that marks a span.
+
+Axes: B examples (rows), T tokens per row, N rows of an evaluation.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from lingo.config import ranges
+from lingo.config.params import ParamError
+from lingo.data.array_spec import ArraySpec
+from lingo.data.epoch_order import EpochOrder
+from lingo.data.files import DataError
+from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
+from lingo.data.index import Progress
+from lingo.data.input import Input
+from lingo.data.prompt import Answer
+from lingo.metrics.text import answer_f1, answer_match
+from tasks.bert.questions import Question, QuestionSource, content_digest
+from tasks.bert.rows import fill_row
+
+_NUM_SPECIAL = 3  # [CLS] question [SEP] text [SEP]
+
+
+class _Encoded(NamedTuple):
+    question: np.ndarray  # int32 [its tokens]
+    context: np.ndarray  # int32 [its tokens]
+    offsets: np.ndarray  # int64 [tokens of the context, 2], first and last character + 1 of each
+    answer: tuple[int, int]  # first and last token of the context that the answer has
+
+
+class Window(NamedTuple):
+    """A part of a question's text, which a row has room for."""
+
+    question: int  # its index
+    begin: int  # first token of the text
+    end: int  # after the last
+
+
+class QuestionInput(Input):
+    """Rows `[CLS] question [SEP] text [SEP]`, with the span of the answer (Devlin et al. 2019).
+
+    A text that is too long has several rows, every `stride` tokens. A row without the whole answer
+    has its span at [CLS].
+    """
+
+    source: QuestionSource  # where questions are
+    tokenizer: HuggingFaceTokenizer  # how texts become integers, and where tokens are in the text
+    length: int = 384  # tokens a row
+    stride: int = 128  # tokens between the beginnings of two rows of one text
+    max_question: int = 64  # tokens of a question; the others are left out
+    max_answer: int = 30  # tokens of the longest span that is an answer
+    shuffle: bool = True  # a new order each epoch; False: as they stand
+
+    measures: ClassVar[tuple[str, ...]] = ("exact_match", "f1")
+
+    def check(self) -> None:
+        super().check()
+        p = self.p
+        ranges.check_positive(p, "stride", "max_question", "max_answer")
+        if (room := p.length - p.max_question - _NUM_SPECIAL) < p.stride:
+            raise ParamError(
+                f"length={p.length} leaves {room} tokens for a text after max_question="
+                f"{p.max_question}, fewer than stride={p.stride}: tokens would be in no row"
+            )
+
+    def setup(self) -> None:
+        self.source = self.p.source.build()
+        self.tokenizer = self.p.tokenizer.build()
+        self.vocab_size = self.tokenizer.vocab_size
+
+    def offers(self) -> dict[str, Any]:
+        return {"vocab_size": self.vocab_size}
+
+    def prepare(self, *, progress: Progress | None = None) -> None:
+        if "questions" not in self.__dict__:
+            self.questions = self._read(progress)
+
+    @functools.cached_property
+    def questions(self) -> list[Question]:
+        """All questions of the source; read at first use."""
+        return self._read(None)
+
+    def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns rows by `example_id`, int64 [B].
+
+        Returns:
+            `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` has them;
+            `starts`, `ends`: int32 [B], first and last token of the answer, 0 without one.
+        """
+        out = {name: np.zeros([len(numbers), *shape[1:]], np.int32) for name, shape in self._own()}
+        out["tokens"][:] = self.tokenizer.pad_id
+        indices = self._order.indices(numbers)
+        for i, (number, index) in enumerate(zip(numbers.tolist(), indices.tolist(), strict=True)):
+            if not (self.p.repeat or number < self.num_examples()):
+                continue
+            window = self.windows[index]
+            encoded = self._encoded[window.question]
+            context = encoded.context[window.begin : window.end]
+            row = {name: out[name][i] for name in ("tokens", "types", "segments")}
+            fill_row(row, [encoded.question, context], tokenizer=self.tokenizer)
+            first, last = encoded.answer
+            if window.begin <= first and last < window.end:
+                shift = len(encoded.question) + 2 - window.begin
+                out["starts"][i], out["ends"][i] = first + shift, last + shift
+        return out
+
+    def specs(self) -> dict[str, ArraySpec]:
+        return super().specs() | {name: (shape, "int32") for name, shape in self._own()}
+
+    def num_examples(self) -> int:
+        return len(self.windows)
+
+    def num_items(self) -> int:
+        return len(self.questions)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "source": self.source.describe(),
+            "tokenizer": self.tokenizer.describe(),
+            "questions": len(self.questions),
+            "digest": content_digest(self.questions),
+        }
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[Answer]]:
+        """Returns exact match and F1 by SQuAD's rules, each in 0..1, and the answers.
+
+        `start_logits` and `end_logits`, float32 [N, T], are those of the first N rows. An answer is
+        the span of at most `max_answer` tokens with the largest sum of both, over all rows of a
+        question; its text is that of the question's text, character by character. Of several right
+        answers the most similar counts (Rajpurkar et al. 2016, sec. 6.1).
+        """
+        rows = self._order.indices(np.arange(len(predictions["start_logits"])))
+        best: dict[int, tuple[float, str]] = {}
+        for row, starts, ends in zip(
+            rows.tolist(), predictions["start_logits"], predictions["end_logits"], strict=True
+        ):
+            window = self.windows[row]
+            encoded, question = self._encoded[window.question], self.questions[window.question]
+            first = len(encoded.question) + 2
+            own = slice(first, first + window.end - window.begin)
+            score, begin, end = best_span(starts[own], ends[own], max_length=self.p.max_answer)
+            if window.question not in best or score > best[window.question][0]:
+                offsets = encoded.offsets[window.begin : window.end]
+                text = question.context[offsets[begin, 0] : offsets[end, 1]]
+                best[window.question] = (score, text)
+        answers, matches, shares = list[Answer](), list[float](), list[float]()
+        for number, (_, text) in best.items():
+            question = self.questions[number]
+            answers.append(Answer(question.question, question.answers[0], text))
+            matches.append(max(answer_match(text, right) for right in question.answers))
+            shares.append(max(answer_f1(text, right) for right in question.answers))
+        return {"exact_match": float(np.mean(matches)), "f1": float(np.mean(shares))}, answers
+
+    @functools.cached_property
+    def windows(self) -> list[Window]:
+        """The part of a text in each row."""
+        return [
+            Window(number, begin, min(begin + room, size))
+            for number, encoded in enumerate(self._encoded)
+            for size, room in [(len(encoded.context), self._room(encoded))]
+            for begin in range(0, max(size - room + self.p.stride, 1), self.p.stride)
+        ]
+
+    def _room(self, encoded: _Encoded) -> int:
+        return self.p.length - len(encoded.question) - _NUM_SPECIAL
+
+    @functools.cached_property
+    def _order(self) -> EpochOrder:
+        size, p = self.num_examples(), self.p
+        return EpochOrder(size, seed=p.seed, name="questions", shuffle=p.shuffle)
+
+    @functools.cached_property
+    def _encoded(self) -> list[_Encoded]:
+        contexts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        found = []
+        for question in self.questions:
+            if question.context not in contexts:
+                contexts[question.context] = self.tokenizer.locate(question.context)
+            ids, offsets = contexts[question.context]
+            stop = question.start + len(question.answers[0])
+            inside = np.flatnonzero((offsets[:, 1] > question.start) & (offsets[:, 0] < stop))
+            if not len(inside):
+                raise DataError(
+                    f"{self.source.describe()}: question {question.id}: no token is in its answer"
+                    f" {question.answers[0][:40]!r}."
+                )
+            asked = self.tokenizer.encode(question.question)[: self.p.max_question]
+            found.append(_Encoded(asked, ids, offsets, (int(inside[0]), int(inside[-1]))))
+        return found
+
+    def _read(self, progress: Progress | None) -> list[Question]:
+        found = self.source.questions(progress=progress)
+        if not found:
+            raise DataError(f"{self.source.describe()} has no question.")
+        return found
+
+    def _own(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Returns the names and shapes of the input's own arrays, in a whole batch."""
+        size, length = self.p.batch_size, self.p.length
+        rows = [(name, (size, length)) for name in ("tokens", "types", "segments")]
+        return [*rows, ("starts", (size,)), ("ends", (size,))]
+
+
+def best_span(starts: np.ndarray, ends: np.ndarray, *, max_length: int) -> tuple[float, int, int]:
+    """Returns the largest sum of a start and an end, and both positions; the first of equal ones.
+
+    `starts` and `ends` are floats [tokens]; a span has 1 to `max_length` tokens.
+
+    >>> best_span(np.array([0.0, 5.0, 1.0]), np.array([9.0, 0.0, 2.0]), max_length=3)
+    (9.0, 0, 0)
+    """
+    sums = starts[:, None].astype(np.float64) + ends[None, :]
+    lengths = np.arange(len(ends))[None, :] - np.arange(len(starts))[:, None] + 1
+    sums[(lengths < 1) | (lengths > max_length)] = -np.inf
+    begin, end = np.unravel_index(int(sums.argmax()), sums.shape)
+    return float(sums[begin, end]), int(begin), int(end)
