@@ -35,7 +35,7 @@ from tasks.bert.rows import cut_pair, fill_row
 
 
 class ClassificationInput(PlannedInput):
-    """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` of two texts with a tab between.
+    """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` of two texts.
 
     The source's pairs are a text and the name of its class. The last tokens of a text that is too
     long are left out; of two texts, those of the longer one.
@@ -44,6 +44,7 @@ class ClassificationInput(PlannedInput):
     source: PairSource  # texts, each with its class
     tokenizer: Tokenizer  # how texts become integers
     labels: list[str]  # the names of the classes
+    separator: str = "\t"  # stands between two texts; the first one counts
     length: int = 128  # tokens a row
 
     def check(self) -> None:
@@ -51,6 +52,8 @@ class ClassificationInput(PlannedInput):
         ranges.check_positive(self.p, "length")
         if len(set(self.p.labels)) < max(len(self.p.labels), 2):
             raise ParamError(f"labels={list(self.p.labels)} are not two or more different names")
+        if not self.p.separator:
+            raise ParamError("separator is empty: it is what stands between two texts, such as a tab")
 
     def offers(self) -> dict[str, Any]:
         return super().offers() | {"class_names": tuple(self.p.labels)}
@@ -77,7 +80,7 @@ class ClassificationInput(PlannedInput):
         """Writes a text into the arrays of a row, each [T]; returns its class."""
         pair = self.index.read(document, 0, int(self.index.size[document]))
         source, label = (side.decode(errors="replace") for side in pair.split(SEPARATOR))
-        texts = source.split("\t", maxsplit=1)
+        texts = source.split(self.p.separator, maxsplit=1)
         if label not in self._numbers:
             raise DataError(
                 f"{self.index.where(document)}: the class {label!r:.60} is not in labels."

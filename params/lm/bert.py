@@ -1,0 +1,310 @@
+"""BERT (Devlin et al. 2019): pre-training, LAMB's recipe for large batches, and fine-tuning.
+
+base, large                     the published sizes, with AdamW
+large_lamb                      BERT-Large in batches of 65,536 and 32,768, with LAMB (You et al. 2020)
+tiny_bert                       a model that trains on docstrings in minutes
+tiny_questions, tiny_labels     it, fine-tuned: spans that answer questions, classes of code
+
+A token has V = 30,522 vectors in the published sizes, which the head of masked tokens reads, too:
+
+    V D + 512 D + 2 D + 2 D + L (12 D^2 + 13 D) + D^2 + D, with the pooler
+    + D^2 + D + 2 D + V + 2 D + 2, with both heads
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from lingo.checkpoints.sources.warm_start import WarmStart
+from lingo.config.registry import experiment
+from lingo.contract import Checkpointing, Evaluation, Experiment
+from lingo.data import HuggingFaceTokenizer, JsonLines, LearnedWordPieces, StagedInput
+from lingo.datasets import Docstrings
+from lingo.layers import Attention, FeedForward, Remat, Repeat
+from lingo.optim import (
+    AdamW,
+    Lamb,
+    LinearRate,
+    SequentialSchedule,
+    SwitchedWarmup,
+    Warmup,
+    scale_by_root,
+)
+from lingo.runtimes.mesh.mesh import Mesh
+from tasks.bert.classification import ClassificationInput, TextClassification
+from tasks.bert.input import BertInput
+from tasks.bert.model import Bert
+from tasks.bert.question_input import QuestionInput
+from tasks.bert.question_task import QuestionAnswering
+from tasks.bert.questions import DocstringQuestions
+from tasks.bert.task import BertPretraining
+from tasks.classification.snippets import Brackets, DocstringMatch, Exceptions, TokenKinds
+
+VOCAB_SIZE = 30_522
+BIASES = r".*/b_(query|key|value)"  # of heads: they have two axes, and neither decay nor have ratios
+TABLES = {  # of code, for `tiny_labels`
+    "brackets": (Brackets, ["match", "differ"]),
+    "docstring": (DocstringMatch, ["match", "differ"]),
+    "exception": (Exceptions, Exceptions.labels),
+    "kind": (TokenKinds, TokenKinds.labels),
+}
+
+
+def bert(*, dim: int, num_layers: int, num_heads: int, max_length: int = 512, remat: bool = False):
+    """Returns BERT with a feed-forward network of four times its width."""
+    params = Bert.params(dim=dim)
+    params.positions.max_length = max_length
+    layer = params.stack.layer
+    params.all(Attention).set(num_heads=num_heads)
+    params.all(FeedForward).set(hidden_dim=4 * dim)
+    if remat:
+        params.stack = Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers)
+    else:
+        params.stack.num_layers = num_layers
+    return params
+
+
+BASE = {"dim": 768, "num_layers": 12, "num_heads": 12}
+LARGE = {"dim": 1024, "num_layers": 24, "num_heads": 16}
+
+
+def texts(folder: str, *, length: int, max_predictions: int, batch_size: int):
+    """Returns rows of your own texts: .jsonl files with a field `text`, and tokenizer.json."""
+    return BertInput.params(
+        source=JsonLines.params(pattern=f"{folder}/*.jsonl*"),
+        tokenizer=HuggingFaceTokenizer.params(
+            file=f"{folder}/tokenizer.json", vocab_size=VOCAB_SIZE, start="[CLS]", end="[SEP]"
+        ),
+        length=length,
+        max_predictions=max_predictions,
+        batch_size=batch_size,
+    )
+
+
+def _published(shape: dict[str, int], folder: str, data: int):
+    """Devlin et al. 2019, app. A.2: 90 % of 1,000,000 steps with 128 tokens, the rest with 512."""
+    short, long = (
+        texts(folder, length=length, max_predictions=num, batch_size=256)
+        for length, num in ((128, 20), (512, 76))
+    )
+    return Experiment.params(
+        task=BertPretraining.params(model=bert(**shape), dtype="bfloat16"),
+        train_input=StagedInput.params(stages=((short, 900_000), (long, 100_000))),
+        optimizer=AdamW.params(
+            learning_rate=1e-4,
+            schedule=SwitchedWarmup.params(num_steps=10_000, then=LinearRate),
+            weight_decay=0.01,
+            epsilon=1e-6,
+            no_decay=(BIASES,),
+            max_grad_norm=1.0,
+        ),
+        runtime=Mesh.params(data=data),
+        max_steps=1_000_000,
+    )
+
+
+@experiment
+def base(folder: str = "~/bert", data: int = 16):
+    """BERT-Base: 12 layers, width 768, 12 heads; 110,106,428 weights, 109,482,240 without heads.
+
+    `folder` has your texts, .jsonl files with a field `text`, and tokenizer.json, a WordPiece
+    tokenizer of 30,522 pieces. Published: 1,000,000 steps of 256 rows on Wikipedia and BooksCorpus,
+    four days on 16 chips of Cloud TPU (Devlin et al. 2019, app. A.2). Not run here.
+
+    lingo show --exp=lm.bert.base --weights
+    """
+    return _published(BASE, folder, data)
+
+
+@experiment
+def large(folder: str = "~/bert", data: int = 64):
+    """BERT-Large: 24 layers, width 1024, 16 heads; 336,226,108 weights, 335,141,888 without heads.
+
+    Texts as for `base`. Published: four days on 64 chips of Cloud TPU. Not run here.
+
+    lingo show --exp=lm.bert.large --weights
+    """
+    return _published(LARGE, folder, data)
+
+
+@experiment
+def large_lamb(folder: str = "~/bert", data: int = 1024):
+    """BERT-Large by LAMB in 8,599 steps: batches of 65,536 rows, then 32,768; 336,226,108 weights.
+
+    Rows have 128 tokens for nine tenths of the examples of 15,625 steps with 32,768, then 512. Each
+    stage warms up anew. Published: 76 minutes on 1,024 chips of TPU v3, F1 of 90.584 on SQuAD 1.1
+    (You et al., arXiv v1). The rate grows with the root of the batch, from 0.005 at 32,768; it and
+    the length of the warm-up, a fifth of each stage, are lingo's choice. Texts as for `base`. Not
+    run here.
+
+    lingo show --exp=lm.bert.large_lamb --plot_schedule
+    """
+    num_long = 1562  # a tenth of 15,625
+    num_short = 8599 - num_long
+    short = texts(folder, length=128, max_predictions=20, batch_size=65_536)
+    long = texts(folder, length=512, max_predictions=76, batch_size=32_768)
+    rate = scale_by_root(0.005, batch_size=65_536, base_batch_size=32_768)
+    parts = [(_rise_and_fall(num_short), num_short), (_rise_and_fall(num_long, 0.5**0.5), num_long)]
+    return Experiment.params(
+        task=BertPretraining.params(model=bert(**LARGE, remat=True), dtype="bfloat16"),
+        train_input=StagedInput.params(stages=((short, num_short), (long, num_long))),
+        optimizer=Lamb.params(
+            learning_rate=rate,
+            schedule=SequentialSchedule.params(parts=parts),
+            no_decay=(BIASES,),
+            no_ratio=(BIASES,),
+        ),
+        runtime=Mesh.params(data=data),
+        max_steps=8599,
+    )
+
+
+def _rise_and_fall(num_steps: int, height: float = 1.0):
+    rise = num_steps // 5
+    return Warmup.params(
+        num_steps=rise, then=LinearRate.params(num_steps=num_steps - rise, start=height)
+    )
+
+
+# ---- small forms ---------------------------------------------------------------------------------
+
+TINY = {"dim": 64, "num_layers": 4, "num_heads": 4, "max_length": 128}
+TINY_LENGTH = 64
+TINY_ROWS = 47_000  # of the training data, about
+
+
+def _pieces():
+    return LearnedWordPieces.params(source=Docstrings.params(split="train"), vocab_size=1000)
+
+
+def _docstrings(split: Literal["train", "heldout"], *, length: int, batch_size: int):
+    return BertInput.params(
+        source=Docstrings.params(split=split),
+        tokenizer=_pieces(),
+        length=length,
+        max_predictions=length * 3 // 20 + 1,
+        batch_size=batch_size,
+    )
+
+
+@experiment
+def tiny_bert(
+    optimizer: Literal["lamb", "adamw"] = "lamb",
+    batch_size: int = 32,
+    learning_rate: float = 0.005,
+    epochs: float = 4.0,
+    stages: bool = False,
+):
+    """A BERT of 4 layers, width 64, on docstrings; 284,906 weights.
+
+    Rows have 64 tokens. `learning_rate` is the one for 32 rows, and grows with the root of
+    `batch_size`. With `stages`, the last tenth of the steps has 128 tokens. Needs
+    `pip install 'lingo-tf[tokenizers]'`.
+
+    lingo train --exp=lm.bert.tiny_bert --logdir=runs/bert
+    """
+    num_steps = round(epochs * TINY_ROWS / batch_size)
+    train = _docstrings("train", length=TINY_LENGTH, batch_size=batch_size)
+    if stages:
+        num_long = num_steps // 10
+        long = _docstrings("train", length=2 * TINY_LENGTH, batch_size=batch_size)
+        train = StagedInput.params(stages=((train, num_steps - num_long), (long, num_long)))
+    heldout = _docstrings("heldout", length=TINY_LENGTH, batch_size=64)
+    rise = {"num_steps": max(num_steps // 10, 1), "then": LinearRate}
+    shared: dict[str, Any] = {
+        "learning_rate": scale_by_root(learning_rate, batch_size=batch_size, base_batch_size=32),
+        "schedule": Warmup.params(**rise),
+        "weight_decay": 0.01,
+        "epsilon": 1e-6,
+        "no_decay": (BIASES,),
+    }
+    if optimizer == "lamb":
+        cfg_optimizer = Lamb.params(no_ratio=(BIASES,), **shared)
+    else:
+        cfg_optimizer = AdamW.params(max_grad_norm=1.0, **shared)
+    return Experiment.params(
+        task=BertPretraining.params(model=bert(**TINY)),
+        train_input=train,
+        eval_inputs={"heldout": heldout.set(repeat=False, max_batches=16)},
+        optimizer=cfg_optimizer,
+        evaluate=Evaluation.params(every_steps=max(num_steps // 4, 1)),
+        checkpoint=Checkpointing.params(every_steps=max(num_steps // 4, 1)),
+        max_steps=num_steps,
+    )
+
+
+def _finetuning(task: Any, pretrained: str | None, *, train: Any, heldout: Any, num_steps: int):
+    """AdamW with a short warm-up, as in Devlin et al. 2019, app. A.3; dropout stays."""
+    cfg = Experiment.params(
+        task=task,
+        train_input=train,
+        eval_inputs={"heldout": heldout},
+        optimizer=AdamW.params(
+            learning_rate=5e-4,
+            schedule=Warmup.params(num_steps=num_steps // 10, then=LinearRate),
+            weight_decay=0.01,
+            epsilon=1e-6,
+            no_decay=(BIASES,),
+            max_grad_norm=1.0,
+        ),
+        evaluate=Evaluation.params(every_steps=num_steps),
+        max_steps=num_steps,
+    )
+    if pretrained is not None:
+        cfg.init_from = WarmStart.params(path=pretrained, only=("model/.*",))
+    return cfg
+
+
+@experiment
+def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
+    """Fine-tunes tiny_bert to mark the span that answers a question about a docstring.
+
+    "What is axis?" is answered by the first sentence about the argument. `pretrained` is a run of
+    `tiny_bert` with `stages`; without it the first weights are drawn. Exact match and F1 are by
+    SQuAD's rules. 275,458 weights.
+
+    lingo train --exp="lm.bert.tiny_bert(stages=True)" --logdir=runs/bert
+    lingo train --exp=lm.bert.tiny_questions --set=exp.pretrained=runs/bert --logdir=runs/questions
+    """
+    data = QuestionInput.params(
+        source=DocstringQuestions.params(split="train"),
+        tokenizer=_pieces(),
+        length=2 * TINY_LENGTH,
+        stride=64,
+        max_question=16,
+        max_answer=40,
+        batch_size=32,
+    )
+    once = data.copy().set(batch_size=64, repeat=False, max_batches=64)
+    once.source.split = "heldout"
+    model = bert(**TINY).set(pooler=None)
+    task = QuestionAnswering.params(model=model)
+    return _finetuning(task, pretrained, train=data, heldout=once, num_steps=num_steps)
+
+
+@experiment
+def tiny_labels(
+    pretrained: str | None = None,
+    task: Literal["brackets", "docstring", "exception", "kind"] = "docstring",
+    num_steps: int = 1000,
+):
+    """Fine-tunes tiny_bert to classify code, for example whether a docstring fits a signature.
+
+    `docstring` has pairs of texts, the others one text. `pretrained` as for `tiny_questions`.
+    279,682 weights with two classes.
+
+    lingo train --exp=lm.bert.tiny_labels --set=exp.pretrained=runs/bert --logdir=runs/labels
+    """
+    source, labels = TABLES[task]
+    data = ClassificationInput.params(
+        source=source.params(split="train"),
+        tokenizer=_pieces(),
+        labels=list(labels),
+        separator="\n" if task == "docstring" else "\t",
+        length=2 * TINY_LENGTH,
+        batch_size=32,
+    )
+    once = data.copy().set(batch_size=64, repeat=False, max_batches=32)
+    once.source.split = "heldout"
+    model = TextClassification.params(model=bert(**TINY))
+    return _finetuning(model, pretrained, train=data, heldout=once, num_steps=num_steps)
