@@ -104,6 +104,20 @@ class LibraryTokenizer(PartTokenizer, interface=True):
             )
         return continues
 
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of a text, and where each token is in it.
+
+        Raises DataError if the library cannot encode it.
+
+        Returns:
+            ids: int32 [number of tokens], as `encode` returns them.
+            spans: int64 [number of tokens, 2], the first character of each, and that after its
+                last.
+        """
+        encoding = self._model.encode(text)
+        spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        return np.array(encoding.ids, np.int32), spans
+
     def describe(self) -> str:
         is_special_in_text = not self._model.tokenizer.encode_special_tokens
         ids = [self.vocab_size, *self._own_ids.values(), int(is_special_in_text)]
@@ -231,20 +245,21 @@ class LibraryModel:
         del is_last
         text = data.decode(errors="replace")
         if is_first:
-            return self._encode(text)
+            return self.encode(text).ids
         # whichever the library does not join with the character after it
         before = "\n" if "!" <= text[:1] <= "~" else "a"
-        return self._encode(before + text)[len(self._encode(before)) :]
+        return self.encode(before + text).ids[len(self.encode(before).ids) :]
 
     def find_cut(self, window: bytes) -> int:
         """Returns where a text that begins with a window may be cut, in bytes after its start."""
         ends = (match.end() for cut in _CUTS if (match := cut.match(window)))
         return next(ends, len(window))
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> Any:
+        """Returns the library's `Encoding` of a text; raises DataError if it has none."""
         with library_errors(f"{self.name} cannot encode a text"):
             check_length(text, self._growing)
-            return self.tokenizer.encode(text, add_special_tokens=False).ids
+            return self.tokenizer.encode(text, add_special_tokens=False)
 
 
 def _token(value: Any) -> str:

@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2019): pre-training, LAMB's recipe for large batches, and fine-tuning.
 
 base, large                     the published sizes, with AdamW
-large_lamb                      BERT-Large in batches of 65,536 and 32,768, with LAMB (You et al. 2020)
+large_lamb                      BERT-Large in batches of 65,536 and 32,768, with LAMB
 tiny_bert                       a model that trains on docstrings in minutes
 tiny_questions, tiny_labels     it, fine-tuned: spans that answer questions, classes of code
 
@@ -41,7 +41,9 @@ from tasks.bert.task import BertPretraining
 from tasks.classification.snippets import Brackets, DocstringMatch, Exceptions, TokenKinds
 
 VOCAB_SIZE = 30_522
-BIASES = r".*/b_(query|key|value)"  # of heads: they have two axes, and neither decay nor have ratios
+BIASES = (
+    r".*/b_(query|key|value)"  # of heads: they have two axes, and neither decay nor have ratios
+)
 TABLES = {  # of code, for `tiny_labels`
     "brackets": (Brackets, ["match", "differ"]),
     "docstring": (DocstringMatch, ["match", "differ"]),

@@ -13,7 +13,7 @@ import numpy as np
 
 from lingo.config import ranges
 from lingo.config.lazy import tf
-from lingo.config.params import ParamError, suggest
+from lingo.config.params import REQUIRED, ParamError, suggest
 from lingo.data.array_spec import ArraySpec, Specs
 from lingo.data.document_input import PlannedInput
 from lingo.data.files import DataError
@@ -41,7 +41,7 @@ class ClassificationInput(PlannedInput):
     long are left out; of two texts, those of the longer one.
     """
 
-    source: PairSource  # texts, each with its class
+    source: PairSource = REQUIRED  # texts, each with its class
     tokenizer: Tokenizer  # how texts become integers
     labels: list[str]  # the names of the classes
     separator: str = "\t"  # stands between two texts; the first one counts
@@ -53,7 +53,9 @@ class ClassificationInput(PlannedInput):
         if len(set(self.p.labels)) < max(len(self.p.labels), 2):
             raise ParamError(f"labels={list(self.p.labels)} are not two or more different names")
         if not self.p.separator:
-            raise ParamError("separator is empty: it is what stands between two texts, such as a tab")
+            raise ParamError(
+                "separator is empty: it is what stands between two texts, such as a tab"
+            )
 
     def offers(self) -> dict[str, Any]:
         return super().offers() | {"class_names": tuple(self.p.labels)}

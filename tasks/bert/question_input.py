@@ -16,7 +16,7 @@ from lingo.config.params import ParamError
 from lingo.data.array_spec import ArraySpec
 from lingo.data.epoch_order import EpochOrder
 from lingo.data.files import DataError
-from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
+from lingo.data.hugging_face_tokenizer import LibraryTokenizer
 from lingo.data.index import Progress
 from lingo.data.input import Input
 from lingo.data.prompt import Answer
@@ -50,7 +50,7 @@ class QuestionInput(Input):
     """
 
     source: QuestionSource  # where questions are
-    tokenizer: HuggingFaceTokenizer  # how texts become integers, and where tokens are in the text
+    tokenizer: LibraryTokenizer  # how texts become integers, and where tokens are in the text
     length: int = 384  # tokens a row
     stride: int = 128  # tokens between the beginnings of two rows of one text
     max_question: int = 64  # tokens of a question; the others are left out

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from lingo.config import ranges
 from lingo.config.params import Configurable
 from lingo.data.files import DataError
 from lingo.data.index import Progress, open_index
@@ -122,7 +123,13 @@ class DocstringQuestions(PythonPackages, QuestionSource):
     questions.
     """
 
+    max_characters: int = 800  # of a docstring; longer ones are left out
+
     unit: ClassVar[str] = "docstring"
+
+    def check(self) -> None:
+        super().check()
+        ranges.check_positive(self.p, "max_characters")
 
     def questions(self, *, progress: Progress | None = None) -> list[Question]:
         p = self.p
@@ -131,7 +138,13 @@ class DocstringQuestions(PythonPackages, QuestionSource):
         ).build()
         index = open_index(source, progress=progress)
         texts = index.texts(np.arange(len(index.units)))
-        return [question for text in texts for question in docstring_questions(text.decode())]
+        docstrings = [text.decode() for text in texts]
+        return [
+            question
+            for docstring in docstrings
+            if len(docstring) <= p.max_characters
+            for question in docstring_questions(docstring)
+        ]
 
 
 def docstring_questions(text: str) -> Iterator[Question]:
