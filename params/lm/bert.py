@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from tasks.bert.input import BertInput
+from tasks.bert.task import BertPretraining
+
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
@@ -32,12 +35,10 @@ from lingo.optim import (
 )
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.bert.classification import ClassificationInput, TextClassification
-from tasks.bert.input import BertInput
 from tasks.bert.model import Bert
 from tasks.bert.question_input import QuestionInput
 from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.questions import DocstringQuestions
-from tasks.bert.task import BertPretraining
 from tasks.classification.snippets import Brackets, DocstringMatch, Exceptions, TokenKinds
 
 VOCAB_SIZE = 30_522
