@@ -20,12 +20,13 @@ from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params, suggest
 from lingo.data import ByteTokenizer, HuggingFaceTokenizer
 from lingo.data.hugging_face_tokenizer import MAX_BYTES
+from tasks.hugging_face.bert import ENCODERS, HubEncoder, configure_encoder
 from tasks.hugging_face.config import Config, HubModel
 from tasks.hugging_face.decoder import DECODERS
 from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
 
 TOKENIZER = "tokenizer.json"
-KINDS = DECODERS | ENCODER_DECODERS
+KINDS = DECODERS | ENCODER_DECODERS | ENCODERS
 
 
 def read_model(folder: str | os.PathLike[str]) -> HubModel:
@@ -44,6 +45,17 @@ def configure_model(config: Mapping[str, Any], *, tensors: Collection[str] = ())
         near = suggest(str(kind), KINDS)
         raise ParamError(f"model_type={kind!r} is not one of {', '.join(sorted(KINDS))}.{near}")
     return KINDS[kind](Config(config, tensors))
+
+
+def read_encoder(folder: str | os.PathLike[str], *, pooler: bool) -> HubEncoder:
+    """Returns the BERT in a folder for a task of another kind, such as classification.
+
+    `pooler` says whether the task reads the pooled vector. Raises ParamError if it is no BERT.
+    """
+    config = read_config(folder)
+    if (kind := config.get("model_type")) not in ENCODERS:
+        raise ParamError(f"model_type={kind!r} is no encoder: {', '.join(ENCODERS)} is wanted")
+    return configure_encoder(Config(config, _tensor_names(folder)), pooler=pooler)
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
