@@ -31,6 +31,7 @@ from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.tensor_input import TensorInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
+from lingo.data.word_pieces import LearnedWordPieces
 
 __all__ = [
     "ArrayInput",
@@ -51,6 +52,7 @@ __all__ = [
     "JsonLines",
     "JsonlPairs",
     "LearnedPieces",
+    "LearnedWordPieces",
     "MixedInput",
     "Mixture",
     "OwnSentinelTokenizer",

@@ -40,8 +40,15 @@ _CONFIG = "tokenizer_config.json"
 MAX_BYTES = 1 << 26
 """Size of the largest file that is read; the largest known tokenizer.json has half as many."""
 
+CONTINUATION = "##"
+"""How pieces begin that continue a word in WordPiece."""
+
 _PANIC = "PanicException"  # what a panic of the library raises; no `Exception`
-_SETTINGS = {"start": "bos_token", "end": "eos_token", "pad": "pad_token"}
+_SETTINGS = {
+    "start": ("bos_token", "cls_token"),
+    "end": ("eos_token", "sep_token"),
+    "pad": ("pad_token",),
+}
 
 MAX_CHARACTERS = 1 << 22
 """The longest normalized text, for which the library needs nearly a gigabyte."""
@@ -50,12 +57,86 @@ _MAX_FACTOR = 16  # by which texts may become longer without being measured firs
 _MAX_DECODED_FACTOR = 1000  # by which decoders may make a token longer
 
 
-class HuggingFaceTokenizer(PartTokenizer):
-    """A file `tokenizer.json` of the library `tokenizers`. `pip install 'lingo-tf[tokenizers]'`.
+class LibraryTokenizer(PartTokenizer, interface=True):
+    """A tokenizer of the library `tokenizers`, which it opens at first use.
 
     Ids are those that the library gives to a text without the tokens that it can add at both ends:
-    lingo adds `start` and `end` itself. A token that is not given is the one in
-    `tokenizer_config.json` beside the file; the end replaces a start or padding that this lacks.
+    lingo adds start and end itself.
+    """
+
+    vocab_size: int  # number of ids; checked when the tokenizer is opened
+    segment_bytes = 2**18  # the library needs two hundred times the memory
+
+    def setup(self) -> None:
+        self.vocab_size = self.p.vocab_size
+
+    @property
+    def pad_id(self) -> int:
+        return self._own_ids["pad"]
+
+    @property
+    def start_id(self) -> int:
+        return self._own_ids["start"]
+
+    @property
+    def end_id(self) -> int:
+        return self._own_ids["end"]
+
+    def special_id(self, token: str) -> int | None:
+        return self._model.tokenizer.token_to_id(token)
+
+    def special_ids(self) -> np.ndarray:
+        """Returns ids of special tokens, and those from the library's number of ids up."""
+        added = self._model.tokenizer.get_added_tokens_decoder().items()
+        special = [i for i, token in added if token.special]
+        unused = range(self._model.num_ids, self.vocab_size)
+        return np.unique([*special, *self._own_ids.values(), *unused]).astype(np.int32)
+
+    def word_continuations(self) -> np.ndarray:
+        """Returns which pieces begin with ## as those of WordPiece do, bool [vocab_size]."""
+        continues = np.zeros(self.vocab_size, bool)
+        for piece, i in self._model.tokenizer.get_vocab().items():
+            continues[i] = piece.startswith(CONTINUATION) and piece != CONTINUATION
+        if not continues.any():
+            raise DataError(
+                f"{self._model.name} has no piece that begins with {CONTINUATION}: it does not tell"
+                " which tokens continue a word, as WordPiece does."
+            )
+        return continues
+
+    def describe(self) -> str:
+        is_special_in_text = not self._model.tokenizer.encode_special_tokens
+        ids = [self.vocab_size, *self._own_ids.values(), int(is_special_in_text)]
+        return f"tokenizers {','.join(map(str, ids))} sha256:{self._model.digest}"
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        special = set(self._own_ids.values())
+        kept = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
+        with library_errors(f"{self._model.name} cannot decode tokens"):
+            return self._model.tokenizer.decode(kept, skip_special_tokens=True)
+
+    def open_model(self) -> LibraryModel:
+        """Returns the tokenizer of the library; raises DataError if it cannot be read or made."""
+        raise NotImplementedError
+
+    def find_ids(self) -> dict[str, int]:
+        """Returns the ids of `start`, `end` and `pad`; raises DataError if one is missing."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def _model(self) -> LibraryModel:
+        return self.open_model()
+
+    @functools.cached_property
+    def _own_ids(self) -> dict[str, int]:
+        return self.find_ids()
+
+
+class HuggingFaceTokenizer(LibraryTokenizer):
+    """A file `tokenizer.json` of the library `tokenizers`. `pip install 'lingo-tf[tokenizers]'`.
+
+    A token that is not given is the one in `tokenizer_config.json` beside the file; the end
+    replaces a start or padding that this lacks. BERT's cls_token and sep_token are start and end.
     Models of kind Unigram have special tokens in their vocabulary, and find them in a text even
     without `special_in_text`.
     """
@@ -66,66 +147,29 @@ class HuggingFaceTokenizer(PartTokenizer):
     end: str = ""  # token after a document; "": eos_token
     pad: str = ""  # token of padding; "": pad_token
     special_in_text: bool = True  # "</s>" in a text is that token; False: it is encoded as text
-    segment_bytes = 2**18  # the library needs two hundred times the memory
-
-    def setup(self) -> None:
-        self.vocab_size = self.p.vocab_size
-
-    @property
-    def pad_id(self) -> int:
-        return self._special_ids["pad"]
-
-    @property
-    def start_id(self) -> int:
-        return self._special_ids["start"]
-
-    @property
-    def end_id(self) -> int:
-        return self._special_ids["end"]
-
-    def special_id(self, token: str) -> int | None:
-        return self._model.tokenizer.token_to_id(token)
-
-    def describe(self) -> str:
-        ids = [self.vocab_size, *self._special_ids.values(), int(self.p.special_in_text)]
-        return f"tokenizers {','.join(map(str, ids))} sha256:{self._model.digest}"
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        special = set(self._special_ids.values())
-        kept = [int(i) for i in ids if 0 <= i < self.vocab_size and i not in special]
-        with _library_errors(f"{self._path} cannot decode tokens"):
-            return self._model.tokenizer.decode(kept, skip_special_tokens=True)
 
     @property
     def _path(self) -> str:
         return os.path.expanduser(self.p.file)
 
-    @functools.cached_property
-    def _model(self) -> _Model:
-        """The tokenizer of the file, read and checked at first use."""
-        library = _package()
-        data = _read(self._path)
-        with _library_errors(f"{self._path} is not a tokenizer.json"):
-            tokenizer = library.Tokenizer.from_buffer(data)
-            check_decoder(tokenizer.decoder)
-        num_ids = max(tokenizer.get_vocab().values(), default=-1) + 1
-        if num_ids > self.vocab_size:
+    def open_model(self) -> LibraryModel:
+        model = LibraryModel(_read(self._path), self._path)
+        if model.num_ids > self.vocab_size:
             raise DataError(
-                f"tokenizer.vocab_size={self.vocab_size}, but {self._path} has {num_ids} ids: set"
-                f" vocab_size={num_ids}, or the number of rows of a model that has more."
+                f"tokenizer.vocab_size={self.vocab_size}, but {self._path} has {model.num_ids} ids:"
+                f" set vocab_size={model.num_ids}, or the number of rows of a model that has more."
             )
-        tokenizer.encode_special_tokens = not self.p.special_in_text
-        return _Model(library, tokenizer, data, self._path)
+        model.tokenizer.encode_special_tokens = not self.p.special_in_text
+        return model
 
-    @functools.cached_property
-    def _special_ids(self) -> dict[str, int]:
-        """The ids of start, end and padding by field; read and checked at first use."""
+    def find_ids(self) -> dict[str, int]:
         tokenizer, config = self._model.tokenizer, None
         ids: dict[str, int] = {}
-        for field, setting in _SETTINGS.items():
+        for field, settings in _SETTINGS.items():
             token, place = getattr(self.p, field), f"tokenizer.{field}"
             if not token:
                 config = self._read_config() if config is None else config
+                setting = next((name for name in settings if config.get(name)), settings[0])
                 token, place = _token(config.get(setting)), f"{setting} of {_CONFIG}"
             if not token:
                 continue
@@ -158,14 +202,26 @@ class HuggingFaceTokenizer(PartTokenizer):
         return config
 
 
-class _Model:
-    """A tokenizer of the library, which encodes a text whole or in parts."""
+class LibraryModel:
+    """A tokenizer of the library, which encodes a text whole or in parts.
 
-    def __init__(self, library: ModuleType, tokenizer: Any, data: bytes, path: str) -> None:
-        self.tokenizer = tokenizer
+    Attributes:
+        tokenizer: the library's `Tokenizer`.
+        num_ids: the number of ids, from 0 to the last.
+        digest: SHA-256 of the file.
+        name: what errors call it.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        """Opens a tokenizer from the content of its file; raises DataError if it is none."""
+        library = package()
+        with library_errors(f"{name} is not a tokenizer.json"):
+            tokenizer = library.Tokenizer.from_buffer(data)
+            check_decoder(tokenizer.decoder)
+        self.tokenizer, self.name = tokenizer, name
+        self.num_ids = max(tokenizer.get_vocab().values(), default=-1) + 1
         self._growing = growing_steps(library, tokenizer.normalizer)
         self.digest = hashlib.sha256(data).hexdigest()
-        self._path = path
         tokenizer.no_truncation()  # settings of the file for batches, which would lose tokens
         tokenizer.no_padding()
         if getattr(tokenizer.model, "dropout", None):  # of merges, which makes ids random
@@ -186,7 +242,7 @@ class _Model:
         return next(ends, len(window))
 
     def _encode(self, text: str) -> list[int]:
-        with _library_errors(f"{self._path} cannot encode a text"):
+        with library_errors(f"{self.name} cannot encode a text"):
             check_length(text, self._growing)
             return self.tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -207,7 +263,7 @@ def _read(path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def _library_errors(what: str) -> Iterator[None]:
+def library_errors(what: str) -> Iterator[None]:
     """Turns an error of the library, which raises plain `Exception` or panics, into a DataError."""
     try:
         yield
@@ -218,13 +274,13 @@ def _library_errors(what: str) -> Iterator[None]:
         raise DataError(f"{what}: {reason}") from None
 
 
-def _package() -> ModuleType:
+def package() -> ModuleType:
     """Imports `tokenizers`; raises MissingPackage if it is not installed."""
     try:
         return importlib.import_module("tokenizers")
     except ImportError:
         raise MissingPackage(
-            "HuggingFaceTokenizer needs a package that is not installed:"
+            "a tokenizer of Hugging Face's library needs a package that is not installed:"
             " pip install 'lingo-tf[tokenizers]'"
         ) from None
 

@@ -10,7 +10,6 @@ become bytes. A newline or a tab is always a byte piece of its own, so no piece 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -24,18 +23,12 @@ from typing import Literal
 
 import numpy as np
 
-from lingo.config import ranges
 from lingo.config.base.errors import MissingPackage
 from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
-from lingo.data.epoch_order import permutation
 from lingo.data.files import DataError, open_file
-from lingo.data.index import Index, Progress, open_index
-from lingo.data.index_cache import cache_folder, clear_unused
+from lingo.data.learned_tokenizer import LearnedTokenizer
 from lingo.data.part_tokenizer import PartTokenizer
-from lingo.data.record_source import RecordSource
-from lingo.data.tokenizer import ByteTokenizer
-from lingo.storage.files import StorageError, write_bytes
 
 _WORD_END = re.compile(rb".*\S(?=\s)", re.DOTALL)
 _SPACE_END = re.compile(rb".*\s(?=\S)", re.DOTALL)
@@ -124,56 +117,38 @@ class SentencePiece(PieceTokenizer):
         return model
 
 
-class LearnedPieces(PieceTokenizer):
+class LearnedPieces(LearnedTokenizer, PieceTokenizer):
     """Pieces that are learned from a source of text at first use. `pip install 'lingo-tf[text]'`.
 
     `train` learns them by byte pair encoding. Every digit is alone. Equal texts give equal pieces.
     The model is kept in the user's cache directory, for every later start with this text.
     """
 
-    source: RecordSource  # where the text is; its training split
-    max_bytes: int = 10_000_000  # the text to learn from, drawn from all documents
     adds_space: bool = False  # before a text: its first word has the pieces of a later one
 
     def check(self) -> None:
-        ranges.check_positive(self.p, "max_bytes")
+        super().check()
         _check_vocab_size(self.p.vocab_size)
-
-    def texts(self) -> Sequence[bytes]:
-        """Returns the text to learn from; a subclass may take it from elsewhere."""
-        return self.sample_source(max_bytes=self.p.max_bytes)
-
-    def sample_source(self, *, max_bytes: int) -> list[bytes]:
-        """Returns documents of the source, in random order, up to a number of bytes in all."""
-        return sample([self._index], max_bytes=max_bytes)
-
-    def text_id(self) -> str:
-        """Returns another string whenever `texts` returns another text."""
-        return f"{self._index.digest} {self.p.source} {self.p.max_bytes}"
 
     def open_model(self) -> PieceModel:
         adds_space = self.p.adds_space
-        about = f"{_LEARNED_FORMAT} {self.vocab_size} {adds_space} {self.text_id()}"
-        name = hashlib.sha256(about.encode()).hexdigest()
-        path = cache_folder("pieces") / f"{name}.model"
-        with contextlib.suppress(DataError, RuntimeError):
-            return SentencePiece.params(model=str(path), vocab_size=self.vocab_size).build()._model
-        data = train(
-            self.texts(),
-            vocab_size=self.vocab_size,
-            model_type="bpe",
-            split_digits=True,
-            adds_space=adds_space,
+        return self.open_learned(
+            f"{_LEARNED_FORMAT} {self.vocab_size} {adds_space}",
+            learn=lambda: train(
+                self.texts(),
+                vocab_size=self.vocab_size,
+                model_type="bpe",
+                split_digits=True,
+                adds_space=adds_space,
+            ),
+            open=self._open,
         )
-        with contextlib.suppress(OSError, StorageError):  # the cache saves time, nothing else
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, data)
-            clear_unused(path.parent, keep=path)
-        return PieceModel(data)
 
-    @functools.cached_property
-    def _index(self) -> Index:
-        return open_index(self.p.source.build(), ByteTokenizer.params().build())
+    def _open(self, data: bytes) -> PieceModel:
+        model = PieceModel(data)
+        if (num_pieces := model.processor.vocab_size()) != self.vocab_size:
+            raise DataError(f"the model has {num_pieces} pieces, not {self.vocab_size}.")
+        return model
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -255,29 +230,6 @@ def package() -> ModuleType:
 
 
 # ---- training ------------------------------------------------------------------------------------
-
-
-def sample(
-    indices: Sequence[Index], *, max_bytes: int, progress: Progress | None = None
-) -> list[bytes]:
-    """Returns the texts of documents of all indices, in random order, up to `max_bytes` in all.
-
-    Every document is equally likely; the last one is cut at the limit.
-    """
-    sizes = np.concatenate([index.size for index in indices])
-    owner = np.repeat(np.arange(len(indices)), [len(index.size) for index in indices])
-    number = np.concatenate([np.arange(len(index.size)) for index in indices])
-    order = permutation(len(sizes), seed=0, epoch=0, name="tokenizer")
-    total, done, texts = min(int(sizes.sum()), max_bytes), 0, []
-    for i, document in zip(owner[order].tolist(), number[order].tolist(), strict=True):
-        if done >= total:
-            break
-        size = min(int(indices[i].size[document]), total - done)
-        texts.append(indices[i].read(document, 0, size))
-        done += size
-        if progress is not None:
-            progress(done, total)
-    return texts
 
 
 def train(

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from lingo.config.params import Configurable
-from lingo.data.files import Read
+from lingo.data.files import DataError, Read
 
 
 class TokenCounts(NamedTuple):
@@ -47,6 +47,17 @@ class Tokenizer(Configurable, interface=True):
         """Returns the id of a special token such as <extra_id_0>, or None if there is none."""
         del token
         return None
+
+    def special_ids(self) -> np.ndarray:
+        """Returns the ids that stand for no text, int32 [number of them], ascending."""
+        return np.unique([self.pad_id, self.end_id, self.start_id]).astype(np.int32)
+
+    def word_continuations(self) -> np.ndarray:
+        """Returns which ids continue a word, bool [vocab_size]; DataError if nothing tells."""
+        raise DataError(
+            f"tokenizer {self.describe()} does not tell which tokens continue a word: take"
+            " LearnedWordPieces, or a HuggingFaceTokenizer of BERT's."
+        )
 
     def describe(self) -> str:
         """Returns a name; tokenizers of equal names encode every text to the same ids."""

@@ -22,7 +22,7 @@ import sentencepiece
 
 from lingo.config.lazy import tf
 from lingo.config.params import Params
-from lingo.data import sentence_piece
+from lingo.data import learned_tokenizer, sentence_piece
 from lingo.data.bucketed_input import BucketedInput
 from lingo.data.document_input import TextInput
 from lingo.data.index import open_index
@@ -145,7 +145,7 @@ def cases(folder: Path) -> list[Case]:
             value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text]))
             example = tf.train.Example(features=tf.train.Features(feature={"text": value}))
             writer.write(example.SerializeToString())
-    sample = sentence_piece.sample([index], max_bytes=1_000_000)
+    sample = learned_tokenizer.sample([index], max_bytes=1_000_000)
     Path(model).write_bytes(sentence_piece.train(sample, vocab_size=VOCAB_SIZE))
     tokenizer = sentence_piece.SentencePiece.params(model=model, vocab_size=VOCAB_SIZE)
     spec = {"text": tf.io.FixedLenFeature([], tf.string)}

@@ -26,7 +26,7 @@ from lingo.config.options import option, option_class
 from lingo.config.overrides import parse_template
 from lingo.config.params import Params
 from lingo.contract import build_experiment
-from lingo.data import sentence_piece
+from lingo.data import learned_tokenizer, sentence_piece
 from lingo.data.index import Index, open_index
 from lingo.data.record_source import RecordSource
 from lingo.data.tokenizer import ByteTokenizer
@@ -59,7 +59,7 @@ def run(options: Options) -> int:
     with Progress(max_steps=0) as progress:
         indices = [_index_source(source.build(), progress) for source in sources]
         with progress.work("reading text") as advance:
-            text = sentence_piece.sample(indices, max_bytes=options.max_bytes, progress=advance)
+            text = learned_tokenizer.sample(indices, max_bytes=options.max_bytes, progress=advance)
     what = f"learning {options.vocab_size} pieces from {sum(map(len, text)):,} bytes of text"
     sizes = {"vocab_size": options.vocab_size, "model_type": options.method}
     train = functools.partial(sentence_piece.train, text, **sizes)

@@ -13,9 +13,8 @@ from lingo.data.document_input import TextInput
 from lingo.data.files import DataError
 from lingo.data.index import open_index
 from lingo.data.record_source import TextFiles
-from lingo.data.sentence_piece import LearnedPieces, SentencePiece, sample, train
+from lingo.data.sentence_piece import LearnedPieces, SentencePiece, train
 from tests.lingo.data import mixed_text as mixed
-from tests.lingo.data.documents import opened
 from tests.lingo.data.mixed_text import SETTINGS, mixed_text
 
 spm = pytest.importorskip("sentencepiece", reason="needs pip install 'lingo-tf[text]'")
@@ -207,13 +206,6 @@ LINES = [f" {a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS]
 LEARNED = "\n\t".join(LINES).encode()
 
 
-@pytest.fixture
-def index(tmp_path):
-    for i in range(20):
-        (tmp_path / f"{i}.txt").write_text(f"{i:02d}" * 10)
-    return opened(TextFiles, tmp_path / "*.txt")
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_what_is_frequent_becomes_a_piece(model_type, tmp_path):
     (tmp_path / "m").write_bytes(train([LEARNED], vocab_size=278, model_type=model_type))
@@ -237,18 +229,6 @@ def test_too_little_text_says_what_is_possible():
         train([], vocab_size=300)
     with pytest.raises(ParamError, match="vocab_size=260 leaves no piece beside the 260 ids"):
         train([LEARNED], vocab_size=260)
-
-
-def test_a_sample_is_all_documents_or_some_drawn_from_all_sources(index):
-    whole = sample([index, index], max_bytes=10**9)
-    assert sorted(whole) == sorted(2 * [f"{i:02d}".encode() * 10 for i in range(20)])
-    seen = []
-    some = sample([index], max_bytes=110, progress=lambda *at: seen.append(at))
-    assert [len(text) for text in some] == [20, 20, 20, 20, 20, 10]
-    assert len({text[:2] for text in some}) == 6
-    assert [text[:2] for text in some] != [b"00", b"01", b"02", b"03", b"04", b"05"]
-    assert seen[-1] == (110, 110)
-    assert sample([index], max_bytes=110) == some
 
 
 @pytest.fixture

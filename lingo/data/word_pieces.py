@@ -1,0 +1,138 @@
+"""WordPiece vocabularies (Schuster & Nakajima 2012; Devlin et al. 2019), learned from text.
+
+The library `tokenizers` learns pieces as byte pair encoding does: it joins the most frequent pair
+of pieces until there are enough. Ties go to the pair with the smaller ids, and the library numbers
+characters in the order of a hash table, which differs from process to process. So the characters
+get their ids here, and equal texts give equal pieces.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from lingo.config.params import ParamError
+from lingo.data.files import DataError
+from lingo.data.hugging_face_tokenizer import (
+    CONTINUATION,
+    LibraryModel,
+    LibraryTokenizer,
+    package,
+)
+from lingo.data.learned_tokenizer import LearnedTokenizer
+
+PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""The special tokens by id, from 0."""
+
+_LEARNED_FORMAT = 1  # of what LearnedWordPieces learns; another one is learned anew
+_MAX_CHARACTERS = 1000  # the most frequent ones; a word with another one is unknown
+
+
+class LearnedWordPieces(LearnedTokenizer, LibraryTokenizer):
+    """BERT's WordPiece, learned at first use. `pip install 'lingo-tf[tokenizers]'`.
+
+    A text becomes words and punctuation, in lower case and without accents if `lowercase`; a piece
+    that continues a word begins with ##. Ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK];
+    [CLS] is the start and [SEP] the end; a text in which one is written has no special token. Equal
+    texts give equal pieces. They are kept in the user's cache directory, for every later start with
+    this text.
+    """
+
+    lowercase: bool = True  # the text, and without accents, as in BERT's uncased models
+
+    def check(self) -> None:
+        super().check()
+        _check_vocab_size(self.p.vocab_size)
+
+    def open_model(self) -> LibraryModel:
+        size, lowercase = self.vocab_size, self.p.lowercase
+        model = self.open_learned(
+            f"words {_LEARNED_FORMAT} {size} {lowercase}",
+            learn=lambda: train(self.texts(), vocab_size=size, lowercase=lowercase),
+            open=self._open,
+        )
+        model.tokenizer.encode_special_tokens = True
+        return model
+
+    def find_ids(self) -> dict[str, int]:
+        return {"start": SPECIAL.index(START), "end": SPECIAL.index(END), "pad": SPECIAL.index(PAD)}
+
+    def _open(self, data: bytes) -> LibraryModel:
+        model = LibraryModel(data, "the learned WordPiece")
+        if model.num_ids != self.vocab_size:
+            raise DataError(f"{model.name} has {model.num_ids} pieces, not {self.vocab_size}.")
+        return model
+
+
+def train(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> bytes:
+    """Learns a WordPiece vocabulary, and returns the content of its tokenizer.json.
+
+    `vocab_size` counts the five special tokens, too. Raises ParamError if it has no room for
+    pieces, DataError if the text is too small for it or too varied, MissingPackage without the
+    library.
+    """
+    _check_vocab_size(vocab_size)
+    library = package()
+    texts = [document.decode(errors="replace") for document in documents]
+    untrained = _make_tokenizer(library, {}, lowercase=lowercase)
+    alone, continuing = _characters(untrained, texts)
+    if (least := len(SPECIAL) + len(alone) + len(continuing)) > vocab_size:
+        raise DataError(
+            f"vocab_size={vocab_size} is too small for the characters of the text: it takes at"
+            f" least {least}."
+        )
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL, *continuing],  # the library keeps the order of these
+        initial_alphabet=alone,
+        limit_alphabet=len(alone),
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    untrained.train_from_iterator(texts, trainer)
+    vocabulary = untrained.get_vocab()
+    if (found := len(vocabulary)) < vocab_size:
+        num_bytes = sum(len(text.encode()) for text in texts)
+        raise DataError(
+            f"{num_bytes:,} bytes of text are too few for vocab_size={vocab_size}: they make at"
+            f" most {found} pieces. Give more text, or vocab_size={found}."
+        )
+    return _make_tokenizer(library, vocabulary, lowercase=lowercase).to_str().encode()
+
+
+def _make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool) -> Any:
+    """Returns a tokenizer of the library with BERT's steps and a vocabulary, piece -> id."""
+    model = library.models.WordPiece(
+        vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=CONTINUATION
+    )
+    tokenizer = library.Tokenizer(model)
+    tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = library.decoders.WordPiece(prefix=CONTINUATION)
+    if vocabulary:
+        tokenizer.add_special_tokens(list(SPECIAL))
+    return tokenizer
+
+
+def _characters(tokenizer: Any, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the characters to learn from, and the pieces of those that continue a word."""
+    runs, counts = Counter[str](), Counter[str]()
+    for text in texts:
+        runs.update(tokenizer.normalizer.normalize_str(text).split())
+    inside = set[str]()
+    for run, count in runs.items():
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(run):
+            for character in word:
+                counts[character] += count
+            inside.update(word[1:])
+    alone = sorted(counts, key=lambda character: (-counts[character], character))
+    alone = sorted(alone[:_MAX_CHARACTERS])
+    return alone, [CONTINUATION + character for character in alone if character in inside]
+
+
+def _check_vocab_size(vocab_size: int) -> None:
+    if vocab_size <= len(SPECIAL):
+        raise ParamError(
+            f"{vocab_size=} leaves no piece besides the {len(SPECIAL)} special tokens of any model"
+        )
