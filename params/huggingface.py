@@ -7,6 +7,8 @@ from lingo.contract import Experiment
 from lingo.data import PairInput, TextInput
 from lingo.datasets import Docstrings, Signatures
 from lingo.optim import AdamW, Warmup
+from tasks.bert.input import BertInput
+from tasks.bert.task import BertPretraining
 from tasks.hugging_face.read import configure_model, read_model, read_tokenizer
 from tasks.seq2seq.task import SequenceToSequence
 
@@ -28,8 +30,9 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
 
     `path` is a folder with config.json, model.safetensors and tokenizer.json, as `git clone` of a
     model of the hub has it; without one, GPT-2 of random weights. GPT-2, Llama 2 and 3, Qwen 2 and
-    3, Gemma 2, Mixtral, T5, Switch Transformers. The data, for encoder-decoders pairs of texts, the
-    batch and the learning rate are for a first try: set your own.
+    3, Gemma 2, Mixtral, T5, Switch Transformers, BERT. The data, for encoder-decoders pairs of
+    texts, for BERT texts with masked tokens, the batch and the learning rate are for a first try:
+    set your own.
 
     GPT-2 has 124 million weights; the others have those of their config.json. Expected result:
     the logits of transformers, to 1e-4, as tests with tiny models show.
@@ -42,6 +45,13 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
     if model.task.cls is SequenceToSequence:
         source = Signatures.params(split="train")
         data = PairInput.params(source=source, source_length=length, target_length=length)
+    elif model.task.cls is BertPretraining:
+        data = BertInput.params(
+            source=Docstrings.params(split="train"),
+            length=length,
+            max_predictions=max(1, length * 15 // 100),
+            pairs=model.task.next_sentence is not None,
+        )
     else:
         data = TextInput.params(source=Docstrings.params(split="train"), length=length)
     data.batch_size = batch_size

@@ -25,7 +25,7 @@ _ACTIVATIONS = {
 class HubModel(NamedTuple):
     """A model of the hub: what it computes, and how its weights are read."""
 
-    task: Params  # of a LanguageModeling or a SequenceToSequence
+    task: Params  # of a LanguageModeling, a SequenceToSequence or a BertPretraining
     fields: Mapping[str, Any]  # of the WarmStart that reads its weights
     max_length: int | None = None  # positions that it was trained on; None: any number
     start_id: int | None = None  # what a decoder reads first; None: as the tokenizer says
@@ -60,6 +60,11 @@ class Config:
                 f"{CONFIG} has the activation {name!r}, not one of {', '.join(_ACTIVATIONS)}"
             )
         return _ACTIVATIONS[name]
+
+    @property
+    def knows_tensors(self) -> bool:
+        """Whether the names of the tensors in the folder are known."""
+        return bool(self._tensors)
 
     def has_tensor(self, name: str) -> bool:
         """Returns whether the folder has a tensor of a name; True if its tensors are not known."""

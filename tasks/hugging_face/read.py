@@ -20,12 +20,14 @@ from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params, suggest
 from lingo.data import ByteTokenizer, HuggingFaceTokenizer
 from lingo.data.hugging_face_tokenizer import MAX_BYTES
+from tasks.bert.task import BertPretraining
+from tasks.hugging_face.bert import ENCODERS, HubEncoder, configure_encoder
 from tasks.hugging_face.config import Config, HubModel
 from tasks.hugging_face.decoder import DECODERS
 from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
 
 TOKENIZER = "tokenizer.json"
-KINDS = DECODERS | ENCODER_DECODERS
+KINDS = DECODERS | ENCODER_DECODERS | ENCODERS
 
 
 def read_model(folder: str | os.PathLike[str]) -> HubModel:
@@ -46,6 +48,17 @@ def configure_model(config: Mapping[str, Any], *, tensors: Collection[str] = ())
     return KINDS[kind](Config(config, tensors))
 
 
+def read_encoder(folder: str | os.PathLike[str], *, pooler: bool) -> HubEncoder:
+    """Returns the BERT in a folder for a task of another kind, such as classification.
+
+    `pooler` says whether the task reads the pooled vector. Raises ParamError if it is no BERT.
+    """
+    config = read_config(folder)
+    if (kind := config.get("model_type")) not in ENCODERS:
+        raise ParamError(f"model_type={kind!r} is no encoder: {', '.join(ENCODERS)} is wanted")
+    return configure_encoder(Config(config, _tensor_names(folder)), pooler=pooler)
+
+
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Returns the content of `config.json` in a folder; raises ParamError if it cannot be read."""
     return _read_object(_path(folder) / CONFIG)
@@ -54,16 +67,19 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | None:
     """Returns the params of the tokenizer in a folder of a model; None if there is none.
 
-    If the model has fewer ids than bytes need, they are those of the missing file, which an error
-    will name, unless an override sets another tokenizer.
+    If the model has fewer ids than bytes need, or masks tokens, they are those of the missing
+    file, which an error will name, unless an override sets another tokenizer.
     """
     file, vocab_size = _path(folder) / TOKENIZER, model.task.vocab_size
     has_tokenizer = os.path.lexists(file)  # what is no file is an error when it is opened
-    if not has_tokenizer and vocab_size >= ByteTokenizer.vocab_size:
+    masks_tokens = model.task.cls is BertPretraining
+    if not (has_tokenizer or masks_tokens) and vocab_size >= ByteTokenizer.vocab_size:
         return None
     tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
     if has_tokenizer and model.start_id is not None:
         tokenizer.start = _added_token(_read_object(file), model.start_id)
+    if masks_tokens:
+        tokenizer.set(start="[CLS]", end="[SEP]", pad="[PAD]")
     return tokenizer
 
 

@@ -27,6 +27,7 @@ from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
 from tasks.bert.model import Bert, MaskedHead, TypeEmbedding
+from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
@@ -117,6 +118,13 @@ BERT = Bert.params(dim=D)
 BERT.all(nn.Attention).set(num_heads=2)
 BERT.all(nn.LearnedPositions).set(max_length=T)
 BERT.all(nn.LayerNorm).set(epsilon=0.1)  # at first the sum of embeddings is as small as 0.03
+MASKED = {
+    "types": np.array([[0, 1, 1], [0, 0, 1]], "i"),
+    "masked_positions": np.array([[2, 0], [1, 0]], "i"),
+    "masked_ids": integers(7, B, 2),
+    "masked_weights": np.array([[1, 1], [1, 0]], "f"),
+    "is_random": np.array([0, 1], "i"),
+}
 SHARED_BIAS = nn.RelativeBias.params(num_buckets=4, max_distance=3, shared=True)
 PAIRS = EncoderDecoder.params(dim=D, dropout_rate=0.2)
 PAIRS.all(DotProductAttention).set(num_heads=2)
@@ -176,7 +184,7 @@ CASES: dict[type[Layer], Case] = {
     nn.BatchNorm: stacked(nn.BatchNorm.params(dim=D, statistics_over=1)),
     Bert: Case(
         BERT.copy().set(vocab_size=7, pooler=None),
-        DOCUMENTS | {"types": np.array([[0, 1, 1], [0, 0, 1]], "i")},
+        DOCUMENTS | {"types": MASKED["types"]},
     ),
     models.BottleneckBlock: Case(models.BottleneckBlock.params(dim=D, output_dim=D), IMAGES),
     Chain: Case(smooth(Chain.params(layers=NETWORK)), {"x": PICTURES["images"]}),
@@ -204,6 +212,9 @@ CASES: dict[type[Layer], Case] = {
     ),
     RecurrentEncoder: Case(
         RecurrentEncoder.params(dim=D, num_layers=3, dropout_rate=0.2), {"x": floats(B, T, D)}
+    ),
+    BertPretraining: Case(
+        BertPretraining.params(model=BERT, vocab_size=7), {"batch": TOKENS | MASKED}, method="loss"
     ),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}

@@ -28,6 +28,7 @@ from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
+from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
 from tasks.detection.task import ObjectDetection
@@ -56,6 +57,22 @@ def language_modeling() -> tuple[Params, dict[str, np.ndarray]]:
         "segments": segments,
         "positions": np.tile(np.arange(T, dtype="i"), (B, 1)),
         "weights": weights,
+    }
+    return task, batch
+
+
+def bert_pretraining() -> tuple[Params, dict[str, np.ndarray]]:
+    _, batch = language_modeling()
+    task = BertPretraining.params(vocab_size=V)
+    task.model.dim = 4
+    task.all(Attention).set(num_heads=2)
+    draw = np.random.RandomState(0)
+    batch |= {
+        "types": draw.randint(0, 2, (B, T)).astype("i"),
+        "masked_positions": draw.randint(0, T, (B, 2)).astype("i"),
+        "masked_ids": draw.randint(0, V, (B, 2)).astype("i"),
+        "masked_weights": (draw.uniform(size=(B, 2)) < 0.7).astype("f"),  # uneven parts
+        "is_random": draw.randint(0, 2, B).astype("i"),
     }
     return task, batch
 
@@ -144,6 +161,7 @@ def click_prediction() -> tuple[Params, dict[str, np.ndarray]]:
 
 
 TASKS = {
+    BertPretraining: bert_pretraining,
     ClickPrediction: click_prediction,
     Distillation: distillation,
     ImageClassification: image_classification,
