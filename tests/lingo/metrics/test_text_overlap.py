@@ -1,10 +1,10 @@
-"""ROUGE equals that of the package `rouge-score`, and F1 its definition."""
+"""ROUGE equals that of the package `rouge-score`, and scores of answers are SQuAD's."""
 
 from __future__ import annotations
 
 import pytest
 
-from lingo.metrics.text import answer_f1, rouge_l, rouge_n, text_scores
+from lingo.metrics.text import answer_f1, answer_match, rouge_l, rouge_n, text_scores
 
 # Text, reference, and ROUGE-1, ROUGE-2, ROUGE-L by rouge-score 0.1.2 (tools/oracles/rouge.py).
 PAIRS = [
@@ -51,3 +51,22 @@ def test_scores_of_a_corpus_are_means_over_texts() -> None:
 def test_the_f1_of_an_answer_is_that_of_its_words(text, reference, value) -> None:
     assert answer_f1(text, reference) == pytest.approx(value)
     assert text_scores([text, "a"], [reference, "b"], ["f1"])["f1"] == pytest.approx(value / 2)
+
+
+# Text, reference, and exact match and F1 by torchmetrics 1.8.2 (tools/oracles/squad.py).
+ANSWERS = [
+    ("The Denver Broncos", "denver broncos", 1.0, 1.0),
+    ("in 1,905 A.D.", "1905 AD", 0.0, 0.8),
+    ("a well-known  fact", "well known fact", 0.0, 0.4),
+    ("Santa Clara, California", "California", 0.0, 0.5),
+    ("theatre of an age", "a theatre of the age", 1.0, 1.0),
+    ("«quoted» text…", "quoted text", 0.0, 0.0),
+    ("naïve\tyen yen", "the yen", 0.0, 0.5),
+    ("don't", "dont", 1.0, 1.0),
+]
+
+
+@pytest.mark.parametrize(("text", "reference", "exact", "share"), ANSWERS)
+def test_answers_are_scored_by_the_rules_of_squad(text, reference, exact, share) -> None:
+    assert answer_match(text, reference) == exact
+    assert answer_f1(text, reference) == pytest.approx(share, abs=1e-6)
