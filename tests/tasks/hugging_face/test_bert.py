@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
+import tokenizers.decoders
+import tokenizers.models
+import tokenizers.pre_tokenizers
 from safetensors.numpy import load_file, save_file
 
 import lingo
@@ -20,9 +24,10 @@ from lingo.checkpoints.sources.warm_start import weight_shapes
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data import HuggingFaceTokenizer
+from lingo.data import HuggingFaceTokenizer, TextFiles
 from lingo.export.hugging_face import convert_weights, export_hugging_face
 from lingo.layers import Linear, context
+from lingo.learner.state import initial_state
 from lingo.learner.task import Task
 from tasks.bert.model import Bert
 from tasks.bert.task import BertPretraining
@@ -310,3 +315,50 @@ def test_a_model_is_exported_under_another_architecture(tmp_path: pathlib.Path) 
     export_hugging_face(experiment(folder), weights, tmp_path / "out", config=full)
     old, new = (load_file(f / WEIGHTS) for f in (FOLDER, tmp_path / "out"))
     assert {k: v.tobytes() for k, v in old.items()} == {k: v.tobytes() for k, v in new.items()}
+
+
+# ---- training ------------------------------------------------------------------------------------
+
+
+def write_tokenizer(folder: pathlib.Path) -> None:
+    """Writes the tokenizer of a BERT of 40 pieces: special tokens, then letters and what follows.
+
+    [MASK] is 4, as in `tools/oracles/bert.py`.
+    """
+    letters = "abcdefghijklmnopq"
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters)]
+    pieces += ["."]
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    tokenizer.add_special_tokens(pieces[:5])
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def test_its_tokenizer_makes_rows_that_train_it(tmp_path: pathlib.Path) -> None:
+    folder = write(tmp_path / "model")
+    write_tokenizer(folder)
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_text("abc de fg. hij klm nop. " * (5 + i))
+    params = lingo.get(f"huggingface.pretrained_model(path={str(folder)!r}, length=12)")
+    params.train_input.source = TextFiles.params(pattern=str(tmp_path / "*.txt"))
+    one = params.build()
+    batch = one.train_input.batch(0)
+    ends = np.where(batch["segments"] > 0, np.arange(12), 0).max(1)
+    assert (batch["tokens"][:, 0] == 2).all()  # [CLS]
+    assert (np.take_along_axis(batch["tokens"], ends[:, None], 1) == 3).all()  # [SEP]
+    assert (batch["tokens"] == 4).any()  # [MASK]
+    program = one.runtime.start(one.learner, initial_state(one.learner))
+    scalars = program.train({name: array[None] for name, array in batch.items()})["scalars"]
+    assert np.isfinite(scalars["loss/total"]).all()
+
+
+def test_a_missing_tokenizer_is_named(tmp_path: pathlib.Path) -> None:
+    folder = write(tmp_path / "model", vocab_size=30_522)
+    tokenizer = lingo.get(
+        f"huggingface.pretrained_model(path={str(folder)!r}, length=12)"
+    ).train_input.tokenizer
+    assert tokenizer.file == str(folder / "tokenizer.json")
+    assert (tokenizer.start, tokenizer.end, tokenizer.pad) == ("[CLS]", "[SEP]", "[PAD]")
