@@ -15,9 +15,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tasks.bert.input import BertInput
-from tasks.bert.task import BertPretraining
-
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
@@ -35,10 +32,12 @@ from lingo.optim import (
 )
 from lingo.runtimes.mesh.mesh import Mesh
 from tasks.bert.classification import ClassificationInput, TextClassification
+from tasks.bert.input import BertInput
 from tasks.bert.model import Bert
 from tasks.bert.question_input import QuestionInput
 from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.questions import DocstringQuestions
+from tasks.bert.task import BertPretraining
 from tasks.classification.snippets import Brackets, DocstringMatch, Exceptions, TokenKinds
 
 VOCAB_SIZE = 30_522
@@ -236,9 +235,9 @@ def tiny_bert(
     )
 
 
-def _finetuning(task: Any, pretrained: str | None, *, train: Any, heldout: Any, num_steps: int):
-    """AdamW with a short warm-up, as in Devlin et al. 2019, app. A.3; dropout stays."""
-    cfg = Experiment.params(
+def finetuning(task: Any, *, train: Any, heldout: Any, num_steps: int):
+    """AdamW with a warm-up of a tenth, as in Devlin et al. 2019, app. A.3; dropout stays."""
+    return Experiment.params(
         task=task,
         train_input=train,
         eval_inputs={"heldout": heldout},
@@ -253,9 +252,11 @@ def _finetuning(task: Any, pretrained: str | None, *, train: Any, heldout: Any, 
         evaluate=Evaluation.params(every_steps=num_steps),
         max_steps=num_steps,
     )
-    if pretrained is not None:
-        cfg.init_from = WarmStart.params(path=pretrained, only=("model/.*",))
-    return cfg
+
+
+def _from_run(pretrained: str | None):
+    """The weights of the encoder, from a run of `tiny_bert`."""
+    return None if pretrained is None else WarmStart.params(path=pretrained, only=("model/.*",))
 
 
 @experiment
@@ -282,7 +283,8 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
     once.source.split = "heldout"
     model = bert(**TINY).set(pooler=None)
     task = QuestionAnswering.params(model=model)
-    return _finetuning(task, pretrained, train=data, heldout=once, num_steps=num_steps)
+    cfg = finetuning(task, train=data, heldout=once, num_steps=num_steps)
+    return cfg.set(init_from=_from_run(pretrained))
 
 
 @experiment
@@ -310,4 +312,5 @@ def tiny_labels(
     once = data.copy().set(batch_size=64, repeat=False, max_batches=32)
     once.source.split = "heldout"
     model = TextClassification.params(model=bert(**TINY))
-    return _finetuning(model, pretrained, train=data, heldout=once, num_steps=num_steps)
+    cfg = finetuning(model, train=data, heldout=once, num_steps=num_steps)
+    return cfg.set(init_from=_from_run(pretrained))

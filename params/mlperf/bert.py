@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
+from tasks.bert.records import BertRecords
+
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
@@ -25,7 +27,6 @@ from lingo.trainer.mlperf.rules import Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog
 from params.lm.bert import BIASES, LARGE, VOCAB_SIZE, bert
 from tasks.bert.input import BertInput
-from tasks.bert.records import BertRecords
 from tasks.bert.task import BertPretraining
 from tasks.mt.number_words import NumberTexts
 
