@@ -60,6 +60,22 @@ def noam(rate: float, warmup: int, steps: list[int]) -> list[float]:
             [0, 75, 150, 1923, 1924, 2165, 2406, 2647],
             [4.5e-5, 4.5e-4, 4.5e-3, 4.5e-3, 0.00225, 0.001125, 5.625e-4, 2.8125e-4],
         ),
+        (  # MLPerf's golden values: the rate jumps where the rise ends
+            "bert.v07",
+            [0, 100, 210, 211, 400, 560],
+            [7.634240e-4, 1.767929e-3, 2.872885e-3, 1.796683e-3, 8.236943e-4, 0.0],
+        ),
+        (
+            "bert.v07(batch_size=256)",
+            [0, 600, 1199, 1200, 14_796],
+            [0.0, 0.0015 / 2, 0.0015 * 1199 / 1200, 0.0015 * (1 - 1200 / 14_796), 0.0],
+        ),
+        ("bert.v10(batch_size=448)", [0, 8103 // 3, 8103], [4e-4, 4e-4 * 2 / 3, 0.0]),
+        (
+            "bert.v10(batch_size=12_288)",
+            [0, 223, 224, 500],
+            [0.0033 * 76 / 300, 0.0033 * 299 / 300, 0.0033 * 276 / 500, 0.0],
+        ),
         *(
             (f"transformer.{name}", steps := [0, 1, warmup, 9 * warmup], noam(rate, warmup, steps))
             for name, rate, warmup in TRANSFORMER
@@ -69,7 +85,8 @@ def noam(rate: float, warmup: int, steps: list[int]) -> list[float]:
 def test_learning_rates_are_the_published_ones(name: str, steps, expected) -> None:
     optimizer = lingo.get(f"mlperf.{name}").build().optimizer
     rates = np.asarray(optimizer.rates(np.array(steps))["learning_rate"], np.float64)
-    np.testing.assert_allclose(rates, expected, rtol=1e-5 if "v06_pod" in name else 1e-4)
+    rtol = 1e-5 if "v06_pod" in name else 1e-4
+    np.testing.assert_allclose(rates, expected, rtol=rtol, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +104,10 @@ def test_learning_rates_are_the_published_ones(name: str, steps, expected) -> No
         ("transformer.v07_small", "transformer@0.7.0", 1107),
         ("gnmt.reference", "gnmt@0.7.0", 3_442_299 // 4096),
         ("gnmt.v07_pod", "gnmt@0.7.0", 3_442_299 // 8192),
+        ("bert.v07", "bert@0.7.0", 500_000 // 8192),
+        ("bert.v10(batch_size=256)", "bert@1.0.0", 150_000 // 256),  # rows by the README's table
+        ("bert.v10", "bert@1.0.0", 175_000 // 3072),
+        ("bert.v10(batch_size=8192)", "bert@1.0.0", 225_000 // 8192),
     ],
 )
 def test_runs_end_at_the_target_of_their_round(name: str, text: str, every_steps: int) -> None:
@@ -160,3 +181,22 @@ def test_translations_are_searched_for_as_the_benchmark_says() -> None:
     assert (answers.max_examples, answers.measures) == (None, ["bleu_uncased"])
     beam = lingo.get("mlperf.gnmt.reference").evaluate.answers.decoding
     assert (beam.num_beams, beam.length_penalty, beam.coverage_penalty) == (5, 0.6, 0.1)
+
+
+def test_bert_logs_the_numbers_of_the_published_settings() -> None:
+    params = lingo.get("mlperf.bert.v07")
+    params.train_input = lingo.get("mlperf.bert.numbers").train_input.set(batch_size=8192)
+    found = hyperparameters(params.build(), "bert", "0.7.0")
+    assert {key: entry.value for key, entry in found.items()} == {
+        "global_batch_size": 8192,
+        "opt_name": "lamb",
+        "opt_base_learning_rate": 0.00288293,
+        "opt_epsilon": 1e-6,
+        "opt_learning_rate_training_steps": 560,
+        "opt_learning_rate_warmup_steps": 287,
+        "num_warmup_steps": 287,
+        "start_warmup_step": -76,
+        "opt_lamb_beta_1": 0.88,
+        "opt_lamb_beta_2": 0.88,
+        "opt_lamb_weight_decay_rate": 0.0166629,
+    }
