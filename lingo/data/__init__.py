@@ -29,6 +29,7 @@ from lingo.data.sources.jsonl import JsonLines
 from lingo.data.sources.pair_files import JsonlPairs, TsvPairs
 from lingo.data.sources.tfds import TfdsDirectory
 from lingo.data.sources.tfrecord import TfRecords
+from lingo.data.staged_input import StagedInput
 from lingo.data.tensor_input import TensorInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
 from lingo.data.word_pieces import LearnedWordPieces
@@ -65,6 +66,7 @@ __all__ = [
     "SentinelTokenizer",
     "SequenceInput",
     "SpanCorruption",
+    "StagedInput",
     "TensorInput",
     "TextFiles",
     "TextInput",

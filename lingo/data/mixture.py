@@ -135,13 +135,7 @@ class Mixture(Input):
     def prepare(self, *, progress: Progress | None = None) -> None:
         for part in self._parts:
             part.prepare(progress=progress)
-        names = {
-            name: part.tokenizer.describe()
-            for name, part in self.inputs.items()
-            if hasattr(part, "tokenizer")
-        }
-        if len(set(names.values())) > 1:
-            raise ParamError(f"the tokenizers of the inputs differ: {names}")
+        check_tokenizers(self.inputs)
 
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         part, number = self.choice(numbers)
@@ -200,6 +194,17 @@ class Mixture(Input):
         return [
             f"{name}: {remark}" for name, part in self.inputs.items() for remark in part.remarks()
         ]
+
+
+def check_tokenizers(inputs: Mapping[str, Input]) -> None:
+    """Raises ParamError if inputs, by name, do not encode texts alike; their data must be open."""
+    names = {
+        name: tokenizer.describe()
+        for name, part in inputs.items()
+        if (tokenizer := getattr(part, "tokenizer", None)) is not None
+    }
+    if len(set(names.values())) > 1:
+        raise ParamError(f"the tokenizers of the inputs differ: {names}")
 
 
 def _list_names(names: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import google_crc32c
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from lingo.config.lazy import tf
@@ -109,6 +110,16 @@ def one_integer(features: Mapping[str, Any], name: str, where: str) -> int:
     if len(integers) != 1:
         raise CorruptRecord(f"{where}: feature {name!r} has {len(integers)} integers, not one.")
     return integers[0]
+
+
+def integers(features: Mapping[str, Any], name: str, where: str) -> np.ndarray:
+    """Returns the integers of a feature, int64 [any number]; raises CorruptRecord without it."""
+    return np.array(_feature(features, name, where).int64_list.value, np.int64)
+
+
+def floats(features: Mapping[str, Any], name: str, where: str) -> np.ndarray:
+    """Returns the floats of a feature, float32 [any number]; raises CorruptRecord without it."""
+    return np.array(_feature(features, name, where).float_list.value, np.float32)
 
 
 def _feature(features: Mapping[str, Any], name: str, where: str) -> Any:

@@ -67,7 +67,7 @@ class _Reader:
 
     def __init__(self, experiment: Experiment) -> None:
         self.params, self.optimizer = experiment.p, experiment.p.optimizer
-        self.batch_size: int = experiment.train_input.p.batch_size
+        self.batch_size: int = experiment.train_input.specs()["rows"][0][0]
         self._steps_per_epoch = 1 / experiment.train_input.epochs(1)
 
     @property
