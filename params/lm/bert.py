@@ -197,7 +197,7 @@ def tiny_bert(
     epochs: float = 4.0,
     stages: bool = False,
 ):
-    """A BERT of 4 layers, width 64, on docstrings; 284,906 weights.
+    """A BERT of 4 layers, width 64, on docstrings; 281,962 weights.
 
     Rows have 64 tokens. `learning_rate` is the one for 32 rows, and grows with the root of
     `batch_size`. With `stages`, the last tenth of the steps has 128 tokens. Needs
@@ -265,7 +265,7 @@ def tiny_questions(pretrained: str | None = None, num_steps: int = 2000):
 
     "What is axis?" is answered by the first sentence about the argument. `pretrained` is a run of
     `tiny_bert` with `stages`; without it the first weights are drawn. Exact match and F1 are by
-    SQuAD's rules. 275,458 weights.
+    SQuAD's rules. 272,514 weights.
 
     lingo train --exp="lm.bert.tiny_bert(stages=True)" --logdir=runs/bert
     lingo train --exp=lm.bert.tiny_questions --set=exp.pretrained=runs/bert --logdir=runs/questions
@@ -296,7 +296,7 @@ def tiny_labels(
     """Fine-tunes tiny_bert to classify code, for example whether a docstring fits a signature.
 
     `docstring` has pairs of texts, the others one text. `pretrained` as for `tiny_questions`.
-    279,682 weights with two classes.
+    276,674 weights with two classes.
 
     lingo train --exp=lm.bert.tiny_labels --set=exp.pretrained=runs/bert --logdir=runs/labels
     """

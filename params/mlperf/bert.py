@@ -15,8 +15,6 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple
 
-from tasks.bert.records import BertRecords
-
 from lingo.checkpoints.sources.warm_start import WarmStart
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
@@ -27,6 +25,7 @@ from lingo.trainer.mlperf.rules import Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog
 from params.lm.bert import BIASES, LARGE, VOCAB_SIZE, bert
 from tasks.bert.input import BertInput
+from tasks.bert.records import BertExamples, BertRecords
 from tasks.bert.task import BertPretraining
 from tasks.mt.number_words import NumberTexts
 
@@ -98,16 +97,17 @@ def _experiment(
     benchmark: Benchmark, recipe: Recipe, batch_size: int, folder: str, data: int, every_rows: int
 ):
     train = BertRecords.params(
-        pattern=f"{folder}/part-*.tfrecord*", length=512, max_predictions=76, batch_size=batch_size
+        source=BertExamples.params(pattern=f"{folder}/part-*.tfrecord*"),
+        length=512,
+        max_predictions=76,
+        vocab_size=VOCAB_SIZE,
+        batch_size=batch_size,
     )
-    heldout = train.copy().set(
-        pattern=f"{folder}/eval_10k.tfrecord*", batch_size=1024, repeat=False
-    )
+    heldout = train.copy().set(batch_size=1024, repeat=False)
+    heldout.source.pattern = f"{folder}/eval_10k.tfrecord*"
     every_steps = max(1, every_rows // batch_size)
     return Experiment.params(
-        task=BertPretraining.params(
-            model=bert(**LARGE, remat=True), vocab_size=VOCAB_SIZE, dtype="bfloat16"
-        ),
+        task=BertPretraining.params(model=bert(**LARGE, remat=True), dtype="bfloat16"),
         train_input=train,
         eval_inputs={"heldout": heldout},
         optimizer=Lamb.params(
