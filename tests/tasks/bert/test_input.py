@@ -8,6 +8,7 @@ import pytest
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.data.record_source import TextFiles
+from lingo.data.staged_input import StagedInput
 from lingo.data.tokenizer import ByteTokenizer
 from lingo.data.word_pieces import LearnedWordPieces
 from lingo.datasets.docstrings import Docstrings
@@ -152,6 +153,16 @@ def test_a_row_differs_from_epoch_to_epoch_and_seed_to_seed(make):
     same = [input.examples(np.array([row[k], again[k]]))["tokens"] for k in row]
     assert any(not np.array_equal(*pair) for pair in same)
     assert not np.array_equal(input.batch(0)["tokens"], other.batch(0)["tokens"])
+
+
+def test_short_rows_and_then_long_ones_are_stages_of_one_run(source):
+    fields = {"source": source, "tokenizer": Letters}
+    short = BertInput.params(**fields, length=9, max_predictions=2, batch_size=4)
+    long = BertInput.params(**fields, length=13, max_predictions=3, batch_size=2)
+    stages = StagedInput.params(stages=((short, 2), (long, 1)))
+    assert_starts_anywhere(stages.build, range(5))
+    assert stages.build().specs() == specs_of(stages.build().batch(2))
+    assert stages.build().batch(1)["masked_ids"].shape == (4, 2)
 
 
 @pytest.mark.parametrize("pairs", [True, False])
