@@ -121,7 +121,10 @@ class BertPretraining(Task):
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
     ) -> dict[str, Media | float]:
-        """Returns a table of masked tokens: both sides, the input, the right token, the guess."""
+        """Returns a table of masked tokens: both sides, the input, the right token, the guess.
+
+        The arrays are those of a batch, [B, ...], and of `predict`, [B, K].
+        """
         places = np.argwhere(batch["masked_weights"] > 0)[:_MAX_SHOWN]
         if not len(places):
             return {}
