@@ -35,8 +35,8 @@ class BertPretraining(Task):
     Metrics are `masked_loss` and `masked_accuracy`, of pairs `next_sentence_loss` and
     `next_sentence_accuracy`, and `loss`, the sum of the losses.
 
-    Batches: `tokens`, `types` and `segments` (0: padding), int32 [B, T], and perhaps
-    `positions`, int32 [B, T]; `masked_positions` and `masked_ids`, the tokens before masking, int32 [B, K];
+    Batches: `tokens`, `types` and `segments` (0: padding), int32 [B, T], and perhaps `positions`,
+    int32 [B, T]; `masked_positions` and `masked_ids`, the tokens before masking, int32 [B, K];
     `masked_weights`, float32 [B, K], 1 or, after the last masked token, 0; `is_random`, int32 [B],
     1 if the second text is not the one that follows the first; `weights`, float32 [B].
     """
