@@ -36,7 +36,7 @@ class BertPretraining(Task):
     `next_sentence_accuracy`, and `loss`, the sum of the losses.
 
     Batches: `tokens`, `types` and `segments` (0: padding), int32 [B, T], and perhaps `positions`,
-    likewise; `masked_positions` and `masked_ids`, the tokens before masking, int32 [B, K];
+    int32 [B, T]; `masked_positions` and `masked_ids`, the tokens before masking, int32 [B, K];
     `masked_weights`, float32 [B, K], 1 or, after the last masked token, 0; `is_random`, int32 [B],
     1 if the second text is not the one that follows the first; `weights`, float32 [B].
     """
@@ -103,7 +103,7 @@ class BertPretraining(Task):
         """Returns the likeliest token at each chosen position, given both sides of it.
 
         `tokens`, int32 [B, K], and `log_probs`, float32 [B, K], their log-probabilities, in nats.
-        If the batch has `masked_ids`, `target_log_probs`, float32 [B, K], are those of the true
+        If the batch has `masked_ids`, `target_log_probs`, float32 [B, K], belong to the true
         tokens. Without `masked_positions`, all T positions are chosen. With a head for pairs,
         `random_probs`, float32 [B], is the probability that the second text does not follow the
         first. Values after the last masked token, or at padding, mean nothing.
@@ -121,7 +121,10 @@ class BertPretraining(Task):
     def summaries(
         self, batch: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
     ) -> dict[str, Media | float]:
-        """Returns a table of masked tokens: both sides, the input, the right token, the guess."""
+        """Returns a table of masked tokens: both sides, the input, the right token, the guess.
+
+        The arrays are a batch's, [B, ...], and the results of `predict`, [B, K].
+        """
         places = np.argwhere(batch["masked_weights"] > 0)[:_MAX_SHOWN]
         if not len(places):
             return {}

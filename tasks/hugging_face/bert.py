@@ -36,7 +36,7 @@ class HubEncoder(NamedTuple):
     def warm_start(self, path: str) -> Params:
         """Returns the params of a WarmStart from the file or folder of the weights.
 
-        Weights that are not below `model`, those of the task's heads, are drawn as ever.
+        Weights that are not below `model`, as in the task's heads, are drawn as ever.
         """
         fields = {"path": path, "reshape": True, "only": ("model/.*",), **self.fields}
         return WarmStart.params(**fields)

@@ -78,7 +78,7 @@ def write() -> None:
 
 
 def make_model() -> Any:
-    """Returns a model all of whose weights are random, those of norms and biases too."""
+    """Returns a model whose weights are all random, in norms and biases too."""
     torch, transformers = _import("torch"), _import("transformers")
     config = transformers.BertConfig(**CONFIG, attn_implementation="eager")
     model = transformers.BertForPreTraining(config).eval()  # no dropout
