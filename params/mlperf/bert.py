@@ -194,7 +194,7 @@ def numbers(batch_size: int = 64, epochs: float = 60.0):
     texts = NumberTexts.params(num_numbers=4000, split="train", heldout_fraction=0.1)
     train = BertInput.params(
         source=texts,
-        tokenizer=LearnedWordPieces.params(source=texts, vocab_size=150),
+        tokenizer=LearnedWordPieces.params(source=texts.copy(), vocab_size=150),
         pairs=False,
         length=32,
         max_predictions=5,

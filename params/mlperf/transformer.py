@@ -190,7 +190,7 @@ def numbers(batch_size: int = 64, epochs: float = 40.0):
     """
     dim, epoch = 64, math.ceil(NUMBERS / batch_size)
     words = NumberWords.params(num_numbers=4000, split="train", heldout_fraction=0.1)
-    pieces = LearnedPieces.params(source=words, vocab_size=330)
+    pieces = LearnedPieces.params(source=words.copy(), vocab_size=330)
     train = PairInput.params(
         source=words,
         tokenizer=pieces,
