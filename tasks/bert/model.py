@@ -12,6 +12,7 @@ Axes: B batch, T positions, K chosen positions, D model width, V vocabulary, S t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,6 +88,10 @@ class TypeEmbedding(Layer):
         one_hot = tf.one_hot(types, self.p.num_types, dtype=self.p.dtype)
         return tf.einsum("bts,sd->btd", one_hot, self.table)
 
+    def flops(self, shape: Sequence[int]) -> int:
+        """Returns the FLOPs of a call on types [B, T]."""
+        return 2 * math.prod(shape) * self.p.num_types * self.p.dim
+
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         return []
 
@@ -161,7 +166,8 @@ class Bert(Layer):
         """Returns the FLOPs of a call on tokens [B, T] and, with a pooler, of `pool`."""
         batch, length = shape
         pooled = 0 if self.pooler is None else self.pooler.flops([batch, self.p.dim])
-        return self.stack.flops([batch, length, self.p.dim]) + pooled
+        typed = 0 if self.types is None else self.types.flops(shape)
+        return typed + self.stack.flops([batch, length, self.p.dim]) + pooled
 
 
 class MaskedHead(Layer):

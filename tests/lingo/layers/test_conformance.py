@@ -26,7 +26,9 @@ from lingo.learner.state import initial_value
 from lingo.mesh.rules import RECIPES, Table, parts, split
 from lingo.mesh.topology import AXES, topology
 from lingo.ops import random
+from tasks.bert.classification import TextClassification
 from tasks.bert.model import Bert, MaskedHead, TypeEmbedding
+from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
@@ -215,6 +217,16 @@ CASES: dict[type[Layer], Case] = {
     ),
     BertPretraining: Case(
         BertPretraining.params(model=BERT, vocab_size=7), {"batch": TOKENS | MASKED}, method="loss"
+    ),
+    QuestionAnswering: Case(
+        QuestionAnswering.params(model=BERT.copy().set(pooler=None), vocab_size=7),
+        {"batch": TOKENS | MASKED | {"starts": integers(T, B), "ends": integers(T, B)}},
+        method="loss",
+    ),
+    TextClassification: Case(
+        TextClassification.params(model=BERT, vocab_size=7, class_names=("a", "b", "c")),
+        {"batch": TOKENS | MASKED | {"labels": integers(3, B)}},
+        method="loss",
     ),
     nn.Conv1D: Case(
         nn.Conv1D.params(dim=D, output_dim=4, dilation=2, use_bias=True), {"x": floats(B, 5, D)}

@@ -28,6 +28,8 @@ from lingo.optim.by_path import ByPath, Frozen
 from lingo.optim.optimizer import Move, Slot, Update, Weight
 from lingo.optim.schedule import ConstantRate
 from lingo.optim.sgd import Sgd
+from tasks.bert.classification import TextClassification
+from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.task import BertPretraining
 from tasks.click.model import Dlrm, Mlp
 from tasks.click.task import ClickPrediction
@@ -75,6 +77,23 @@ def bert_pretraining() -> tuple[Params, dict[str, np.ndarray]]:
         "is_random": draw.randint(0, 2, B).astype("i"),
     }
     return task, batch
+
+
+def question_answering() -> tuple[Params, dict[str, np.ndarray]]:
+    _, batch = bert_pretraining()
+    task = QuestionAnswering.params(vocab_size=V)
+    task.model.dim = 4
+    task.all(Attention).set(num_heads=2)
+    ends = {"starts": batch["masked_positions"][:, 0], "ends": batch["masked_positions"][:, 1]}
+    return task, batch | ends
+
+
+def text_classification() -> tuple[Params, dict[str, np.ndarray]]:
+    _, batch = bert_pretraining()
+    task = TextClassification.params(vocab_size=V, class_names=("a", "b"))
+    task.model.dim = 4
+    task.all(Attention).set(num_heads=2)
+    return task, batch | {"labels": batch["is_random"]}
 
 
 def sequence_to_sequence() -> tuple[Params, dict[str, np.ndarray]]:
@@ -167,8 +186,10 @@ TASKS = {
     ImageClassification: image_classification,
     LanguageModeling: language_modeling,
     ObjectDetection: object_detection,
+    QuestionAnswering: question_answering,
     Segmentation: segmentation,
     SequenceToSequence: sequence_to_sequence,
+    TextClassification: text_classification,
 }
 
 

@@ -210,7 +210,9 @@ def test_flops_are_those_of_the_products():
     model, head = bert().build(), MaskedHead.params(dim=D, vocab_size=V).build()
     attention = 4 * D * D + 2 * T * D  # a token's
     layer = 2 * B * T * (attention + 2 * D * 4 * D)
-    assert model.flops([B, T]) == 2 * layer + 2 * B * D * D
-    assert bert(pooler=None).build().flops([B, T]) == 2 * layer
+    layers = 2 * layer + 2 * B * T * 2 * D  # with the product of types
+    assert model.flops([B, T]) == layers + 2 * B * D * D
+    assert bert(pooler=None).build().flops([B, T]) == layers
+    assert bert(pooler=None, types=None).build().flops([B, T]) == 2 * layer
     assert head.flops([B, K, D]) == 2 * B * K * D * (D + V)
     assert isinstance(model.pooler, Linear)
