@@ -41,7 +41,7 @@ def test_a_third_is_the_mean_of_its_languages_and_a_cell_the_mean_of_seeds(
         metrics = {f"{one}/chrf": float(i + seed) for i, one in enumerate(LANGUAGES["low"])}
         results.add(Result(trial, identity(trial), "done", 1, metrics, 7200.0, "commit"))
     dense = translation.tables(results)["thirds"][2].split(" | ")
-    assert dense[6:] == ["4.0 (3.5 to 4.5), 2 of 3 seeds", "2.0 (2.0 to 2.0), 2 of 3 seeds |"]
+    assert dense[6:] == ["2.0 (1.5 to 2.5), 2 of 3 seeds", "2.0 (2.0 to 2.0), 2 of 3 seeds |"]
     assert dense[1:6] == ["-"] * 5
 
 
