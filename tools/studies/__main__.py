@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
             study.trials,
             results,
             folder=RUNS / values.study,
-            num_workers=values.workers or getattr(study, "NUM_WORKERS", os.cpu_count()),
+            num_workers=values.workers or getattr(study, "NUM_WORKERS", os.cpu_count() or 1),
             seconds=60 * values.minutes,
             measure=getattr(study, "measure", None),
         )

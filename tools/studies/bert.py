@@ -43,7 +43,7 @@ MEASURES = {
     "answers, exact match": Measured("lm.bert.tiny_questions", "exact_match"),
     "does the docstring fit": Measured("lm.bert.tiny_labels(task='docstring')", "accuracy"),
     "which exception is raised": Measured("lm.bert.tiny_labels(task='exception')", "accuracy"),
-    "kind of the last token": Measured("lm.bert.tiny_labels(task='kind')", "accuracy"),
+    "kind of a token of code": Measured("lm.bert.tiny_labels(task='kind')", "accuracy"),
 }
 
 

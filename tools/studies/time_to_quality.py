@@ -35,7 +35,7 @@ class Form(NamedTuple):
 
 
 FORMS = {
-    "resnet": Form("mlperf.resnet.digits", (16, 32, 128, 256)),
+    "resnet": Form("mlperf.resnet.digits", (16, 32, 128, 240)),
     "ssd": Form("mlperf.ssd.digit_scenes", (16, 32, 80, 160)),
     "dlrm": Form("mlperf.dlrm.planted", (512, 2048, 7680, 30_720)),
     "bert": Form("mlperf.bert.numbers", (16, 64, 240, 900)),
