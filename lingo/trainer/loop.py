@@ -375,7 +375,8 @@ class PeriodicEvaluation:
         if not result.answers:
             return
         run, name = self._run, result.input
-        note = describe_measures(run.experiment)
+        scored = run.experiment.eval_inputs[name].measures  # by the input itself
+        note = ", ".join(scored) if scored else describe_measures(run.experiment)
         run.summaries.write_answers(step, name, result.answers, note=note)
         for answer in result.answers:
             run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")

@@ -30,21 +30,21 @@ def test_the_tables_are_those_of_the_results(results: Results) -> None:
 
 def test_seeds_follow_the_best_learning_rate_of_an_optimizer(tmp_path: Path) -> None:
     results = Results(tmp_path / "none.jsonl")
-    low, middle, high = images.trials_of_rates("lars", 256)
-    assert images.best(results, "lars", 256) is None
+    low, middle, high = images.search("lars", 256).tried
+    assert images.search("lars", 256).best(results) is None
     for trial, accuracy in ((low, 0.2), (middle, 0.9), (high, 0.4)):
         results.add(_result(trial, accuracy))
-    assert images.best(results, "lars", 256) == middle
+    assert images.search("lars", 256).best(results) == middle
     assert set(over_seeds(middle)) <= set(images.trials(results))
     assert not set(over_seeds(high)[1:]) & set(images.trials(results))
 
 
 def test_a_curve_has_the_accuracies_that_are_there(tmp_path: Path) -> None:
     results = Results(tmp_path / "none.jsonl")
-    tried = images.trials_of_rates("lars", 256)
+    tried = images.search("lars", 256).tried
     for trial in tried:
         results.add(_result(trial, 0.0))
-    assert images.curve(results, "lars") == {256: [0.0]}
+    assert images.curve(results, "lars") == {256: (0.0, 0.0, 0.0)}
     for trial in tried:
         results.add(_result(trial, 0.0)._replace(state="diverged"))
     assert images.curve(results, "lars") == images.curve(results, "adam") == {}

@@ -10,7 +10,7 @@ import pytest
 
 from lingo.config.base.errors import NumericFailure
 from lingo.config.params import ParamError
-from tools.studies import detection, images, quantization
+from tools.studies import bert, detection, images, quantization, time_to_quality
 from tools.studies import run as runner
 from tools.studies import trial as trial_module
 from tools.studies.page import fill_tables, percent_over_seeds
@@ -58,6 +58,7 @@ def test_each_trial_runs_once_and_leaves_a_line(results: Results, tmp_path: Path
     assert {result.trial for result in reread(tmp_path)} == set(trials)
 
 
+ROWS = ("train_input.batch_size=8", "Docstrings.packages=['keras']")
 SCENES = ("evaluate.every_steps=1", "GlyphSceneInput.num_scenes=32")
 
 
@@ -68,8 +69,10 @@ SCENES = ("evaluate.every_steps=1", "GlyphSceneInput.num_scenes=32")
         (detection, 0, SCENES, "ap@1"),
         (quantization, 0, ("train_input.batch_size=8",), "int8/accuracy"),
         (quantization, 12, ("exp.model_dim=16", "exp.num_layers=1"), "int8_weights/bits"),
+        (bert, 0, ROWS, "next_sentence_accuracy"),
+        (time_to_quality, 0, (), "reached"),
     ],
-    ids=["images", "detection", "quantization, images", "quantization, text"],
+    ids=["images", "detection", "quantization, images", "quantization, text", "bert", "time"],
 )
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated.*")
 @pytest.mark.filterwarnings("ignore:Statistics for quantized inputs were expected")

@@ -26,7 +26,7 @@ RUNS = ROOT / "artifacts" / "studies"
 
 UNFINISHED = 3
 
-_NOT_STUDIES = ("__main__", "page", "run", "trial")
+_NOT_STUDIES = ("__main__", "batches", "page", "run", "trial")
 
 
 def main(arguments: list[str]) -> int:
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("study", choices=names)
     parser.add_argument("--minutes", type=float, default=math.inf, help="no trial starts later")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="trials at a time")
+    parser.add_argument("--workers", type=int, help="trials at a time")
     parser.add_argument("--page", action="store_true", help="only write the page")
     values = parser.parse_args(arguments)
     study = importlib.import_module(f"tools.studies.{values.study}")
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
             study.trials,
             results,
             folder=RUNS / values.study,
-            num_workers=values.workers,
+            num_workers=values.workers or getattr(study, "NUM_WORKERS", os.cpu_count() or 1),
             seconds=60 * values.minutes,
             measure=getattr(study, "measure", None),
         )

@@ -7,7 +7,6 @@ the accuracy on them after the last step, never the best one of a training.
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from matplotlib import pyplot
 
 from lingo.optim import scale_by_root
 from params.image.resnet import RATES, SCALES
+from tools.studies.batches import Point, RateSearch, draw_curves, percent_curve
 from tools.studies.page import percent_over_seeds, table
 from tools.studies.trial import PRETRAINED, Results, Trial, over_seeds
 
@@ -60,25 +60,18 @@ def digits(num_steps: int, *, pretrained: bool) -> Trial:
     return Trial(experiment, overrides=(source,), start=GLYPHS)
 
 
-def trials_of_rates(optimizer: str, batch: int) -> list[Trial]:
-    """Returns the trials that choose the learning rate of an optimizer."""
+def search(optimizer: str, batch: int) -> RateSearch:
+    """Returns the search of an optimizer's learning rate."""
     scale = SCALES.get(optimizer, scale_by_root)
     middle = scale(RATES[optimizer], batch_size=batch, base_batch_size=BATCHES[0])
-    return [
+    tried = [
         Trial(
             f"image.resnet.glyphs(optimizer='{optimizer}', batch_size={batch},"
             f" learning_rate={middle * factor:.4g})"
         )
         for factor in FACTORS[batch]
     ]
-
-
-def best(results: Results, optimizer: str, batch: int) -> Trial | None:
-    """Returns the trial with the best learning rate, None before all were tried."""
-    tried = trials_of_rates(optimizer, batch)
-    if any(results.get(trial) is None for trial in tried):
-        return None
-    return max(tried, key=lambda trial: results.metric(trial, METRIC) or 0.0)
+    return RateSearch(tried, METRIC)
 
 
 def trials(results: Results) -> Iterator[Trial]:
@@ -93,9 +86,7 @@ def trials(results: Results) -> Iterator[Trial]:
             yield from over_seeds(digits(num_steps, pretrained=pretrained))
     for batch in reversed(BATCHES):
         for optimizer in OPTIMIZERS:
-            yield from trials_of_rates(optimizer, batch)
-            if trial := best(results, optimizer, batch):
-                yield from over_seeds(trial)
+            yield from search(optimizer, batch).trials(results)
 
 
 # ---- page ----------------------------------------------------------------------------------------
@@ -126,42 +117,25 @@ def tables(results: Results) -> dict[str, list[str]]:
         "optimizers": table(
             ["batch", *OPTIMIZERS],
             [
-                [str(batch), *(_optimizer_cell(results, name, batch) for name in OPTIMIZERS)]
+                [
+                    str(batch),
+                    *(cell(search(name, batch).best_over_seeds(results)) for name in OPTIMIZERS),
+                ]
                 for batch in BATCHES
             ],
         ),
     }
 
 
-def _optimizer_cell(results: Results, optimizer: str, batch: int) -> str:
-    trial = best(results, optimizer, batch)
-    return percent_over_seeds(results, over_seeds(trial) if trial else [])
-
-
-def curve(results: Results, optimizer: str) -> dict[int, list[float]]:
+def curve(results: Results, optimizer: str) -> dict[int, Point]:
     """Returns an optimizer's accuracies, in percent, by the batch sizes that have some."""
-    points = {}
-    for batch in BATCHES:
-        trial = best(results, optimizer, batch)
-        found = [results.metric(one, METRIC) for one in (over_seeds(trial) if trial else [])]
-        if values := [100 * value for value in found if value is not None]:
-            points[batch] = values
-    return points
+    return percent_curve(results, {batch: search(optimizer, batch) for batch in BATCHES})
 
 
 def draw(results: Results, folder: Path) -> None:
     """Draws accuracy over batch size for each optimizer that has a point."""
     figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
-    for optimizer in OPTIMIZERS:
-        if points := curve(results, optimizer):
-            means = [statistics.fmean(values) for values in points.values()]
-            line = axes.plot([*points], means, marker="o", label=optimizer)[0]
-            for batch, values in points.items():
-                axes.plot([batch] * 2, [min(values), max(values)], color=line.get_color())
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(BATCHES, [str(batch) for batch in BATCHES])
-    axes.set(xlabel="batch size", ylabel="held-out accuracy, %", ylim=(0, 100))
-    axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    draw_curves(axes, {name: curve(results, name) for name in OPTIMIZERS}, batches=BATCHES)
+    axes.set(ylabel="held-out accuracy, %", ylim=(0, 100))
     figure.savefig(folder / "image_optimizers.png", dpi=120)
     pyplot.close(figure)

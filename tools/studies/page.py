@@ -55,6 +55,12 @@ def percent_over_seeds(results: Results, trials: Sequence[Trial], tag: str = "ac
     return "diverged" if states == {"diverged"} else spread(found, len(trials))
 
 
+def mean_over_seeds(results: Results, trials: Sequence[Trial], tag: str, *, digits: int = 1) -> str:
+    """Returns mean and range of a metric, of the trials that have one, as `spread` does."""
+    values = [value for trial in trials if (value := results.metric(trial, tag)) is not None]
+    return spread(values, len(trials), digits=digits)
+
+
 def spread(values: Sequence[float], num_seeds: int, *, digits: int = 1) -> str:
     """Returns mean and range of the values that some of the seeds have.
 

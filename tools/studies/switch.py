@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib import pyplot
 
 from lingo.trainer.directory.run_directory import RunDirectory
-from tools.studies.page import spread, table
+from tools.studies.page import mean_over_seeds, spread, table
 from tools.studies.trial import PRETRAINED, SEEDS, Results, Trial, over_seeds
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "switch_study.md"
@@ -95,7 +95,9 @@ def tables(results: Results) -> dict[str, list[str]]:
             [
                 [
                     recipe,
-                    _loss(results, [distilled(recipe, seed) for seed in SEEDS]),
+                    mean_over_seeds(
+                        results, [distilled(recipe, seed) for seed in SEEDS], LOSS, digits=3
+                    ),
                     spread([100 * kept for kept in _kept(results, recipe)], len(SEEDS), digits=0),
                 ]
                 for recipe in RECIPES
@@ -107,9 +109,11 @@ def tables(results: Results) -> dict[str, list[str]]:
 def _row(results: Results, trials: Sequence[Trial], dense: Sequence[Trial]) -> list[str]:
     pairs = zip(trials, dense, strict=True)
     steps = [step for trial, other in pairs if (step := _steps_to(results, trial, other))]
-    seconds = [s for trial in trials if (s := results.metric(trial, "seconds")) is not None]
-    num = len(trials)
-    return [_loss(results, trials), spread(steps, num, digits=0), spread(seconds, num, digits=2)]
+    return [
+        mean_over_seeds(results, trials, LOSS, digits=3),
+        spread(steps, len(trials), digits=0),
+        mean_over_seeds(results, trials, "seconds", digits=2),
+    ]
 
 
 def _steps_to(results: Results, trial: Trial, dense: Trial) -> int | None:
@@ -133,11 +137,6 @@ def _kept(results: Results, recipe: str) -> list[float]:
         if dense is not None and teacher is not None and student is not None:
             found.append((dense - student) / (dense - teacher))
     return found
-
-
-def _loss(results: Results, trials: Sequence[Trial]) -> str:
-    values = [v for trial in trials if (v := results.metric(trial, LOSS)) is not None]
-    return spread(values, len(trials), digits=3)
 
 
 def curve(results: Results, trial: Trial) -> dict[int, float]:

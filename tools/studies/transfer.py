@@ -12,8 +12,9 @@ from pathlib import Path
 
 from lingo.trainer.directory.run_directory import RunDirectory
 from params.lm.st_moe import PARTS, TASKS
-from tools.studies.page import percent_over_seeds, spread, table
-from tools.studies.trial import PRETRAINED, SEEDS, Results, Trial
+from tools.studies.page import mean_over_seeds, percent_over_seeds, table
+from tools.studies.trial import PRETRAINED, Results, Trial
+from tools.studies.trial import over_seeds_of_both as over_seeds
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "transfer_study.md"
 
@@ -34,14 +35,6 @@ def tuned(function: str, num_experts: int, *overrides: str, arguments: str = "")
     return Trial(
         experiment, 0, (f"exp.pretrained={PRETRAINED}", *overrides), pretrained(num_experts)
     )
-
-
-def over_seeds(trial: Trial) -> list[Trial]:
-    """Returns a trial with each of the seeds, which its pretraining has, too."""
-    return [
-        trial._replace(seed=seed, start=trial.start and trial.start._replace(seed=seed))
-        for seed in SEEDS
-    ]
 
 
 PRETRAIN = {name: pretrained(num) for name, num in NUM_EXPERTS.items()}
@@ -113,7 +106,7 @@ def tables(results: Results) -> dict[str, list[str]]:
             [
                 [
                     name,
-                    _cell(results, PRETRAIN[name], "loss", digits=3),
+                    mean_over_seeds(results, over_seeds(PRETRAIN[name]), "loss", digits=3),
                     *_percent(results, trial, tags),
                 ]
                 for name, trial in CLASSIFY.items()
@@ -140,7 +133,7 @@ def tables(results: Results) -> dict[str, list[str]]:
                 [
                     name,
                     *(
-                        _cell(results, WRITE[name, "summary"], tag)
+                        mean_over_seeds(results, over_seeds(WRITE[name, "summary"]), tag)
                         for tag in ("rouge1", "rouge2", "rougeL")
                     ),
                     *_percent(results, WRITE[name, "answer"], ["f1", "exact_match"]),
@@ -154,12 +147,6 @@ def tables(results: Results) -> dict[str, list[str]]:
 def _percent(results: Results, trial: Trial, tags: Sequence[str]) -> list[str]:
     """Returns a cell for each metric in 0..1."""
     return [percent_over_seeds(results, over_seeds(trial), tag) for tag in tags]
-
-
-def _cell(results: Results, trial: Trial, tag: str, *, digits: int = 1) -> str:
-    """Returns a cell for a metric of another range."""
-    values = [results.metric(one, tag) for one in over_seeds(trial)]
-    return spread([v for v in values if v is not None], len(values), digits=digits)
 
 
 def _progress(results: Results, group: Iterable[Trial]) -> list[str]:

@@ -67,6 +67,14 @@ def over_seeds(trial: Trial) -> list[Trial]:
     return [trial._replace(seed=seed) for seed in SEEDS]
 
 
+def over_seeds_of_both(trial: Trial) -> list[Trial]:
+    """Returns a trial with each of the seeds, which the trial it starts from has, too."""
+    return [
+        trial._replace(seed=seed, start=trial.start and trial.start._replace(seed=seed))
+        for seed in SEEDS
+    ]
+
+
 @functools.cache
 def configuration_digest(trial: Trial) -> str:
     """Returns the digest of the parameters that a trial sets, but for those of how it is run.

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
 
+import lingo
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.data.record_source import TextFiles
@@ -167,6 +169,18 @@ def test_the_first_rows_of_a_pass_can_be_scored_alone(make):
     predictions = {k: v[:1] for k, v in perfect_predictions(data, answers=True).items()}
     scores, answers = data.score(predictions)
     assert (len(answers), scores["f1"]) == (1, 1.0)
+
+
+def test_a_run_shows_answers_and_their_scores(make, tmp_path, capfd):
+    cfg = lingo.get("lm.bert.tiny_questions(num_steps=1)")
+    data = make().p.copy()
+    cfg.set(train_input=data, eval_inputs={"heldout": data.copy().set(repeat=False)})
+    cfg.task.model.stack.num_layers = 1
+    lingo.train(cfg, tmp_path / "run")
+    printed = capfd.readouterr().out
+    assert re.search(r"eval heldout .* exact_match \d.* f1 \d", printed)
+    for question, _ in QUESTIONS:
+        assert f"answer heldout: '{question}' ->" in printed
 
 
 def test_the_best_span_is_that_of_all_pairs():
