@@ -6,8 +6,8 @@ numbers                      a small form, in minutes
 A run begins with a given checkpoint, and ends when enough of 10,000 held-out rows' masked tokens
 are right: 71.2 % by the rules of round 0.7, 72.0 % from round 1.0 on. Rows have 512 tokens, of
 which at most 76 are masked. The data are your own, in a folder: part-*.tfrecord as MLPerf's scripts
-write them, eval_10k.tfrecord, and the checkpoint model.ckpt-28252. The full forms were not run
-here: learning rates and sizes are checked, nothing else.
+write them, and eval_10k.tfrecord; `checkpoint` is the path of the given one, without .index. The
+full forms were not run here: learning rates and sizes are checked, nothing else.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ V10 = {  # by batch size: MLCommons' reference convergence points of round 1.0
 
 @experiment
 def v07(
-    batch_size: Literal[256, 768, 3072, 8192] = 8192, folder: str = "~/mlperf_bert", data: int = 512
+    batch_size: Literal[256, 768, 3072, 8192] = 8192,
+    folder: str = "~/mlperf_bert",
+    checkpoint: str | None = None,
+    data: int = 512,
 ):
     """BERT-Large with the settings of Google's entries to round 0.7; 336,226,108 weights.
 
@@ -73,13 +76,15 @@ def v07(
 
     lingo show --exp=mlperf.bert.v07 --plot_schedule
     """
-    return _experiment("bert@0.7.0", V07[batch_size], batch_size, folder, data, every_rows=500_000)
+    cfg = _experiment("bert@0.7.0", V07[batch_size], batch_size, folder, data, every_rows=500_000)
+    return cfg.set(init_from=_published_weights(checkpoint))
 
 
 @experiment
 def v10(
     batch_size: Literal[256, 448, 1536, 3072, 6144, 8192, 12_288] = 3072,
     folder: str = "~/mlperf_bert",
+    checkpoint: str | None = None,
     data: int = 512,
 ):
     """BERT-Large with the settings of round 1.0's reference points; 336,226,108 weights.
@@ -90,7 +95,8 @@ def v10(
     lingo show --exp=mlperf.bert.v10 --plot_schedule
     """
     every_rows = math.floor(0.05 * (230.23 * batch_size + 3e6) / 25_000) * 25_000
-    return _experiment("bert@1.0.0", V10[batch_size], batch_size, folder, data, every_rows)
+    cfg = _experiment("bert@1.0.0", V10[batch_size], batch_size, folder, data, every_rows)
+    return cfg.set(init_from=_published_weights(checkpoint))
 
 
 def _experiment(
@@ -120,9 +126,6 @@ def _experiment(
             no_ratio=(BIASES,),
         ),
         runtime=Mesh.params(data=data),
-        init_from=WarmStart.params(
-            path=f"{folder}/model.ckpt-28252", rename=NAMES, reshape=True, transpose=TRANSPOSED
-        ),
         max_steps=recipe.num_steps,
         observers=[MlperfLog.params(benchmark=benchmark)],
         evaluate=Evaluation.params(
@@ -142,6 +145,13 @@ def _schedule(recipe: Recipe) -> Any:
     return SwitchedWarmup.params(
         num_steps=recipe.warmup_steps, start_step=recipe.start_step, then=fall
     )
+
+
+def _published_weights(checkpoint: str | None):
+    """Reads a checkpoint of Devlin et al.'s program, such as the one that MLPerf gives."""
+    if checkpoint is None:
+        return None
+    return WarmStart.params(path=checkpoint, rename=NAMES, reshape=True, transpose=TRANSPOSED)
 
 
 _LAYER = r"model/stack/layers/(\d+)/"

@@ -149,8 +149,8 @@ def test_a_checkpoint_of_the_published_program_is_read(tmp_path):
         shape_and_slices=[""] * len(written),
         tensors=[tf.constant(value) for value in written.values()],
     )
-    params = lingo.get("mlperf.bert.v07").init_from.copy()
-    warm = params.set(path=str(tmp_path / "model.ckpt-1")).build()
+    path = str(tmp_path / "model.ckpt-1")
+    warm = lingo.get(f"mlperf.bert.v07(checkpoint={path!r})").init_from.build()
     warm.check_weights([*shapes])
     found = warm.transfer(shapes)
     for name, value in values.items():

@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "bert_study.md"
 PICTURE = "bert_optimizers.png"
 
 METRIC = "masked_accuracy"
-EPOCHS = 4.0
+EPOCHS = 3.0
 BATCHES = (32, 256, 1024, 4096)
 RATES = {"lamb": (0.0025, 0.005, 0.01), "adamw": (0.0005, 0.001, 0.002)}
 """Optimizer -> learning rates for 32 rows; they grow with the root of the batch."""
