@@ -105,7 +105,7 @@ def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 800
 def bert_labels(
     path: str = "",
     folder: str = "~/texts",
-    labels: list[str] = ["no", "yes"],  # noqa: B006  # experiments copy it
+    labels: tuple[str, ...] = ("no", "yes"),
     num_steps: int = 3000,
 ):
     """Fine-tunes a BERT of the hub to classify texts, or pairs of texts with a bar | between.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from lingo.checkpoints.sources.warm_start import WarmStart
+from lingo.config.params import Params
 from lingo.config.registry import experiment
 from lingo.contract import Checkpointing, Evaluation, Experiment
 from lingo.data import HuggingFaceTokenizer, JsonLines, LearnedWordPieces, StagedInput
@@ -52,18 +53,20 @@ TABLES = {  # of code, for `tiny_labels`
 }
 
 
-def bert(*, dim: int, num_layers: int, num_heads: int, max_length: int = 512, remat: bool = False):
+def bert(*, dim: int, num_layers: int, num_heads: int, max_length: int = 512):
     """Returns BERT with a feed-forward network of four times its width."""
     params = Bert.params(dim=dim)
     params.positions.max_length = max_length
-    layer = params.stack.layer
+    params.stack.num_layers = num_layers
     params.all(Attention).set(num_heads=num_heads)
     params.all(FeedForward).set(hidden_dim=4 * dim)
-    if remat:
-        params.stack = Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers)
-    else:
-        params.stack.num_layers = num_layers
     return params
+
+
+def recompute(model: Params) -> Params:
+    """Returns a BERT that keeps the inputs of its layers alone, and is compiled as a loop."""
+    layer, num_layers = model.stack.layer, model.stack.num_layers
+    return model.set(stack=Repeat.params(layer=Remat.params(layer=layer), num_layers=num_layers))
 
 
 BASE = {"dim": 768, "num_layers": 12, "num_heads": 12}
@@ -148,7 +151,7 @@ def large_lamb(folder: str = "~/bert", data: int = 1024):
     rate = scale_by_root(0.005, batch_size=65_536, base_batch_size=32_768)
     parts = [(_rise_and_fall(num_short), num_short), (_rise_and_fall(num_long, 0.5**0.5), num_long)]
     return Experiment.params(
-        task=BertPretraining.params(model=bert(**LARGE, remat=True), dtype="bfloat16"),
+        task=BertPretraining.params(model=recompute(bert(**LARGE)), dtype="bfloat16"),
         train_input=StagedInput.params(stages=((short, num_short), (long, num_long))),
         optimizer=Lamb.params(
             learning_rate=rate,

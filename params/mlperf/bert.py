@@ -23,7 +23,7 @@ from lingo.optim import Lamb, LinearRate, SwitchedWarmup, Warmup, scale_by_root
 from lingo.runtimes.mesh.mesh import Mesh
 from lingo.trainer.mlperf.rules import Benchmark
 from lingo.trainer.mlperf.run_log import MlperfLog
-from params.lm.bert import BIASES, LARGE, VOCAB_SIZE, bert
+from params.lm.bert import BIASES, LARGE, VOCAB_SIZE, bert, recompute
 from tasks.bert.input import BertInput
 from tasks.bert.records import BertExamples, BertRecords
 from tasks.bert.task import BertPretraining
@@ -113,7 +113,7 @@ def _experiment(
     heldout.source.pattern = f"{folder}/eval_10k.tfrecord*"
     every_steps = max(1, every_rows // batch_size)
     return Experiment.params(
-        task=BertPretraining.params(model=bert(**LARGE, remat=True), dtype="bfloat16"),
+        task=BertPretraining.params(model=recompute(bert(**LARGE)), dtype="bfloat16"),
         train_input=train,
         eval_inputs={"heldout": heldout},
         optimizer=Lamb.params(
