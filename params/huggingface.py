@@ -82,7 +82,8 @@ def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 800
     Exact match and F1 are by SQuAD's rules. Batches of 32 with a rate of 5e-5, about three passes
     (Devlin et al. 2019, sec. 4.2). No published checkpoint was tried here.
 
-    lingo train --exp='huggingface.bert_questions(path="bert-base-uncased")' --logdir=runs/squad
+    lingo train --exp=huggingface.bert_questions --set=exp.path=bert-base-uncased \\
+        --logdir=runs/squad
     """
     data = QuestionInput.params(
         source=SquadFiles.params(pattern=f"{folder}/train*.json"),
@@ -113,7 +114,8 @@ def bert_labels(
     `path` as for `bert_questions`. `folder` has train*.tsv and dev*.tsv: in each line a text, a tab
     and its class, one of `labels`.
 
-    lingo train --exp='huggingface.bert_labels(path="bert-base-uncased")' --logdir=runs/labels
+    lingo train --exp=huggingface.bert_labels --set=exp.path=bert-base-uncased \\
+        --logdir=runs/labels
     """
     data = ClassificationInput.params(
         source=TsvPairs.params(pattern=f"{folder}/train*.tsv"),
