@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
 from lingo.data import HuggingFaceTokenizer, PairInput, TextInput, TsvPairs
@@ -86,20 +88,12 @@ def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 800
         --logdir=runs/squad
     """
     data = QuestionInput.params(
-        source=SquadFiles.params(pattern=f"{folder}/train*.json"),
-        tokenizer=_word_pieces(path),
-        batch_size=32,
+        source=SquadFiles.params(pattern=f"{folder}/train*.json"), batch_size=32
     )
     once = data.copy().set(repeat=False)
     once.source.pattern = f"{folder}/dev*.json"
-    encoder = read_encoder(path, pooler=False) if path else None
-    model = encoder.model if encoder else bert(**BASE).set(pooler=None)
-    cfg = finetuning(
-        QuestionAnswering.params(model=model), train=data, heldout=once, num_steps=num_steps
-    )
-    cfg.optimizer.learning_rate = 5e-5
-    cfg.init_from = encoder.warm_start(path) if encoder else None
-    return cfg
+    cfg = finetuning(QuestionAnswering, train=data, heldout=once, num_steps=num_steps)
+    return _start_from(cfg, path, pooler=False)
 
 
 @experiment
@@ -119,28 +113,38 @@ def bert_labels(
     """
     data = ClassificationInput.params(
         source=TsvPairs.params(pattern=f"{folder}/train*.tsv"),
-        tokenizer=_word_pieces(path),
         labels=list(labels),
         separator="|",
         batch_size=32,
     )
     once = data.copy().set(repeat=False)
     once.source.pattern = f"{folder}/dev*.tsv"
-    encoder = read_encoder(path, pooler=True) if path else None
-    model = encoder.model if encoder else bert(**BASE)
-    cfg = finetuning(
-        TextClassification.params(model=model), train=data, heldout=once, num_steps=num_steps
-    )
-    cfg.optimizer.learning_rate = 5e-5
-    cfg.init_from = encoder.warm_start(path) if encoder else None
-    return cfg
+    cfg = finetuning(TextClassification, train=data, heldout=once, num_steps=num_steps)
+    return _start_from(cfg, path, pooler=True)
 
 
-def _word_pieces(path: str):
-    return HuggingFaceTokenizer.params(
+def _start_from(cfg: Any, path: str, *, pooler: bool):
+    """Returns a fine-tuning with the encoder, weights and tokenizer of a folder of the hub.
+
+    Without a folder the encoder is BERT-Base, with random weights.
+    """
+    if path:
+        encoder = read_encoder(path, pooler=pooler)
+        model, vocab_size = encoder.model, encoder.vocab_size
+        cfg.init_from = encoder.warm_start(path)
+    else:
+        model, vocab_size = bert(**BASE), VOCAB_SIZE
+        if not pooler:
+            model.pooler = None
+    cfg.task.model = model
+    tokenizer = HuggingFaceTokenizer.params(
         file=f"{path or '~/bert'}/tokenizer.json",
-        vocab_size=read_encoder(path, pooler=False).vocab_size if path else VOCAB_SIZE,
+        vocab_size=vocab_size,
         start="[CLS]",
         end="[SEP]",
         pad="[PAD]",
     )
+    for data in (cfg.train_input, cfg.eval_inputs["heldout"]):
+        data.tokenizer = tokenizer.copy()
+    cfg.optimizer.learning_rate = 5e-5
+    return cfg

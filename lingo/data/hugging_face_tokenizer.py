@@ -93,7 +93,7 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         return np.unique([*special, *self._own_ids.values(), *unused]).astype(np.int32)
 
     def word_continuations(self) -> np.ndarray:
-        """Returns which pieces begin with ## as those of WordPiece do, bool [vocab_size]."""
+        """Returns which pieces begin with ##, WordPiece's mark, bool [vocab_size]."""
         continues = np.zeros(self.vocab_size, bool)
         for piece, i in self._model.tokenizer.get_vocab().items():
             continues[i] = piece.startswith(CONTINUATION) and piece != CONTINUATION
@@ -149,8 +149,8 @@ class LibraryTokenizer(PartTokenizer, interface=True):
 class HuggingFaceTokenizer(LibraryTokenizer):
     """A file `tokenizer.json` of the library `tokenizers`. `pip install 'lingo-tf[tokenizers]'`.
 
-    A token that is not given is the one in `tokenizer_config.json` beside the file; the end
-    replaces a start or padding that this lacks. BERT's cls_token and sep_token are start and end.
+    Tokens that are not given come from `tokenizer_config.json` in the same folder. A missing start
+    or padding is replaced by the end. BERT's cls_token and sep_token are start and end.
     Models of kind Unigram have special tokens in their vocabulary, and find them in a text even
     without `special_in_text`.
     """

@@ -35,8 +35,8 @@ class StagedInput(Input):
     the program is traced for each stage, and steps of two stages do not share a loop
     (`steps_per_loop`). Steps count batches, those that a run skips after an anomaly included.
 
-    All stages have arrays of the same names and types. `specs` are those of the longest rows; the
-    batch sizes are multiples of that of the longest rows, so that all divide alike.
+    All stages have arrays of the same names and types. `specs` describe the longest rows. Other
+    batch sizes are multiples of the longest rows' batch size, so that all divide alike.
     """
 
     stages: tuple[tuple[Input, int], ...]  # (input, steps); the last's are not counted

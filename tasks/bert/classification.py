@@ -31,14 +31,14 @@ from lingo.metrics.metric import weighted_mean
 from lingo.metrics.results import state_summaries
 from lingo.ops.losses import cross_entropy
 from tasks.bert.model import DENSE, Bert
-from tasks.bert.rows import cut_pair, fill_row
+from tasks.bert.rows import ARRAYS, blank_rows, cut_pair, fill_row, row_specs
 
 
 class ClassificationInput(PlannedInput):
     """Rows `[CLS] text [SEP]`, or `[CLS] text [SEP] text [SEP]` of two texts.
 
-    The source's pairs are a text and the name of its class. The last tokens of a text that is too
-    long are left out; of two texts, those of the longer one.
+    The source's pairs are a text and the name of its class. A text that is too long loses its last
+    tokens; if there are two, the longer one does.
     """
 
     source: PairSource = REQUIRED  # texts, each with its class
@@ -64,19 +64,20 @@ class ClassificationInput(PlannedInput):
         """Returns rows by `example_id`, int64 [B].
 
         Returns:
-            `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` has them;
+            `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
             `labels`: int32 [B], the numbers of classes.
         """
-        out = {name: np.zeros([len(numbers), *shape[1:]], np.int32) for name, shape in self._own()}
-        out["tokens"][:] = self.tokenizer.pad_id
+        out = blank_rows(len(numbers), length=self.p.length, tokenizer=self.tokenizer)
+        out["labels"] = np.zeros(len(numbers), np.int32)
         for i, number in enumerate(numbers.tolist()):
             for piece in self.pieces(number):
-                row = {name: out[name][i] for name in ("tokens", "types", "segments")}
+                row = {name: out[name][i] for name in ARRAYS}
                 out["labels"][i] = self._fill_example(row, piece.document)
         return out
 
     def specs(self) -> dict[str, ArraySpec]:
-        return super().specs() | {name: (shape, "int32") for name, shape in self._own()}
+        rows = row_specs(self.p.batch_size, length=self.p.length)
+        return super().specs() | rows | {"labels": ((self.p.batch_size,), "int32")}
 
     def _fill_example(self, row: Mapping[str, np.ndarray], document: int) -> int:
         """Writes a text into the arrays of a row, each [T]; returns its class."""
@@ -105,12 +106,6 @@ class ClassificationInput(PlannedInput):
         numbers = np.arange(len(self.index.units))
         pieces = np.stack([numbers, np.zeros_like(numbers), self.index.units], axis=1)
         return FixedRows(pieces, numbers)
-
-    def _own(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Returns the names and shapes of the input's own arrays, in a whole batch."""
-        size, length = self.p.batch_size, self.p.length
-        rows = [(name, (size, length)) for name in ("tokens", "types", "segments")]
-        return [*rows, ("labels", (size,))]
 
 
 class TextClassification(Task):

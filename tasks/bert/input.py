@@ -29,9 +29,9 @@ from lingo.data.packing import FixedRows, Packing, Piece, cut
 from lingo.data.tokenizer import Tokenizer
 from lingo.ops import random
 from tasks.bert.masking import Masking, TokenMasking, Vocabulary, read_vocabulary
+from tasks.bert.rows import ARRAYS, blank_rows, fill_row, row_specs
 
 _SENTENCE_ENDS = (".", "!", "?")
-_TOKENS = ("tokens", "types", "segments")
 _PREDICTIONS = ("masked_positions", "masked_ids", "masked_weights")
 
 
@@ -81,20 +81,20 @@ class BertInput(PlannedInput):
     def examples(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the arrays of a batch by `example_id`, int64 [B]; beyond one pass, padding."""
         size = len(numbers)
-        out = {
+        out = blank_rows(size, length=self.p.length, tokenizer=self.tokenizer)
+        out |= {
             name: np.zeros((size, *shape[1:]), dtype)
-            for name, (shape, dtype) in self._own_specs().items()
+            for name, (shape, dtype) in self._prediction_specs().items()
         }
-        out["tokens"][:] = self.tokenizer.pad_id
         for i, number in enumerate(numbers.tolist()):
             for piece in self.pieces(number):
-                self._fill_row(
-                    {name: array[i : i + 1] for name, array in out.items()}, piece, number
-                )
+                row = {name: array[i : i + 1] for name, array in out.items()}
+                self._fill_row(row, piece, number)
         return out
 
     def specs(self) -> dict[str, ArraySpec]:
-        return super().specs() | self._own_specs()
+        rows = row_specs(self.p.batch_size, length=self.p.length)
+        return super().specs() | rows | self._prediction_specs()
 
     def texts(self, number: int) -> Texts:
         """Returns the texts of a row, by its `example_id`, before any token is masked.
@@ -103,9 +103,9 @@ class BertInput(PlannedInput):
         """
         return self._texts(self.pieces(number)[0], number)
 
-    def _own_specs(self) -> dict[str, ArraySpec]:
+    def _prediction_specs(self) -> dict[str, ArraySpec]:
         size, p = self.p.batch_size, self.p
-        specs: dict[str, ArraySpec] = {name: ((size, p.length), "int32") for name in _TOKENS}
+        specs: dict[str, ArraySpec] = {}
         for name in _PREDICTIONS:
             dtype = "float32" if name == "masked_weights" else "int32"
             specs[name] = ((size, p.max_predictions), dtype)
@@ -144,19 +144,15 @@ class BertInput(PlannedInput):
     def _fill_row(self, row: dict[str, np.ndarray], piece: Piece, number: int) -> None:
         """Writes the row of a chunk into arrays [1, ...]."""
         texts = self._texts(piece, number)
-        start, end = [self.tokenizer.start_id], [self.tokenizer.end_id]
-        parts = [start, texts.first, end] + ([texts.second, end] if self.p.pairs else [])
-        ids = np.concatenate(parts).astype(np.int32)
-        num_first = len(texts.first) + 2
+        both = [texts.first, texts.second] if self.p.pairs else [texts.first]
+        size = fill_row({name: row[name][0] for name in ARRAYS}, both, tokenizer=self.tokenizer)
         masked = self.masking.mask(
-            ids,
+            row["tokens"][0, :size].copy(),
             random.fold(self._key(number), 1),
             vocabulary=self._vocabulary,
             max_predictions=self.p.max_predictions,
         )
-        row["tokens"][0, : len(ids)] = masked.tokens
-        row["types"][0, num_first : len(ids)] = 1
-        row["segments"][0, : len(ids)] = 1
+        row["tokens"][0, :size] = masked.tokens
         row["masked_positions"][0] = masked.positions
         row["masked_ids"][0] = masked.ids
         row["masked_weights"][0] = masked.weights
@@ -184,7 +180,7 @@ class BertInput(PlannedInput):
     def _possible_ends(self, chunk: np.ndarray) -> np.ndarray:
         """Returns where A may end in a chunk, int64 [number of places], each with text after it.
 
-        These are the ends of sentences, or, where there is none, the beginnings of words.
+        A ends with a sentence. In a chunk without the end of a sentence, it ends with a word.
         """
         begins_word = ~self._vocabulary.continues[chunk[1:]]
         after_sentence = begins_word & np.isin(chunk[:-1], self._sentence_ends)

@@ -22,7 +22,7 @@ from lingo.data.input import Input
 from lingo.data.prompt import Answer
 from lingo.metrics.text import answer_f1, answer_match
 from tasks.bert.questions import Question, QuestionSource, content_digest
-from tasks.bert.rows import fill_row
+from tasks.bert.rows import ARRAYS, blank_rows, fill_row, row_specs
 
 _NUM_SPECIAL = 3  # [CLS] question [SEP] text [SEP]
 
@@ -90,11 +90,11 @@ class QuestionInput(Input):
         """Returns rows by `example_id`, int64 [B].
 
         Returns:
-            `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` has them;
+            `tokens`, `types`, `segments`: int32 [B, T], as `fill_row` writes them;
             `starts`, `ends`: int32 [B], first and last token of the answer, 0 without one.
         """
-        out = {name: np.zeros([len(numbers), *shape[1:]], np.int32) for name, shape in self._own()}
-        out["tokens"][:] = self.tokenizer.pad_id
+        out = blank_rows(len(numbers), length=self.p.length, tokenizer=self.tokenizer)
+        out |= {name: np.zeros(len(numbers), np.int32) for name in ("starts", "ends")}
         indices = self._order.indices(numbers)
         for i, (number, index) in enumerate(zip(numbers.tolist(), indices.tolist(), strict=True)):
             if not (self.p.repeat or number < self.num_examples()):
@@ -102,7 +102,7 @@ class QuestionInput(Input):
             window = self.windows[index]
             encoded = self._encoded[window.question]
             context = encoded.context[window.begin : window.end]
-            row = {name: out[name][i] for name in ("tokens", "types", "segments")}
+            row = {name: out[name][i] for name in ARRAYS}
             fill_row(row, [encoded.question, context], tokenizer=self.tokenizer)
             first, last = encoded.answer
             if window.begin <= first and last < window.end:
@@ -111,7 +111,9 @@ class QuestionInput(Input):
         return out
 
     def specs(self) -> dict[str, ArraySpec]:
-        return super().specs() | {name: (shape, "int32") for name, shape in self._own()}
+        size = self.p.batch_size
+        ends: dict[str, ArraySpec] = {name: ((size,), "int32") for name in ("starts", "ends")}
+        return super().specs() | row_specs(size, length=self.p.length) | ends
 
     def num_examples(self) -> int:
         return len(self.windows)
@@ -130,10 +132,10 @@ class QuestionInput(Input):
     def score(self, predictions: Mapping[str, np.ndarray]) -> tuple[dict[str, float], list[Answer]]:
         """Returns exact match and F1 by SQuAD's rules, each in 0..1, and the answers.
 
-        `start_logits` and `end_logits`, float32 [N, T], are those of the first N rows. An answer is
-        the span of at most `max_answer` tokens with the largest sum of both, over all rows of a
-        question; its text is that of the question's text, character by character. Of several right
-        answers the most similar counts (Rajpurkar et al. 2016, sec. 6.1).
+        `predictions` has `start_logits` and `end_logits`, float32 [N, T], of the first N rows. The
+        span of at most `max_answer` tokens with the largest sum of both, over all rows of a
+        question, is its answer, copied from the text with case and spaces. If there are several
+        right answers, the most similar one counts (Rajpurkar et al. 2016, sec. 6.1).
         """
         rows = self._order.indices(np.arange(len(predictions["start_logits"])))
         best: dict[int, tuple[float, str]] = {}
@@ -199,12 +201,6 @@ class QuestionInput(Input):
         if not found:
             raise DataError(f"{self.source.describe()} has no question.")
         return found
-
-    def _own(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Returns the names and shapes of the input's own arrays, in a whole batch."""
-        size, length = self.p.batch_size, self.p.length
-        rows = [(name, (size, length)) for name in ("tokens", "types", "segments")]
-        return [*rows, ("starts", (size,)), ("ends", (size,))]
 
 
 def best_span(starts: np.ndarray, ends: np.ndarray, *, max_length: int) -> tuple[float, int, int]:

@@ -69,7 +69,7 @@ class QuestionAnswering(Task):
         return self.model.flops(shape) + self.head.flops([*shape, self.p.model.dim])
 
     def _logits(self, batch: Batch) -> tf.Tensor:
-        """Returns float32 logits [B, 2, T] of first and last tokens; those of padding are -1e9."""
+        """Returns float32 logits [B, 2, T] of first and last tokens; padding has -1e9."""
         segments = batch["segments"]
         x = self.model(batch["tokens"], types=batch["types"], inputs=CallInputs(segments=segments))
         logits = tf.transpose(tf.cast(self.head(x), tf.float32), [0, 2, 1])

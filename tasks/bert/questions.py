@@ -118,7 +118,7 @@ class DocstringQuestions(PythonPackages, QuestionSource):
     """Questions about the arguments and results of functions, answered by their docstrings.
 
     Docstrings in Google's style list arguments as `name: description`. "What is NAME?" is answered
-    by the first sentence of the description, "What is returned?" by that of `Returns:`. The
+    by the first sentence of the description, "What is returned?" by the first of `Returns:`. The
     questions are templates; texts and answers are real. A docstring is held out with all of its
     questions.
     """

@@ -106,7 +106,7 @@ class BertRecords(Input):
 
     Opening the data reads and checks all files once; later runs use the index that is made of them.
 
-    Batches: those of `BertInput` with pairs; T is `length`, K `max_predictions`.
+    Batches have the arrays of `BertInput` with pairs; T is `length`, K `max_predictions`.
     """
 
     source: BertExamples = REQUIRED  # BertExamples(pattern=...), a path or glob

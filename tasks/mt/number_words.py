@@ -7,14 +7,17 @@ Esperanto's number words have no exceptions (Zamenhof 1905, rule 4).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import ClassVar
+
 from lingo.config import ranges
 from lingo.config.params import ParamError
 from lingo.data.epoch_order import permutation
-from lingo.data.files import Place
+from lingo.data.files import File, Place, Read
 from lingo.data.index_cache import cache_folder
-from lingo.data.pairs.pair import pair
-from lingo.data.record_source import CorruptRecord
-from lingo.data.sources.pair_files import PairLines
+from lingo.data.pairs.pair import PairSource, pair
+from lingo.data.record_source import CorruptRecord, DecodedRecords
+from lingo.data.sources.jsonl import lines
 from lingo.storage.files import explain_write_errors, write_bytes
 
 LIMIT = 1_000_000
@@ -29,25 +32,25 @@ _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ni
 _ESPERANTO = ["nul", "unu", "du", "tri", "kvar", "kvin", "ses", "sep", "ok", "naŭ"]
 
 
-class NumberWords(PairLines):
+class NumberWords(DecodedRecords, PairSource):
     """Pairs of number words: English, and the same number in Esperanto.
 
-    The numbers are drawn without repetition from those below a million, the same ones every time.
+    The numbers are drawn from all below a million, without repetition and always the same. They are
+    the lines of a file in the user's cache directory.
     """
 
-    pattern: str = ""  # none: lingo writes the words to the user's cache directory
     num_numbers: int = 20_000  # in all splits together
 
+    unit: ClassVar[str] = "line"
+
     def check(self) -> None:
+        super().check()
         ranges.check_positive(self.p, "num_numbers")
-        if self.p.pattern or self.p.num_numbers > LIMIT:
-            raise ParamError(
-                f"pattern={self.p.pattern!r}, num_numbers={self.p.num_numbers}: there is no pattern"
-                f" to give, and there are {LIMIT:,} numbers"
-            )
+        if self.p.num_numbers > LIMIT:
+            raise ParamError(f"num_numbers={self.p.num_numbers}: there are only {LIMIT:,} numbers")
 
     def places(self) -> list[Place]:
-        """Returns the file of words, which is written first if it is not there."""
+        """Returns the file of numbers, which is written first if it is not there."""
         path = cache_folder("number_words") / f"{self.p.num_numbers}.txt"
         with explain_write_errors(path):
             if not path.is_file():
@@ -55,6 +58,9 @@ class NumberWords(PairLines):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(path, "".join(f"{number}\n" for number in numbers.tolist()).encode())
         return [Place(str(path.parent), path.name)]
+
+    def spans(self, file: File, read: Read) -> Iterator[tuple[int, int]]:
+        return lines(file, read)
 
     def text(self, data: bytes, where: str) -> bytes:
         try:

@@ -54,7 +54,7 @@ def runs(benchmark: str, batch: int) -> list[Trial]:
 
 
 def trials(results: Results) -> Iterator[Trial]:
-    """Yields the runs of a benchmark after those of another, each seed with all batch sizes."""
+    """Yields the runs, one benchmark after the other, each seed with all batch sizes."""
     del results  # none depends on another
     for benchmark, form in FORMS.items():
         for of_one_seed in zip(*(runs(benchmark, batch) for batch in form.batches), strict=True):

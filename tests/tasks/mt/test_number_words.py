@@ -49,9 +49,16 @@ def test_splits_share_no_number():
     assert 120 < len(texts["heldout"]) < 280
 
 
-@pytest.mark.parametrize("fields", [{"num_numbers": 1_000_001}, {"pattern": "words.txt"}])
-def test_settings_of_no_use_are_refused(fields):
-    with pytest.raises(ParamError, match="there is no pattern to give, and there are 1,000,000"):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_numbers": 1_000_001}, "there are only 1,000,000 numbers"),
+        ({"num_numbers": 0}, "num_numbers=0 is not positive"),
+        ({"heldout_fraction": 2.0}, "heldout_fraction=2.0 is not between 0 and 1"),
+    ],
+)
+def test_settings_of_no_use_are_refused(fields, message):
+    with pytest.raises(ParamError, match=message):
         NumberWords.params(**fields).build()
 
 
