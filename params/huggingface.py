@@ -6,7 +6,7 @@ from typing import Any
 
 from lingo.config.registry import experiment
 from lingo.contract import Experiment
-from lingo.data import HuggingFaceTokenizer, PairInput, TextInput, TsvPairs
+from lingo.data import PairInput, TextInput, TsvPairs
 from lingo.datasets import Docstrings, Signatures
 from lingo.optim import AdamW, Warmup
 from params.lm.bert import BASE, VOCAB_SIZE, bert, finetuning
@@ -16,7 +16,14 @@ from tasks.bert.question_input import QuestionInput
 from tasks.bert.question_task import QuestionAnswering
 from tasks.bert.questions import SquadFiles
 from tasks.bert.task import BertPretraining
-from tasks.hugging_face.read import configure_model, read_encoder, read_model, read_tokenizer
+from tasks.hugging_face.read import (
+    configure_model,
+    read_encoder,
+    read_labels,
+    read_model,
+    read_tokenizer,
+    read_word_pieces,
+)
 from tasks.seq2seq.task import SequenceToSequence
 
 GPT2 = {  # the smallest of Radford et al. 2019, table 2
@@ -79,8 +86,9 @@ def pretrained_model(path: str = "", length: int = 512, batch_size: int = 8):
 def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 8000):
     """Fine-tunes a BERT of the hub to mark answers in texts, as for SQuAD 1.1.
 
-    `path` is a folder with config.json, model.safetensors and tokenizer.json of a BERT; without
-    one, BERT-Base of random weights. `folder` has train*.json and dev*.json in SQuAD's format.
+    `path` is a folder with config.json, model.safetensors and tokenizer.json or vocab.txt of a
+    BERT, with a head for answers or without; without a folder, BERT-Base of random weights.
+    `folder` has train*.json and dev*.json in SQuAD's format.
     Exact match and F1 are by SQuAD's rules. Batches of 32 with a rate of 5e-5, about three passes
     (Devlin et al. 2019, sec. 4.2). No published checkpoint was tried here.
 
@@ -93,7 +101,7 @@ def bert_questions(path: str = "", folder: str = "~/squad", num_steps: int = 800
     once = data.copy().set(repeat=False)
     once.source.pattern = f"{folder}/dev*.json"
     cfg = finetuning(QuestionAnswering, train=data, heldout=once, num_steps=num_steps)
-    return _start_from(cfg, path, pooler=False)
+    return _start_from(cfg, path, pooler=False, head="qa_outputs")
 
 
 @experiment
@@ -105,8 +113,9 @@ def bert_labels(
 ):
     """Fine-tunes a BERT of the hub to classify texts, or pairs of texts with a bar | between.
 
-    `path` as for `bert_questions`. `folder` has train*.tsv and dev*.tsv: in each line a text, a tab
-    and its class, one of `labels`.
+    `path` as for `bert_questions`; a head for classes goes on if config.json names them as `labels`
+    does. `folder` has train*.tsv and dev*.tsv: in each line a text, a tab and its class, one of
+    `labels`.
 
     lingo train --exp=huggingface.bert_labels --set=exp.path=bert-base-uncased \\
         --logdir=runs/labels
@@ -120,16 +129,17 @@ def bert_labels(
     once = data.copy().set(repeat=False)
     once.source.pattern = f"{folder}/dev*.tsv"
     cfg = finetuning(TextClassification, train=data, heldout=once, num_steps=num_steps)
-    return _start_from(cfg, path, pooler=True)
+    has_head = bool(path) and read_labels(path) == tuple(labels)
+    return _start_from(cfg, path, pooler=True, head="classifier" if has_head else "")
 
 
-def _start_from(cfg: Any, path: str, *, pooler: bool):
+def _start_from(cfg: Any, path: str, *, pooler: bool, head: str):
     """Returns a fine-tuning with the encoder, weights and tokenizer of a folder of the hub.
 
     Without a folder the encoder is BERT-Base, with random weights.
     """
     if path:
-        encoder = read_encoder(path, pooler=pooler)
+        encoder = read_encoder(path, pooler=pooler, head=head)
         model, vocab_size = encoder.model, encoder.vocab_size
         cfg.init_from = encoder.warm_start(path)
     else:
@@ -137,13 +147,7 @@ def _start_from(cfg: Any, path: str, *, pooler: bool):
         if not pooler:
             model.pooler = None
     cfg.task.model = model
-    tokenizer = HuggingFaceTokenizer.params(
-        file=f"{path or '~/bert'}/tokenizer.json",
-        vocab_size=vocab_size,
-        start="[CLS]",
-        end="[SEP]",
-        pad="[PAD]",
-    )
+    tokenizer = read_word_pieces(path or "~/bert", vocab_size)
     for data in (cfg.train_input, cfg.eval_inputs["heldout"]):
         data.tokenizer = tokenizer.copy()
     cfg.optimizer.learning_rate = 5e-5

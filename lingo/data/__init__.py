@@ -32,7 +32,7 @@ from lingo.data.sources.tfrecord import TfRecords
 from lingo.data.staged_input import StagedInput
 from lingo.data.tensor_input import TensorInput
 from lingo.data.tokenizer import ByteTokenizer, Tokenizer
-from lingo.data.word_pieces import LearnedWordPieces
+from lingo.data.word_pieces import LearnedWordPieces, WordPieces
 
 __all__ = [
     "ArrayInput",
@@ -76,5 +76,6 @@ __all__ = [
     "Tokenizer",
     "TsvPairs",
     "View",
+    "WordPieces",
     "write_arrays",
 ]

@@ -19,7 +19,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -36,7 +36,9 @@ _CUTS = (
     re.compile(rb".*\S(?=\s)", re.DOTALL),
     re.compile(rb".+(?=[^\x80-\xbf])", re.DOTALL),  # before a character of UTF-8
 )
-_CONFIG = "tokenizer_config.json"
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+"""The files of a tokenizer in a folder of the hub."""
+
 MAX_BYTES = 1 << 26
 """Size of the largest file that is read; the largest known tokenizer.json has half as many."""
 
@@ -129,6 +131,13 @@ class LibraryTokenizer(PartTokenizer, interface=True):
         with library_errors(f"{self._model.name} cannot decode tokens"):
             return self._model.tokenizer.decode(kept, skip_special_tokens=True)
 
+    def hub_files(self) -> Mapping[str, bytes]:
+        """Returns the content of its files in a folder of the hub, by name.
+
+        Raises DataError if a file cannot be read, or the tokenizer cannot be opened.
+        """
+        raise NotImplementedError
+
     def open_model(self) -> LibraryModel:
         """Returns the tokenizer of the library; raises DataError if it cannot be read or made."""
         raise NotImplementedError
@@ -166,8 +175,16 @@ class HuggingFaceTokenizer(LibraryTokenizer):
     def _path(self) -> str:
         return os.path.expanduser(self.p.file)
 
+    @property
+    def _config_path(self) -> str:
+        return os.path.join(os.path.dirname(self._path), CONFIG)
+
+    def hub_files(self) -> dict[str, bytes]:
+        files = {FILE: self._path, CONFIG: self._config_path}
+        return {name: read_file(path) for name, path in files.items() if os.path.lexists(path)}
+
     def open_model(self) -> LibraryModel:
-        model = LibraryModel(_read(self._path), self._path)
+        model = LibraryModel(read_file(self._path), self._path)
         if model.num_ids > self.vocab_size:
             raise DataError(
                 f"tokenizer.vocab_size={self.vocab_size}, but {self._path} has {model.num_ids} ids:"
@@ -184,7 +201,7 @@ class HuggingFaceTokenizer(LibraryTokenizer):
             if not token:
                 config = self._read_config() if config is None else config
                 setting = next((name for name in settings if config.get(name)), settings[0])
-                token, place = _token(config.get(setting)), f"{setting} of {_CONFIG}"
+                token, place = _token(config.get(setting)), f"{setting} of {CONFIG}"
             if not token:
                 continue
             found = tokenizer.token_to_id(token)
@@ -196,17 +213,17 @@ class HuggingFaceTokenizer(LibraryTokenizer):
             ids[field] = found
         if "end" not in ids:
             raise DataError(
-                f"{self._path}: no {_CONFIG} beside it names the token after a document"
+                f"{self._path}: no {CONFIG} beside it names the token after a document"
                 " (eos_token): set tokenizer.end, such as end=</s>."
             )
         return {field: ids.get(field, ids["end"]) for field in _SETTINGS}
 
     def _read_config(self) -> dict[str, Any]:
         """Returns `tokenizer_config.json` beside the file; {} if there is none."""
-        path = os.path.join(os.path.dirname(self._path), _CONFIG)
+        path = self._config_path
         if not os.path.lexists(path):
             return {}
-        data = _read(path)
+        data = read_file(path)
         try:
             config = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -268,7 +285,7 @@ def _token(value: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     """Returns the content of a file; raises DataError if it is too large or cannot be read."""
     with open_file(path) as file:
         data = file.read(MAX_BYTES + 1)

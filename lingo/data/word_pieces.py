@@ -1,4 +1,4 @@
-"""WordPiece vocabularies (Schuster & Nakajima 2012; Devlin et al. 2019), learned from text.
+"""WordPiece vocabularies (Schuster & Nakajima 2012; Devlin et al. 2019), from files or from text.
 
 The library `tokenizers` learns pieces as byte pair encoding does: it joins the most frequent pair
 of pieces until there are enough. Ties go to the pair with the smaller ids, and the library numbers
@@ -8,38 +8,98 @@ get their ids here, and equal texts give equal pieces.
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from lingo.config.base.types import FilePath
 from lingo.config.params import ParamError
 from lingo.data.files import DataError
 from lingo.data.hugging_face_tokenizer import (
+    CONFIG,
     CONTINUATION,
+    FILE,
     LibraryModel,
     LibraryTokenizer,
     package,
+    read_file,
 )
 from lingo.data.learned_tokenizer import LearnedTokenizer
 
 PAD, UNKNOWN, START, END, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The special tokens by id, from 0."""
 
-_LEARNED_FORMAT = 1  # of what LearnedWordPieces learns; another one is learned anew
+_LEARNED_FORMAT = 2  # of what LearnedWordPieces learns; another one is learned anew
 _MAX_CHARACTERS = 1000  # the most frequent ones; a word with another one is unknown
 
 
-class LearnedWordPieces(LearnedTokenizer, LibraryTokenizer):
-    """BERT's WordPiece, learned at first use. `pip install 'lingo-tf[tokenizers]'`.
+class WordPieceTokenizer(LibraryTokenizer, interface=True):
+    """BERT's tokenizer: a text becomes words and punctuation, each of them pieces.
 
-    A text becomes words and punctuation, in lower case and without accents if `lowercase`; a piece
-    that continues a word begins with ##. Ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK];
-    [CLS] is the start and [SEP] the end; a text in which one is written has no special token. Equal
-    texts give equal pieces. They are kept in the user's cache directory, for every later start with
-    this text.
+    A piece that continues a word begins with ##. [CLS] is the start and [SEP] the end; a text in
+    which one is written has no special token.
     """
 
     lowercase: bool = True  # the text, and without accents, as in BERT's uncased models
+
+    def find_ids(self) -> dict[str, int]:
+        found = {"start": START, "end": END, "pad": PAD}
+        return {name: self._model.tokenizer.token_to_id(token) for name, token in found.items()}
+
+    def hub_files(self) -> dict[str, bytes]:
+        names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+        config = {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": self.p.lowercase,
+            **dict(zip(names, SPECIAL, strict=True)),
+        }
+        return {
+            FILE: self._model.tokenizer.to_str().encode(),
+            CONFIG: (json.dumps(config, indent=2) + "\n").encode(),
+        }
+
+
+class WordPieces(WordPieceTokenizer):
+    """BERT's `vocab.txt`: a piece on each line. `pip install 'lingo-tf[tokenizers]'`.
+
+    A piece's id is the number of its line, from 0. A folder of the hub that has `tokenizer.json`,
+    too, is better read by a HuggingFaceTokenizer, which knows how the text is split.
+    """
+
+    file: FilePath  # path of vocab.txt
+
+    def open_model(self) -> LibraryModel:
+        path = os.path.expanduser(self.p.file)
+        try:
+            lines = read_file(path).decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}.") from None
+        pieces = [line.removesuffix("\r") for line in lines]
+        if pieces and not pieces[-1]:
+            pieces.pop()
+        vocabulary = {piece: i for i, piece in enumerate(pieces)}
+        if missing := [token for token in SPECIAL if token not in vocabulary]:
+            raise DataError(
+                f"{path} has no piece {missing[0]}: it is no vocabulary of BERT, which has a piece"
+                " on each line."
+            )
+        if len(pieces) > self.vocab_size:
+            raise DataError(
+                f"tokenizer.vocab_size={self.vocab_size}, but {path} has {len(pieces)} pieces: set"
+                f" vocab_size={len(pieces)}."
+            )
+        made = make_tokenizer(package(), vocabulary, lowercase=self.p.lowercase)
+        return _open(made.to_str().encode(), path)
+
+
+class LearnedWordPieces(LearnedTokenizer, WordPieceTokenizer):
+    """BERT's WordPiece, learned at first use. `pip install 'lingo-tf[tokenizers]'`.
+
+    Ids 0 to 4 are [PAD], [UNK], [CLS], [SEP] and [MASK]. Equal texts give equal pieces. They are
+    kept in the user's cache directory, for every later start with this text.
+    """
 
     def check(self) -> None:
         super().check()
@@ -47,22 +107,24 @@ class LearnedWordPieces(LearnedTokenizer, LibraryTokenizer):
 
     def open_model(self) -> LibraryModel:
         size, lowercase = self.vocab_size, self.p.lowercase
-        model = self.open_learned(
+        return self.open_learned(
             f"words {_LEARNED_FORMAT} {size} {lowercase}",
             learn=lambda: train(self.texts(), vocab_size=size, lowercase=lowercase),
             open=self._open,
         )
-        model.tokenizer.encode_special_tokens = True
-        return model
-
-    def find_ids(self) -> dict[str, int]:
-        return {"start": SPECIAL.index(START), "end": SPECIAL.index(END), "pad": SPECIAL.index(PAD)}
 
     def _open(self, data: bytes) -> LibraryModel:
-        model = LibraryModel(data, "the learned WordPiece")
+        model = _open(data, "the learned WordPiece")
         if model.num_ids != self.vocab_size:
             raise DataError(f"{model.name} has {model.num_ids} pieces, not {self.vocab_size}.")
         return model
+
+
+def _open(data: bytes, name: str) -> LibraryModel:
+    """Returns a tokenizer that takes "[SEP]" in a text for text."""
+    model = LibraryModel(data, name)
+    model.tokenizer.encode_special_tokens = True
+    return model
 
 
 def train(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> bytes:
@@ -75,7 +137,7 @@ def train(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> by
     _check_vocab_size(vocab_size)
     library = package()
     texts = [document.decode(errors="replace") for document in documents]
-    untrained = _make_tokenizer(library, {}, lowercase=lowercase)
+    untrained = make_tokenizer(library, {}, lowercase=lowercase)
     alone, continuing = _characters(untrained, texts)
     if (least := len(SPECIAL) + len(alone) + len(continuing)) > vocab_size:
         raise DataError(
@@ -98,10 +160,10 @@ def train(documents: Iterable[bytes], *, vocab_size: int, lowercase: bool) -> by
             f"{num_bytes:,} bytes of text are too few for vocab_size={vocab_size}: they make at"
             f" most {found} pieces. Give more text, or vocab_size={found}."
         )
-    return _make_tokenizer(library, vocabulary, lowercase=lowercase).to_str().encode()
+    return make_tokenizer(library, vocabulary, lowercase=lowercase).to_str().encode()
 
 
-def _make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool) -> Any:
+def make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool) -> Any:
     """Returns a tokenizer of the library with BERT's steps and a vocabulary, piece -> id."""
     model = library.models.WordPiece(
         vocabulary, unk_token=UNKNOWN, continuing_subword_prefix=CONTINUATION
@@ -112,6 +174,9 @@ def _make_tokenizer(library: Any, vocabulary: dict[str, int], *, lowercase: bool
     tokenizer.decoder = library.decoders.WordPiece(prefix=CONTINUATION)
     if vocabulary:
         tokenizer.add_special_tokens(list(SPECIAL))
+        tokenizer.post_processor = library.processors.BertProcessing(
+            (END, vocabulary[END]), (START, vocabulary[START])
+        )
     return tokenizer
 
 

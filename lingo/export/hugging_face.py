@@ -12,7 +12,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,7 +25,8 @@ from lingo.config import registry
 from lingo.config.params import ParamError, Params, fields
 from lingo.config.text import flatten, render
 from lingo.contract import Experiment
-from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
+from lingo.data.files import DataError
+from lingo.data.hugging_face_tokenizer import LibraryTokenizer
 from lingo.layers import path
 from lingo.layers.layer import Layer
 from lingo.layers.stacks.pipeline import Pipeline
@@ -43,7 +44,6 @@ WEIGHTS = "model.safetensors"
 FloatType = Literal["float32", "bfloat16"]
 """The type that weights are written in."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _MAX_LINES = 10  # differences in an error
 _EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # they compute what their layers compute
 _TRAINING_FIELDS = {  # fields that do not change what a trained model computes
@@ -98,9 +98,10 @@ def export_hugging_face(
     settings = json.loads((source / CONFIG).read_text())
     names = {"dtype", "torch_dtype"} & {*settings} or {"dtype"}
     settings |= dict.fromkeys(names, dtype)
+    files = _tokenizer_files(experiment)
     with new_folder(folder) as partial:
-        for file in _tokenizer_files(experiment):
-            shutil.copyfile(file, partial / file.name)
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
         (partial / CONFIG).write_text(json.dumps(settings, indent=2) + "\n")
         typed = {name: tensor.astype(dtype, copy=False) for name, tensor in tensors.items()}
         _save(typed, partial / WEIGHTS)
@@ -157,16 +158,14 @@ def _import_folder(experiment: Experiment) -> Path:
     return source
 
 
-def _tokenizer_files(experiment: Experiment) -> Iterator[Path]:
-    """Yields the files of the training data's tokenizer, if it is a HuggingFaceTokenizer."""
-    for tokenizer in experiment.p.train_input.all(HuggingFaceTokenizer):
-        folder = Path(os.path.expanduser(tokenizer.file)).parent
-        for file in (folder / name for name in _TOKENIZER_FILES):
-            if os.path.lexists(file):
-                if not file.is_file():
-                    raise ParamError(f"{file} is not a file: the export would lack the tokenizer")
-                yield file
-        return
+def _tokenizer_files(experiment: Experiment) -> Mapping[str, bytes]:
+    """Returns the files of the training data's tokenizer, if the library `tokenizers` has such."""
+    for tokenizer in experiment.p.train_input.all(LibraryTokenizer):
+        try:
+            return tokenizer.build().hub_files()
+        except DataError as error:
+            raise ParamError(f"the export would lack the tokenizer: {error}") from None
+    return {}
 
 
 def _save(tensors: dict[str, np.ndarray], file: Path) -> None:

@@ -1,7 +1,7 @@
 """Hugging Face's BERT (Devlin et al. 2019): as pre-training, or its encoder for another task.
 
 A file may be of the encoder alone, with or without a pooler, or with heads; the names of its
-tensors tell. Heads of classes and of answers are not read: these tasks begin with new ones.
+tensors tell. A head for classes or answers goes on in the task that has such a head.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WITH_POOLER = (*_WITH_PAIRS, "BertModel", "BertForSequenceClassification")
 
 
 class HubEncoder(NamedTuple):
-    """A BERT of the hub without its heads, for a task whose field `model` is a `Bert`."""
+    """A BERT of the hub for a task whose field `model` is a `Bert`, and `head` a `Linear`."""
 
     model: Params  # of the Bert
     fields: Mapping[str, Any]  # of the WarmStart that reads its weights
@@ -36,21 +36,34 @@ class HubEncoder(NamedTuple):
     def warm_start(self, path: str) -> Params:
         """Returns the params of a WarmStart from the file or folder of the weights.
 
-        Weights that are not below `model`, as in the task's heads, are drawn as ever.
+        Weights that it does not read, such as a new head's, are drawn as ever.
         """
-        fields = {"path": path, "reshape": True, "only": ("model/.*",), **self.fields}
-        return WarmStart.params(**fields)
+        return WarmStart.params(path=path, reshape=True, **self.fields)
 
 
-def configure_encoder(config: Config, *, pooler: bool) -> HubEncoder:
+def configure_encoder(config: Config, *, pooler: bool, head: str = "") -> HubEncoder:
     """Returns the encoder that a configuration describes, for a task of another kind.
 
-    `pooler` says whether the task reads the pooled vector. If a file has no pooler, as one of
-    BertForMaskedLM, its weights are drawn as ever. Raises ParamError for what lingo does not have.
+    Raises ParamError for what lingo does not have.
+
+    Args:
+        config: describes the model, and tells which tensors its file has.
+        pooler: whether the task reads the pooled vector. The weights of a pooler that the file
+            lacks, as one of BertForMaskedLM does, are drawn as ever.
+        head: what the file calls the task's head, such as "classifier"; its weights are read if the
+            file has them.
     """
     model, names = _model(config), _Names(config)
     rename = names.encoder()
-    fields: dict[str, Any] = {"rename": rename, "transpose": (r"model/.*/w_.*",)}
+    fields: dict[str, Any] = {
+        "only": ("model/.*",),
+        "rename": rename,
+        "transpose": (r"model/.*/w_.*",),
+    }
+    if head and config.knows_tensors and config.has_tensor(f"{head}.weight"):
+        rename |= _dense("head", head)
+        fields["only"] += ("head/.*",)
+        fields["transpose"] += ("head/w",)
     if not pooler:
         model.pooler = None
     elif names.has_pooler:

@@ -2,7 +2,7 @@
 
 config.json         ->  a task with a model of that shape     (`HubModel.task`)
 model.safetensors   ->  its weights, by a WarmStart           (`HubModel.warm_start`)
-tokenizer.json      ->  its tokens                            (`read_tokenizer`)
+tokenizer.json      ->  its tokens, for a BERT also vocab.txt (`read_tokenizer`)
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from lingo.checkpoints.sources.hugging_face import CONFIG
 from lingo.checkpoints.sources.weight_source import UnusableSource
 from lingo.config.base import regular_file
 from lingo.config.params import ParamError, Params, suggest
-from lingo.data import ByteTokenizer, HuggingFaceTokenizer
+from lingo.data import ByteTokenizer, HuggingFaceTokenizer, WordPieces
+from lingo.data.hugging_face_tokenizer import CONFIG as TOKENIZER_CONFIG
+from lingo.data.hugging_face_tokenizer import FILE as TOKENIZER
 from lingo.data.hugging_face_tokenizer import MAX_BYTES
 from tasks.bert.task import BertPretraining
 from tasks.hugging_face.bert import ENCODERS, HubEncoder, configure_encoder
@@ -26,7 +28,7 @@ from tasks.hugging_face.config import Config, HubModel
 from tasks.hugging_face.decoder import DECODERS
 from tasks.hugging_face.encoder_decoder import ENCODER_DECODERS
 
-TOKENIZER = "tokenizer.json"
+VOCABULARY = "vocab.txt"
 KINDS = DECODERS | ENCODER_DECODERS | ENCODERS
 
 
@@ -48,15 +50,23 @@ def configure_model(config: Mapping[str, Any], *, tensors: Collection[str] = ())
     return KINDS[kind](Config(config, tensors))
 
 
-def read_encoder(folder: str | os.PathLike[str], *, pooler: bool) -> HubEncoder:
+def read_encoder(folder: str | os.PathLike[str], *, pooler: bool, head: str = "") -> HubEncoder:
     """Returns the BERT in a folder for a task of another kind, such as classification.
 
-    `pooler` says whether the task reads the pooled vector. Raises ParamError if it is no BERT.
+    `pooler` and `head` are as for `configure_encoder`. Raises ParamError if it is no BERT.
     """
     config = read_config(folder)
     if (kind := config.get("model_type")) not in ENCODERS:
         raise ParamError(f"model_type={kind!r} is no encoder: {', '.join(ENCODERS)} is wanted")
-    return configure_encoder(Config(config, _tensor_names(folder)), pooler=pooler)
+    return configure_encoder(Config(config, _tensor_names(folder)), pooler=pooler, head=head)
+
+
+def read_labels(folder: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Returns the names of the classes of a classifier in a folder; () if it names none."""
+    names = read_config(folder).get("id2label")
+    if not isinstance(names, dict) or {*names} != {str(i) for i in range(len(names))}:
+        return ()
+    return tuple(str(names[str(i)]) for i in range(len(names)))
 
 
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -70,17 +80,39 @@ def read_tokenizer(folder: str | os.PathLike[str], model: HubModel) -> Params | 
     If the model has fewer ids than bytes need, or masks tokens, they are those of the missing
     file, which an error will name, unless an override sets another tokenizer.
     """
+    if model.task.cls is BertPretraining:
+        return read_word_pieces(folder, model.task.vocab_size)
     file, vocab_size = _path(folder) / TOKENIZER, model.task.vocab_size
     has_tokenizer = os.path.lexists(file)  # what is no file is an error when it is opened
-    masks_tokens = model.task.cls is BertPretraining
-    if not (has_tokenizer or masks_tokens) and vocab_size >= ByteTokenizer.vocab_size:
+    if not has_tokenizer and vocab_size >= ByteTokenizer.vocab_size:
         return None
     tokenizer = HuggingFaceTokenizer.params(file=str(file), vocab_size=vocab_size)
     if has_tokenizer and model.start_id is not None:
         tokenizer.start = _added_token(_read_object(file), model.start_id)
-    if masks_tokens:
-        tokenizer.set(start="[CLS]", end="[SEP]", pad="[PAD]")
     return tokenizer
+
+
+def read_word_pieces(folder: str | os.PathLike[str], vocab_size: int) -> Params:
+    """Returns the params of a BERT's tokenizer: of tokenizer.json, or else of vocab.txt.
+
+    If a folder has neither, the error will name tokenizer.json when it is opened.
+    """
+    path = _path(folder)
+    if os.path.lexists(path / TOKENIZER) or not os.path.lexists(path / VOCABULARY):
+        return HuggingFaceTokenizer.params(
+            file=str(path / TOKENIZER),
+            vocab_size=vocab_size,
+            start="[CLS]",
+            end="[SEP]",
+            pad="[PAD]",
+        )
+    settings = path / TOKENIZER_CONFIG
+    found = _read_object(settings) if os.path.lexists(settings) else {}
+    return WordPieces.params(
+        file=str(path / VOCABULARY),
+        vocab_size=vocab_size,
+        lowercase=bool(found.get("do_lower_case", True)),
+    )
 
 
 def _path(folder: str | os.PathLike[str]) -> Path:

@@ -292,7 +292,10 @@ class DotProductAttention(Layer, interface=True):
         if not self.is_blockwise(length, num_keys):
             weights = (batch, query.shape[1], length, num_keys)
             names = ("batch", "heads", "length", None)
-            found.append(Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True))
+            kept = Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True)
+            found.append(kept)
+            if self.p.dropout_rate > 0:  # the softmax reads what it gave, the product what is left
+                found.append(kept._replace(is_elementwise=True))
         return found
 
     @property

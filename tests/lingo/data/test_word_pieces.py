@@ -17,7 +17,7 @@ from lingo.data.hugging_face_tokenizer import HuggingFaceTokenizer
 from lingo.data.index import open_index
 from lingo.data.record_source import TextFiles
 from lingo.data.tokenizer import ByteTokenizer
-from lingo.data.word_pieces import LearnedWordPieces, train
+from lingo.data.word_pieces import LearnedWordPieces, WordPieces, train
 from lingo.datasets.docstrings import Docstrings
 
 library = pytest.importorskip("tokenizers", reason="needs pip install 'lingo-tf[tokenizers]'")
@@ -184,6 +184,58 @@ def test_a_file_of_bert_s_knows_its_words_and_tokens(learned, tmp_path):
     assert other.special_ids().tolist() == [0, 1, 2, 3, 4, SIZE, SIZE + 1, SIZE + 2]
     continues = learned.build().word_continuations()
     np.testing.assert_array_equal(other.word_continuations(), [*continues, False, False, False])
+
+
+def write_vocabulary(tokenizer, path):
+    """Writes the pieces of a tokenizer in the order of their ids, one on each line."""
+    vocabulary = vocabulary_of(tokenizer)
+    path.write_text("".join(f"{piece}\n" for piece in sorted(vocabulary, key=vocabulary.get)))
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_vocabulary_of_bert_s_splits_as_the_tokenizer_that_it_lists(learned, tmp_path, lowercase):
+    first = learned.set(lowercase=lowercase).build()
+    write_vocabulary(first, tmp_path / "vocab.txt")
+    listed = WordPieces.params(
+        file=str(tmp_path / "vocab.txt"), vocab_size=SIZE, lowercase=lowercase
+    ).build()
+    for text in (TEXT, "Repainting GARDENS, größer, a zoo? [SEP] x", ""):
+        assert listed.encode(text).tolist() == first.encode(text).tolist()
+    assert listed.describe() == first.describe()
+
+
+def test_a_damaged_vocabulary_is_told(tokenizer, tmp_path):
+    path = tmp_path / "vocab.txt"
+    write_vocabulary(tokenizer, path)
+    pieces = path.read_text()
+    cfg = WordPieces.params(file=str(path), vocab_size=SIZE)
+    for text, words in (
+        (pieces.replace("[MASK]\n", ""), r"has no piece \[MASK\]"),
+        ("", r"has no piece \[PAD\]"),
+        (pieces + "more\n", "has 121 pieces: set vocab_size=121"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError, match=words):
+            cfg.build().describe()
+    path.write_bytes(pieces.encode() + b"\xff\n")
+    with pytest.raises(DataError, match=r"vocab\.txt is not UTF-8"):
+        cfg.build().describe()
+    path.write_text(pieces.replace("\n", "\r\n"), newline="")
+    assert cfg.build().describe() == tokenizer.describe()
+
+
+def test_learned_pieces_go_to_the_hub_with_the_tokens_at_both_ends(tokenizer, tmp_path):
+    for name, content in tokenizer.hub_files().items():
+        (tmp_path / name).write_bytes(content)
+    file = tmp_path / "tokenizer.json"
+    assert library.Tokenizer.from_file(str(file)).encode("the garden").ids == [
+        tokenizer.start_id,
+        *tokenizer.encode("the garden"),
+        tokenizer.end_id,
+    ]
+    read = HuggingFaceTokenizer.params(file=str(file), vocab_size=SIZE).build()
+    assert (read.pad_id, read.start_id, read.end_id) == (0, 2, 3)
+    assert read.encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
 
 
 def test_tokenizers_without_words_say_so(tmp_path):

@@ -24,7 +24,7 @@ from lingo.checkpoints.sources.warm_start import weight_shapes
 from lingo.config.lazy import tf
 from lingo.config.params import ParamError, Params
 from lingo.contract import Experiment
-from lingo.data import HuggingFaceTokenizer, TextFiles
+from lingo.data import HuggingFaceTokenizer, LearnedWordPieces, TextFiles
 from lingo.export.hugging_face import convert_weights, export_hugging_face
 from lingo.layers import Linear, context
 from lingo.learner.state import initial_state
@@ -266,6 +266,53 @@ def test_an_encoder_is_read_for_a_task_of_another_kind(
     assert ("model/pooler/w" in weight_shapes(found.task)) == pooler
 
 
+HEAD_OF = {"huggingface.bert_questions": "qa_outputs", "huggingface.bert_labels": "classifier"}
+
+
+@pytest.mark.parametrize("name", HEAD_OF)
+@pytest.mark.parametrize("labels", [("no", "yes"), ("cold", "warm")])
+def test_a_head_goes_on_in_the_task_that_has_it(
+    name: str, labels: tuple[str, str], tmp_path: pathlib.Path
+) -> None:
+    """Rows and columns differ, so that a head that is not transposed would be seen."""
+    head = HEAD_OF[name]
+    weight, bias = np.arange(32, dtype="f").reshape(2, 16), np.float32([7, 8])
+    more = {f"{head}.weight": weight, f"{head}.bias": bias}
+    names = {str(i): label for i, label in enumerate(labels)}
+    folder = write(tmp_path / "model", without("cls."), more=more, id2label=names)
+    params = lingo.get(f"{name}(path={str(folder)!r})")
+    transfer = params.build().warm_start()
+    assert transfer is not None
+    read = {key: transfer.value(key) for key in transfer.reads if key.startswith("head")}
+    if name == "huggingface.bert_labels" and labels != ("no", "yes"):
+        assert read == {}
+    else:
+        np.testing.assert_array_equal(read["head/w"], weight.T)
+        np.testing.assert_array_equal(read["head/b"], bias)
+    without_head = write(tmp_path / "model", without("cls."), id2label=names)
+    transfer = lingo.get(f"{name}(path={str(without_head)!r})").build().warm_start()
+    assert transfer is not None
+    assert not any(key.startswith("head") for key in transfer.reads)
+
+
+def test_a_folder_with_vocab_txt_alone_has_a_tokenizer(tmp_path: pathlib.Path) -> None:
+    folder = write(tmp_path / "model")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (folder / "vocab.txt").write_text("\n".join([*special, *(chr(97 + i) for i in range(26))]))
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    for name in (
+        "huggingface.pretrained_model(length=12, path={})",
+        "huggingface.bert_labels(path={})",
+    ):
+        params = lingo.get(name.format(repr(str(folder)))).train_input.tokenizer
+        assert params.lowercase is False
+        tokenizer = params.build()
+        assert tokenizer.encode("a B b").tolist() == [5, 1, 6]
+    write_tokenizer(folder)
+    params = lingo.get(f"huggingface.bert_labels(path={str(folder)!r})").train_input.tokenizer
+    assert params.file == str(folder / "tokenizer.json")
+
+
 def test_a_decoder_is_no_encoder() -> None:
     decoder = pathlib.Path(__file__).parents[2] / "params" / "huggingface" / "gpt2"
     with pytest.raises(ParamError, match="model_type='gpt2' is no encoder: bert is wanted"):
@@ -353,6 +400,22 @@ def test_its_tokenizer_makes_rows_that_train_it(tmp_path: pathlib.Path) -> None:
     program = one.runtime.start(one.learner, initial_state(one.learner))
     scalars = program.train({name: array[None] for name, array in batch.items()})["scalars"]
     assert np.isfinite(scalars["loss/total"]).all()
+
+
+def test_an_export_has_the_pieces_that_its_run_has_learned(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "text.txt").write_text("abc abd abe bcd cde dea. " * 4)
+    params = experiment(FOLDER).p.copy()
+    params.train_input.tokenizer = LearnedWordPieces.params(
+        source=TextFiles.params(pattern=str(tmp_path / "text.txt")), vocab_size=21
+    )
+    one = params.set(init_from=None).build()
+    export_hugging_face(one, imported().weights, tmp_path / "out", config=FOLDER)
+    read = lingo.get(
+        f"huggingface.bert_labels(path={str(tmp_path / 'out')!r})"
+    ).train_input.tokenizer
+    assert read.build().encode("abcd.").tolist() == (
+        params.train_input.tokenizer.build().encode("abcd.").tolist()
+    )
 
 
 def test_a_missing_tokenizer_is_named(tmp_path: pathlib.Path) -> None:

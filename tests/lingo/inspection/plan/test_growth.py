@@ -55,8 +55,8 @@ def sequences(layer: Params, num_layers: int = 4) -> Form:
     return form
 
 
-def registered(name: str) -> Form:
-    return lambda more: registry.get(name, more)
+def registered(name: str, *overrides: str) -> Form:
+    return lambda more: registry.get(name, [*overrides, *more])
 
 
 def growth(form: Form, batch_size: int) -> tuple[float, float]:
@@ -92,6 +92,7 @@ FORMS = {
         sequences(nn.RecurrentLayer.params(dim=D, network=nn.Gru.params(hidden_dim=2 * D))),
         2,
     ),
+    "Bert": (registered("lm.bert.tiny_bert", "task.model.stack.num_layers=2"), 2),
     "Dlrm": (registered("click.dlrm.clicks"), 256),
 }
 
