@@ -125,6 +125,18 @@ class Classes:
         """Returns the name of every class that may be configurable."""
         return sorted({*self.places, *(name for m in self.modules for name in _own_classes(m))})
 
+    def subclasses(self, base: type[Configurable]) -> dict[str, Place]:
+        """Returns the classes that inherit from a class, by name, without importing them.
+
+        If two classes have the same name, it returns the first.
+        """
+        return {
+            name: places[0]
+            for name, places in sorted(self.places.items())
+            if name != base.__name__
+            and inherits(places[0].module, places[0].file, name, self.roots, base)
+        }
+
     def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
         """Yields the classes of a name that are imported or in trusted places.
 
@@ -146,8 +158,7 @@ class Classes:
         places = [
             place
             for place in self._places(module, name)
-            if self._is_local(place)
-            and inherits_configurable(place.module, place.file, name, self.roots)
+            if self._is_local(place) and inherits(place.module, place.file, name, self.roots)
         ]
         if not places:
             return None
@@ -180,15 +191,17 @@ def is_configurable(value: object) -> TypeGuard[type[Configurable]]:
     return isinstance(value, type) and issubclass(value, Configurable)
 
 
-def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bool:
-    """Returns whether a class is Configurable according to its bases, without importing anything.
+def inherits(
+    module: str, file: Path, cls: str, roots: Roots, base: type[Configurable] = Configurable
+) -> bool:
+    """Returns whether a class inherits from another one, without importing anything.
 
-    A base in another installed package cannot be checked without importing it; for a class in
-    `params` it counts as Configurable.
+    A base in another installed package cannot be checked without importing it. In `params`, a class
+    with such a base counts as Configurable.
     """
     if not (importing.is_imported(module, file) or roots_.defines_class(file, cls)):
         return False
-    own = module.partition(".")[0] == "params"
+    own = base is Configurable and module.partition(".")[0] == "params"
     waiting, seen = [(module, cls)], set[tuple[str, str]]()
     while waiting:
         where, name = found = waiting.pop()
@@ -201,7 +214,8 @@ def inherits_configurable(module: str, file: Path, cls: str, roots: Roots) -> bo
             if own and package not in ("lingo", "tasks", "params", *sys.stdlib_module_names):
                 return True
         elif importing.is_imported(where, place):
-            if is_configurable(getattr(sys.modules[where], name, None)):
+            value = getattr(sys.modules[where], name, None)
+            if is_configurable(value) and issubclass(value, base):
                 return True
         else:
             waiting += _base_names(where, place, name)

@@ -8,6 +8,7 @@ import inspect
 import io
 import textwrap
 import tokenize
+from pathlib import Path
 from typing import NamedTuple
 
 from lingo.config.base import types
@@ -15,6 +16,7 @@ from lingo.config.base.ast_lock import AST_LOCK
 from lingo.config.node.field import REQUIRED, Field
 from lingo.config.node.label import value_text
 from lingo.config.params import Configurable, fields
+from lingo.config.roots import roots
 
 
 class FieldDoc(NamedTuple):
@@ -33,6 +35,13 @@ def describe(cls: type[Configurable]) -> list[FieldDoc]:
     """Returns the documentation of the fields of a class, inherited ones first."""
     read = functools.cache(_statements)
     return [_field(field, read(field.owner)) for field in fields(cls).values()]
+
+
+def first_line(file: Path, cls: str) -> str:
+    """Returns the first line of the docstring of a class in a file that is not imported, or ""."""
+    statements = (node for node in roots.parse(file).body if isinstance(node, ast.ClassDef))
+    found = [ast.get_docstring(node) or "" for node in statements if node.name == cls]
+    return found[-1].partition("\n")[0] if found else ""
 
 
 def declaration(field: Field) -> FieldDoc:

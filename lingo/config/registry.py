@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from lingo.config import override_reader
+from lingo.config import override_reader, text
 from lingo.config.base import types
 from lingo.config.base.errors import Unreadable
 from lingo.config.classes import Classes
@@ -31,6 +31,7 @@ from lingo.config.params import ParamError, Params, fields, suggest
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 from lingo.config.serial import Origin
+from lingo.config.trained_files import explain_distrust, is_trusted
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,18 +75,16 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         if match["file"]
         else index(roots).find(match["name"])
     )
-    module = import_file(entry.file, roots)
-    classes = Classes(roots, [module])
-    function = _Function(entry, getattr(module, entry.function), classes)
+    function = _open_function(entry, roots)
     arguments = function.arguments(
         match["arguments"] or "", [m[1] for t in texts if (m := _ARGUMENT.fullmatch(t))]
     )
     params = function.call(deep_copy(arguments))
-    for text in texts:
-        name = text.partition("=")[0]
+    for override in texts:
+        name = override.partition("=")[0]
         if name in function.parameters and name not in fields(params.cls):
-            raise ParamError(f"{name} is an argument of {entry.function}: write exp.{text}")
-    applied = apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], classes)
+            raise ParamError(f"{name} is an argument of {entry.function}: write exp.{override}")
+    applied = apply(params, [t for t in texts if not _ARGUMENT.fullmatch(t)], function.classes)
     origin = Origin(
         "" if match["file"] else entry.name,
         str(entry.file),
@@ -94,6 +93,44 @@ def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) ->
         tuple(texts),
     )
     return ResolvedExperiment(params, origin, applied)
+
+
+def find_changes(
+    params: Params,
+    origin: Origin,
+    roots: Roots | None = None,
+    *,
+    trust: Iterable[str] | None = None,
+) -> list[text.Change]:
+    """Returns how an experiment differs from its function's result without arguments and overrides.
+
+    Args:
+        params: the experiment.
+        origin: where it came from.
+        roots: where its file may look for others.
+        trust: None, or the files outside the trusted roots that may be imported.
+
+    Raises:
+        ParamError: if it has no function, or its file may not be imported or cannot be read now, or
+            the function needs arguments.
+    """
+    roots, file = roots or roots_.find(), Path(origin.file)
+    if not origin.function:
+        raise ParamError("the experiment was made in Python, not by a function marked @experiment")
+    is_known = roots_.module_name(file, roots.trusted_roots()) is not None
+    if trust is not None and not (is_known or is_trusted(file, trust)):
+        raise ParamError(f"{origin.function} is in {file}, {explain_distrust(file)}")
+    plain = _open_function(_in_file(file, origin.function), roots).call({})
+    lines = text.resolve(params)
+    inherited = {line.path for line in lines if line.origin not in ("", text.DEFAULT)}
+    changes = text.diff(text.resolve(plain), lines)
+    return [change for change in changes if change.path not in inherited]
+
+
+def _open_function(entry: Entry, roots: Roots) -> _Function:
+    """Imports the file of an experiment, and returns its function."""
+    module = import_file(entry.file, roots)
+    return _Function(entry, getattr(module, entry.function), Classes(roots, [module]))
 
 
 def _in_file(file: Path, function: str) -> Entry:
@@ -134,7 +171,8 @@ class _Function:
             if not equals:
                 raise ParamError(f"{f'exp.{name}'!r} sets nothing: write exp.argument=value")
         return {
-            name: self._read(name, text) for name, text in [*pairs, *((n, t) for n, _, t in parts)]
+            name: self._read(name, value)
+            for name, value in [*pairs, *((n, v) for n, _, v in parts)]
         }
 
     def call(self, arguments: dict[str, Any]) -> Params:
@@ -155,7 +193,7 @@ class _Function:
             )
         return params
 
-    def _read(self, name: str, text: str) -> Any:
+    def _read(self, name: str, value: str) -> Any:
         """Returns the value of an argument's text, read by the argument's annotation."""
         if name not in self.parameters:
             raise ParamError(
@@ -169,7 +207,7 @@ class _Function:
             hint = Any
         try:
             return override_reader.read(
-                text, hint, lambda text, hint: parse_template(text, hint, self.classes, name)
+                value, hint, lambda inside, hint: parse_template(inside, hint, self.classes, name)
             )
         except Unreadable as error:
             raise ParamError(f"{self.entry.name}: {name} {error}") from None

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 from lingo.config import importing, trained_files
 from lingo.config.base.errors import UnknownClass
-from lingo.config.classes import inherits_configurable, is_configurable
+from lingo.config.classes import inherits, is_configurable
 from lingo.config.params import Configurable, ParamError
 from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
@@ -118,7 +118,7 @@ class Finder:
         if module.endswith(".py"):  # its bases cannot be checked without importing it
             is_defined = roots_.defines_class(file, last)
         else:
-            is_defined = inherits_configurable(module, file, last, self._roots)
+            is_defined = inherits(module, file, last, self._roots)
         is_lingo = module.partition(".")[0] == "lingo"
         if not is_defined and (is_lingo or not roots_.defines_function(file, last)):
             raise UnknownClass(f"{file} has no class or function {last} to configure")

@@ -216,7 +216,7 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
     shape = input.specs().get("tokens", ((input.num_rows(0),), ""))[0]
     batch = " x ".join(map(str, shape)) + (" tokens" if len(shape) > 1 else " examples")
     return [
-        f"{_experiment_name(origin)}: {total:,} weights{note}",
+        f"{experiment_name(origin)}: {total:,} weights{note}",
         f"data: {kind}{f' of {source}' if source else ''}: {input.num_examples():,} examples an"
         f" epoch, {batch} a step",
         f"devices: {count_devices(experiment.runtime.device_names())},"
@@ -224,7 +224,7 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
     ]
 
 
-def _experiment_name(origin: Origin) -> str:
+def experiment_name(origin: Origin) -> str:
     """Returns what `--exp` was; "experiment" for one that was made in Python."""
     name = origin.name or (f"{Path(origin.file).name}:{origin.function}" if origin.file else "")
     arguments = ", ".join(f"{k}={value_text(v)}" for k, v in origin.arguments.items())

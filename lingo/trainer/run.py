@@ -23,6 +23,7 @@ from lingo.checkpoints.run_counters import RunCounters
 from lingo.config import text
 from lingo.config.base.errors import LingoError, NumericFailure
 from lingo.config.params import ParamError
+from lingo.config.registry import find_changes
 from lingo.contract import Experiment, ObservedRun, RunEvents
 from lingo.inspection import pipeline_table, weight_table
 from lingo.inspection.memory import check_memory
@@ -52,6 +53,7 @@ from lingo.trainer.start import (
     write_texts,
 )
 from lingo.trainer.step_recorder import StepRecorder
+from lingo.trainer.summaries.about import about_text
 from lingo.trainer.summaries.hparams import hparams, parameter_values
 from lingo.trainer.summaries.summaries import Summaries
 from lingo.trainer.throughput import Throughput
@@ -254,12 +256,27 @@ def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
     hyperparameters = hparams(lines, run.request.origin, total_parameters=total)
     summaries.start_run(hyperparameters)
     if start.status.changes or step == 0:
+        summaries.write_about(
+            about_text(
+                run.request.origin, start.environment, _find_changes(run), num_weights=total
+            ),
+            metric=(experiment.p.evaluate.metric or "accuracy").rpartition("/")[2],
+            step=step,
+        )
         summaries.write_text("config", text.render(lines), step=step)
         _summarize_pipelines(experiment, step, summaries)
     if start.program_text:
         summaries.write_text("program", start.program_text, step=step)
     if step == 0 and start.graph is not None:
         summaries.write_graph(start.graph)
+
+
+def _find_changes(run: Run) -> list[text.Change]:
+    """Returns how the experiment differs from its defaults; [] if it has none."""
+    try:
+        return find_changes(run.request.params, run.request.origin)
+    except ParamError:  # it was made in Python, or its function needs arguments
+        return []
 
 
 def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries) -> None:

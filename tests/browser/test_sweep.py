@@ -66,7 +66,7 @@ def test_every_trial_is_a_row_with_its_values_and_its_metric(server, sweep_dir):
         assert row["status"] == ["STATUS_SUCCESS"]
         assert row["metrics"]["eval_same/eval/loss"] == pytest.approx(trial["value"])
         for target, value in trial["values"].items():
-            assert row["hparams"][target] == float(value)
+            assert row["hparams"][HEADLINES.get(target, target)] == float(value)
 
 
 def test_a_browser_shows_two_rows_with_their_values_and_metrics(server, sweep_dir, browser):
@@ -76,6 +76,6 @@ def test_a_browser_shows_two_rows_with_their_values_and_metrics(server, sweep_di
     assert shown.keys() == expected.keys()
     for name, cells in shown.items():
         for target, value in expected[name]["values"].items():
-            assert float(cells[target]) == float(value)
+            assert float(cells[HEADLINES.get(target, target)]) == float(value)
         loss = float(cells["eval_same.eval/loss"])
         assert loss == pytest.approx(expected[name]["value"], rel=1e-3)

@@ -141,14 +141,14 @@ def test_a_run_is_one_row_of_hyperparameters_with_its_last_metrics(server, runs)
     for name, row in rows.items():
         assert row["hparams"] == {
             "experiment": "small",
-            "optimizer.learning_rate": RATES[name],
-            "train_input.batch_size": 4,
+            "learning_rate": RATES[name],
+            "batch_size": 4,
             "max_steps": 4,
             "seed": 0,
-            "exp.width": 8,
+            "width": 8,
             "Stack": "Any",
             "a.b": "c",
-            "total_parameters": row["hparams"]["total_parameters"],
+            "weights": row["hparams"]["weights"],
         }
         last = metrics(runs, name)[-1]
         assert row["metrics"]["train/loss/total"] == pytest.approx(last["loss/total"])

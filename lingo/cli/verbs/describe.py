@@ -2,6 +2,7 @@
 
     lingo describe FeedForward
     lingo describe FeedForward.activation
+    lingo describe Schedule                  all schedules, too
     lingo describe lm.source.tiny
 
 A class is any that --set can name; it is told from an experiment by its capital letter.
@@ -10,6 +11,7 @@ A class is any that --set can name; it is told from an experiment by its capital
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 
 from lingo.cli.command import RootOptions
 from lingo.config import docs, experiment_index
@@ -35,8 +37,11 @@ def run(options: Options) -> int:
     places, word = options.roots(), options.name
     if word.rpartition(":")[2][:1].isupper():
         name, dot, field = word.rpartition(".") if ":" not in word else (word, "", "")
-        cls = Classes(places).find(name if dot else word)
+        classes = Classes(places)
+        cls = classes.find(name if dot else word)
         print(class_text(cls, only=field if dot else None), end="")
+        if not dot and interface(cls) is cls:
+            print(subclasses_text(classes, cls), end="")
     else:
         print(experiment_text(_find_experiment(word, places)), end="")
     return 0
@@ -65,17 +70,31 @@ def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
         choices = types.describe(fields(cls)[field.name].hint)
         suffix = f" ({choices})" if choices.startswith("one of") else ""
         rows.append((field.name, field.type, field.default, f"{field.comment}{suffix}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
     kind = interface(cls).__name__
     where = f"{relative_path(inspect.getsourcefile(cls) or '')}:{inspect.getsourcelines(cls)[1]}"
-    table = "\n".join(f"  {line}" for line in lines)
+    table = f"\nfields:\n{_table(rows)}" if shown else ""
     article = "an" if kind[0] in "AEIOU" else "a"
     doc = inspect.cleandoc(cls.__doc__ or "")
-    return f"{cls.__name__}, {article} {kind}: {where}\n\n{doc}\n\nfields:\n{table}\n"
+    return f"{cls.__name__}, {article} {kind}: {where}\n\n{doc}\n{table}"
+
+
+def subclasses_text(classes: Classes, cls: type[Configurable]) -> str:
+    """Returns the names of a class's subclasses with the first lines of their docstrings, or ""."""
+    rows = [
+        (name, docs.first_line(place.file, name))
+        for name, place in classes.subclasses(cls).items()
+        if not name.startswith("_")
+    ]
+    return f"\nsubclasses:\n{_table(rows)}" if rows else ""
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def experiment_text(entry: Entry) -> str:

@@ -2,6 +2,7 @@
 
     lingo show --exp=lm.source.tiny
     lingo show --exp=lm.source.tiny --set=optimizer.learning_rate=1e-3 --set='Stack=Repeat'
+    lingo show --run=runs/tiny --changed
     lingo show --exp=lm.lingvo_dense.dense_1t --weights
     lingo show --exp=lm.source.small --weights --only='ffn|norm' --sort=size
     lingo show --exp=lm.source.small --weights --depth=2
@@ -13,7 +14,8 @@
     lingo show --exp=lm.source.tiny --set='runtime=Mesh(data=8)' --program --compiler=tpu
     lingo show --run=runs/tiny --format=json
 
-A parameter that nobody set is marked with where its value comes from. The table of weights has
+A parameter that nobody set is marked with where its value comes from. --changed shows only what
+arguments and overrides have changed: `path: before -> after`. The table of weights has
 those whose path --only matches somewhere, the largest first with --sort=size, or with --depth their
 sums by module; weights that the optimizer never changes are marked. With --run, the last lines
 are the user's own files that it has used, and whether they are still the same. --graph draws what
@@ -43,12 +45,13 @@ from lingo.cli import experiment_options
 from lingo.cli.clock import run_with_clock
 from lingo.cli.command import FormatOptions, UsageError
 from lingo.cli.compiler_options import CompilerOptions
-from lingo.cli.experiment_options import DeviceOptions, ExperimentOptions
-from lingo.config import source_files, text
+from lingo.cli.experiment_options import DeviceOptions, ExperimentOptions, print_note
+from lingo.config import registry, source_files, text
 from lingo.config.node.tree import nodes
 from lingo.config.options import option, option_class
 from lingo.config.params import ParamError, Params, fields
 from lingo.config.printable import escape_controls
+from lingo.config.registry import ResolvedExperiment
 from lingo.contract import Experiment, build_experiment
 from lingo.inspection import (
     pipeline,
@@ -71,6 +74,7 @@ POINTS = 1000  # steps between those of a plot
 class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
     """The options of the verb."""
 
+    changed: bool = option("Show what differs from the experiment's defaults.", default=False)
     weights: bool = option("Show the weights instead of the parameters.", default=False)
     only: str | None = option("With --weights: a pattern that occurs in the path.")
     sort: Literal["path", "size"] = option("With --weights: which come first.", default="path")
@@ -93,7 +97,7 @@ class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
 
 def run(options: Options) -> int:
     """Prints what the flags request."""
-    kinds = ("weights", "plot_schedule", "graph", "pipeline", "program")
+    kinds = ("changed", "weights", "plot_schedule", "graph", "pipeline", "program")
     asked = [f"--{flag}" for flag in kinds if getattr(options, flag)]
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
@@ -110,7 +114,9 @@ def run(options: Options) -> int:
     if options.graph and options.as_json:
         raise UsageError("--graph writes a picture: --format=json shows nothing of it")
     resolved, as_json = options.resolve(), options.as_json
-    if options.graph:
+    if options.changed:
+        _print_changes(resolved, options)
+    elif options.graph:
         write_graph(resolved.params, Path(options.graph))
     elif options.weights:
         _print_weights(build_experiment(resolved), options)
@@ -130,6 +136,19 @@ def run(options: Options) -> int:
         print(text.render(text.resolve(resolved.params)), end="")
         _print_source(options.run)
     return 0
+
+
+def _print_changes(resolved: ResolvedExperiment, options: Options) -> None:
+    """Prints how the experiment differs from its function's defaults."""
+    trust = None if options.run is None else options.trust
+    changes = registry.find_changes(resolved.params, resolved.origin, options.roots(), trust=trust)
+    if options.as_json:
+        print(json.dumps({one.path: [one.old_value, one.new_value] for one in changes}))
+        return
+    for change in changes:
+        print(change)
+    if not changes:
+        print_note(f"nothing differs from the defaults of {resolved.origin.function}")
 
 
 def _print_source(run: str | None) -> None:

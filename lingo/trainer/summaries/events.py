@@ -135,6 +135,15 @@ def text_value(tag: str, markdown: str) -> Summary.Value:
     return tensor_value(tag, np.array(markdown.encode(), object), text_metadata("", ""))
 
 
+def text_block(text: str) -> str:
+    """Returns a text as a code block of Markdown, with escapes of unprintable characters."""
+    lines = (
+        "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
+        for line in text.removesuffix("\n").split("\n")
+    )
+    return "".join(f"    {line}\n" for line in lines)
+
+
 def image_value(tag: str, pixels: np.ndarray, *, legend: str) -> Summary.Value:
     """Returns an image for TensorBoard's images tab; `legend` explains its colours in Markdown.
 

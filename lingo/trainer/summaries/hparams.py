@@ -17,6 +17,7 @@ from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2, summ
 
 from lingo.config import override_reader
 from lingo.config.base.ast_lock import AST_LOCK
+from lingo.config.registry import ARGUMENT
 from lingo.config.serial import Origin
 from lingo.config.text import Line
 from lingo.storage.rows import State
@@ -27,7 +28,13 @@ _api: Any = api_pb2  # the names of these modules are made when they are importe
 _records: Any = plugin_data_pb2
 _summaries: Any = summary_v2.summary_pb2
 
-HEADLINES = ("optimizer.learning_rate", "train_input.batch_size", "max_steps", "seed")
+HEADLINES = {
+    "optimizer.learning_rate": "learning_rate",
+    "train_input.batch_size": "batch_size",
+    "max_steps": "max_steps",
+    "seed": "seed",
+}
+"""Parameter that every row has -> its key."""
 
 _STATUS: dict[State, Any] = {
     "running": _api.STATUS_RUNNING,
@@ -43,18 +50,20 @@ def hparams(
 ) -> dict[str, ParameterValue]:
     """Returns the keys and values of the row of a run with this resolved text.
 
-    The key of an override is as it was typed, `FeedForward.dropout_rate`, that of an argument
-    `exp.<argument>`.
+    The key of an override is as it was typed, `FeedForward.dropout_rate`. An argument's key is its
+    name, or `exp.<argument>` if another key has that name.
     """
     resolved = parameter_values(lines)
-    values = {path: resolved[path] for path in HEADLINES if path in resolved}
+    values = {name: resolved[path] for path, name in HEADLINES.items() if path in resolved}
     if origin.function:
         values["experiment"] = origin.name or f"{origin.file}:{origin.function}"
     for override in origin.overrides:
         key, _, typed = override_reader.partition(override, "=")
-        values[key] = resolved.get(key, _value(typed))
-    values |= {f"exp.{name}": _simple(value) for name, value in origin.arguments.items()}
-    return values | {"total_parameters": total_parameters}
+        if key not in HEADLINES and not key.startswith(ARGUMENT):
+            values[key] = resolved.get(key, _value(typed))
+    for name, value in origin.arguments.items():
+        values[f"{ARGUMENT}{name}" if name in values else name] = _simple(value)
+    return values | {"weights": total_parameters}
 
 
 def parameter_values(lines: Sequence[Line]) -> dict[str, ParameterValue]:

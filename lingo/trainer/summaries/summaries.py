@@ -24,7 +24,8 @@ from lingo.metrics.media import Media
 from lingo.storage.rows import Rows, State
 from lingo.trainer.directory.run_directory import RunDirectory, evaluation_row, tag_metrics
 from lingo.trainer.summaries import events, history, hparams
-from lingo.trainer.summaries.events import histogram_value, media_summary
+from lingo.trainer.summaries.about import TAG, layout_summary
+from lingo.trainer.summaries.events import histogram_value, media_summary, text_block
 from lingo.trainer.summaries.history import History, round_digits
 from lingo.trainer.summaries.hparams import ParameterValue
 
@@ -135,14 +136,19 @@ class Summaries(RunEvents):
 
     # ---- texts
 
+    def write_about(self, markdown: str, *, metric: str, step: int) -> None:
+        """Writes what the run trains, and the page of charts that has a metric of evaluations."""
+        self._write_markdown(TAG, markdown, step)
+        self._events.add(self._run.train, step, layout_summary(metric))
+
     def write_text(self, tag: str, text: str, *, step: int) -> None:
         """Writes a text, such as the configuration, to be shown as it is, in fixed width."""
-        self._write_markdown(tag, _code_block(text), step)
+        self._write_markdown(tag, text_block(text), step)
 
     def write_samples(self, step: int, samples: Mapping[str, str]) -> None:
         """Writes how the model continues prompts, by prompt."""
         blocks = [
-            f"**Prompt**\n\n{_code_block(prompt)}\n**continued**\n\n{_code_block(text)}"
+            f"**Prompt**\n\n{text_block(prompt)}\n**continued**\n\n{text_block(text)}"
             for prompt, text in samples.items()
         ]
         self._write_markdown("samples", "\n---\n\n".join(blocks), step)
@@ -154,12 +160,12 @@ class Summaries(RunEvents):
         titles = ("Source", "target", "answer")
         blocks = [
             "\n".join(
-                f"**{title}**\n\n{_code_block(text)}"
+                f"**{title}**\n\n{text_block(text)}"
                 for title, text in zip(titles, texts, strict=True)
             )
             for texts in answers
         ]
-        markdown = "\n---\n\n".join([*blocks, _code_block(note)])
+        markdown = "\n---\n\n".join([*blocks, text_block(note)])
         self._write_markdown("answers", markdown, step, folder=self._run.evaluation(name))
 
     def _write_markdown(
@@ -174,7 +180,7 @@ class Summaries(RunEvents):
         self, bubble_fractions: Mapping[str, float], report: str, *, step: int
     ) -> None:
         """Writes how pipelines are split: a text, and their bubbles by path."""
-        values = [events.text_value("pipeline", _code_block(report))]
+        values = [events.text_value("pipeline", text_block(report))]
         for where, fraction in bubble_fractions.items():
             tag = f"/{where}" if len(bubble_fractions) > 1 else ""
             values.append(events.scalar_value(f"pipeline/bubble_fraction{tag}", fraction))
@@ -225,12 +231,3 @@ class Summaries(RunEvents):
 def _sort_key(name: str) -> list[tuple[int, str]]:
     """Returns a key that sorts layer 2 before layer 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in name.split("/")]
-
-
-def _code_block(text: str) -> str:
-    """Returns a text as a code block of Markdown, with escapes of unprintable characters."""
-    lines = (
-        "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in line)
-        for line in text.removesuffix("\n").split("\n")
-    )
-    return "".join(f"    {line}\n" for line in lines)

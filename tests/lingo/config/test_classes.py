@@ -11,7 +11,7 @@ import pytest
 from lingo.config.classes import (
     Classes,
     UnknownClass,
-    inherits_configurable,
+    inherits,
     is_configurable,
     label,
 )
@@ -175,4 +175,4 @@ def test_bases_are_followed_as_they_are_written(code: str, tmp_path: Path) -> No
     file = tmp_path / "serial_x.py"
     file.write_text(code)
     places = roots.find([tmp_path])
-    assert inherits_configurable("params.serial_x", file, "X", places)
+    assert inherits("params.serial_x", file, "X", places)

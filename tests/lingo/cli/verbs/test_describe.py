@@ -23,6 +23,19 @@ def test_a_class_is_described_field_by_field(lingo: Callable, toys: pathlib.Path
     assert "no field 'rat'. Did you mean 'rate'" in lingo("describe", "ToyLayer.rat").err
 
 
+def test_an_interface_lists_the_classes_that_have_it(lingo: Callable, toys: pathlib.Path) -> None:
+    out = lingo("describe", "Schedule").out
+    assert "fields:" not in out
+    rows = [line.strip() for line in out.partition("subclasses:\n")[2].splitlines()]
+    assert rows[0].split() == ["ConstantRate", "The", "same", "factor", "at", "every", "step."]
+    assert [row.split()[0] for row in rows] == sorted(row.split()[0] for row in rows)
+    layers = lingo("describe", "Layer").out.partition("subclasses:\n")[2]
+    shown = {line.split()[0] for line in layers.splitlines()}
+    assert shown > {"FeedForward", "Task", "LanguageModeling", "ToyLayer", "Quantized"}
+    assert not shown & {"Layer", "Schedule", "Cosine"}
+    assert "subclasses:" not in lingo("describe", "FeedForward").out
+
+
 def test_a_field_without_a_default_is_required(lingo: Callable) -> None:
     (line,) = [x for x in lingo("describe", "ToyTask").out.splitlines() if " stack " in x]
     assert line.split() == ["stack", "Stack", "required", "the", "layers"]

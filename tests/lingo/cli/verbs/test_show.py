@@ -28,6 +28,22 @@ def test_every_parameter_has_a_line_that_says_where_it_comes_from(lingo: Callabl
     assert lines == sorted(lines)
 
 
+def test_only_what_differs_from_the_defaults_is_shown(lingo: Callable) -> None:
+    changed = ("show", "--exp=narrow(num_layers=3)", "--set=ToyLayer.rate=1", "--changed")
+    done = lingo(*changed)
+    assert done.out.splitlines() == [
+        "task.stack.layer.rate: 0.0 -> 1.0",
+        "task.stack.num_layers: 2 -> 3",
+    ]
+    assert json.loads(lingo(*changed, "--format=json").out) == {
+        "task.stack.layer.rate": ["0.0", "1.0"],
+        "task.stack.num_layers": ["2", "3"],
+    }
+    same = lingo("show", "--exp=narrow", "--changed")
+    assert (same.code, same.out) == (0, "")
+    assert "nothing differs from the defaults of narrow" in same.err
+
+
 def test_the_weights_are_a_table_with_a_total_or_json(lingo: Callable) -> None:
     lines = lingo("show", "--exp=narrow", "--weights").out.splitlines()
     paths = ["stack/layers/0/w", "stack/layers/1/w"]

@@ -25,9 +25,9 @@ def row(*overrides, **arguments):
 def test_every_row_has_the_headlines_that_the_experiment_has():
     assert row() == {
         "max_steps": 20,
-        "optimizer.learning_rate": 0.001,
+        "learning_rate": 0.001,
         "seed": 0,
-        "total_parameters": 7,
+        "weights": 7,
     }
 
 
@@ -41,7 +41,7 @@ def test_a_row_names_the_experiment_by_name_or_file():
 @pytest.mark.parametrize(
     ("override", "key", "value"),
     [
-        ("optimizer.learning_rate=1e-3", "optimizer.learning_rate", 0.001),
+        ("optimizer.learning_rate=1e-3", "learning_rate", 0.001),
         ("optimizer=Adam(beta=0.5)", "optimizer", "Adam"),
         ("optimizer.max_grad_norm=None", "optimizer.max_grad_norm", "None"),
         ("FeedForward.dropout_rate=.5", "FeedForward.dropout_rate", 0.5),
@@ -60,8 +60,10 @@ def test_the_last_of_several_overrides_counts():
 
 
 def test_arguments_of_the_experiment_are_keys():
-    found = row("exp.width=8", width=8, sizes=(1, 2), name=None)
-    assert (found["exp.width"], found["exp.sizes"], found["exp.name"]) == (8, "(1, 2)", "None")
+    found = row("exp.width=8", width=8, sizes=(1, 2), name=None, max_steps=9)
+    assert (found["width"], found["sizes"], found["name"]) == (8, "(1, 2)", "None")
+    assert (found["max_steps"], found["exp.max_steps"]) == (20, 9)
+    assert "exp.width" not in found
 
 
 def test_two_runs_with_the_same_values_are_two_rows():
