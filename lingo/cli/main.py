@@ -50,6 +50,7 @@ VERBS = (
     "launch",
     "tokenizer",
     "records",
+    "completion",
 )
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 1000
@@ -151,7 +152,7 @@ def _run_verb(arguments: list[str]) -> int:
     if name not in VERBS:
         near = suggest(name, VERBS)
         raise ParamError(f"there is no verb {name!r}.{near}\nVerbs: {', '.join(VERBS)}.")
-    verb = _import_verb(name)
+    verb = import_verb(name)
     if _has_flag(rest, _HELP_FLAGS):
         print(command.help_text(name, verb), end="")
         return 0
@@ -164,7 +165,8 @@ def _has_flag(arguments: list[str], flags: set[str]) -> bool:
     return not flags.isdisjoint(a.lstrip("-") for a in own if a.startswith("-"))
 
 
-def _import_verb(name: str) -> Verb:
+def import_verb(name: str) -> Verb:
+    """Returns the module of a verb."""
     verb: Any = importlib.import_module(f"{_PLACE}.{name}")
     return verb
 
@@ -172,7 +174,7 @@ def _import_verb(name: str) -> Verb:
 def _overview() -> str:
     """Returns the text of `lingo --help`."""
     width = max(map(len, VERBS))
-    summaries = [(name, (_import_verb(name).__doc__ or "").splitlines()[0]) for name in VERBS]
+    summaries = [(name, (import_verb(name).__doc__ or "").splitlines()[0]) for name in VERBS]
     verbs = "\n".join(f"  {name:{width}}  {summary}" for name, summary in summaries)
     return (
         f"usage: lingo VERB [--flags]\n\n{_INTRODUCTION}\nverbs:\n{verbs}\n\n"

@@ -25,6 +25,7 @@ class Entry(NamedTuple):
     doc: str
     signature: str  # its arguments, as written
     function: str  # its name in the file
+    minutes: int | None = None  # of its training on two cores, if the mark says it
 
     @property
     def summary(self) -> str:
@@ -102,7 +103,10 @@ def _read_marked(content: bytes, file: Path, parts: tuple[str, ...]) -> tuple[En
         return ()
     found: dict[str, Entry] = {}
     for node in roots_.parse_source(content, file).body:
-        if not (isinstance(node, ast.FunctionDef) and any(map(_is_mark, node.decorator_list))):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        mark = next(filter(_is_mark, node.decorator_list), None)
+        if mark is None:
             continue
         if twin := found.get(node.name):
             raise ParamError(
@@ -115,12 +119,25 @@ def _read_marked(content: bytes, file: Path, parts: tuple[str, ...]) -> tuple[En
             ast.get_docstring(node) or "",
             _signature(node.args),
             node.name,
+            _minutes(mark),
         )
     return tuple(found.values())
 
 
 def _is_mark(decorator: ast.expr) -> bool:
-    return ast.unparse(decorator).rpartition(".")[2] == "experiment"
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(name).rpartition(".")[2] == "experiment"
+
+
+def _minutes(mark: ast.expr) -> int | None:
+    """Returns the number in `experiment(minutes=2)`, if it is one."""
+    for keyword in mark.keywords if isinstance(mark, ast.Call) else ():
+        match keyword:
+            case ast.keyword(arg="minutes", value=ast.Constant(value=int(number))):
+                return number
+            case _:
+                pass
+    return None
 
 
 def _signature(arguments: ast.arguments) -> str:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lingo.cli.main import main
+from lingo.trainer.summaries.hparams import HEADLINES
 
 pytestmark = pytest.mark.xdist_group("tensorboard")
 

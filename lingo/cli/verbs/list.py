@@ -1,7 +1,7 @@
-"""Lists the experiments: name, arguments, what it is.
+"""Lists the experiments: what trains here first, with minutes, then all others by field.
 
     lingo list
-    lingo list source           those with "source" in name or summary
+    lingo list source           those with "source" in name or summary, with their arguments
     lingo list --params_dir=my/experiments
 
 Experiments are functions marked @experiment in files below the params directory of lingo, the one
@@ -10,15 +10,18 @@ of the working directory, and those that --params_dir and LINGO_PARAMS name.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import textwrap
+from collections.abc import Sequence
 
 from lingo.cli.command import RootOptions
 from lingo.config import experiment_index
-from lingo.config.options import option_class, word
+from lingo.config.experiment_index import Entry
+from lingo.config.options import option, option_class, word
 from lingo.config.printable import escape_controls
 
-MAX_COLUMNS = 100
+MAX_COLUMNS = 98  # two more for an indentation
 MAX_NAME_COLUMNS = 48  # a longer name has its description on the next line
 
 
@@ -27,21 +30,49 @@ class Options(RootOptions):
     """The options of the verb."""
 
     word: str = word("[word]")
+    names: bool = option("Print the names alone.", default=False)
 
 
 def run(options: Options) -> int:
-    """Prints every experiment, in at most 100 columns."""
+    """Prints the experiments, in at most 100 columns; those of a word with their arguments."""
     index = experiment_index.index(options.roots())
     for problem in index.unreadable:
         print(escape_controls(problem), file=sys.stderr)
-    rows = [
-        (escape_controls(f"{entry.name}{entry.signature}"), escape_controls(entry.summary))
-        for entry in index.search(options.word)
-    ]
-    short = [len(left) for left, _ in rows if len(left) <= MAX_NAME_COLUMNS]
-    for left, right in rows:
-        print("\n".join(_lines(left, right, max(short, default=0))))
+    entries = index.search(options.word)
+    if options.names:
+        lines = [escape_controls(entry.name) for entry in entries]
+    elif options.word:
+        lines = _table([(f"{e.name}{e.signature}", e.summary) for e in entries])
+    else:
+        lines = _groups(entries)
+    print("\n".join(lines))
     return 0
+
+
+def _groups(entries: Sequence[Entry]) -> list[str]:
+    """Returns the lines of all experiments: first what trains here, then by the field."""
+    lines: list[str] = []
+    small = [entry for entry in entries if entry.minutes is not None]
+    if small:
+        small.sort(key=lambda entry: entry.minutes or 0)
+        rows = [(f"{entry.minutes:3}  {entry.name}", entry.summary) for entry in small]
+        lines = ["These train on a laptop; minutes on two cores:", *_indent(_table(rows)), ""]
+    others = [entry for entry in entries if entry.minutes is None]
+    for field, found in itertools.groupby(others, lambda entry: entry.name.partition(".")[0]):
+        rows = [(entry.name, entry.summary) for entry in found]
+        lines += [f"{escape_controls(field)}:", *_indent(_table(rows)), ""]
+    return [*lines, "`lingo list WORD` and `lingo describe NAME` show arguments, too."]
+
+
+def _indent(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns the lines of a table of two columns."""
+    shown = [(escape_controls(left), escape_controls(right)) for left, right in rows]
+    widths = [len(left) for left, _ in shown if len(left) <= MAX_NAME_COLUMNS]
+    return [line for left, right in shown for line in _lines(left, right, max(widths, default=0))]
 
 
 def _lines(left: str, right: str, width: int) -> list[str]:

@@ -17,16 +17,35 @@ def place(folder: pathlib.Path, name: str, doc: str = "Local.") -> pathlib.Path:
     return file
 
 
-def test_every_experiment_has_a_line_with_arguments_and_description(lingo: Callable) -> None:
+def test_every_experiment_has_a_line_with_its_description(lingo: Callable) -> None:
     done = lingo("list")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
-    assert any(line.startswith("lm.source.tiny(") for line in lines)
-    (narrow,) = [line for line in lines if line.startswith("toys.narrow")]
-    assert narrow.split("  ")[0] == "toys.narrow(num_layers: int = 2)"
-    assert narrow.endswith("  Two layers of width 3.")
+    assert any(line.startswith("  lm.gpipe.transformer_l ") for line in lines)
+    (narrow,) = [line for line in lines if line.startswith("  toys.narrow")]
+    assert narrow.split(maxsplit=1) == ["toys.narrow", "Two layers of width 3."]
+    assert lines[lines.index(narrow) - 2] == "toys:"
     first, second = lingo("list", "toys").out.splitlines()
     assert first.index("Four layers") == second.index("Two layers")
+    assert second.startswith("toys.narrow(num_layers: int = 2)  ")
+
+
+def test_what_trains_here_comes_first_the_fastest_first(
+    lingo: Callable, tmp_path: pathlib.Path
+) -> None:
+    file = place(tmp_path, "slow", doc="Slow.")
+    code = file.read_text().replace("@experiment", "@experiment(minutes=30)")
+    file.write_text(code + code.replace("=30", "=7").replace("slow", "fast"))
+    lines = lingo("list").out.splitlines()
+    assert lines[0] == "These train on a laptop; minutes on two cores:"
+    shown = [line.split()[:2] for line in lines[1 : lines.index("")]]
+    assert [minutes for minutes, _ in shown] == sorted((m for m, _ in shown), key=int)
+    assert {"own.slow": "30", "own.fast": "7"}.items() <= {name: m for m, name in shown}.items()
+    assert "own.slow" not in "\n".join(lines[lines.index("") :])
+
+
+def test_the_names_alone_are_lines_for_programs(lingo: Callable) -> None:
+    assert lingo("list", "toys", "--names").out.splitlines() == ["toys.deep", "toys.narrow"]
 
 
 def test_lines_have_at_most_100_columns(lingo: Callable, tmp_path: pathlib.Path) -> None:
@@ -60,7 +79,7 @@ def test_a_word_that_selects_nothing_is_a_mistake(lingo: Callable) -> None:
 def test_a_directory_given_by_flag_is_listed(lingo, toys, monkeypatch):
     monkeypatch.delenv("LINGO_PARAMS")
     assert "toys." not in lingo("list").out
-    assert "toys.deep()" in lingo("list", f"--params_dir={toys}").out
+    assert "toys.deep " in lingo("list", f"--params_dir={toys}").out
 
 
 def test_what_cannot_be_read_is_reported_and_all_else_listed(lingo, tmp_path):
