@@ -6,11 +6,12 @@ import re
 from typing import Any, NamedTuple, NoReturn
 
 from lingo.config.base import types
+from lingo.config.base.errors import ParamError, suggest
 from lingo.config.base.synonyms import synonyms
-from lingo.config.node.field import field_of, unknown_field
+from lingo.config.base.types import Node, is_params
+from lingo.config.node.field import field_of, fields, unknown_field
 from lingo.config.node.label import value_text
 from lingo.config.node.tree import Value, field_path, nodes
-from lingo.config.params import Configurable, ParamError, Params, fields, suggest
 
 _STEP = re.compile(r"""\.?([A-Za-z_]\w*)|\[\s*(?:'([^']*)'|"([^"]*)"|([^\]'"]*?))\s*\]""")
 
@@ -24,7 +25,7 @@ class _Item(NamedTuple):
 class Slot(NamedTuple):
     """A place for a value: a field of Params, or an item of the container in the field."""
 
-    owner: Params
+    owner: Node
     field: str  # the name of the field
     keys: list[str | int]  # that lead from the field's value to the item
     path: str  # from the root
@@ -51,7 +52,7 @@ class Slot(NamedTuple):
 
 
 def follow(
-    node: Params, path: str, where: str = "", *, root: Params | None = None, new: bool = True
+    node: Node, path: str, where: str = "", *, root: Node | None = None, new: bool = True
 ) -> Slot:
     """Returns the slot that a path from a node names; raises ParamError if it does not exist.
 
@@ -77,7 +78,7 @@ def follow(
             if not steps:
                 return Slot(node, field, keys, where)
             value = _item_value(value, keys[-1])
-        if not isinstance(value, Params):
+        if not is_params(value):
             _refuse_step(value, steps[0], where)
         node = value
 
@@ -104,7 +105,7 @@ def _steps(path: str) -> list[str | _Item]:
     return steps
 
 
-def _field_value(node: Params, field: str, where: str) -> Value:
+def _field_value(node: Node, field: str, where: str) -> Value:
     try:
         return getattr(node, field)
     except ParamError:
@@ -151,9 +152,7 @@ def _replace_item(container: Value, keys: list[str | int], value: Value) -> Valu
     return tuple(changed) if isinstance(container, tuple) else changed
 
 
-def refuse_unknown_field(
-    cls: type[Configurable], name: str, where: str, root: Params | None
-) -> NoReturn:
+def refuse_unknown_field(cls: type[Any], name: str, where: str, root: Node | None) -> NoReturn:
     """Raises ParamError for an unknown field; names the experiment's classes that have it."""
     names = [name, *synonyms(name)]
     found = {(n.cls.__name__, own) for n in nodes(root) for own in names if own in fields(n.cls)}

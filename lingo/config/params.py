@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, ClassVar, NoReturn
 
 from lingo.config.base.errors import ParamError, suggest
@@ -41,6 +42,8 @@ from lingo.config.node.field import (
 )
 from lingo.config.node.selection import Selection
 from lingo.config.node.tree import Value, nodes, same
+from lingo.config.node.tree_html import tree_html
+from lingo.config.override_path import follow
 from lingo.config.roots.user_line import definition_line
 
 __all__ = [
@@ -188,6 +191,30 @@ class Params(Config):
         self.__argument_history__.pop(name, None)
         if field.mutable:
             self.__arguments__[name] = deep_copy(field.default)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yields the names of the fields."""
+        yield from fields(self.cls)
+
+    def __getitem__(self, path: str) -> Any:
+        """Returns the value at a path: `cfg["task.model.stack.layer"]`, `cfg["eval_inputs['a']"]`.
+
+        Raises ParamError if there is none.
+        """
+        slot = follow(self, path, new=False)
+        return slot.get() if slot.keys else getattr(slot.owner, slot.field)
+
+    def __setitem__(self, path: str, value: Any) -> None:
+        """Sets the value at a path, as the assignment of an attribute does."""
+        follow(self, path).set(value)
+
+    def __dir__(self) -> list[str]:
+        """Returns the names of fields and of public methods, for completion in notebooks."""
+        return [*fields(self.cls), *(name for name in vars(Params) if not name.startswith("_"))]
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: a tree of what was set, whose branches fold."""
+        return tree_html(self)
 
     def __copy__(self) -> Params:
         return self.copy()

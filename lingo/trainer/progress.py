@@ -26,6 +26,7 @@ from lingo.contract import Experiment, ObservedRun, RunEvents, StepReport
 from lingo.layers.context import Call, enter_call
 from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.learner.step import find_frozen
+from lingo.trainer.notebook import open_view
 
 Clock = Callable[[], float]
 
@@ -100,6 +101,7 @@ class Progress(RunEvents):
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
         self._kept_at, self._kept_pause = self._clock(), _KEPT_SECONDS[0]
+        self._view = open_view(max_steps) if enabled and console is None else None
 
     def __enter__(self) -> Progress:
         if self._enabled and self._console.is_terminal:
@@ -108,6 +110,8 @@ class Progress(RunEvents):
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
+        if self._view is not None:
+            self._view.update(now=True)
 
     def show_directory(self, directory: Path) -> None:
         """Shows the command that opens the run in TensorBoard."""
@@ -120,7 +124,9 @@ class Progress(RunEvents):
 
     def message(self, text: str) -> None:
         """Shows a permanent line."""
-        if self._enabled:
+        if self._view is not None:
+            self._view.add_message(escape_controls(text))
+        elif self._enabled:
             self._console.print(Text(escape_controls(text)), soft_wrap=True)
 
     def on_report(self, run: ObservedRun, report: StepReport) -> None:
@@ -129,6 +135,9 @@ class Progress(RunEvents):
         On a terminal some stay, more and more seldom, so that one can look back.
         """
         line = report_line(report.step, self._max_steps, report.scalars)
+        if self._view is not None:
+            self._view.add_report(report.step, report.scalars.get("loss/total"), line)
+            return
         if self._console.is_terminal and self._clock() - self._kept_at >= self._kept_pause:
             self._kept_at = self._clock()
             self._kept_pause = min(2 * self._kept_pause, _KEPT_SECONDS[1])
@@ -187,7 +196,9 @@ class Progress(RunEvents):
             self.message(f"{what}: done in {_duration(seconds)}")
 
     def _show(self, line: str) -> None:
-        if not self._console.is_terminal:
+        if self._view is not None:
+            self._view.add_work(line)
+        elif not self._console.is_terminal:
             self.message(line)
         elif self._enabled:
             self._live.update(Text(line), refresh=True)  # a long line wraps

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import json
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
@@ -102,6 +104,19 @@ class Trained:
             state = local.quantize_state(self.experiment.task, state)
         self._state = state
         self._decodings: dict[tuple[Any, ...], Decoding] = {}
+
+    def __repr__(self) -> str:
+        kind = type(self.experiment.task).__name__
+        return (
+            f"<Trained {kind}, {self._num_weights():,} weights, step {self.step}: {self._run.path}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: run, step, weights, and the params as a tree."""
+        return f"<p>{html.escape(repr(self))}</p>{self.experiment.p._repr_html_()}"
+
+    def _num_weights(self) -> int:
+        return sum(math.prod(spec.shape) for spec in self.experiment.task.weights().values())
 
     @property
     def step(self) -> int:

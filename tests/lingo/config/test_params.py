@@ -22,6 +22,23 @@ def test_params_read_and_set_as_attributes(toys: Any) -> None:
     assert not hasattr(toys.Norm.params(), "dim")
 
 
+def test_paths_lead_to_values_and_names_are_listed(toys: Any) -> None:
+    cfg = toys.Block.params(feed_forward=toys.FeedForward.params(dim=3))
+    assert cfg["feed_forward.dim"] == 3
+    cfg["feed_forward.dim"] = 4
+    assert cfg.feed_forward.dim == 4
+    assert cfg["feed_forward"] is cfg.feed_forward
+    assert [*cfg] == [*fields(toys.Block)]
+    assert {"feed_forward", "set", "copy", "build"} <= {*dir(cfg)}
+    assert not any(name.startswith("_") for name in dir(cfg))
+    with pytest.raises(ParamError, match=r"Did you mean 'dim'"):
+        _ = cfg["feed_forward.dmi"]
+    with pytest.raises(ParamError, match=r"takes int, got 'a'"):
+        cfg["feed_forward.dim"] = "a"
+    with pytest.raises(ParamError, match=r"Norm\.dim is not set"):
+        _ = toys.Norm.params()["dim"]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
