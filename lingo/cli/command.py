@@ -38,6 +38,20 @@ _PATHS = {  # of parameters that other programs have flags for
     "dtype": "task.dtype",
     "patience": "evaluate.patience",
 }
+_EPOCHS = (
+    "Training counts steps: max_steps = epochs * examples / batch_size. --dry_run shows examples."
+)
+_DEVICES = "One device is used; several are, for example, --set='runtime=Mesh(data=2)'."
+_RESUME = "The same command goes on where the run in --logdir has stopped."
+_START = "To begin with other weights: --set='init_from=WarmStart(path=RUN)'."
+_ANEW = "No run is overwritten: name another --logdir, or remove the folder."
+_ADVICE = {  # flags of other programs for which `train` has no parameter of the same meaning
+    **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "num_train_epochs"), _EPOCHS),
+    **dict.fromkeys(("gpus", "num_gpus", "n_gpus", "device", "distributed", "strategy"), _DEVICES),
+    **dict.fromkeys(("resume", "continue", "resume_from_checkpoint"), _RESUME),
+    **dict.fromkeys(("checkpoint", "ckpt", "ckpt_path", "pretrained", "load_from"), _START),
+    **dict.fromkeys(("overwrite", "restart", "force", "overwrite_output_dir"), _ANEW),
+}
 _NO_PATHS = {"exp", "only", "prompt", "set", "source", "sweep"}  # flags that may have `://` inside
 _FLAG = re.compile(r"--?([a-zA-Z][\w-]*)")
 
@@ -249,6 +263,8 @@ def _flag_lines(file: str, content: bytes) -> Iterator[str]:
 
 def _unknown_flag(name: str, values: flags.FlagValues, value: str = "") -> str:
     known = [f"--{flag}" for flag in values]
+    if "logdir" in values and (advice := _ADVICE.get(name.lower())):
+        return f"there is no flag --{name}. {advice}\nFlags: {', '.join(sorted(known))}."
     close = [f"--{flag}" for flag in synonyms(name) if flag in values][:1]
     if not close and {"exp", "set"} <= {*values} and (override := _override(name, value)):
         close = [f"--set={override}"]
@@ -262,6 +278,10 @@ def _flag_of_word(word: str, values: flags.FlagValues) -> str:
     """Returns the flag that a word beside the flags is for, `--exp=`, or ""."""
     if "prompt" in values:
         return "--prompt=" if " " not in word else ""
+    if "from" in values:
+        return "--from="
+    if "run" in values and os.path.isdir(word):
+        return "--run="
     if not _EXPERIMENT.fullmatch(word):
         return ""
     names = ("run", "exp") if os.path.isdir(word) or "exp" not in values else ("exp",)
@@ -279,6 +299,8 @@ def _override(name: str, value: str) -> str:
         if word in ("float16", "bfloat16", "float32"):
             return f"task.dtype={word}"
         path = _PATHS.get(word, word if word in fields(Experiment) else "")
+        if path == _PATHS["dtype"]:
+            value = next(iter(synonyms(f"fp{value}" if value in ("16", "32") else value)), value)
         if path:
             return f"{path}={value}"
     return ""

@@ -145,8 +145,8 @@ def _import_folder(experiment: Experiment) -> Path:
     """Returns the folder that the weights of an experiment were imported from."""
     if experiment.init_from is None:
         raise ParamError(
-            f"the run was not imported from a model of the hub: name by `config` a folder whose"
-            f" {CONFIG} describes its model"
+            "the run was not imported from a model of the hub: format=savedmodel writes a program;"
+            f" for format=huggingface name by `config` a folder whose {CONFIG} describes the model"
         )
     place = Path(os.path.expanduser(experiment.init_from.p.path))
     source = place if place.is_dir() else place.parent
