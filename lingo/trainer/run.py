@@ -154,7 +154,6 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
             start = _start_or_skip(run)
             if isinstance(start, Outcome):
                 return start
-            _check_profile(run, start.status.counters.step)
         write_texts(run, start)
         print_start(run, start)
         step, profile_steps = start.status.counters.step, run.request.profile_steps
@@ -205,6 +204,7 @@ def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) ->
         if state != "stopped":
             store.quarantine_all(found.later_errors, report=run.progress.message)
             return skip_run(run, status.counters, state)
+    _check_profile(run, status.counters.step)
     run.observers.tell(RunEvents.on_begin, status.counters.step)
     try:
         return start_run(run, status)
