@@ -109,8 +109,7 @@ class Call:
     weights: Mapping[str, Any]
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # in decoding, the number of positions that caches have room for, an int or int32 scalar; else
-    # None
+    # the number of positions that caches have room for, an int or int32 scalar; None: no decoding
     decode_length: Any = None
     training: bool = False  # whether dropout, jitter and batch statistics apply
     key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
@@ -118,7 +117,7 @@ class Call:
     # program path ending in a slice -> int32 scalar, the current layer's index
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rules: Rules | None = None  # shards tensors; None on one device
-    replicas: Replicas | None = None  # that share the batch; None: layers exchange nothing
+    replicas: Replicas | None = None  # those that share the batch; None: they exchange nothing
     compiled: bool = False  # whether XLA compiles the program, which then needs static shapes
     # path of a layer -> name of its device; other layers run on the default device
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -129,7 +128,7 @@ class Call:
     # whether ranges of quantization are constants, which a converter of the program reads
     constant_ranges: bool = False
     frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
-    # program paths of weights that a loop over layers gets and does not use; all bodies share it
+    # program paths of weights that a loop over layers gets, but does not use; bodies share the set
     unused_weights: set[str] = dataclasses.field(default_factory=set)
     # called with the layer and the arguments of every layer's call, before the call is computed
     observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None

@@ -210,7 +210,7 @@ def sum_products(x: tf.Tensor, w: tf.Tensor, windows: Windows) -> tf.Tensor:
     Args:
         x: [B, ..., C], any float type.
         w: [k..., C, M], of the same type.
-        windows: with the lengths k....
+        windows: the windows of the kernel, of lengths `k...`.
 
     Returns:
         [B, ..., C * M], of the type of x.

@@ -135,7 +135,7 @@ class Packing(NamedTuple):
 
 
 def pack_tables(sizes: Sequence[int], *, num_groups: int) -> Packing:
-    """Packs tables, whose numbers of rows are `sizes`, into groups with nearly equal rows in all.
+    """Packs tables with `sizes` rows into groups with nearly equal numbers of rows.
 
     Each table, the largest first, goes to the group with the fewest rows. So the largest group has
     at most 4/3 of its rows in the best packing (Graham 1969, theorem 2).

@@ -20,8 +20,7 @@ from lingo.ops.activations import Activation, activate
 from lingo.ops.dropout import DropoutForm
 
 HiddenBias = Literal["additive", "multiplicative"]
-"""How b changes the last product's input: f(x w_in) + b or f(x w_in) * b (Zoph et al. 2022, app.
-C)."""
+"""The input of the last product: f(x w_in) + b or f(x w_in) * b (Zoph et al. 2022, app. C)."""
 
 
 class FeedForward(Layer):

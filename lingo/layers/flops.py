@@ -56,7 +56,7 @@ class Record(dict["Layer", FlopsCall]):
         self._outputs: dict[Any, int] = {}  # layer, input tensors, index of the output -> tensor
 
     def output(self, layer: Layer, shape: Any, index: int = 0) -> int:
-        """Returns the number of the tensor that a layer makes of an input; `index` selects one."""
+        """Returns the number of the tensor, output `index`, that a layer makes of an input."""
         inputs = tuple(map(tensor_number, _shapes(shape)))
         key = layer, inputs, index
         return self._outputs.setdefault(key, next(self._numbers))
@@ -65,7 +65,7 @@ class Record(dict["Layer", FlopsCall]):
         return number_tensor(shape, next(self._numbers))
 
     def number_outputs(self, layer: Layer, shape: Any, result: Any, *, keeps: bool) -> Any:
-        """Returns what `output_shape` returned, with the numbers of its tensors."""
+        """Returns the `result` of `output_shape` with the numbers of its tensors."""
         indices: dict[int, int] = {}  # by id: a shape object that occurs twice is one tensor
 
         def number(value: Any) -> Any:

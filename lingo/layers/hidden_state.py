@@ -105,7 +105,7 @@ def refuse_hidden_state() -> Iterator[None]:
 
 def _refusal(hidden: list[_HiddenStateOp]) -> ParamError:
     """Returns the error for the first random operation, or else for the first operation."""
-    # a generator reads its variable before it draws: the draw is what the user wrote
+    # a generator reads its variable before it draws, but the draw is the one to name
     first = min(hidden, key=lambda operation: operation.kind != "random")
     return ParamError(f"{first.where}: {first.op_type} {_ADVICE[first.kind]}")
 
@@ -133,7 +133,7 @@ def _where(frame: FrameType | None) -> str:
         if isinstance(owner, Configurable):
             name = str(owner) if isinstance(owner, Layer) else type(owner).__name__
             file = frame.f_code.co_filename
-            is_written = "__autograph_generated_file" not in file  # a method that is a tf.function
+            is_written = "__autograph_generated_file" not in file  # generated: a tf.function
             return f"{name}, {file}:{frame.f_lineno}" if is_written else name
         frame = frame.f_back
     return "the step"

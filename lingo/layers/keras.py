@@ -159,7 +159,7 @@ class Keras(Layer):
 
     @contextlib.contextmanager
     def _fix_frozen_norms(self, found: _Variables) -> Iterator[None]:
-        """Makes frozen batch normalizations compute as outside training: `trainable = False`."""
+        """Makes frozen batch normalizations compute as outside training, by `trainable = False`."""
         frozen = context.current().frozen_weights
         norms = [
             layer

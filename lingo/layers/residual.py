@@ -55,7 +55,7 @@ class Residual(NamedTuple):
     shape: tuple[int, ...]  # for a whole batch
     axes: tuple[str | None, ...]  # logical axis of each dim
     dtype: str = ""  # "": the dtype of the layer
-    for_axis: str = ""  # mesh axis: it exists only if this axis has several devices
+    for_axis: str = ""  # mesh axis; the residual exists only if this axis has several devices
     # whether XLA keeps a second copy without the dim of size 1 if a device has one example or head
     is_squeezed: bool = False
     origin: Origin = "own"

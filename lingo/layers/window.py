@@ -4,7 +4,7 @@ XLA splits a convolution along an axis of the image by exchanging halos (`lingo.
 XLA of JAX 0.10.2 fails in some cases, silently or by ending the process:
 
 - If parts do not begin where windows begin, some sizes fail to compile. So zeros pad an axis until
-  all parts are equally long, by a multiple of the stride; the windows after the image's last one
+  all parts have the same length, a multiple of the stride; results after the image's last window
   are cut off.
 - If windows reach beyond the next device, gradients are wrong, or XLA aborts. Such an axis has only
   a few rows per device, so the image is gathered, and the result is split again.

@@ -1,4 +1,4 @@
-"""Prepares weights before layers read them: computes wrappers, rounds, converts to int8.
+"""Prepares weights before layers read them: applies wrappers, rounds, converts to int8.
 
     fold_weights        for a decoding loop, which reads weights often: wrappers compute them once
     quantize_weights    for programs that do not train: also converts products' weights to int8

@@ -39,7 +39,7 @@ ATTENTION_PRODUCTS = (
 """The products of activations with each other. `attend` rounds the attention weights, which are a
 softmax; `attend_blockwise` computes with sums of exponentials instead, which it does not round."""
 
-_MAX_WHOLE_LENGTH = 2048  # positions; by default, at most its square in logits exist at once
+_MAX_WHOLE_LENGTH = 2048  # positions; by default, up to its square in logits exist at once
 
 
 class DotProductAttention(Layer, interface=True):
@@ -294,7 +294,7 @@ class DotProductAttention(Layer, interface=True):
             names = ("batch", "heads", "length", None)
             kept = Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True)
             residuals.append(kept)
-            if self.p.dropout_rate > 0:  # kept twice: the softmax's result, and with dropout
+            if self.p.dropout_rate > 0:  # the softmax reads it before dropout, the product after
                 residuals.append(kept._replace(is_elementwise=True))
         return residuals
 

@@ -126,7 +126,7 @@ class RelativeBias(AttentionPositions):
 
     num_heads: int  # N; inherited from the attention
     num_buckets: int = 32  # number of ranges of distances
-    max_distance: int = 128  # from here on, all distances are in the last range
+    max_distance: int = 128  # distances from this one on are in the last range
     bidirectional: bool = False  # whether later keys have half of the buckets; inherited
     shared: bool = False  # whether the layers of a stack read one table, which the model owns
     init: Initializer = FanIn  # of the table
@@ -287,7 +287,7 @@ class LearnedPositions(Layer):
         table: [max_length, D], of initial variance 1/D.
     """
 
-    max_length: int  # number of positions; longer inputs raise ValueError
+    max_length: int  # number of positions; longer inputs are an error
     dim: int  # D, width of the vectors
     init: Initializer = FanIn  # of the table
 

@@ -224,7 +224,7 @@ class RecurrentLayer(Layer):
     """
 
     dim: int  # width of the input and of the output
-    network: Recurrent = Lstm  # the recurrent network
+    network: Recurrent = Lstm  # passes a state from position to position
     norm: Norm = RmsNorm  # before the network
     dropout_rate: float = 0.0  # of the change that is added to x
     init: Initializer = FanIn  # of w_output

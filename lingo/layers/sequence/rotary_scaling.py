@@ -72,14 +72,14 @@ class YarnScaling(RotaryScaling):
     """
 
     original_max_position_embeddings: int  # length of texts in the earlier training
-    beta_fast: float = 32.0  # a pair with as many turns or more in that length keeps its frequency
-    beta_slow: float = 1.0  # a pair with at most as many turns has its frequency divided
+    beta_fast: float = 32.0  # pairs that turn at least this often in that length stay as they are
+    beta_slow: float = 1.0  # pairs that turn at most this often have their frequency divided
     truncate: bool = True  # whether the ends of the linear rise are rounded outwards to whole pairs
     attention_factor: float | None = None  # multiplies queries and keys; None: as above
-    # If both are set, (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1) multiplies
-    # queries and keys.
+    # with mscale_all_dim, and without attention_factor, queries and keys are multiplied by
+    # (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)
     mscale: float | None = None
-    mscale_all_dim: float | None = None
+    mscale_all_dim: float | None = None  # see mscale
 
     def check(self) -> None:
         super().check()
@@ -125,8 +125,8 @@ class Llama3Scaling(RotaryScaling):
     """
 
     original_max_position_embeddings: int  # length of texts in the earlier training
-    low_freq_factor: float = 1.0  # a pair with at most as many turns has its frequency divided
-    high_freq_factor: float = 4.0  # a pair with as many turns or more keeps its frequency
+    low_freq_factor: float = 1.0  # pairs that turn at most this often have their frequency divided
+    high_freq_factor: float = 4.0  # pairs that turn at least this often stay as they are
 
     def check(self) -> None:
         super().check()

@@ -55,7 +55,7 @@ class Head(Layer, interface=True):
         return 2 * batch * length * dim * self.p.vocab_size
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return []  # plans themselves add the logits of a vocabulary
+        return []  # plans add the logits of a vocabulary themselves
 
 
 class TiedHead(Head):

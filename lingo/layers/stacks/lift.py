@@ -2,8 +2,8 @@
 
 `vmap_layer` vectorizes the copies with `tf.vectorized_map` along a leading axis that can be
 sharded, such as the stages of a pipeline or the experts of a mixture; annotations inside put the
-mapped axis in front of their own. `call_copies` unrolls: each copy has its own computation in the
-program, on inputs of its own shape.
+mapped axis before their axes. `call_copies` unrolls: each copy has its own computation in the
+program, and its inputs may have another shape.
 
 Axes: N copies, B batch.
 """

@@ -161,7 +161,7 @@ class Pipeline(Stack):
         return p.num_micro_batches
 
     def _largest_divisor(self, x: tf.Tensor) -> int | None:
-        """Returns the largest divisor of M whose micro-batches divide a batch x [B, ...]."""
+        """Returns the largest divisor of M into which a batch x [B, ...] can be cut, or None."""
         batch: Any = x.shape[0]
         if batch is None:
             return None

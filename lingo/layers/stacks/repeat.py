@@ -25,7 +25,7 @@ from lingo.ops.scan import scan
 class Repeat(Stack):
     """Layers one after the other by a scan over stacked weights (as in Lingvo's `RepeatLayer`).
 
-    Tracing and compiling take only as long as for one pattern step: the layers of `layer` once.
+    Tracing and compiling take only as long as for one pattern step, the layers of `layer` once.
     """
 
     positionwise = True  # layers inside have their own

@@ -22,7 +22,7 @@ from lingo.layers.layer import Layer
 class Stack(Layer):
     """Layers one after the other, each with its own computation in the program."""
 
-    layer: Layer | list[Layer]  # what to repeat; a list is a pattern: the layers in turn
+    layer: Layer | list[Layer]  # the layer to repeat; a list is a pattern of layers in turn
     num_layers: int = 1  # how many layers in all
 
     positionwise = True  # layers inside have their own
