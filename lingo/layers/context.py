@@ -3,7 +3,7 @@
 A layer holds no tensors. `self.w_in` inside `__call__` looks up the current context, which holds
 the weights (variables, tensors, or slices of a stack inside a scan), the training flag, the random
 key and the collector of side outputs. `Repeat`, `Remat` and `vmap_layer` enter a derived context
-inside their own bodies, once for each time that a body is traced.
+inside their own bodies, each time a body is traced.
 
 Axes: B batch.
 """
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SideOutputs:
-    """What layers return beside their results. All values are tensors or dicts of tensors."""
+    """What layers return besides their results. All values are tensors or dicts of tensors."""
 
     # term -> float32 scalar, the sum over the batch; summed over layers, micro-batches, replicas
     losses: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # name -> additive state, a dict of float32 tensors; summed likewise
+    # name -> additive state, a dict of float32 tensors; summed over the same
     metrics: dict[str, Any] = dataclasses.field(default_factory=dict)
     # program path of a state -> {"sum", "weight"}, float32; summed over micro-batches and replicas
     batch_statistics: dict[str, Any] = dataclasses.field(default_factory=dict)
     # program path of a cache -> its new value
     caches: dict[str, Any] = dataclasses.field(default_factory=dict)
-    # program path of a layer that `recompute_step` computes -> int32 [B], whether later positions
-    # leave its first results as they are: 1 or 0
+    # program path of a layer that `recompute_step` computes -> int32 [B]: 1 if later positions do
+    # not change the example's first results, else 0
     is_causal: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def additive_fields(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class SideOutputs:
         }
 
     def add(self, other: Mapping[str, Mapping[str, Any]]) -> None:
-        """Adds others, {field: {name: value}}, as `additive_fields` returns them, to these."""
+        """Adds other side outputs, {field: {name: value}}, as `additive_fields` returns them."""
         for field, values in other.items():
             sums = getattr(self, field)
             for name, value in values.items():
@@ -65,13 +65,13 @@ def _add(a: Any, b: Any) -> Any:
 
 
 class Rules(Protocol):
-    """How a mesh shards what layers compute: maps logical axes to shardings."""
+    """Maps the logical axes of weights and activations to shardings over a mesh."""
 
     def activation(self, x: tf.Tensor, axes: tuple[str | None, ...]) -> tf.Tensor:
         """Returns an activation, any shape and type, with the sharding of its logical axes.
 
-        The axes, None for one without, are those of mapped axes and then those of `x`. Raises
-        `ParamError` if the rules do not fit its shape.
+        `axes` has the names of mapped axes and then of the axes of `x`, None for an unnamed one.
+        Raises `ParamError` if the rules do not fit the shape.
         """
         ...
 
@@ -84,19 +84,19 @@ class Rules(Protocol):
         ...
 
     def copies(self, axes: Iterable[str]) -> int:
-        """Returns how many devices have the same shard of an activation of these logical axes."""
+        """Returns how many devices hold each shard of an activation with these logical axes."""
         ...
 
 
 class Replicas(Protocol):
-    """The replicas that share a batch; each calls all layers, on equally many examples."""
+    """The replicas that share a batch; each calls all layers, on the same number of examples."""
 
     def gather_neighbours(self, x: tf.Tensor, num: int) -> tf.Tensor:
         """Returns the `x` of each of `num` neighbouring replicas, this one among them: [num, ...].
 
         `x` is a float tensor of the same shape everywhere. Gradients flow to the `x` of every
         replica. Neighbours are replicas 0 to num - 1, num to 2 num - 1, and so on; `num` divides
-        the number of replicas. It works neither in loops nor inside a program of XLA's.
+        the number of replicas. It works neither in loops nor in programs that XLA compiles.
         """
         ...
 
@@ -109,7 +109,7 @@ class Call:
     weights: Mapping[str, Any]
     state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     caches: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # in decoding, the number of positions there is room for, an int or int32 scalar; None elsewhere
+    # the number of positions that caches have room for, an int or int32 scalar; None: no decoding
     decode_length: Any = None
     training: bool = False  # whether dropout, jitter and batch statistics apply
     key: random.Key | None = None  # of (seed, step); None where random numbers are not allowed
@@ -117,22 +117,22 @@ class Call:
     # program path ending in a slice -> int32 scalar, the current layer's index
     indices: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     rules: Rules | None = None  # shards tensors; None on one device
-    replicas: Replicas | None = None  # share the batch; None: this call has all of it, or a part
+    replicas: Replicas | None = None  # those that share the batch; None: they exchange nothing
     compiled: bool = False  # whether XLA compiles the program, which then needs static shapes
     # path of a layer -> name of its device; other layers run on the default device
     devices: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # logical axes that `tf.vectorized_map` removes from every tensor, outermost first
     mapped_axes: tuple[str, ...] = ()
-    weights_ready: bool = (
-        False  # whether they are computed and rounded (`lingo.layers.quantization.fold`)
-    )
-    constant_ranges: bool = False  # whether a converter reads the ranges of quantization
+    # whether wrappers have computed and rounded `weights` (`lingo.layers.quantization.fold`)
+    weights_ready: bool = False
+    # whether ranges of quantization are constants, which a converter of the program reads
+    constant_ranges: bool = False
     frozen_weights: Collection[str] = frozenset()  # program paths of weights that no step changes
-    # program paths of weights that a loop over layers reads in vain; one set for all bodies
+    # program paths of weights that a loop over layers gets, but does not use; bodies share the set
     unused_weights: set[str] = dataclasses.field(default_factory=set)
-    # gets a layer, and the arguments, of every call below before it is computed
+    # called with the layer and the arguments of every layer's call, before the call is computed
     observer: Callable[[Layer, tuple[Any, ...], Mapping[str, Any]], None] | None = None
-    # path of a layer's product -> returns its operands, by name, as they are multiplied
+    # path of a layer's product -> maps the layer's operands, by name, to those that it multiplies
     operands: Mapping[str, Callable[[Mapping[str, tf.Tensor]], list[tf.Tensor]]] = (
         dataclasses.field(default_factory=dict)
     )
@@ -143,7 +143,7 @@ class Call:
     sides: SideOutputs = dataclasses.field(default_factory=SideOutputs)  # of this body
 
     def of(self, layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
-        """Returns the tensors of some layers and all below: {field: {program path: tensor}}."""
+        """Returns the tensors of layers, layers inside too: {field: {program path: tensor}}."""
         prefixes = tuple(layer.path and f"{layer.path}/" for layer in layers)
         return {
             field: {k: v for k, v in getattr(self, field).items() if k.startswith(prefixes)}
@@ -170,7 +170,7 @@ def current() -> Call:
 
 
 def observe(layer: Layer, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Tells the observer of the current context, if there is one, of a call of a layer."""
+    """Reports a layer's call to the observer of the current context, if it has one."""
     call = _call.get()
     if call is not None and call.observer is not None:
         call.observer(layer, args, keywords)
@@ -196,8 +196,8 @@ def apply(
 ) -> tuple[Any, SideOutputs]:
     """Calls a root layer as a pure function of its weights; returns the result and side outputs.
 
-    `weights` is program path -> tensor, of the paths and program shapes of `layer.weights()`;
-    `call` has further fields of `Call`.
+    `weights` maps the program paths of `layer.weights()` to tensors of their program shapes; `call`
+    has further fields of `Call`.
     """
     with enter_call(Call(weights=weights, **(call or {}))) as context:
         return getattr(layer, method)(*args, **kwargs), context.sides

@@ -1,9 +1,9 @@
 """Convolutions of any rank: of sequences, images and volumes.
 
-`Convolution` has what does not depend on the rank: the weights, the windows, the shape of the
-result, the number of operations and what the gradient keeps. Windows of a `DilatedConvolution` may
-leave out positions: `Conv` sums all channels of a window, and `DepthwiseConv` computes each channel
-by itself. A class of one rank adds `rank` and `kernel`.
+`Convolution` has the code that does not depend on the rank: weights, windows, the shape of the
+result, the number of operations and residuals. The windows of a `DilatedConvolution` may skip
+positions. `Conv` sums all channels of a window, and `DepthwiseConv` computes each channel by
+itself. A class for one rank adds `rank` and `kernel`.
 
 Axes: B batch, C input channels, F output channels, M filters for each channel; "..." are the axes
 of positions, and k... the kernel's length along each of them. "Image" stands for any rank.
@@ -58,7 +58,7 @@ class Convolution(Layer):
     init: Initializer = FanIn.params(scale=2.0)  # of w; b starts at zero
 
     rank: ClassVar[int]
-    """The number of axes of positions: 1 of sequences, 2 of images, 3 of volumes."""
+    """The number of axes of positions: 1 for sequences, 2 for images, 3 for volumes."""
 
     products = (Product("w"),)
 
@@ -109,7 +109,7 @@ class Convolution(Layer):
 
 
 class DilatedConvolution(Convolution):
-    """A convolution whose windows may leave out positions."""
+    """A convolution whose windows may skip positions."""
 
     dilation: int = 1  # from one position of a window to the next (Yu and Koltun 2016)
 
@@ -121,7 +121,7 @@ class DilatedConvolution(Convolution):
 
 
 class Conv(DilatedConvolution):
-    """A convolution whose outputs sum all channels of a window, as `Conv2D` says of images."""
+    """A convolution whose outputs sum all channels of a window; `Conv2D` has the details."""
 
     output_dim: int  # channels of the output
     axes: tuple[str | None, str | None] = (None, None)  # logical axes of input and output channels
@@ -137,7 +137,7 @@ class Conv(DilatedConvolution):
 
 
 class DepthwiseConv(DilatedConvolution):
-    """A convolution of each channel by itself, as `DepthwiseConv2D` says of images."""
+    """A convolution of each channel by itself; `DepthwiseConv2D` has the details."""
 
     multiplier: int = 1  # M, the filters of each channel
     axis: str | None = None  # logical axis of the channels
@@ -160,7 +160,7 @@ class DepthwiseConv(DilatedConvolution):
         return window.annotate_image(self.add_bias(y), p.axis)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        # products of its channels at each place of the window are added
+        # one product per position of the window: their sum is the result
         copies = math.prod(self.windows().lengths)
         products = batch_residual(copies, self.output_shape(call.shape))
         return [batch_residual(1, call.shape, "input"), products]
@@ -172,11 +172,11 @@ def apply_kernel(
     """Returns the convolution of images x with a kernel w, [B, ..., F].
 
     With a kernel of a single position it is a matrix product. TensorFlow computes convolutions on
-    CPUs by oneDNN, whose gradients of such kernels are slower: with them, a step of ResNet-50 with
+    CPUs by oneDNN, whose gradients for such kernels are slower: with them, a step of ResNet-50 with
     16 images of 64 pixels takes 7 % longer on two cores without AVX-512. With a stride and fewer
-    than 16 channels these gradients also write to memory that is not theirs:
-    https://github.com/uxlfoundation/oneDNN/issues/6035. What XLA compiles stays a convolution,
-    which it cuts over the devices of a mesh.
+    than 16 channels these gradients also write outside their memory:
+    https://github.com/uxlfoundation/oneDNN/issues/6035. Under XLA it stays a convolution, which XLA
+    splits over the devices of a mesh.
 
     Args:
         x: [B, ..., C], any float type, with one to three axes between.
@@ -186,7 +186,7 @@ def apply_kernel(
         dilation: from one position of a window to the next, along each axis.
 
     Raises:
-        ParamError: if x has not C channels; TensorFlow takes a multiple of C in groups.
+        ParamError: if x does not have C channels; TensorFlow would take a multiple of C as groups.
     """
     kernel: Any = w.shape
     *lengths, dim, output_dim = kernel
@@ -202,15 +202,15 @@ def apply_kernel(
 
 
 def sum_products(x: tf.Tensor, w: tf.Tensor, windows: Windows) -> tf.Tensor:
-    """Returns a depthwise convolution, as the sum of a product for each position of the kernel.
+    """Returns a depthwise convolution as a sum of products, one per position of the kernel.
 
-    It is for meshes: XLA's partitioner computes wrong gradients of the kernel of a depthwise
-    convolution where several devices have the same part of a batch. The sum is in float32.
+    It is for meshes: XLA's partitioner computes wrong gradients of a depthwise convolution's kernel
+    if several devices have the same part of a batch. The sum is in float32.
 
     Args:
         x: [B, ..., C], any float type.
         w: [k..., C, M], of the same type.
-        windows: their lengths are k....
+        windows: the windows of the kernel, of lengths `k...`.
 
     Returns:
         [B, ..., C * M], of the type of x.

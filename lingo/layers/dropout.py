@@ -1,4 +1,4 @@
-"""Dropout for layers, and of whole branches: it depends on layer, step and example.
+"""Dropout of activations and of whole branches: the mask depends on layer, step and example.
 
 Axes: B batch, T positions, D features.
 """
@@ -53,7 +53,7 @@ def check_rate(field: str, rate: float) -> None:
 def dropout(
     layer: Layer, x: tf.Tensor, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
 ) -> tf.Tensor:
-    """Returns x, [B, ...] of any float type, which a layer has computed, in training with dropout.
+    """Returns a layer's activations x, [B, ...] of any float type, with dropout in training.
 
     `form` is as in `lingo.ops.dropout`. Two tensors of one layer need different names. In training
     it raises RuntimeError if the call context has no `key` or no `rows`.
@@ -65,10 +65,10 @@ def dropout(
 def partial_dropout(
     layer: Layer, *, rate: float, form: DropoutForm = "element", name: str = "dropout"
 ) -> Callable[[tf.Tensor, Part | None], tf.Tensor] | None:
-    """Returns a function that drops of a part of a tensor what `dropout` drops of the whole.
+    """Returns a function that drops the same elements of a tensor's part as `dropout` of the whole.
 
-    It takes the part and where it is; it may be called after the call of the layer, as a gradient
-    does. It is None if nothing is dropped. Errors and other arguments are those of `dropout`.
+    The function takes the part's values and its `Part`, and may be called after the layer's call,
+    as a gradient does. None: nothing is dropped. Arguments and errors are as for `dropout`.
     """
     call = context.current()
     if not call.training or rate == 0:
@@ -84,10 +84,10 @@ def partial_dropout(
 class StochasticDepth(Layer):
     """Zeroes a residual branch in training, for each example by itself (Huang et al. 2016, sec. 3).
 
-    What is left is divided by the probability of survival, 1 - `rate`, so nothing changes outside
-    training; in the paper, evaluation multiplies instead. What is zeroed depends on the layer, the
-    step and the example, so it is the same in any micro-batch and on any replica. The branch is
-    computed in any case.
+    A branch that survives is divided by its probability of survival, 1 - `rate`, so nothing changes
+    outside training; in the paper, evaluation multiplies instead. Whether a branch is zeroed
+    depends on the layer, the step and the example, so it is the same in any micro-batch and on any
+    replica. A zeroed branch is computed, too.
     """
 
     rate: float = 0.2  # probability that a branch is zeroed, in [0, 1)

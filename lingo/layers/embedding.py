@@ -1,7 +1,7 @@
 """A table of vectors, one per token; and several tables of any sizes.
 
-A mesh cuts several tables, of which an example has one row each, along the logical axis `vocab`, in
-one of two ways:
+With several tables, an example reads one row of each. A mesh cuts the tables along the logical axis
+`vocab`, in one of two ways:
 
     num_groups=None    a weight for each table: every device has some rows of each table
     num_groups=2       tables packed into one weight of 2 equal groups: a device has whole tables
@@ -82,8 +82,8 @@ class EmbeddingTables(Layer):
 
     vocab_sizes: tuple[int, ...]  # V of each table
     dim: int  # D
-    num_groups: int | None = None  # into which whole tables are packed; None: none are
-    whole_below: int = 0  # tables of fewer rows are whole on every device; without groups
+    num_groups: int | None = None  # number of groups of whole tables; None: tables are not packed
+    whole_below: int = 0  # tables with fewer rows are whole on every device; without groups
     init: Initializer = FanIn.params(scale=1 / 3)  # of the tables; the fan-in is V
 
     def check(self) -> None:
@@ -91,11 +91,11 @@ class EmbeddingTables(Layer):
         ranges.check_positive(p, "vocab_sizes", "dim", "num_groups")
         ranges.check_not_negative(p, "whole_below")
         if not p.vocab_sizes:
-            raise ParamError("vocab_sizes=() is no table: give the number of rows of each")
+            raise ParamError("vocab_sizes=() has no table: give the number of rows of each table")
         if p.num_groups is not None and p.whole_below:
             raise ParamError(
-                f"whole_below={p.whole_below} is of tables that are not packed, but"
-                f" num_groups={p.num_groups}: set one of the two"
+                f"whole_below={p.whole_below} is for tables that are not packed, but"
+                f" num_groups={p.num_groups} packs them: set one of the two"
             )
 
     def setup(self) -> None:
@@ -111,9 +111,9 @@ class EmbeddingTables(Layer):
             self.weight(_table_name(i), [size, p.dim], axes=(rows, "embed"), init=init)
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
-        """Returns a vector of each table, [B, T, D], in the layer's dtype.
+        """Returns one vector per table, [B, T, D], in the layer's dtype.
 
-        ids: int32 [B, T], the row of each table, from 0 and below its V.
+        ids: int32 [B, T], a row of each table, at least 0 and below its V.
         """
         if self.p.num_groups is not None:
             vectors = lookup(self.tables, ids + tf.constant(self._packing.first_rows, ids.dtype))
@@ -128,17 +128,17 @@ class EmbeddingTables(Layer):
 
 
 class Packing(NamedTuple):
-    """Where tables are in one tensor of G groups of R rows."""
+    """The place of each table in one tensor of G groups of R rows."""
 
     first_rows: tuple[int, ...]  # [T], the row of the tensor in which each table begins
     num_rows: int  # G R
 
 
 def pack_tables(sizes: Sequence[int], *, num_groups: int) -> Packing:
-    """Packs tables of some numbers of rows into groups of nearly equal numbers of rows.
+    """Packs tables with `sizes` rows into groups with nearly equal numbers of rows.
 
-    One after the other, the largest first, takes the group with the fewest rows. So the largest
-    group has at most 4/3 of the rows that it has in the best packing (Graham 1969, theorem 2).
+    Each table, the largest first, goes to the group with the fewest rows. So the largest group has
+    at most 4/3 of its rows in the best packing (Graham 1969, theorem 2).
 
     >>> pack_tables([4, 1, 2], num_groups=2)
     Packing(first_rows=(0, 6, 4), num_rows=8)
@@ -158,7 +158,7 @@ def _table_name(i: int) -> str:
 
 
 class _PackedValues:
-    """The initial values of packed tables: each has those that it has as a weight of its own."""
+    """The initial values of packed tables: each table's are the same as without packing."""
 
     def __init__(self, init: Initializer, sizes: Sequence[int], first_rows: Sequence[int]) -> None:
         self._init, self._sizes, self._first_rows = init, sizes, first_rows

@@ -34,7 +34,7 @@ class FeedForward(Layer):
         w_gate: [D, F], if gated.
         w_out: [F, D].
         b_in, b_gate: [F], biases, with `use_bias`.
-        b_out: [D], likewise.
+        b_out: [D], a bias, with `use_bias`.
         b_hidden: [F], with `hidden_bias`: added to the hidden activations (initially zeros), or
             multiplied with them (initially ones).
     """
@@ -42,11 +42,11 @@ class FeedForward(Layer):
     dim: int  # width of the input and of the output
     hidden_dim: int | None = None  # F; None: 4 * dim
     activation: Activation = "relu"  # f
-    gated: bool = False  # whether a second hidden product is multiplied by the activated one
+    gated: bool = False  # whether x w_in is multiplied by f(x w_gate), instead of activated
     dropout_rate: float = 0.0  # of the hidden activations
     dropout_form: DropoutForm = "element"  # what is dropped together
     use_bias: bool = False  # whether each product has a bias
-    hidden_bias: HiddenBias | None = None  # what a trained number does to each hidden activation
+    hidden_bias: HiddenBias | None = None  # how b_hidden changes hidden activations; None: no b
     init: Initializer = FanIn  # of the matrices; biases start at zero
 
     positionwise = True
@@ -102,7 +102,7 @@ class FeedForward(Layer):
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         width = next(s.shape[-1] for s in self.declarations() if s.axes[-1:] == ("mlp",))
         products = 1 + self.p.gated
-        others = ACTIVATION_COPIES[self.p.activation] + 2 * self.p.gated - products
+        num_elementwise = ACTIVATION_COPIES[self.p.activation] + 2 * self.p.gated - products
         if call.num_slots is not None:
             hidden = Residual(products, (call.num_slots, width), ("batch", "mlp"))
         else:
@@ -110,4 +110,4 @@ class FeedForward(Layer):
             names = ("length",) if len(dims) == 1 else (None,) * len(dims)
             axes = ("batch", *names, "mlp")
             hidden = Residual(products, (call.shape[0], *dims, width), axes)
-        return [hidden, hidden._replace(copies=others, is_elementwise=True)]
+        return [hidden, hidden._replace(copies=num_elementwise, is_elementwise=True)]

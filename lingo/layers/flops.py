@@ -1,4 +1,4 @@
-"""Records the calls of layers' `flops`: the shape that each layer gets, and its operations.
+"""Records the calls of layers' `flops`: each layer's input shape and number of operations.
 
     with record_flops() as calls:
         task.batch_flops(specs)
@@ -6,8 +6,9 @@
 
 A layer without an entry was not called: its parent counts it in another way, or not at all.
 
-Shapes say which tensors they belong to, as far as layers pass them on: what `output_shape` returns
-for one input is one tensor, which the layer makes, and a new tuple or list is a new tensor.
+A shape also identifies its tensor, as far as layers pass shapes on: the shape that `output_shape`
+returns for an input is the one tensor that the layer makes of it, and a new tuple or list is a new
+tensor.
 
     shape = conv.output_shape(shape)
     norm.flops(shape)           # reads what `conv` makes
@@ -33,17 +34,17 @@ class FlopsCall(NamedTuple):
 
     shape: Any  # of the first input; a tuple of shapes if the layer takes several tensors
     flops: int  # of one forward call
-    memory_length: int | None = None  # positions of the memory that it attends to; None: of `shape`
+    memory_length: int | None = None  # length of the memory it attends to; None: as in `shape`
 
 
 class TensorShape(tuple[Any, ...]):
-    """The shape of a tensor in a forward pass: shapes with one number are of one tensor."""
+    """The shape of a tensor in a forward pass, with a number that identifies the tensor."""
 
     tensor: int
 
 
 BATCH = 0
-"""The number of tensors of the batch, which are arguments of a step."""
+"""The `TensorShape.tensor` of the batch's tensors, which are arguments of a step."""
 
 
 class Record(dict["Layer", FlopsCall]):
@@ -55,7 +56,7 @@ class Record(dict["Layer", FlopsCall]):
         self._outputs: dict[Any, int] = {}  # layer, input tensors, index of the output -> tensor
 
     def output(self, layer: Layer, shape: Any, index: int = 0) -> int:
-        """Returns the tensor that a layer makes of an input with a shape; `index` of several."""
+        """Returns the number of the tensor, output `index`, that a layer makes of an input."""
         inputs = tuple(map(tensor_number, _shapes(shape)))
         key = layer, inputs, index
         return self._outputs.setdefault(key, next(self._numbers))
@@ -64,17 +65,17 @@ class Record(dict["Layer", FlopsCall]):
         return number_tensor(shape, next(self._numbers))
 
     def number_outputs(self, layer: Layer, shape: Any, result: Any, *, keeps: bool) -> Any:
-        """Returns what `output_shape` returned, with the numbers of its tensors."""
-        indices: dict[int, int] = {}  # a shape that is there twice is one tensor
+        """Returns the `result` of `output_shape` with the numbers of its tensors."""
+        indices: dict[int, int] = {}  # by id: a shape object that occurs twice is one tensor
 
-        def number(one: Any) -> Any:
-            if not _is_shape(one):
-                parts = [number(part) for part in one]
-                return type(one)(*parts) if hasattr(one, "_fields") else tuple(parts)
-            if keeps and isinstance(one, TensorShape):
-                return one
-            index = indices.setdefault(id(one), len(indices))
-            return number_tensor(one, self.output(layer, shape, index))
+        def number(value: Any) -> Any:
+            if not _is_shape(value):
+                parts = [number(part) for part in value]
+                return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+            if keeps and isinstance(value, TensorShape):
+                return value
+            index = indices.setdefault(id(value), len(indices))
+            return number_tensor(value, self.output(layer, shape, index))
 
         return number(result)
 
@@ -97,7 +98,7 @@ def _is_shape(shape: Any) -> bool:
 
 def _shapes(shape: Any) -> list[Any]:
     """Returns the single shapes in nested tuples of shapes."""
-    return [shape] if _is_shape(shape) else [one for part in shape for one in _shapes(part)]
+    return [shape] if _is_shape(shape) else [single for part in shape for single in _shapes(part)]
 
 
 _record: contextvars.ContextVar[Record | None] = contextvars.ContextVar("record", default=None)
@@ -117,7 +118,7 @@ def record_flops() -> Iterator[Record]:
 def record_calls(flops: Callable[..., int]) -> Callable[..., int]:
     """Wraps a layer's `flops` to add its calls to the current record, if there is one.
 
-    It drops a `memory_length` that the layer does not take, and passes none that is None.
+    It passes `memory_length` on only if the layer takes it and it is not None.
     """
     takes_memory = "memory_length" in inspect.signature(flops).parameters
 
@@ -151,9 +152,9 @@ def record_outputs(output_shape: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def passes_tensors(output_shape: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks the `output_shape` of a layer that returns tensors as it, or a layer inside, got them.
+    """Marks an `output_shape` that may return an existing tensor: its input, or an inner layer's.
 
-    It returns the shapes of such tensors as they are. Any other shape is a new tensor.
+    It must return the very shape object of such a tensor. Any other shape is a new tensor.
     """
     vars(output_shape)["passes_tensors"] = True
     return output_shape

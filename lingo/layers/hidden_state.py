@@ -1,9 +1,9 @@
-"""Hidden state: what a step computes from, besides its arguments, and what no checkpoint holds.
+"""Hidden state: values that a step reads though they are neither arguments nor in a checkpoint.
 
 A step is a function of weights, states, the batch and the random key of (seed, step), so a run can
-be resumed and repeated. A `tf.Variable`, a generator of TensorFlow's or a clock that a layer uses
-breaks this silently. It is found while the step is traced: TensorFlow reports each operation that
-it adds to a graph, in the call of the layer that adds it.
+be resumed and repeated. A layer that uses a `tf.Variable`, a TensorFlow random generator or a clock
+breaks this silently. Tracing the step finds it: TensorFlow reports each operation that a layer's
+call adds to a graph.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _HARMLESS = {
     "Assert",
     "CheckNumerics",
     "CheckNumericsV2",
-    "CollectiveReduceV2",  # a sum over replicas; its variable only orders it among others
+    "CollectiveReduceV2",  # a sum over replicas; its variable only puts such sums in order
     "CrossReplicaSum",  # a sum over the replicas of a TPU
-    "CudnnRNN",  # random only with a dropout of its own, which neither TensorFlow nor Keras sets
+    "CudnnRNN",  # random only with cuDNN's dropout, which neither TensorFlow nor Keras sets
     "CudnnRNNBackprop",
     "CudnnRNNBackpropV2",
     "CudnnRNNBackpropV3",
@@ -47,7 +47,7 @@ _HARMLESS = {
     "CudnnRNNV3",
     "DebugIdentityV2",
     "DebugIdentityV3",
-    "LookupTableFindV2",  # of constants, unless something inserts into the table
+    "LookupTableFindV2",  # finds constants, unless something inserts into the table
     "LookupTableSizeV2",
     "NcclAllReduce",  # a sum over replicas
     "Print",
@@ -58,10 +58,10 @@ _HARMLESS = {
 """Operations that TensorFlow calls stateful, but that only report, or keep no state here."""
 
 _CALLS = {"Case", "If", "StatefulPartitionedCall", "While"}
-"""Operations that call functions, of which one has an operation that is stateful."""
+"""Operations that call functions; they are stateful if an operation in a function is."""
 
 
-class _Found(NamedTuple):
+class _HiddenStateOp(NamedTuple):
     """An operation that uses hidden state."""
 
     kind: Kind
@@ -71,10 +71,10 @@ class _Found(NamedTuple):
 
 @contextlib.contextmanager
 def refuse_hidden_state() -> Iterator[None]:
-    """Raises ParamError if what is traced inside, or a function that it calls, has hidden state.
+    """Raises ParamError if operations traced inside, or functions they call, use hidden state.
 
-    The message names the operation, and the path, class and line of the layer. Nothing is checked
-    where operations are computed at once, instead of traced.
+    The message names the operation, and the path, class and line of the layer. Eager execution is
+    not checked.
     """
     if tf.executing_eagerly():
         yield
@@ -82,8 +82,8 @@ def refuse_hidden_state() -> Iterator[None]:
     from tensorflow.python.framework import op_callbacks  # TensorFlow's debugger is built on it
 
     traced = tf.compat.v1.get_default_graph()
-    known, found = len(traced.get_operations()), list[_Found]()
-    thread = threading.get_ident()  # replicas trace in threads of their own, which share callbacks
+    known, hidden = len(traced.get_operations()), list[_HiddenStateOp]()
+    thread = threading.get_ident()  # each replica traces in its own thread; all share callbacks
 
     def inspect_operation(
         op_type: str, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
@@ -91,27 +91,28 @@ def refuse_hidden_state() -> Iterator[None]:
         if graph is None or threading.get_ident() != thread:
             return
         if (kind := _kind(op_type)) is not None:
-            found.append(_Found(kind, op_type, _where(inspect.currentframe())))
+            hidden.append(_HiddenStateOp(kind, op_type, _where(inspect.currentframe())))
 
     op_callbacks.add_op_callback(inspect_operation)
     try:
         yield
-        found.extend(_find_in_functions(traced, known))
-    finally:  # what is found also explains the errors of TensorFlow and Keras that follow from it
+        hidden.extend(_find_in_functions(traced, known))
+    finally:  # hidden state also explains errors that TensorFlow or Keras raises because of it
         op_callbacks.remove_op_callback(inspect_operation)
-        if found:
-            raise _refusal(found)
+        if hidden:
+            raise _refusal(hidden)
 
 
-def _refusal(found: list[_Found]) -> ParamError:
-    """Returns the error for the first operation; a generator's reads its variable before."""
-    first = min(found, key=lambda operation: operation.kind != "random")
+def _refusal(hidden: list[_HiddenStateOp]) -> ParamError:
+    """Returns the error for the first random operation, or else for the first operation."""
+    # a generator reads its variable before it draws, but the draw is the one to name
+    first = min(hidden, key=lambda operation: operation.kind != "random")
     return ParamError(f"{first.where}: {first.op_type} {_ADVICE[first.kind]}")
 
 
 @functools.cache
 def _kind(op_type: str) -> Kind | None:
-    """Returns which hidden state operations of a type have; None for those that have none."""
+    """Returns the kind of hidden state that operations of a type use; None: they use none."""
     from tensorflow.python.framework import op_def_registry
 
     definition = op_def_registry.get(op_type)
@@ -126,22 +127,22 @@ def _kind(op_type: str) -> Kind | None:
 
 
 def _where(frame: FrameType | None) -> str:
-    """Returns the innermost object in whose method a frame is, and the line of that method."""
+    """Returns the innermost Configurable with a method on the stack, and the method's line."""
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Configurable):
             name = str(owner) if isinstance(owner, Layer) else type(owner).__name__
             file = frame.f_code.co_filename
-            is_written = "__autograph_generated_file" not in file  # from a method's own tf.function
+            is_written = "__autograph_generated_file" not in file  # generated: a tf.function
             return f"{name}, {file}:{frame.f_lineno}" if is_written else name
         frame = frame.f_back
     return "the step"
 
 
-def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_Found]:
-    """Yields operations of functions that were traced before they were called in a graph.
+def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_HiddenStateOp]:
+    """Yields operations with hidden state in functions that were traced before the graph's calls.
 
-    The first `known` operations of the graph are not looked at.
+    The first `known` operations of the graph are skipped.
     """
     calls = [op.node_def for op in graph.get_operations()[known:] if op.type in _CALLS]
     if not calls:
@@ -156,7 +157,7 @@ def _find_in_functions(graph: tf.Graph, known: int) -> Iterator[_Found]:
         for node in library[name].node_def if name in library else ():
             following.extend(_called_functions(node))
             if (kind := _kind(node.op)) is not None:
-                yield _Found(kind, node.op, f"a tf.function, {name}")
+                yield _HiddenStateOp(kind, node.op, f"a tf.function, {name}")
 
 
 def _called_functions(node: Any) -> Iterator[str]:

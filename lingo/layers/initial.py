@@ -21,10 +21,10 @@ from lingo.ops import random
 
 
 class InitialValue(Protocol):
-    """What draws the initial value of a weight: an `Initializer`, or an object of the layer."""
+    """Draws the initial value of a weight: an `Initializer`, or a layer's private object."""
 
     def key(self, root: random.Key, name: str) -> random.Key:
-        """Returns the random key for `draw`, of a seed's key and the name of a weight."""
+        """Returns the random key for `draw`, made of a seed's key and the name of a weight."""
         ...
 
     def draw(
@@ -41,7 +41,7 @@ class Initializer(Configurable, interface=True):
     """
 
     def key(self, root: random.Key, name: str) -> random.Key:
-        """Returns the key of the name, so that every weight has values of its own."""
+        """Returns a key that depends on the name, so that no two weights draw the same values."""
         return path.key(root, name)
 
     def draw(
@@ -63,15 +63,15 @@ class Initializer(Configurable, interface=True):
         is_numbers = isinstance(values, np.ndarray) and values.dtype.kind in "fiu"
         if not is_numbers or values.shape != u.shape:
             raise ParamError(
-                f"{where} returned {np.shape(values)} {type(values).__name__}: an array with a"
-                f" number for each element of u, {u.shape}, is wanted"
+                f"{where} returned {np.shape(values)} {type(values).__name__}: it has to return an"
+                f" array with a number for each element of u, {u.shape}"
             )
         if not np.isfinite(values).all():
             raise ParamError(f"{where} returned values that are not finite")
         if not np.array_equal(values, self.values(u, fan_in)):
             raise ParamError(
-                f"{where} returned other values when it was called again: draw from u alone, so"
-                " that every process has the same"
+                f"{where} returned other values when it was called again: compute them from u"
+                " alone, so that every process has the same"
             )
 
     def values(self, u: np.ndarray, fan_in: int) -> np.ndarray:
@@ -115,7 +115,7 @@ class TruncatedNormal(Initializer):
 class FanIn(Initializer):
     """Truncated normal of variance scale / fan_in, which preserves variance (LeCun et al. 1998)."""
 
-    scale: float = 1.0  # variance of an output over that of an input
+    scale: float = 1.0  # variance of an output / variance of an input
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "scale")
@@ -128,7 +128,7 @@ ZEROS = Constant.params().build()
 ONES = Constant.params(value=1.0).build()
 FAN_IN = FanIn.params().build()
 
-_STDDEV_OF_CUT = 0.8796256610342398  # of a unit normal cut at 2
+_STDDEV_OF_CUT = 0.8796256610342398  # standard deviation of a unit normal cut at -2 and 2
 
 
 def _ranges(shape: Sequence[int], index: Sequence[slice]) -> list[range]:

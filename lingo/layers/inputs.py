@@ -1,7 +1,7 @@
 """The inputs of a layer besides its activations, which a stack passes on to all of its layers.
 
-A layer is called as `layer(x, inputs=CallInputs(segments=segments))`, which `Layer` also makes of
-`layer(x, segments=segments)`. A method without the parameter `inputs` does not need them.
+`layer(x, segments=segments)` is short for `layer(x, inputs=CallInputs(segments=segments))`. A
+method that does not need them has no parameter `inputs`.
 
 Axes: B batch, T positions, S memory positions, N heads.
 """
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class CallInputs(NamedTuple):
-    """The inputs of a call besides x, [B, T, ...]; None for what is not given.
+    """The inputs of a call besides x, [B, T, ...]; None: not given.
 
     Attributes:
-        memory: [B, S, width of the memory], any float type, what `CrossAttention` attends to; in
-            decoding, for the first step only.
+        memory: [B, S, width of the memory], any float type: `CrossAttention` attends to it. In
+            decoding, only the first step gets it.
         memory_segments: int32 [B, S], the document id of each position of the memory (0: padding);
             None: one document. Decoding needs it in every step.
         position_table: float32 [num_buckets, N], the table of `RelativeBias(shared=True)`.
-        position_ids: int32 [B, T], the index of each position in its document; None: 0, 1, 2, ...
-            or, in decoding, from the number of positions computed before.
+        position_ids: int32 [B, T], the index of each position in its document; None: 0, 1, 2, ...,
+            in decoding counted on from the positions computed before.
         prefix: bool [B, T], the positions that the mask `Prefix` shows to all of the document (in
-            decoding: of the chunk); None: none.
+            decoding: to all of the chunk); None: no position.
         segments: int32 [B, T], the document id of each position (0: padding); None: one document.
         token_ids: int32 [B, T], for layers whose `batch_requirements` ask for them.
     """
@@ -51,13 +51,13 @@ NO_INPUTS = CallInputs()
 
 
 class BatchRequirements(NamedTuple):
-    """What a layer requires of the batches it computes."""
+    """A layer's requirements on its batches."""
 
-    # the number of neighbouring examples computed as one group, the largest if sizes are unknown; a
-    # batch may be cut between groups without changing any result
+    # Number of neighbouring examples that are computed as one group; the largest possible if sizes
+    # are unknown. Cutting a batch between groups changes no result.
     examples_together: int = 1
-    # the number of examples in a group whose statistics count examples of weight 0, 0 for all of a
-    # call; None: no statistics of the batch, or none that count examples of weight 0
+    # Group size of a layer whose statistics include padding (examples of weight 0). 0: the whole
+    # call is one group. None: no such layer.
     examples_counted: int | None = None
     token_ids: bool = False  # whether it needs `CallInputs.token_ids`
 
@@ -68,7 +68,7 @@ def needs_token_ids(layer: Layer) -> bool:
 
 
 def accept_inputs(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a method to make `inputs` of keywords, and to drop `inputs` that it does not take."""
+    """Wraps a method to collect keywords into `inputs`, and to drop `inputs` if it takes none."""
     parameters = inspect.signature(method).parameters
     kinds = {parameter.kind for parameter in parameters.values()}
     is_taken = "inputs" in parameters or inspect.Parameter.VAR_KEYWORD in kinds

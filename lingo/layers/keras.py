@@ -6,16 +6,17 @@
 
     Keras.params(factory=mobile_net)
 
-Keras holds values in variables. Here they only stand for the values that a call gets from its
-context; their own are initial values, and nothing else:
+Keras holds values in variables. Here a variable stands for the value that a call gets from its
+context; the variable's own value is only the initial value:
 
     variable of Keras              lingo
     trainable weight               weight: trained, averaged, frozen and saved by its path
     other weight                   state: set by each step, saved
     state of a seed generator      set by each call from its random key, never saved
 
-The factory is called when the weights are first asked for, and again to draw their initial values;
-not when an experiment is built, since a run must choose its devices before Keras computes anything.
+The factory is called when the weights are first asked for, and again to draw their initial values.
+It is not called when an experiment is built, since a run must choose its devices before Keras
+computes anything.
 
 Axes: B batch.
 """
@@ -47,7 +48,7 @@ from lingo.ops import random
 from lingo.ops.shape import size_of
 
 SIDE_LOSS = "keras"
-"""The loss term of what regularizers and `add_loss` add."""
+"""The loss term that regularizers and `add_loss` add to."""
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
@@ -66,17 +67,18 @@ class _Variables(NamedTuple):
 
 
 class Keras(Layer):
-    """Computes what a layer or model of Keras does: a function of the user's file returns it.
+    """Computes a layer or model of Keras, which a function of the user's file returns.
 
     The layer has to be built, so that its variables are known: a functional model and a
-    `Sequential` with a `keras.Input` are; others get `build(shape)`. Initial values are those that
-    the function leaves: drawn by Keras's initializers, from the experiment's seed and the layer's
-    path, or loaded. The `dtype` sets Keras's dtype policy for the function.
+    `Sequential` with a `keras.Input` are; for others, call `build(shape)`. Variables start with the
+    values that they have when the function returns: drawn by Keras's initializers, from the
+    experiment's seed and the layer's path, or loaded. The `dtype` sets Keras's dtype policy for the
+    function.
 
-    Keras's dropout draws for a call, not for each example, and its batch normalization takes the
-    statistics of a call, so both depend on how a batch is split. A step sets a state to the mean of
-    the values that the parts of its batch give it, weighted by their examples. What regularizers
-    and `add_loss` add is the loss term `keras`, a mean over examples. Masks pass between Keras's
+    Keras's dropout draws per call, not per example, and its batch normalization computes statistics
+    per call, so both depend on how a batch is split. Each part of a step's batch gives a state a
+    value; the step sets the state to their mean, weighted by the number of examples. Regularizers
+    and `add_loss` add to the loss term `keras`, a mean over examples. Masks pass between Keras's
     layers; lingo's inputs, such as segments, do not reach them.
 
     Weights and states have the paths of Keras's variables: conv/kernel, conv_bn/moving_mean.
@@ -84,7 +86,7 @@ class Keras(Layer):
 
     factory: Function  # returns a built keras.Layer or keras.Model
     arguments: dict[str, Any] = {}  # of the factory, by name
-    axes: dict[str, list[str | None]] = {}  # pattern of paths of weights -> axis of each dim
+    axes: dict[str, list[str | None]] = {}  # regex for weight paths -> logical axis of each dim
 
     _late: ClassVar[bool] = True
 
@@ -115,13 +117,13 @@ class Keras(Layer):
             self.state(name, variable.shape, decay=0.0, init=init)
 
     def __call__(self, x: Any) -> Any:
-        """Calls the layer of Keras; `training` is that of the call context.
+        """Calls the layer of Keras with the call context's `training`.
 
         Args:
             x: a tensor [B, ...], or a structure of tensors, as the layer of Keras takes it.
 
         Returns:
-            What the layer returns: float tensors of any shapes, of the policy's compute type.
+            The layer's results: float tensors of any shapes, of the policy's compute type.
 
         Raises:
             ParamError: if it returns other tensors, creates variables, changes variables that are
@@ -129,8 +131,8 @@ class Keras(Layer):
         """
         call, found = context.current(), self.variables()
         variables = found.all()
-        # This is `stateless_call`, which however does not convert the inputs of the outermost
-        # layer, and fails if only layers inside have an argument `training`.
+        # Not `stateless_call`, which does the same, but does not convert the inputs of the
+        # outermost layer, and fails if only layers inside have an argument `training`.
         scope = keras.StatelessScope(
             [(v, _cast(self._value(found, name), v.dtype)) for name, v in variables.items()],
             collect_losses=True,
@@ -157,7 +159,7 @@ class Keras(Layer):
 
     @contextlib.contextmanager
     def _fix_frozen_norms(self, found: _Variables) -> Iterator[None]:
-        """Makes frozen batch normalizations compute as outside training, as `trainable` does."""
+        """Makes frozen batch normalizations compute as outside training, by `trainable = False`."""
         frozen = context.current().frozen_weights
         norms = [
             layer
@@ -195,23 +197,23 @@ class Keras(Layer):
             return tf.zeros([2], tf.int64)
         key = self.random_key(name)
         if call.rows is not None:
-            key = random.fold(key, call.rows[0])  # parts of a batch draw other numbers
+            key = random.fold(key, call.rows[0])  # each part of a batch draws its own numbers
         return tf.cast(tf.stack([key.high, key.low]), tf.int64)
 
     def _check_call(
         self, y: Any, found: _Variables, scope: Any, changed: Mapping[str, Any]
     ) -> None:
-        """Raises ParamError for a call that did what no step can repeat or train."""
+        """Raises ParamError if a call did something that a step cannot repeat or train."""
         own = {id(v) for v in found.all().values()}
         if len(found.layer.variables) > len(own):
             raise ParamError(
-                f"{self._where()} creates variables when it is called, which nobody would train:"
-                " create them in build(), and build its layers there, too"
+                f"{self._where()} creates variables when it is called, which would never be"
+                " trained: create them in build(), and build its layers there, too"
             )
         if scope.state_mapping.keys() - own:
             raise ParamError(
-                f"{self._where()} changes a variable that is not among its layer's, such as that of"
-                " keras.random without seed=: give it a keras.random.SeedGenerator"
+                f"{self._where()} changes a variable that is not among its layer's, such as the"
+                " seed of keras.random without seed=: pass a keras.random.SeedGenerator"
             )
         if not context.current().training and changed.keys() & found.seeds.keys():
             raise ParamError(f"{self._where()} draws random numbers though training=False")
@@ -241,7 +243,7 @@ class Keras(Layer):
         return {v.path: np.asarray(v).astype(np.float32) for v in layer.weights}
 
     def _make(self, seed: int) -> Any:
-        """Returns what the factory does; raises ParamError if that cannot be a layer here."""
+        """Returns the factory's layer; raises ParamError if it cannot be a layer here."""
         p = self.p
         layer = _call_factory(p.factory, p.arguments, policy=_POLICIES[p.dtype], seed=seed)
         if not isinstance(layer, keras.Layer):
@@ -250,13 +252,13 @@ class Keras(Layer):
             )
         if not layer.built:
             raise ParamError(
-                f"{self._where()} returns {layer.name!r}, which is not built, so nobody knows its"
-                " variables: begin with keras.Input(shape), or call its build(shape)"
+                f"{self._where()} returns {layer.name!r}, which is not built, so its variables are"
+                " unknown: begin with keras.Input(shape), or call its build(shape)"
             )
         if layer.metrics:
             raise ParamError(
-                f"{self._where()} returns {layer.name!r} with metrics, as of compile(): leave them"
-                " out, a Task has the loss and the metrics"
+                f"{self._where()} returns {layer.name!r} with metrics, as from compile(): leave"
+                " them out, since a Task has the loss and the metrics"
             )
         return layer
 
@@ -288,7 +290,7 @@ class Keras(Layer):
 
 
 class _FactoryValue:
-    """The value that a variable has when its factory returns: one call draws those of all."""
+    """The value of a variable when its factory returns; one call draws all variables' values."""
 
     def __init__(
         self, values: Callable[[random.Key], Mapping[str, np.ndarray]], variable: str
@@ -308,9 +310,9 @@ class _FactoryValue:
 def _call_factory(
     factory: Callable[..., Any], arguments: Mapping[str, Any], *, policy: str, seed: int
 ) -> Any:
-    """Returns what a factory returns, the same for the same arguments.
+    """Returns a factory's result, the same for the same arguments.
 
-    Keras numbers layers without names, and keeps its policy, for each thread by itself; so a new
+    Keras numbers layers without names per thread, and its policy is per thread, too; so a new
     thread gives the same paths each time. It draws seeds by Python's `random`.
     """
 
@@ -331,7 +333,7 @@ def _call_factory(
 
 @contextlib.contextmanager
 def _seed_generators(seed: int) -> Iterator[None]:
-    """Seeds the global generators of Python and NumPy inside."""
+    """Seeds the global generators of Python and NumPy in a `with` block."""
     python, numpy = python_random.getstate(), np.random.get_state()
     python_random.seed(seed)
     np.random.seed([seed >> 32, seed & 0xFFFFFFFF])
@@ -343,5 +345,5 @@ def _seed_generators(seed: int) -> Iterator[None]:
 
 
 def _cast(value: tf.Tensor, dtype: str) -> tf.Tensor:
-    """Returns a value in the type of a variable; states are kept as floats, also integers."""
+    """Returns a value in a variable's type; states are kept as floats, integer ones included."""
     return tf.cast(value if tf.as_dtype(dtype).is_floating else tf.round(value), dtype)

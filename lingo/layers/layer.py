@@ -1,8 +1,8 @@
 """The base class of layers: `setup` declares, `__call__` computes.
 
-`setup` builds children and declares weights, states and caches in pure Python, without TensorFlow
-or memory, so that even a trillion parameters are counted at once. `__call__` is a function of its
-inputs and of the call context; a layer never stores a tensor.
+`setup` builds children and declares weights, states and caches in pure Python. It needs neither
+TensorFlow nor memory for tensors, so a trillion parameters are counted in no time. `__call__` is a
+function of its inputs and of the call context; a layer never stores a tensor.
 
 Axes: B batch, C positions of a chunk, D model width, S positions of a cache.
 
@@ -43,17 +43,17 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 class Layer(LayerTree, Configurable, interface=True):
     """A computation with weights."""
 
-    dtype: Dtype = "float32"  # of the computation; weights stay float32
+    dtype: Dtype = "float32"  # of the computation; weights are stored as float32
 
     positionwise: ClassVar[bool] = False
-    """Whether, outside training, a result depends on the inputs at its own position only.
+    """Whether, outside training, a result depends only on the inputs at its own position.
 
-    That is of the class itself: layers inside have their own `positionwise`. A class that redefines
-    `__call__` does not inherit it, nor `step`: they may not be true of the new computation."""
+    It describes the class itself; layers inside have their own `positionwise`. A class that
+    redefines `__call__` inherits neither this nor `step`: both may be wrong for the new one."""
 
     products: ClassVar[tuple[Product, ...]] = ()
-    """The products that `__call__` computes of `operands`; those of weights that do not exist, as
-    that of a gate, are left out. Layers inside have their own."""
+    """The products that `__call__` computes from `operands`. A product is skipped if its weight is
+    not declared, such as the weight of an optional gate. Layers inside have their own products."""
 
     _fits_parent: ClassVar[bool] = True
 
@@ -74,13 +74,18 @@ class Layer(LayerTree, Configurable, interface=True):
     def __setattr__(self, name: str, value: Any) -> None:
         if self._sealed:
             raise AttributeError(
-                f"{type(self).__name__}.{name}: a layer stores nothing after setup"
+                f"{type(self).__name__}.{name}: a layer stores nothing after setup: set attributes"
+                " in setup, and declare what changes by self.state or self.cache"
             )
         if hasattr(Layer, name):
-            raise AttributeError(f"{type(self).__name__}.{name}: the name is taken by Layer")
+            raise AttributeError(
+                f"{type(self).__name__}.{name}: the name is taken by Layer: choose another"
+            )
         if isinstance(value, ParamSpec):  # `self.w` later reads the context
             if value.path != name:
-                raise ParamError(f"{value.path!r} is declared, but assigned to self.{name}")
+                raise ParamError(
+                    f"{value.path!r} is declared, but assigned to self.{name}: use one name"
+                )
             return
         self._add_children(name, value)
         self.__dict__[name] = value
@@ -106,9 +111,9 @@ class Layer(LayerTree, Configurable, interface=True):
     ) -> Any:
         """Declares a trained tensor; assign the result to the attribute of the same name.
 
-        `shape` is that of one layer, and `axes` has the logical axis of each dim. The defaults are
-        `FanIn`, the first dim as `fan_in` (the number of inputs that each output sums), and the
-        dtype of the layer, which is what reading returns.
+        `shape` has no stacked axes, and `axes` has the logical axis of each dim. `init` is `FanIn`
+        by default. `fan_in` is the number of inputs that each output sums, by default the first
+        dim. `dtype` is the type that reading returns, by default the layer's.
         """
         return self._declare("weights", name, shape, axes, init or FAN_IN, fan_in, dtype)
 
@@ -123,11 +128,11 @@ class Layer(LayerTree, Configurable, interface=True):
     ) -> Any:
         """Declares a moving statistic, float32; a step sets it to decay * old + (1 - decay) * mean.
 
-        The mean is over all that the step's calls pass to `self.batch_statistic(name, ...)`; if the
-        sum of their weights is 0, the statistic stays. With `decay=0` it is the latest mean. It is
-        initially zeros, unless `init` is given.
-        With `shown`, TensorBoard shows its elements over time, relative to their mean; that is for
-        a vector of shares, such as the load of experts, and raises ParamError for other shapes.
+        The mean is over all values that the step's calls pass to `self.batch_statistic(name, ...)`;
+        if their weights sum to 0, the statistic stays. With `decay=0` it is the latest mean. It
+        starts at `init`, by default zeros.
+        With `shown`, TensorBoard shows its elements over time, relative to their mean. This is for
+        a vector of shares, such as the load per expert; other shapes raise ParamError.
         """
         if shown and len(shape) != 1:
             raise ParamError(
@@ -152,10 +157,10 @@ class Layer(LayerTree, Configurable, interface=True):
 
         Args:
             name: attribute and last part of the path.
-            shape: shape for one example, and one position if `per_position`. A dim of size 0 gets
-                the size that the first step gives to it.
+            shape: shape for one example, and one position if `per_position`. The first step sets
+                the size of a dim that is 0 here.
             axes: logical axis of each dim of `shape`.
-            per_position: whether there is an entry for each position. If so, reading returns
+            per_position: whether each position has an entry. If so, reading returns
                 [B, S, *shape], where decoding has room for S positions; else [B, *shape].
             position_axis: index in `shape` before which S is inserted.
         """
@@ -167,7 +172,7 @@ class Layer(LayerTree, Configurable, interface=True):
     # ---- for `__call__`
 
     def operands(self, product: str, **activations: tf.Tensor) -> list[tf.Tensor]:
-        """Returns what one of `products` multiplies: its activations in order, then its weight.
+        """Returns the operands of one of `products`: its activations in order, then its weight.
 
         A wrapper around the layer, such as `Quantized`, may change them. Activations are [B, ...],
         any float type.
@@ -181,9 +186,9 @@ class Layer(LayerTree, Configurable, interface=True):
     def result_scale(self, product: str) -> tf.Tensor | None:
         """Returns the scale of a product's integer results, float32 [channels], or None.
 
-        Outside training a product in a `Quantized` multiplies integers: each exact result is an
-        integer times this, the scale of the input times that of the weight. None in training, and
-        for a product whose operands are not integers times such scales.
+        Outside training a product in a `Quantized` multiplies integers, so each exact result is an
+        integer times this scale: the input's scale times the weight's. None in training, and for a
+        product whose operands are not integers times such scales.
         """
         scale = context.current().result_scales.get(path.join(self.path, product))
         return None if scale is None else scale(getattr(self, product))
@@ -191,17 +196,17 @@ class Layer(LayerTree, Configurable, interface=True):
     def batch_statistic(self, name: str, total: tf.Tensor, weight: tf.Tensor) -> None:
         """Adds this call's contribution to the mean that updates a state.
 
-        `total` has the state's shape, the weighted sum over examples; `weight`, a scalar, is the
-        sum of the weights; both have any number type. A value that does not depend on examples has
-        the weight 1.
+        `total`, of the state's shape, is the weighted sum over examples; `weight`, a scalar, is the
+        sum of their weights. Both have any number type. A value that does not depend on examples
+        has the weight 1.
         """
         value = {"sum": tf.cast(total, tf.float32), "weight": tf.cast(weight, tf.float32)}
         context.current().sides.add({"batch_statistics": {path.join(self.path, name): value}})
 
     def has_frozen_weights(self) -> bool:
-        """Returns whether the layer has weights of its own, and a step changes none of them.
+        """Returns whether the layer itself declares weights, and training changes none of them.
 
-        In a scan over layers, a weight counts as frozen if it is in all of the layers.
+        In a scan over layers, a weight counts as frozen if it is frozen in all of them.
         """
         frozen = context.current().frozen_weights
         return bool(self._weights) and all(
@@ -221,7 +226,7 @@ class Layer(LayerTree, Configurable, interface=True):
         context.current().sides.add({"metrics": {name: value}})
 
     def new_cache(self, name: str, value: tf.Tensor) -> None:
-        """Sets a cache for the next step, to a value [B, ...] of the shape that reading returns."""
+        """Sets a cache for the next step to a value [B, ...] of the shape that reading returns."""
         context.current().sides.caches[path.join(self.path, name)] = value
 
     def random_key(self, name: str = "") -> random.Key:
@@ -241,10 +246,10 @@ class Layer(LayerTree, Configurable, interface=True):
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes the next positions, reading the caches of earlier ones.
 
-        Calls on consecutive chunks of any lengths together return what `__call__` returns for the
-        whole input; one call returns [B, C, ...]. By default a layer calls itself if it and all
-        layers inside are `positionwise`. If not, it computes all positions so far again, which is
-        slow, and right if it is causal: if no result depends on later positions.
+        Steps over consecutive chunks of any lengths together return the result of `__call__` for
+        the whole input; one step returns [B, C, ...]. By default a step calls the layer if it and
+        all layers inside are `positionwise`. Otherwise it computes all positions so far again. This
+        is slow, and correct only if the layer is causal: no result depends on later positions.
 
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
@@ -265,28 +270,28 @@ class Layer(LayerTree, Configurable, interface=True):
 
     @record_calls
     def flops(self, shape: Sequence[int]) -> int:
-        """Returns the operations of the matrix products of one call; a multiply-add is two."""
+        """Returns the operations of one call's matrix products; a multiply-add counts as two."""
         return 0
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns what the gradient of a call keeps of its forward pass, without the layers inside.
+        """Returns the tensors that a call's forward pass keeps for the gradient.
 
-        It speaks for layers inside that `flops` does not call. None: it is not known, and plans
-        name the class. The default is [] for a layer of lingo that has layers inside, and
-        multiplies nothing itself.
+        Layers inside return their own, except those that `flops` does not call: this list has
+        theirs, too. None: unknown, and plans name the class. The default is [] for a layer of lingo
+        that has layers inside and no `products`, else None.
         """
         is_known = is_lingos(type(self)) and not self.products and any(self.inner_layers())
         return [] if is_known else None
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
-        """Returns what the layer itself requires of a batch; `shape` has None for unknown sizes."""
+        """Returns the layer's own requirements on a batch; `shape` has None for unknown sizes."""
         return BatchRequirements()
 
     def empty_caches(self, *, batch_size: Any, length: Any) -> dict[str, tf.Tensor]:
         """Returns the caches of the tree before the first step, by program path.
 
         They are zeros, [stacked axes, B, *shape] or, with `per_position`, [stacked axes, B, S,
-        *shape]; `batch_size` and `length`, the S positions there is room for, are ints or int32
+        *shape], with room for S positions. `batch_size` is B and `length` is S, ints or int32
         scalars.
         """
         caches = {}
@@ -341,7 +346,7 @@ class Layer(LayerTree, Configurable, interface=True):
 
 
 def _own_attributes(cls: type[Layer]) -> dict[str, Any]:
-    """Returns what a class, or a mixin of it that is no layer, defines anew, by name."""
+    """Returns by name the attributes that a class, or its mixin that is no layer, redefines."""
     own = {}
     for name in ("__call__", "step", "positionwise", "flops", "output_shape"):
         owner = next((base for base in cls.__mro__ if name in vars(base)), Layer)

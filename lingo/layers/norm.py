@@ -36,7 +36,7 @@ class Norm(Layer, interface=True):
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         shape = call.shape
         if len(shape) in (4, 5):
-            # the input, its deviation from the mean
+            # the input and its deviation from the mean
             deviation = batch_residual(1, shape, is_elementwise=True)
             return [batch_residual(1, shape, "input"), deviation]
         if len(shape) not in (2, 3):
@@ -45,7 +45,7 @@ class Norm(Layer, interface=True):
         return [
             Residual(1, size, axes, origin="input"),
             Residual(1, size, axes, is_elementwise=True),
-            # products read all features of its result
+            # the next product reads all features of the result
             Residual(1, size, (*SEQUENCE_AXES, None), origin="output", is_elementwise=True),
         ]
 

@@ -1,4 +1,4 @@
-"""Paths of weights: one name per layer outside, one stacked tensor inside a program.
+"""Paths of weights: one name per layer, though a program may stack the tensors of many layers.
 
 A path is attribute names and indices joined by "/": `model/stack/layers/3/ffn/w_in`. Where a
 program stores the weights of identical layers in one tensor, the index is a slice:
@@ -48,7 +48,7 @@ def stack_shape(path: str) -> tuple[int, ...]:
 
 
 def scale_of(where: str) -> str:
-    """Returns where the scale of a weight of 8 bits is, beside the weight at a program path."""
+    """Returns the path of the scale that belongs to the 8-bit weight at a program path."""
     return f"{where}:scale"
 
 
@@ -76,7 +76,7 @@ def key(root: random.Key, path: str, indices: Mapping[str, Any] | None = None) -
 
 
 class LayerWeights(Mapping[str, np.ndarray]):
-    """The weights of layers, path -> float32 array, cut out of those of a program when read."""
+    """Path -> float32 array: reading one layer's weight slices a program's stacked tensor."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         """Takes program path -> float32 [*stacked axes, ...]."""

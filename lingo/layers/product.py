@@ -15,21 +15,21 @@ from typing import NamedTuple
 
 
 class Product(NamedTuple):
-    """A matrix product or convolution of a layer: of activations with a weight or each other.
+    """A layer's matrix product or convolution: of activations with a weight or with each other.
 
-    Or, with `is_sum`, a sum of branches, whose operands a chip for 8 bits rounds, too.
+    With `is_sum` it is a sum of branches instead, whose operands an 8-bit chip rounds, too.
     """
 
-    name: str  # that of its weight
+    name: str  # its weight's name
     activations: tuple[str, ...] = ("input",)
-    """What is multiplied besides the weight. The name of a natural range, such as "tanh", says that
-    the values have this range; that of others has to be measured."""
+    """The names of the activations. An activation that is named after a natural range, such as
+    "tanh", has this range; the ranges of the others have to be measured."""
     sum_axes: tuple[int, ...] | None = None
-    """The axes of the weight that the product sums over; None: the first, by its fan-in."""
+    """The axes of the weight that the product sums over; None: its first axes, by its fan-in."""
     has_weight: bool = True
-    """Whether it multiplies the weight of its name; it is left out if the layer has none."""
-    exact: bool = False  # whether it keeps its precision, as those of routers and softmax layers
-    is_sum: bool = False  # whether its activations are added; it counts as no product
+    """Whether it multiplies the weight `name`; if the layer has no such weight, it is skipped."""
+    exact: bool = False  # whether it is never quantized, as in routers and softmax layers
+    is_sum: bool = False  # whether its activations are added, not multiplied
 
     @property
     def multiplies_activations(self) -> bool:

@@ -1,12 +1,12 @@
 """The step of a layer that defines none: it computes all positions so far again.
 
     past[index : index + C] = x            # a cache with room for S positions
-    return layer(past)[index : index + C]  # of all S positions, so that every step has one shape
+    return layer(past)[index : index + C]  # computes all S positions: every step has the same shape
 
-Positions that are not known yet are zeros, and have segment 0 as padding in training does. What
-earlier steps have returned stays as it is, so the layer has to be *causal*: no result may depend on
-later positions. The first step tells (`SideOutputs.is_causal`): it computes the layer once more,
-with other values at later positions.
+Positions that are not known yet are zeros with segment 0, like padding in training. The results of
+earlier steps are final, so the layer has to be *causal*: no result may depend on later positions.
+The first step checks this (`SideOutputs.is_causal`): it computes the layer once more, with other
+values at later positions.
 
 Axes: B batch, C positions of a chunk, S positions that decoding has room for, D model width.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_FOLDER = "past"  # of the caches, below the layer's path
+_FOLDER = "past"  # path of the caches, below the layer's path
 _OF_TOKENS = ("position_ids", "segments", "token_ids")
 _OF_MEMORY = ("memory", "memory_segments")
 
@@ -41,7 +41,7 @@ def recompute_step(
     *,
     compute: Callable[..., tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """Returns what a causal layer computes for the next positions, [B, C, ...].
+    """Returns a causal layer's results for the next positions, [B, C, ...].
 
     Raises RuntimeError if the call context has no `decode_length`.
 
@@ -96,29 +96,29 @@ def _extend(layer: Layer, name: str, new: tf.Tensor | None, index: tf.Tensor) ->
 
 
 def _change_later(layer: Layer, new: tf.Tensor | None) -> Any:
-    """Returns values, [B, S, ...], of which the first are `new`, [B, C, ...], and no others are."""
+    """Returns values, [B, S, ...], that begin with `new`, [B, C, ...], and then differ from it."""
     if new is None:
         return None
     repeated, positions = _repeat(layer, new), tf.range(_length(layer))
     positions = tf.reshape(positions, [1, -1, *[1] * (len(new.shape) - 2)])
-    # neither all zeros, as for unknown positions, nor a repetition, whose mean is that of the text
+    # Not zeros, which unknown positions have. Nor a repetition, which has the same mean as `new`.
     if new.dtype.is_floating:
         other = 1 - repeated
-    else:  # ids that every vocabulary has
+    else:  # 0 and 1: ids that every vocabulary has
         is_odd = tf.equal(tf.math.floormod(positions, 2), 1)
         other = tf.cast(tf.equal(repeated, 0) | is_odd, new.dtype)
     return tf.where(positions < size_of(new, 1), repeated, other)
 
 
 def _repeat(layer: Layer, new: tf.Tensor | None) -> Any:
-    """Returns values, [B, C, ...], again and again up to [B, S, ...]."""
+    """Returns values, [B, C, ...], repeated up to [B, S, ...]."""
     if new is None:
         return None
     return tf.gather(new, tf.range(_length(layer)) % size_of(new, 1), axis=1)
 
 
 def _is_close(y: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Returns whether two results, [B, C, ...], are the same but for rounding, bool [B]."""
+    """Returns whether two results, [B, C, ...], are equal up to rounding, bool [B]."""
     axes = range(1, len(y.shape))
     difference = tf.reduce_max(tf.abs(tf.cast(y - other, tf.float32)), axis=axes)
     largest = tf.reduce_max(tf.abs(tf.cast(y, tf.float32)), axis=axes)

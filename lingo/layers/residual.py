@@ -1,11 +1,10 @@
-"""Residuals: what the gradient of a layer needs of its forward pass.
+"""Residuals: the tensors that a layer's forward pass keeps for its gradient.
 
-A residual is a tensor that the forward pass keeps for the backward pass. Which ones follows from
-the derivative of each operation: a product needs both operands, a norm its input and its normalized
-input, a softmax its result, an activation function what ACTIVATION_COPIES says. A tensor that one
-layer makes and another one reads counts once: each layer says which of its residuals are its input
-or its output, and the shapes that `flops` passes from layer to layer say which tensor this is.
-The counts hold for the operations that XLA runs, not for a model.
+The derivative of each operation decides which tensors these are: a product needs both operands, a
+norm its input and its normalized input, a softmax its result, an activation function the tensors in
+ACTIVATION_COPIES. A tensor that one layer makes and another layer reads counts once: each layer
+marks the residuals that are its input or its output, and the shapes that `flops` passes from layer
+to layer identify the tensor. The counts hold for the operations that XLA runs, not for one model.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ ACTIVATION_COPIES: dict[Activation, int] = {
 """Activation function -> the number of tensors that its gradient and the next product need."""
 
 Origin = Literal["input", "output", "own"]
-"""Whether a residual is the layer's input or its output, which other layers may keep, too."""
+"""A residual may be the layer's input or output, which other layers may keep, too, or its own."""
 
 POSITION_AXES: dict[int, tuple[str, ...]] = {
     2: (),
@@ -56,19 +55,19 @@ class Residual(NamedTuple):
     shape: tuple[int, ...]  # for a whole batch
     axes: tuple[str | None, ...]  # logical axis of each dim
     dtype: str = ""  # "": the dtype of the layer
-    for_axis: str = ""  # mesh axis without whose devices it does not exist
-    # whether XLA keeps it twice where a device has one example or one head: without that dim too
+    for_axis: str = ""  # mesh axis; the residual exists only if this axis has several devices
+    # whether XLA keeps a second copy without the dim of size 1 if a device has one example or head
     is_squeezed: bool = False
     origin: Origin = "own"
-    # whether it follows element by element from other residuals: a TPU's compiler keeps only these;
-    # with 0 copies, it says this of an output that other layers may keep
+    # whether it follows element by element from other residuals, so that a TPU's compiler does not
+    # keep it; with 0 copies, this is about an output that other layers may keep
     is_elementwise: bool = False
-    # whether what reads it first makes it float32: a TPU's compiler keeps it so, unless a device
-    # has one head
+    # whether its first reader casts it to float32: a TPU's compiler then keeps it as float32,
+    # unless a device has one head
     is_read_in_float32: bool = False
 
     def on_tpu(self, mesh: Topology, rules: Rules) -> Residual:
-        """Returns what a TPU's compiler keeps of it."""
+        """Returns the residual as a TPU's compiler keeps it."""
         sizes = dict(zip(self.axes, self._part_shape(mesh, rules), strict=True))
         is_float32 = self.is_read_in_float32 and sizes.get("heads", sizes.get("kv_heads")) != 1
         return self._replace(
@@ -78,7 +77,7 @@ class Residual(NamedTuple):
         )
 
     def part_bytes(self, mesh: Topology, rules: Rules, num_parts: int = 1) -> float:
-        """Returns the bytes of one copy on a device, of one of the parts of a batch."""
+        """Returns the bytes of one copy on a device, for one of `num_parts` parts of a batch."""
         sizes = list(self._part_shape(mesh, rules))
         return math.prod(sizes[1:]) * math.ceil(sizes[0] / num_parts) * ITEM_BYTES[self.dtype]
 
@@ -101,10 +100,10 @@ class Residual(NamedTuple):
 class ResidualCall(NamedTuple):
     """A call of a layer, for `Layer.residuals`."""
 
-    shape: tuple[int, ...]  # of the input, or that of the nearest layer around it with `flops`
-    calls: Record  # of `flops`, of all layers of the model
-    num_slots: int | None = None  # of the layer of experts around it; None without one
-    memory_length: int | None = None  # positions that it attends to; None: those of `shape`
+    shape: tuple[int, ...]  # of its input, or of the nearest outer layer's that has `flops`
+    calls: Record  # the calls of `flops`, for all layers of the model
+    num_slots: int | None = None  # slots of the `MoE` around it; None: it is not in one
+    memory_length: int | None = None  # positions that it attends to; None: the length in `shape`
 
 
 def batch_residual(

@@ -60,7 +60,7 @@ class _Child(NamedTuple):
 
 
 class LayerTree:
-    """A layer as the root of a tree; `path` is its program path from the root layer."""
+    """A layer and the tree of layers inside it; `path` is its program path from the root layer."""
 
     path: ClassVar[str] = ""
     stack_axes: ClassVar[tuple[str, ...]] = ()
@@ -73,14 +73,14 @@ class LayerTree:
 
     @property
     def declares_late(self) -> bool:
-        """Whether the weights of the tree cannot be known without TensorFlow's devices."""
+        """Whether some weights of the tree are known only once TensorFlow has its devices."""
         return any(layer._late for layer in self.tree())
 
     def declare_late(self) -> None:
         """Declares what `setup` cannot know; called whenever weights or states are asked for."""
 
     def __str__(self) -> str:
-        """Returns what errors call the layer: its path, except of a root, and its class."""
+        """Returns the layer's name in errors: its path, unless it is a root, and its class."""
         name = type(self).__name__
         return f"{self.path} ({name})" if self.path else name
 
@@ -108,7 +108,7 @@ class LayerTree:
         return self._collect_specs("caches")
 
     def declarations(self) -> Iterator[ParamSpec]:
-        """Yields the weights, states and caches of this layer alone; their paths are names."""
+        """Yields the weights, states and caches of this layer alone; each `path` is its name."""
         for kind in ("weights", "state", "caches"):
             yield from self.__dict__.get(f"_{kind}", {}).values()
 
@@ -124,8 +124,8 @@ class LayerTree:
     ) -> Layer:
         """Declares copies of a child, whose weights the program stacks along a leading axis.
 
-        As if attribute `name` were a list, their paths are `<name>/<i>`, from `start` in steps of
-        `step`; `axis` is the logical axis of the stack. Returns `child`.
+        Their paths are `<name>/<i>`, as for a list, with i from `start` in steps of `step`; `axis`
+        is the logical axis of the stack. Returns `child`.
         """
         part = path.slice_part(start, start + (num - 1) * step + 1, step)
         self._add_child(f"{name}/{part}", child, axis)
@@ -150,7 +150,9 @@ class LayerTree:
         if id(child) in axes:
             if axes[id(child)] is not None and axis is None:
                 return  # `self.layer = self.copies(...)`
-            raise ParamError(f"{part!r} is a layer that {type(self).__name__} has already")
+            raise ParamError(
+                f"{part!r} is a layer that {type(self).__name__} has already: build another"
+            )
         if part in children:
             del axes[id(children[part].layer)]
         children[part], axes[id(child)] = _Child(child, axis), axis
@@ -167,7 +169,8 @@ class LayerTree:
                 specs[where] = spec._replace(path=where, stack_axes=stack_axes)
         if (number := sum(math.prod(path.stack_shape(where)) for where in specs)) > MAX_TENSORS:
             raise ParamError(
-                f"{number:,} {kind} of separate names, more than {MAX_TENSORS:,}: take fewer layers"
+                f"{number:,} {kind} with separate names are more than {MAX_TENSORS:,}: take fewer"
+                " layers"
             )
         return specs
 
@@ -176,7 +179,9 @@ class LayerTree:
         axes = self.__dict__.pop("_axes", {})
         for child in self.__dict__.pop("_built", []):
             if id(child) not in axes:
-                raise ParamError(f"builds a {type(child).__name__} that no attribute holds")
+                raise ParamError(
+                    f"builds a {type(child).__name__} that no attribute holds: assign it in setup"
+                )
         self._set_paths("", ())
         if isinstance(parent, LayerTree):
             parent.__dict__.setdefault("_built", []).append(self)
@@ -192,7 +197,7 @@ class LayerTree:
             child.layer.__dict__["_scope"] = scope_name(part)
 
     def _name_at_path(self) -> str:
-        """Returns a name unique among wrappers of one path: `Remat`, and `Remat.1` around it."""
+        """Returns a name unique among wrappers that share a path: `Remat`, `Remat.1` around it."""
         inside, same = self.__dict__["_children"].get(""), 0
         while inside is not None:
             same += type(inside.layer) is type(self)

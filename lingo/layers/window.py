@@ -1,17 +1,17 @@
 """Windows over sequences, images and volumes, also where their axes are split over devices.
 
-XLA cuts a convolution along an axis of the image by an exchange of halos (`lingo.mesh.split`). That
-of JAX 0.10.2 does not always do so rightly, and says nothing or ends the process where it fails:
+XLA splits a convolution along an axis of the image by exchanging halos (`lingo.mesh.split`). The
+XLA of JAX 0.10.2 fails in some cases, silently or by ending the process:
 
-- A convolution of parts that do not begin where windows do fails to compile for some sizes. So an
-  axis is padded with zeros until all parts are equal, and of as many rows as their windows have
-  strides; the windows behind the last one of the image are cut off.
-- If windows reach further than the next device, gradients are wrong, or XLA aborts. Such axes have
-  a few rows for each device: the image is gathered, and the result split again.
-- If several devices have the same part of the images, the gradient of a kernel is a multiple of
-  what it should be. The image is gathered then, too.
-- Some convolutions of split sequences are wrong: sequences are gathered.
-- The gradient of the maximum of windows that overlap is wrong: it is computed from slices.
+- If parts do not begin where windows begin, some sizes fail to compile. So zeros pad an axis until
+  all parts have the same length, a multiple of the stride; results after the image's last window
+  are cut off.
+- If windows reach beyond the next device, gradients are wrong, or XLA aborts. Such an axis has only
+  a few rows per device, so the image is gathered, and the result is split again.
+- If several devices have the same part of the images, a kernel's gradient is a multiple of the
+  right one. Here, too, the image is gathered.
+- Some convolutions of split sequences are wrong, so sequences are gathered.
+- The gradient of the maximum is wrong if windows overlap, so slices compute the maximum.
 
 Axes: B batch, C channels, F output channels; "..." are the axes between: T positions of a sequence,
 H height and W width of an image, D depth, H and W of a volume. "Image" stands for all three.
@@ -42,7 +42,7 @@ class Windows(NamedTuple):
     dilation: int = 1  # from one position of a window to the next
 
     def count(self, image: Sequence[int]) -> tuple[int, ...]:
-        """Returns how many windows fit along each axis of an image; raises ParamError if none."""
+        """Returns the number of windows along each axis; raises ParamError if none fits."""
         room = zip(image, self.extents(), strict=True)
         starts = [size if self.padding == "SAME" else size - extent + 1 for size, extent in room]
         if min(starts) < 1:
@@ -53,15 +53,15 @@ class Windows(NamedTuple):
         return tuple(-(-start // self.stride) for start in starts)
 
     def extents(self) -> list[int]:
-        """Returns how many positions of each axis lie between the ends of a window."""
+        """Returns the length of a window along each axis, with the positions that it skips."""
         return [(length - 1) * self.dilation + 1 for length in self.lengths]
 
     def padding_sizes(self, image: Sequence[int]) -> list[tuple[int, int]]:
-        """Returns how many zeros are before and after each axis of an image."""
+        """Returns the numbers of zeros before and after each axis of an image."""
         return [self._axis_padding(i, size) for i, size in enumerate(image)]
 
     def are_aligned(self, axis: int, size: int, before: int) -> bool:
-        """Whether an axis has a window for each stride of its size, the first after `before`."""
+        """Whether an axis of `size` has a window per stride, the first with `before` zeros."""
         if self.padding == "VALID" and self.lengths[axis] > self.stride:
             return False
         return self._axis_padding(axis, size)[0] == before
@@ -75,7 +75,7 @@ class Windows(NamedTuple):
 
 
 def check_kernel(p: Any) -> None:
-    """Raises ParamError if kernel, stride or dilation make no sense, alone or together."""
+    """Raises ParamError if kernel, stride or dilation are invalid, alone or together."""
     ranges.check_positive(p, "kernel", "stride", "dilation")
     if p.stride > 1 and p.dilation > 1:
         raise ParamError(
@@ -86,7 +86,7 @@ def check_kernel(p: Any) -> None:
 def annotate_image(
     x: tf.Tensor, channels: str | None = None, *, whole: Sequence[bool] = ()
 ) -> tf.Tensor:
-    """Returns images x, [B, ..., C] of any type, split as the rules say; `whole` axes are not."""
+    """Returns images x, [B, ..., C] of any type, split by the rules, but not along `whole` axes."""
     names: Sequence[str | None] = POSITION_AXES[len(x.shape)]
     if whole:
         names = [None if is_whole else name for name, is_whole in zip(names, whole, strict=True)]
@@ -100,7 +100,7 @@ def num_parts_of(num_axes: int) -> tuple[int, ...]:
 
 
 def static_sizes(x: tf.Tensor) -> list[int]:
-    """Returns the size of each axis of images x [B, ..., C], which are known before they run."""
+    """Returns the static size of each axis of images x [B, ..., C]."""
     shape: Any = x.shape
     return [int(size) for size in shape[1:-1]]
 
@@ -111,7 +111,7 @@ def is_split(x: tf.Tensor) -> bool:
 
 
 def has_copies(whole: Sequence[bool]) -> bool:
-    """Whether several devices have the same part of images some of whose axes are whole."""
+    """Whether several devices have the same part of images if `whole` axes are not split."""
     names = POSITION_AXES[len(whole) + 2]
     split = [name for name, is_whole in zip(names, whole, strict=True) if not is_whole]
     rules = current().rules
@@ -127,10 +127,10 @@ def map_windows(
 ) -> tf.Tensor:
     """Returns a value for each window of images x, [B, ..., F] for [B, ..., C], of any float type.
 
-    `compute(x, padding)` does so for whole images. `padding` is SAME, VALID, or for two axes the
-    numbers of zeros before and after each axis of x, the only rank whose convolution takes them: an
-    axis of a volume is whole where SAME or VALID would give others. `channels` are the logical axes
-    of C and F.
+    `compute(x, padding)` does so for whole images. `padding` is SAME or VALID, or, for two axes,
+    the numbers of zeros before and after each axis of x. Only 2D convolutions take numbers, so an
+    axis of a volume stays whole if SAME and VALID do not give the right ones. `channels` are the
+    logical axes of C and F.
     """
     is_sequence, takes_numbers = len(windows.lengths) == 1, len(windows.lengths) == 2
     if is_sequence:
@@ -159,7 +159,7 @@ def map_windows(
 
 
 def pad_end(x: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
-    """Returns images x, [B, ..., C] of any type, with zeros behind the end of axes, to sizes."""
+    """Returns images x, [B, ..., C] of any type, with zeros at the ends of axes up to `sizes`."""
     ends = [(0, size - n) for size, n in zip(sizes, static_sizes(x), strict=True)]
     return tf.pad(x, [(0, 0), *ends, (0, 0)]) if any(map(any, ends)) else x
 
@@ -167,9 +167,9 @@ def pad_end(x: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 def split_again(
     y: tf.Tensor, sizes: Sequence[int], channels: str | None, *, whole: Sequence[bool]
 ) -> tf.Tensor:
-    """Returns what was computed for images with some axes whole, cut off to sizes, and split.
+    """Cuts y, computed with `whole` axes, to `sizes`, and splits it by the rules.
 
-    With an empty `whole` it is split already.
+    With an empty `whole`, y is split already.
     """
     y = annotate_image(y, channels, whole=whole)
     if not whole:
@@ -182,9 +182,9 @@ def split_again(
 def window_slices(
     x: tf.Tensor, windows: Windows, *, fill: float = 0
 ) -> Iterator[tuple[tuple[int, ...], tf.Tensor]]:
-    """Yields each position in a window, and what all windows have there: [B, windows..., C].
+    """Yields each position in a window with all windows' values there, [B, windows..., C].
 
-    Images x are [B, ..., C], of any type; around them is `fill`.
+    Images x are [B, ..., C], of any type; `fill` pads them.
     """
     image = static_sizes(x)
     around, counts = windows.padding_sizes(image), windows.count(image)

@@ -6,8 +6,8 @@
              (Lepikhin et al. 2020, algorithm 2)
 
 All three compute the same. The first two move vectors by gathers, forward and backward: each slot
-gathers the vector of its token, each token gathers those of its choices. With many choices per
-token most are not routed; then a segment sum adds a token's vectors up.
+gathers its token's vector, and each token gathers its choices' vectors. With many choices per token
+most are not routed; then a segment sum adds a token's vectors up.
 
 Axes: G groups, S tokens per group, K choices per token, E experts, C slots per expert and group,
 P = E * C slots per group, D model width.
@@ -28,11 +28,11 @@ Form = Literal["ragged", "gather", "one_hot"]
 """How tokens are dispatched to experts."""
 
 Pieces = Callable[["list[tf.Tensor]", "list[tf.Tensor]"], "list[tf.Tensor]"]
-"""Computes all experts on their tokens: from E tensors [n, 1, D], with any n >= 0 for each, and E
+"""Computes all experts on their tokens: maps E tensors [n, 1, D], each with its own n >= 0, and E
 tensors int32 [n], the tokens' ids, to E tensors [n, 1, D]."""
 
 Slots = Callable[["tf.Tensor", "tf.Tensor"], "tf.Tensor"]
-"""Computes all experts on their slots: from [E, G * C, 1, D] and int32 [E, G * C], the id of the
+"""Computes all experts on their slots: maps [E, G * C, 1, D] and int32 [E, G * C], the id of the
 token in each slot, to [E, G * C, 1, D]."""
 
 FEW = 4
@@ -57,8 +57,8 @@ def dispatch_ragged(
 ) -> tf.Tensor:
     """Computes routed tokens only, so that shapes depend on the routing.
 
-    Takes x, [G, S, D], of any float type, and ids of the tokens' examples, int32 [G, S], for the
-    experts. Returns [G, S, D], of the type of the experts: the sum over choices of gate * output.
+    Takes x, [G, S, D], of any float type, and the tokens' ids, int32 [G, S], which experts get as
+    `rows`. Returns [G, S, D], of the experts' type: the sum over choices of gate * output.
     """
     assignment = _assign_slots(_as_one_group(routing), num_experts)
     assignment, sizes = _drop_empty_slots(assignment, num_experts)
@@ -90,7 +90,7 @@ def dispatch_one_hot(
 ) -> tf.Tensor:
     """As `dispatch_gather`, but moves tokens [G, S, D] by products with one-hot tensors."""
     expert = tf.one_hot(routing.expert, num_experts, dtype=x.dtype)
-    slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # of -1: zeros
+    slot = tf.one_hot(routing.slot, routing.capacity, dtype=x.dtype)  # -1 gives zeros
     is_in = _annotate_weights(tf.einsum("gske,gskc->gsec", expert, slot))
     slots = tf.einsum("gsec,gsd->egcd", is_in, x)
     tokens = tf.where(is_in > 0, example_ids[:, :, None, None], 0)
@@ -103,7 +103,7 @@ def dispatch_one_hot(
 
 def _compute_slots(experts: Slots, slots: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     """Returns the experts' outputs [E, G, C, D] for slots [E, G, C, D] and ids int32 [E, G, C]."""
-    slots = annotate(slots, None, "batch", None, "embed")  # first sharded as the tokens are
+    slots = annotate(slots, None, "batch", None, "embed")  # first sharded like the tokens
     slots = annotate(slots, "expert", "group", None, "embed")
     num_experts, groups, capacity, dim = (size_of(slots, i) for i in range(4))
     outputs = experts(

@@ -31,7 +31,7 @@ class Scores(NamedTuple):
 
 
 class LearnedRouter(Router, interface=True):
-    """Gives experts the probabilities softmax(x w), in float32 whatever the mixture computes in.
+    """Gives experts the probabilities softmax(x w), in float32 whatever the mixture's dtype.
 
     This is selective precision (Fedus et al. 2022, sec. 2.4). Setting `dtype` here overrides it.
     The product x w is as precise as the device's float32 products.
@@ -73,10 +73,10 @@ class LearnedRouter(Router, interface=True):
     def add_loss(self, name: str, values: tf.Tensor, scores: Scores, coefficient: float) -> None:
         """Adds an auxiliary loss and a metric, the mean of the values over groups with tokens.
 
-        The loss is coefficient * sum of the values * examples per group: divided by the batch size,
-        the coefficient times the mean over groups; 0 adds only the metric. The values are float32
-        [G], 0 for a group of padding. The metric is `moe/<name>`, the loss `moe_<name>` without a
-        final `_loss`.
+        The loss is coefficient * sum of the values * examples per group. Divided by the batch size,
+        it is the coefficient times the mean over groups. A coefficient of 0 adds only the metric.
+        The values are float32 [G], 0 for a group of padding. The metric is `moe/<name>`, the loss
+        `moe_<name>` without a final `_loss`.
         """
         total = tf.reduce_sum(values)
         if coefficient:

@@ -1,4 +1,4 @@
-"""A mixture of experts: many feed-forward networks, a few of which compute each token.
+"""A mixture of experts: many feed-forward networks; only a few of them compute each token.
 
     routing = router(x)                       # the experts of each token, and their gates
     y[token] = sum over its choices of gate * expert(x[token])
@@ -41,8 +41,8 @@ class MoE(Layer):
     """Experts in place of one feed-forward network (Shazeer et al. 2017; Lepikhin et al. 2020).
 
     An expert takes at most C = S * capacity_factor / E of the S tokens of a group, rounded down, at
-    least `min_capacity` and at most S. C does not depend on the number of choices: GShard's 2S / E
-    is a factor of 2. In decoding no token is dropped.
+    least `min_capacity` and at most S. C does not depend on the number of choices: GShard's
+    C = 2S / E is a `capacity_factor` of 2. In decoding no token is dropped.
     """
 
     dim: int  # width of the input and of the output
@@ -50,14 +50,12 @@ class MoE(Layer):
     num_experts: int  # E
     router: Router = SwitchRouter  # decides which experts see a token
     capacity_factor: float = 1.25  # C is this times S / E
-    eval_capacity_factor: float | None = None  # likewise, not in training; None: as in training
+    eval_capacity_factor: float | None = None  # the same outside training; None: as in training
     min_capacity: int = 4  # C is at least this, if a group has as many tokens
-    group_size: int | None = (
-        None  # S: divides a row, or is a multiple of it, row after row; None: a row
-    )
-    count_tokens: int | None = None  # V: evaluations count token ids below V by expert; None: not
+    group_size: int | None = None  # S: divides a row, or is several rows in order; None: a row
+    count_tokens: int | None = None  # V: evaluations count token ids below V per expert; None: no
     dispatch: Literal["auto", "ragged", "gather", "one_hot"] = (
-        "auto"  # how tokens get to experts; auto: what suits the devices
+        "auto"  # how tokens get to experts; auto: the form that suits the devices
     )
 
     def check(self) -> None:
@@ -83,7 +81,7 @@ class MoE(Layer):
         Returns:
             [B, T, D], in the layer's dtype.
         """
-        if context.current().decode_length is not None:  # in a layer whose step computes all again
+        if context.current().decode_length is not None:  # a layer around it recomputes its steps
             return self.step(x, tf.constant(0), inputs=inputs)
         segments = inputs.segments
         valid = tf.ones(sizes_of(x)[:2], tf.bool) if segments is None else segments > 0
@@ -105,8 +103,8 @@ class MoE(Layer):
         del index
         if self.router.looks_ahead:
             raise ParamError(
-                f"{self._name}: where {type(self.router).__name__} sends a token depends on those"
-                " after it, so that nothing can be decoded: take another router, or no prompts"
+                f"{self._name}: where {type(self.router).__name__} sends a token depends on later"
+                " tokens, so it cannot decode: take another router, or no prompts"
             )
         valid, size = tf.ones(sizes_of(x)[:2], tf.bool), size_of(x, 1)
         routing = self.router(x, tokens=Tokens(valid, inputs.token_ids, size), capacity=size)
@@ -163,7 +161,7 @@ class MoE(Layer):
         if type(length) is type(batch) is int and batch * length % size:
             raise ParamError(
                 f"{self._name}: {batch} rows of {length} tokens are not whole groups of"
-                f" group_size={size}: the rows of a replica, or of a part of its batch, have to be"
+                f" group_size={size}: each replica, and each part of its batch, needs whole groups"
             )
         return size
 
@@ -183,8 +181,8 @@ class MoE(Layer):
         if p.dispatch == "ragged" and fixed:
             why = "copies of the mixture are vectorized" if call.mapped_axes else "XLA compiles"
             raise ParamError(
-                f"{self._name}: dispatch='ragged' makes tensors of any size, but {why} here: take"
-                " auto, gather or one_hot"
+                f"{self._name}: dispatch='ragged' makes tensors of unknown size, but {why} here:"
+                " take auto, gather or one_hot"
             )
         if p.dispatch != "auto":
             return p.dispatch
@@ -195,7 +193,7 @@ class MoE(Layer):
     def _mix_experts(self, x: tf.Tensor, routing: Routing, size: Any) -> tf.Tensor:
         """Dispatches x [B, T, D] to experts in groups of `size`; returns [B, T, D]."""
         shape, call = sizes_of(x), context.current()
-        # experts draw random numbers in training only; decoding has several samples of an example
+        # experts draw random numbers only in training; in decoding, an example has several samples
         rows = call.rows if call.training else None
         rows = tf.range(shape[0]) if rows is None else rows
         example_ids = rows[:, None] * shape[1] + tf.range(shape[1])
@@ -248,5 +246,5 @@ class MoE(Layer):
         return [
             Residual(2, (slots, call.shape[-1]), ("batch", "embed")),
             tokens,
-            tokens._replace(is_elementwise=True),  # with the weights of results
+            tokens._replace(is_elementwise=True),  # one-hot tensors times gates
         ]

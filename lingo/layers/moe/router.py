@@ -20,10 +20,10 @@ from lingo.ops.routing import Choices
 
 
 class Routing(NamedTuple):
-    """The experts that each token of each group is routed to, [G, S, K]; a token's differ.
+    """The experts that each token of each group is routed to, [G, S, K], K different ones.
 
-    The slot of a choice is one of the C of its expert and group, each used once. A choice that is
-    not routed has the slot -1 and the gate 0.
+    An expert has C slots per group; each slot takes at most one choice. A choice that is not routed
+    has the slot -1 and the gate 0.
     """
 
     expert: tf.Tensor  # int32 [G, S, K], the expert of each choice
@@ -33,9 +33,10 @@ class Routing(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a router knows about tokens besides their vectors.
+    """A router's inputs besides the vectors of tokens.
 
-    Groups are runs of `group_size` tokens, S, example after example; S divides T or is a multiple.
+    Groups are runs of S = `group_size` tokens, example after example; S divides T or is a multiple
+    of T.
     """
 
     valid: tf.Tensor  # bool [B, T], false for padding, which is neither routed nor counted
@@ -44,13 +45,13 @@ class Tokens(NamedTuple):
 
 
 class Router(Layer, interface=True):
-    """Routes each token by itself and its group, independently of other groups.
+    """Routes each token; the choice depends on the token and its group, not on other groups.
 
     Attributes:
         looks_ahead: whether a token's experts depend on later tokens even if there is room for all.
 
     State:
-        load: [E], choices of each expert (dropped ones too) relative to an even load.
+        load: [E], choices per expert (dropped ones too) relative to an even load.
     """
 
     dim: int  # width of the input; inherited from the mixture
@@ -60,9 +61,9 @@ class Router(Layer, interface=True):
 
     @property
     def is_causal(self) -> bool:
-        """Whether no rule of it depends on later tokens, so that decoders may use it.
+        """Whether routing does not depend on later tokens, so that decoders may use it.
 
-        The rule that all first choices get slots before second ones does not count.
+        One rule is ignored here: that all first choices get slots before second choices.
         """
         return not self.looks_ahead
 
@@ -72,8 +73,8 @@ class Router(Layer, interface=True):
     def __call__(self, x: tf.Tensor, *, tokens: Tokens, capacity: Any) -> Routing:
         """Routes tokens x [B, T, D], any float type; adds losses and metrics as side outputs.
 
-        The result is [G, S, K], where G * S = B * T. An expert takes at most `capacity` tokens of a
-        group, an int or an int32 scalar.
+        The result is [G, S, K], where G * S = B * T. `capacity`, an int or an int32 scalar, is the
+        most tokens of a group that an expert takes.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
@@ -84,9 +85,9 @@ class Router(Layer, interface=True):
     def assign_slots(
         self, choices: Choices, *, valid: tf.Tensor, capacity: Any, urgency: tf.Tensor | None = None
     ) -> Routing:
-        """Assigns slots to choices while experts have room; adds the load and metrics of it.
+        """Assigns slots to choices while experts have room; adds the load and its metrics.
 
-        A choice that is to fill a slot, but finds none, counts as dropped.
+        A choice that should fill a slot, but finds none free, counts as dropped.
 
         Args:
             choices: K per token, [G, S, K]; `uses_slot` is false at padding.
@@ -134,7 +135,7 @@ class Router(Layer, interface=True):
 class HashRouter(Router):
     """Routes a token to the expert that a hash of its id selects, gate 1 (Roller et al. 2021).
 
-    Overflow and padding are not routed. Routers of equal seeds route a token to the same expert.
+    Overflow and padding are not routed. Routers with the same seed send a token to the same expert.
     """
 
     seed: int = 0  # of the hash
@@ -146,7 +147,7 @@ class HashRouter(Router):
         if tokens.ids is None:
             raise ParamError(
                 f"{self.path or 'HashRouter'}: HashRouter needs the ids of the tokens, which the"
-                " layers around it do not pass: take a router that goes by the vectors"
+                " layers around it do not pass: take a router that reads vectors"
             )
         words = random.bits(random.fold(random.root_key(self.p.seed), tokens.ids), 1)
         expert = tf.math.floormod(words, tf.constant(self.p.num_experts, words.dtype))

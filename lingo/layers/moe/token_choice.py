@@ -37,13 +37,13 @@ Draw = Callable[[int], "tf.Tensor"]
 
 
 class TokenChoiceRouter(LearnedRouter, interface=True):
-    """Lets tokens choose experts, by `choose` of the subclass, and adds a load-balance loss.
+    """Lets tokens choose experts, by the subclass's `choose`, and adds a load-balance loss.
 
     The loss counts first choices, before any is dropped.
     """
 
     balance_loss: float = 0.01  # coefficient of the load-balance loss
-    balance_scale: BalanceScale = "switch"  # whose load-balance loss
+    balance_scale: BalanceScale = "switch"  # which paper's load-balance loss
     priority: Priority = "position"  # which tokens get slots first
 
     @property
@@ -55,12 +55,12 @@ class TokenChoiceRouter(LearnedRouter, interface=True):
         ranges.check_not_negative(self.p, "balance_loss")
         if self.max_choices() > self.p.num_experts:
             raise ParamError(
-                f"num_experts={self.p.num_experts} is less than the {self.max_choices()} that a"
-                f" {type(self).__name__} sends a token to: it takes none twice"
+                f"num_experts={self.p.num_experts} is less than the {self.max_choices()} different"
+                f" experts that a {type(self).__name__} sends a token to"
             )
 
     def choose(self, scores: Scores, draw: Draw | None) -> Choices:
-        """Returns choices [G, S, K] by scores [G, S, E]; those of padding need not be removed.
+        """Returns choices [G, S, K] by scores [G, S, E]; padding may have choices, too.
 
         `draw` draws random numbers, at most once; it is None outside training.
         """
@@ -101,7 +101,7 @@ class SwitchRouter(TokenChoiceRouter):
 
 
 class GShardRouter(TokenChoiceRouter):
-    """Algorithm 1 of Lepikhin et al. 2020, its loops over tokens as cumulative sums.
+    """Algorithm 1 of Lepikhin et al. 2020, with its loops over tokens as cumulative sums.
 
     The two gates sum to 1. All first choices get slots before all second ones. A second choice of
     gate g_2 is used with probability min(1, 2 g_2), but counts toward its expert's capacity even
@@ -109,7 +109,7 @@ class GShardRouter(TokenChoiceRouter):
     loss of an even load is 1 / E^2: scale `balance_loss` with E^2.
     """
 
-    balance_scale: BalanceScale = "gshard"  # whose load-balance loss
+    balance_scale: BalanceScale = "gshard"  # which paper's load-balance loss
 
     def max_choices(self) -> int:
         return 2
@@ -130,8 +130,8 @@ class TopNRouter(TokenChoiceRouter):
     the gate is the probability itself, as in Switch.
     """
 
-    num_choices: int = 2  # n, experts that a token is sent to at most
-    threshold: float = 0.2  # from which gate on a choice is always used
+    num_choices: int = 2  # n, the most experts that a token is sent to
+    threshold: float = 0.2  # a choice with at least this gate is always used
 
     def check(self) -> None:
         super().check()
@@ -160,8 +160,8 @@ class LingvoRouter(TokenChoiceRouter):
     and the capacity is the mixture's, where Lingvo rounds up to a multiple of 4.
     """
 
-    policy: SecondExpert = "all"  # which second expert
-    threshold: float = 0.2  # `random`: from which gate on the second choice is always used
+    policy: SecondExpert = "all"  # how the second expert is chosen
+    threshold: float = 0.2  # `random`: a second choice with at least this gate is always used
 
     def check(self) -> None:
         super().check()
@@ -187,6 +187,6 @@ class LingvoRouter(TokenChoiceRouter):
 def _sample_second(logits: tf.Tensor, first: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     """Samples an expert other than the first, int32 [G, S, 1], by the Gumbel-max trick."""
     noise = -tf.math.log(-tf.math.log(tf.maximum(uniform, 2.0**-25)))  # never log(0)
-    others = tf.not_equal(tf.range(logits.shape[-1]), first)
-    noisy = tf.where(others, logits + noise, -float("inf"))
+    is_other = tf.not_equal(tf.range(logits.shape[-1]), first)
+    noisy = tf.where(is_other, logits + noise, -float("inf"))
     return tf.expand_dims(tf.argmax(noisy, axis=-1, output_type=tf.int32), -1)

@@ -29,18 +29,18 @@ _TINY = 1e-6  # the least width of a weight's range on each side of 0
 
 
 class Progress(NamedTuple):
-    """When an operand is quantized."""
+    """The point in training at which an operand is quantized."""
 
-    steps: Any  # float32 scalar, the training steps done; None in a domain that counts none
+    steps: Any  # float32 scalar, the training steps done; None: the domain counts no steps
     training: bool  # whether the call is part of a training step
-    constant_ranges: bool = False  # whether a converter reads the ranges after training
+    constant_ranges: bool = False  # after training: whether ranges are constants for a converter
 
 
 class QDomain(Configurable, interface=True):
     """Quantizes weights and activations. Operands have any float type; results have the same."""
 
     decay: ClassVar[float | None] = None
-    """Of the moving ranges of activations, per step; None: none are measured."""
+    """Decay per step of the moving ranges of activations; None: no range is measured."""
 
     @property
     def counts_steps(self) -> bool:
@@ -54,7 +54,7 @@ class QDomain(Configurable, interface=True):
 
     @property
     def level_bits(self) -> int:
-        """The bits of a level."""
+        """The number of bits of a quantized value."""
         return 8
 
     def weight(self, w: tf.Tensor, sum_axes: Sequence[int], now: Progress) -> tf.Tensor:
@@ -62,14 +62,14 @@ class QDomain(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no weight")
 
     def channels(self, w: tf.Tensor, sum_axes: Sequence[int]) -> Channels | None:
-        """Returns levels of 8 bits whose product with the scale is `weight`; None: it has none."""
+        """Returns 8-bit levels and a scale with the product `weight`; None: there are none."""
         return None
 
     def activation(self, x: tf.Tensor, limits: Range | None, now: Progress) -> tf.Tensor:
         """Returns quantized activations x [B, ...].
 
-        `limits` is what `measure` returns in training, and its moving average after it; None if
-        nothing is measured.
+        `limits` is the result of `measure` in training, and its moving average after training; None
+        if nothing is measured.
         """
         raise NotImplementedError(f"{type(self).__name__} has no activation")
 
@@ -83,20 +83,20 @@ class QDomain(Configurable, interface=True):
 
 
 class PassiveAsymQDomain(QDomain):
-    """Ranges that are measured, and rounding from the first step on.
+    """Measures ranges, and rounds from the first step on.
 
-    In training an activation is rounded to the levels between its least value (0 at most) and its
-    largest (0 at least), after training to those between the moving averages of both. Ranges that
-    are not finite change no average.
+    In training an activation is rounded to levels between its least value (0 at most) and its
+    largest (0 at least). After training the levels are between the moving averages of both. A range
+    that is not finite does not change the averages.
 
-    Departs from Lingvo, which takes the extremes of each replica's batch: here each example has a
-    range of its own, and the average is that of all examples. So no result depends on how a batch
-    is cut into replicas, shards, micro-batches or accumulated parts. `statistics_over=None` takes
-    the extremes of a call.
+    Departs from Lingvo, which takes the extremes of each replica's batch: here each example has its
+    own range, and the average is over all examples. So no result depends on how a batch is cut into
+    replicas, shards, micro-batches or accumulated parts. `statistics_over=None` takes the extremes
+    of a call.
     """
 
-    bits: int = 8  # of a level
-    range_decay: float = 0.99  # of the moving ranges, once a step
+    bits: int = 8  # of a quantized value
+    range_decay: float = 0.99  # of the moving ranges, per step
     delay_start_steps: int = 0  # training steps without rounding; -1: training never rounds
     statistics_over: int | None = 1  # examples that share a range in training; None: all of a call
     per_channel: bool = (
@@ -177,7 +177,7 @@ class PassiveAsymQDomain(QDomain):
 class SymmetricScheduledClipQDomain(QDomain):
     """One symmetric range for everything, which shrinks by a schedule before values are rounded.
 
-    It measures nothing. Activations of a known range are rounded to that once others are.
+    It measures nothing. Activations of a known range are rounded to it once rounding has begun.
     """
 
     schedule: FakeQuantizationSchedule = FakeQuantizationSchedule
@@ -208,9 +208,9 @@ class SymmetricScheduledClipQDomain(QDomain):
 
 
 class WeightQDomain(QDomain):
-    """Rounds weights alone, each output to levels of its own, symmetric around 0."""
+    """Rounds weights alone; each output has its own levels, symmetric around 0."""
 
-    bits: int = 8  # of a level
+    bits: int = 8  # of a quantized value
 
     def check(self) -> None:
         check_bits(self.p.bits)

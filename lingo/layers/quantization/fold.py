@@ -1,10 +1,10 @@
-"""Weights that are ready before they are read: computed by wrappers, rounded, as int8.
+"""Prepares weights before layers read them: applies wrappers, rounds, converts to int8.
 
-    fold_weights        a decoding loop reads weights often: wrappers compute them once
-    quantize_weights    the same for programs that only compute: those of products as int8
+    fold_weights        for a decoding loop, which reads weights often: wrappers compute them once
+    quantize_weights    for programs that do not train: also converts products' weights to int8
 
-A weight of 8 bits has two entries: its levels at its path, its scale at `path.scale_of`. Layers
-read it as their product, which is a float32 tensor only where it is used.
+An 8-bit weight has two entries: its levels at its path, its scale at `path.scale_of`. Layers read
+the product of both, which exists as a float32 tensor only where it is used.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from lingo.ops.quantization import Channels, quantize_channels
 def fold_weights(layer: Layer, call: Call) -> Call:
     """Returns a call context with the weights that products multiply, each computed once.
 
-    They are computed from the outside in, stacked ones at once, cast to the dtype of the layers and
-    rounded. `call` is a context outside of any scan; if its weights are ready, it is returned.
+    Outer wrappers come first; stacked weights are computed at once. Weights are cast to the dtype
+    of their layer and rounded. `call` is a context outside of any scan; if its weights are ready,
+    it is returned as it is.
     """
     if call.weights_ready:
         return call
@@ -41,13 +42,13 @@ def fold_weights(layer: Layer, call: Call) -> Call:
 
 
 def quantize_weights(layer: Layer, call: Call) -> dict[str, Any]:
-    """Returns the weights of `fold_weights`, those of products in 8 bits.
+    """Returns the weights of `fold_weights`, but weights of products have 8 bits.
 
-    Each output of a product has a scale. A product that is not in a `Quantized`, or whose domain
-    has no such levels, is rounded to them here; routers and softmax layers stay as they are. The
-    result is program path -> [*stacked axes, *shape] tensor: int8, with a float32 entry for its
-    scale, or of the layer's dtype. A call that reads it says `weights_ready`. Raises ValueError if
-    `call` says so, too.
+    Each output of a product has a scale. A weight that is not in a `Quantized`, or whose domain has
+    no 8-bit levels, is rounded to such levels here, except in routers and softmax layers.
+    The result is program path -> [*stacked axes, *shape] tensor: int8, with a float32 entry for its
+    scale, or of the layer's dtype. Calls with these weights set `weights_ready`. Raises ValueError
+    if `call` already sets it.
     """
     if call.weights_ready:
         raise ValueError("the weights of this call are ready: wrappers would be applied again")
@@ -70,7 +71,7 @@ def dequantize_weights(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
-    """Returns the weights of a call, those of wrappers computed, in the dtype of the layers."""
+    """Returns a call's weights in the dtype of their layers, as their wrappers compute them."""
     weights = dict(call.weights)
     for part in layer.tree():  # a wrapper comes before what it wraps
         if isinstance(part, Reweighted):
@@ -80,7 +81,7 @@ def _reweight(layer: Layer, call: Call) -> dict[str, Any]:
 
 
 def _product_channels(layer: Layer, weights: Mapping[str, Any]) -> Iterator[tuple[str, Channels]]:
-    """Yields program paths of weights of products, and what they are in 8 bits."""
+    """Yields the program path of each product's weight, with its 8-bit levels and scale."""
     for product in find_products(layer):
         if product.product.has_weight and not product.product.exact:
             axes = product.stacked_sum_axes(product.path)

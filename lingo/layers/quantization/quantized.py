@@ -30,15 +30,15 @@ _MINUS_ONE = Constant.params(value=-1.0).build()
 
 
 class LayerProduct(NamedTuple):
-    """A product of a layer of a tree."""
+    """A product of a layer in a tree."""
 
-    path: str  # of the layer, and the name of the product
+    path: str  # the layer's path, then the product's name
     product: Product
     sum_axes: tuple[int, ...]  # axes of the weight that the product sums over; () without one
     stack_axes: tuple[str, ...]  # logical axes of the stacked axes of the layer
 
     def stacked_sum_axes(self, where: str) -> list[int]:
-        """Returns the axes that it sums over of its stacked weight, whose program path is this."""
+        """Returns the axes that it sums over in its stacked weight at a program path."""
         return [len(path.stack_shape(where)) + axis for axis in self.sum_axes]
 
     @property
@@ -48,21 +48,21 @@ class LayerProduct(NamedTuple):
 
 
 class Quantized(Wrapper):
-    """Rounds what products inside multiply to a few bits, and trains with that (Jacob et al. 2018).
+    """Rounds the operands of products inside to a few bits, in training, too (Jacob et al. 2018).
 
     Weights stay float32: they are rounded each time they are used, and gradients pass the rounding
-    straight through. Norms, and the products of routers and softmax layers, keep their precision;
-    so do layers inside that have a wrapper of this class of their own. The default domain follows
+    straight through. Norms, and the products of routers and softmax layers, keep their precision.
+    A layer inside that has its own `Quantized` follows that one. The default domain follows
     Lingvo's quantization: `PassiveAsymQDomain`.
 
     States, for each activation x of a product p whose range is measured:
         <p>_<x>_low: a scalar, the moving average of the least value, initially -1.
-        <p>_<x>_high: a scalar, of the largest value, initially 1.
-        steps: a scalar, the number of training steps, in a domain that depends on it.
+        <p>_<x>_high: a scalar, the moving average of the largest value, initially 1.
+        steps: a scalar, the number of training steps, if the domain depends on it.
     """
 
     domain: QDomain = PassiveAsymQDomain
-    pattern: str = ".*"  # regular expression for the whole names of quantized products, from here
+    pattern: str = ".*"  # regex that fits the whole path, from here, of a product to quantize
 
     def check(self) -> None:
         check_regex(self.p.pattern)
@@ -93,7 +93,7 @@ class Quantized(Wrapper):
             for product in self.quantized_products
         }
         scales = {}
-        if not (call.training or call.constant_ranges):  # a converter rounds what is added itself
+        if not (call.training or call.constant_ranges):  # a converter itself rounds added constants
             scales = {
                 path.join(self.path, product.path): partial(self._product_scale, product)
                 for product in self.quantized_products
@@ -119,18 +119,18 @@ class Quantized(Wrapper):
         }
 
     def weight_channels(self) -> dict[str, quantization.Channels]:
-        """Returns program path -> weight of the current call, as levels that 8 bits can hold.
+        """Returns program path -> 8-bit levels and scale of a weight of the current call.
 
-        Their products are the rounded weights if the domain has such levels; others are rounded
-        to them after the domain has rounded.
+        Their product is the domain's rounded weight if the domain has 8-bit levels. Otherwise the
+        rounded weight is rounded once more, to such levels.
         """
-        now, found = Progress(self._steps_done(), training=False), {}
+        now, by_path = Progress(self._steps_done(), training=False), {}
         for where, product, w in self._product_weights():
             axes = product.stacked_sum_axes(where)
             if (channels := self.domain.channels(w, axes)) is None:
                 channels = quantization.quantize_channels(self.domain.weight(w, axes, now), axes)
-            found[where] = channels
-        return found
+            by_path[where] = channels
+        return by_path
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
         if self.domain.decay is None:
@@ -165,7 +165,7 @@ class Quantized(Wrapper):
         return self.steps if self.domain.counts_steps else None
 
     def _count_step(self) -> tf.Tensor | None:
-        """Returns the training steps done before, and counts that of the call."""
+        """Returns the training steps done before, and counts this call's step."""
         steps = self._steps_done()
         if steps is not None and context.current().training:
             self.batch_statistic("steps", steps + 1.0, tf.ones([]))
@@ -174,7 +174,7 @@ class Quantized(Wrapper):
     def _quantize(
         self, product: LayerProduct, now: Progress, operands: Mapping[str, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Returns operands of a product, by name, as they are multiplied."""
+        """Returns the quantized operands of a product, which are given by name."""
         return [self._operand(product, name, x, now) for name, x in operands.items()]
 
     def _operand(self, product: LayerProduct, name: str, x: tf.Tensor, now: Progress) -> tf.Tensor:
@@ -213,10 +213,10 @@ class Quantized(Wrapper):
         return tf.reshape(channels.scale * input_scale, [-1])
 
     def _add_range(self, name: str, values: tf.Tensor, finite: tf.Tensor) -> None:
-        """Adds ends of ranges, float32 [examples or 1], to a state, if examples are finite."""
+        """Adds one end of ranges, float32 [examples or 1], to a state, for finite examples only."""
         if values.shape[0] == 1:  # one range for all
             finite = tf.reduce_all(finite)[None]
-        elif (size := self.domain.group_size or 1) > 1:  # what one example has, its group has
+        elif (size := self.domain.group_size or 1) > 1:  # a group is finite if all examples are
             finite = tf.repeat(tf.reduce_all(tf.reshape(finite, [-1, size]), axis=1), size)
         total = tf.reduce_sum(tf.where(finite, values, 0.0))
         self.batch_statistic(name, total, tf.reduce_sum(tf.cast(finite, tf.float32)))

@@ -1,4 +1,4 @@
-"""Schedules that clip activations and weights ever more, and then quantize them (Lingvo).
+"""Schedules that clip activations and weights to shrinking ranges, then quantize them (Lingvo).
 
 Steps count from 0, and are ints or float32 scalars.
 """
@@ -14,7 +14,7 @@ from lingo.ops.quantization import Range, fake_quantize, symmetric_range
 
 
 class LinearClippingCapSchedule(Configurable):
-    """A cap on absolute values, on a straight line from `start_cap` to `end_cap`.
+    """A cap on absolute values that changes linearly from `start_cap` to `end_cap`.
 
     It is start_cap before start_step, end_cap after end_step, and between them
     r end_cap + (1 - r) start_cap with r = (step - start_step) / (end_step - start_step).
@@ -24,10 +24,10 @@ class LinearClippingCapSchedule(Configurable):
     4.5
     """
 
-    start_step: int = 0  # the last with start_cap
-    end_step: int = 15000  # the first with end_cap
-    start_cap: float = 8.0  # at first
-    end_cap: float = 1.0  # in the end
+    start_step: int = 0  # the last step with start_cap
+    end_step: int = 15000  # the first step with end_cap
+    start_cap: float = 8.0  # the cap at first
+    end_cap: float = 1.0  # the cap in the end
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "start_step")
@@ -49,17 +49,17 @@ class LinearClippingCapSchedule(Configurable):
 
 
 class FakeQuantizationSchedule(Configurable):
-    """Clips to a range that shrinks, and from `quant_start_step` on also rounds to its levels.
+    """Clips to a shrinking range, and from `quant_start_step` on also rounds to its levels.
 
     For a cap c of `LinearClippingCapSchedule` the range is (-c, c (2^(bits-1) - 1) / 2^(bits-1)).
     """
 
-    clip_start_step: int = 0  # when the range begins to shrink; below 0: values stay as they are
-    clip_end_step: int = 15000  # when the range is at its end
-    quant_start_step: int = 15000  # when values are rounded first: clip_end_step or later
+    clip_start_step: int = 0  # step where the range begins to shrink; below 0: values never change
+    clip_end_step: int = 15000  # step where the range stops shrinking
+    quant_start_step: int = 15000  # first step that rounds: clip_end_step or later
     start_cap: float = 8.0  # c at first
     end_cap: float = 1.0  # c in the end
-    bits: int = 8  # of a level
+    bits: int = 8  # of a quantized value
 
     def check(self) -> None:
         p = self.p
@@ -72,7 +72,7 @@ class FakeQuantizationSchedule(Configurable):
         if p.quant_start_step < p.clip_end_step:
             raise ParamError(
                 f"quant_start_step={p.quant_start_step} is before clip_end_step={p.clip_end_step}:"
-                " values are rounded to levels of the last range"
+                " values are rounded to the levels of the final range"
             )
 
     def limits(self, step: Any) -> Range:
@@ -82,7 +82,7 @@ class FakeQuantizationSchedule(Configurable):
         return symmetric_range(_linear_cap(step, steps, p.start_cap, p.end_cap), bits=p.bits)
 
     def quantize(self, x: tf.Tensor, step: Any) -> tf.Tensor:
-        """Returns x, any shape and float type, as it is computed with at a step."""
+        """Returns x, any shape and float type, clipped or rounded as at a step."""
         if self.p.clip_start_step < 0:
             return x
         low, high = (tf.stop_gradient(limit) for limit in self.limits(step))
@@ -97,7 +97,7 @@ class FakeQuantizationSchedule(Configurable):
 
 
 def _linear_cap(step: Any, steps: range, start_cap: float, end_cap: float) -> tf.Tensor:
-    """Returns a cap that changes during `steps`, which may be none: then all at once."""
+    """Returns a cap that changes linearly during `steps`; if those are empty, all at once."""
     passed = tf.cast(step, tf.float32) - steps.start
     if not steps:
         return tf.where(passed < 0, start_cap, end_cap)
@@ -106,6 +106,6 @@ def _linear_cap(step: Any, steps: range, start_cap: float, end_cap: float) -> tf
 
 
 def check_bits(bits: int) -> None:
-    """Raises ParamError if levels cannot have so many bits."""
+    """Raises ParamError if the number of bits is not in 2 to 16."""
     if not 2 <= bits <= 16:
         raise ParamError(f"bits={bits} is not in 2 to 16")

@@ -26,18 +26,18 @@ _FAR = 2**30  # in positions: outside of any window
 
 
 class Attention(DotProductAttention):
-    """Lets each position attend to those of its document that the mask allows.
+    """Lets each position attend to the positions of its document that the mask allows.
 
-    Weights are those of `DotProductAttention`.
+    It has the weights of `DotProductAttention`.
 
     Caches:
-        key, value: [K, S, H], where decoding has room for S positions; for a local window, S is
-            window - 1, the last positions.
+        key, value: [K, S, H], where decoding has room for S positions; with a local window, the
+            last S = window - 1 positions.
         key_scale, value_scale: float32 [K, S, 1], with `cache_dtype`.
     """
 
     mask: Mask = Causal  # which positions of its document a position sees
-    positions: AttentionPositions | None = None  # what positions do to queries, keys and logits
+    positions: AttentionPositions | None = None  # encoding of positions in queries, keys or logits
 
     def setup(self) -> None:
         super().setup()
@@ -52,7 +52,7 @@ class Attention(DotProductAttention):
                 self._declare_cache(name, None if reach is None else reach.num_before)
 
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Lets each position attend to those that the mask allows in its document.
+        """Lets each position attend to the positions of its document that the mask allows.
 
         Args:
             x: [B, T, D], any float type.
@@ -83,7 +83,7 @@ class Attention(DotProductAttention):
         Args:
             x: [B, C, D], any float type: positions index, ..., index + C - 1 of the input.
             index: int32 scalar; index + C is at most the length of the caches.
-            inputs: `position_ids`, which must continue those of earlier steps, `prefix` and
+            inputs: `position_ids`, which must continue from earlier steps, `prefix` and
                 `position_table`.
 
         Returns:
@@ -91,8 +91,8 @@ class Attention(DotProductAttention):
         """
         if not self.mask.has_steps:
             raise ValueError(
-                f"{self.path or 'attention'}: {type(self.mask).__name__} shows later positions;"
-                " what sees them cannot be computed step by step"
+                f"{self.path or 'attention'}: {type(self.mask).__name__} shows later positions, so"
+                " it cannot be computed step by step: take another mask, such as Causal"
             )
         query_positions = index + _indices(x, 1)
         position_ids = query_positions if inputs.position_ids is None else inputs.position_ids
@@ -144,14 +144,14 @@ class Attention(DotProductAttention):
         return self.positions.bias(query_positions, key_positions, table)
 
     def _bias_positions(self, indices: tf.Tensor, inputs: CallInputs) -> tf.Tensor:
-        """Returns positions with the distances of position ids in a document, int32 [B or 1, T].
+        """Returns the positions, int32 [B or 1, T], whose distances in a document biases use.
 
-        Indices have them, unless the mask says otherwise, and are the same for all examples.
+        Indices, which all examples share, have the same distances as consecutive position ids.
         """
         return indices if self.mask.has_consecutive_ids else inputs.position_ids
 
     def _update_caches(self, key: tf.Tensor, value: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
-        """Returns old and new keys and values, [B, K, S, H], of [B, K, C, H]; caches the last."""
+        """Adds keys and values [B, K, C, H] to the caches; returns old and new, [B, K, S, H]."""
         new, both = self._to_cache("key", key) | self._to_cache("value", value), {}
         for names in (("key", "value"), ("key_scale", "value_scale")):
             if names[0] in new:
@@ -165,7 +165,7 @@ class Attention(DotProductAttention):
     def _append(
         self, old: list[tf.Tensor], new: list[tf.Tensor], index: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns old and new positions of tensors of one shape, and those of them to cache."""
+        """Returns tensors with their old and new positions, and with the positions to cache."""
         if self.mask.reach is None:
             both = write_positions(old, new, index)
             return both, both
@@ -227,7 +227,7 @@ class Attention(DotProductAttention):
         length: Any = query.shape[1]
         split, split_keys = blocks.split, blocks.split_with_neighbors
         zeros = tf.zeros_like(query[:, :1, 0, 0], tf.int32)  # [B, 1]
-        # far from index 0, which pads blocks
+        # blocks are padded with index 0, which has to be far from all others
         indices, position_ids = indices + _FAR + zeros, inputs.position_ids + zeros
         mask = self.mask.sees(split(indices), split_keys(indices))
         if inputs.segments is not None:

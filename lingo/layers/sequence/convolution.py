@@ -12,8 +12,8 @@ class Conv1D(Conv):
     """A convolution along the positions of a sequence, such as sound.
 
     With padding SAME, zeros surround the sequence and the result has length ceil(T / stride); with
-    VALID, windows lie inside the sequence. A result depends on later positions, too, and on those
-    of other documents in an example. Initial weights have variance 2 / (k C), as in `Conv2D`.
+    VALID, windows lie inside the sequence. A result also depends on later positions, and on other
+    documents in the same example. Initial weights have variance 2 / (k C), as in `Conv2D`.
     Inputs are [B, T, C], results [B, T', F].
 
     Weights:

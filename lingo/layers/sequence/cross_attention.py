@@ -18,8 +18,8 @@ from lingo.ops.blockwise_attention import Logits
 class CrossAttention(DotProductAttention):
     """Lets each position attend to the memory of its document (Vaswani et al. 2017, sec. 3.2.3).
 
-    There is no position bias between queries and memory. Weights are those of
-    `DotProductAttention`, where `w_key` and `w_value` are [width of the memory, K, H].
+    There is no position bias between queries and memory. It has the weights of
+    `DotProductAttention`; `w_key` and `w_value` are [width of the memory, K, H].
 
     Caches:
         memory_key, memory_value: [K, S, H], set by the step that gets the memory.
@@ -31,7 +31,7 @@ class CrossAttention(DotProductAttention):
     def setup(self) -> None:
         super().setup()
         for name in ("memory_key", "memory_value"):
-            self._declare_cache(name, 0)  # the size of the memory
+            self._declare_cache(name, 0)  # 0: the step that gets the memory sets the length
 
     @property
     def _source_dim(self) -> int:
@@ -53,7 +53,7 @@ class CrossAttention(DotProductAttention):
         return self._attend_to_memory(x, *self._project_memory(inputs.memory), inputs)
 
     def step(self, x: tf.Tensor, index: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
-        """Computes the next positions, [B, C, D]; computes keys and values in the first step only.
+        """Computes the next positions, [B, C, D]; only the first step computes keys and values.
 
         x is [B, C, D], any float type; `index` is not needed. The inputs have `memory` in the first
         step, and `memory_segments` in every step.
@@ -72,7 +72,7 @@ class CrossAttention(DotProductAttention):
         return self._attend_to_memory(x, key, value, inputs)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the operations of one call for x of shape [B, T, D]; S is T if None."""
+        """Returns the operations of one call for x [B, T, D]; S, `memory_length`, is T if None."""
         batch, length, _ = shape
         num_keys = length if memory_length is None else memory_length
         queries, keys, pairs = batch * length, batch * num_keys, batch * length * num_keys

@@ -36,19 +36,19 @@ ATTENTION_PRODUCTS = (
     Product("logits", ("query", "key"), has_weight=False),
     Product("averages", ("value", "softmax"), has_weight=False),
 )
-"""The products of activations with each other. `attend` rounds the weights of averages, which are a
-softmax; `attend_blockwise` computes with sums of exponentials instead, which stay as they are."""
+"""The products of activations with each other. `attend` rounds the attention weights, which are a
+softmax; `attend_blockwise` computes with sums of exponentials instead, which it does not round."""
 
-_MAX_WHOLE_LENGTH = 2048  # positions; so many queries and keys have whole logits by default
+_MAX_WHOLE_LENGTH = 2048  # positions; by default, up to its square in logits exist at once
 
 
 class DotProductAttention(Layer, interface=True):
     """Projects to heads, attends in each, projects back (Vaswani et al. 2017, sec. 3.2.2).
 
-    With fewer heads of keys and values than of queries, N / K heads of queries share each (Ainslie
-    et al. 2023); `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first
-    paper: no biases by default. `cache_dtype="int8"` makes caches about a quarter of float32:
-    (H + 4) / 4H. In each head and position, a key or value is rounded to 255 levels from -m to m, m
+    With K < N, N / K heads of queries share each head of keys and values (Ainslie et al. 2023);
+    `num_kv_heads=1` is multi-query attention (Shazeer 2019). Departs from the first paper: no
+    biases by default. `cache_dtype="int8"` makes caches about a quarter of float32: (H + 4) / 4H.
+    Each head's key or value at a position is then rounded to 255 levels from -m to m, where m is
     its largest absolute feature.
 
     Weights:
@@ -64,14 +64,14 @@ class DotProductAttention(Layer, interface=True):
     num_kv_heads: int | None = None  # K, a divisor of N; None: N
     head_dim: int | None = None  # H; None: dim / num_heads
     use_bias: bool = False  # whether each projection has a bias
-    use_output_bias: bool | None = None  # whether that of the output has one; None: `use_bias`
+    use_output_bias: bool | None = None  # whether the output projection has one; None: `use_bias`
     qk_norm: Norm | None = None  # over H (Henry et al. 2020): one for queries, one for keys
-    query_scale: float | None = None  # what the logits are multiplied by; None: 1 / sqrt(H)
+    query_scale: float | None = None  # factor of the logits; None: 1 / sqrt(H)
     scale_features: bool = False  # whether trained numbers multiply the features of queries
     logit_cap: float | None = None  # C: a logit s becomes C tanh(s / C)
-    dropout_rate: float = 0.0  # of the weights that average the values
+    dropout_rate: float = 0.0  # of the attention weights
     dropout_form: DropoutForm = "element"  # "feature": all queries of a head drop the same keys
-    blockwise: bool | None = None  # whether logits exist by blocks; None: if more than 2048 x 2048
+    blockwise: bool | None = None  # whether logits exist block by block; None: above 2048 x 2048
     cache_dtype: Literal["int8"] | None = None  # of keys and values in decoding; None: `dtype`
     init: Initializer = FanIn  # of the four projections; biases start at zero
 
@@ -92,7 +92,7 @@ class DotProductAttention(Layer, interface=True):
         if p.num_heads % self._num_kv_heads:
             raise ParamError(
                 f"num_heads={p.num_heads} is not a multiple of num_kv_heads={p.num_kv_heads}:"
-                " as many heads of queries share each head of keys"
+                " each head of keys needs the same number of heads of queries"
             )
 
     def setup(self) -> None:
@@ -150,7 +150,7 @@ class DotProductAttention(Layer, interface=True):
     def _declare_cache(self, name: str, length: int | None) -> None:
         """Declares the cache of "key" or "value", [heads, S, H], and of its scales if it is int8.
 
-        S is `length`, or, if that is None, the positions that decoding has room for.
+        S is `length`; None: the number of positions that decoding has room for.
         """
         dtype = self.p.cache_dtype
         self._declare_heads(name, length, self._head_dim, "head_dim", dtype)
@@ -169,7 +169,7 @@ class DotProductAttention(Layer, interface=True):
             self.cache(name, shape, axes=axes, dtype=dtype)
 
     def _to_cache(self, name: str, heads: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns keys or values, [B, heads, positions, H], as they are in caches, by their names.
+        """Returns the cache entries, by name, of keys or values, [B, heads, positions, H].
 
         With `cache_dtype` each position and head has a scale, float32 [B, heads, positions, 1].
         """
@@ -179,7 +179,7 @@ class DotProductAttention(Layer, interface=True):
         return {name: tf.cast(levels, tf.int8), f"{name}_scale": scale}
 
     def _from_cache(self, name: str, parts: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the keys or values of `_to_cache`, rounded if they are stored so."""
+        """Returns keys or values from the entries of `_to_cache`, rounded if those are int8."""
         if self.p.cache_dtype is None:
             return parts[name]
         values = tf.cast(parts[name], tf.float32) * parts[f"{name}_scale"]
@@ -218,7 +218,7 @@ class DotProductAttention(Layer, interface=True):
         return swap_heads(averages)
 
     def is_blockwise(self, num_queries: int | None, num_keys: int | None) -> bool:
-        """Returns whether logits exist a block at a time: never where a length is not static."""
+        """Returns whether logits exist block by block: never if a length is not static."""
         if num_queries is None or num_keys is None or self.p.blockwise is False:
             return False
         return self.p.blockwise or num_queries * num_keys > _MAX_WHOLE_LENGTH**2
@@ -241,7 +241,7 @@ class DotProductAttention(Layer, interface=True):
         return swap_heads(annotate(averages, "batch", "heads", None, None))
 
     def _dropout(self, num_blocks: int, weights: tf.Tensor) -> tf.Tensor:
-        """Drops some of the weights [B * num_blocks, N, T, S], by the example that they are of."""
+        """Drops attention weights [B * num_blocks, N, T, S]; random numbers are per example."""
         rate, form = self.p.dropout_rate, self.p.dropout_form
         if num_blocks == 1:
             return dropout(self, weights, rate=rate, form=form)
@@ -265,9 +265,9 @@ class DotProductAttention(Layer, interface=True):
         return 2 * self._head_dim * (features + 2 * pairs * p.num_heads)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns scaled queries and averages, which two layouts hold; keys, values; their weights.
+        """Returns scaled queries, averages (in two layouts), keys, values and attention weights.
 
-        Every device has keys and values of all positions.
+        Every device has the keys and values of all positions.
         """
         if len(call.shape) != 3:
             return super().residuals(call)
@@ -279,7 +279,7 @@ class DotProductAttention(Layer, interface=True):
         queries = Residual(1, (batch, length, *query.shape[1:]), (*SEQUENCE_AXES, "heads", None))
         values = Residual(1, keys, ("batch", None, key.axes[1], None))
         is_float = self._changes_queries_in_float32
-        found = [
+        residuals = [
             queries._replace(is_read_in_float32=is_float),
             queries,
             queries._replace(is_elementwise=True),
@@ -288,15 +288,15 @@ class DotProductAttention(Layer, interface=True):
         ]
         if self.p.qk_norm is not None:  # a norm keeps its input and its normalized input
             normed = Residual(2, keys, (*SEQUENCE_AXES, key.axes[1], None), is_elementwise=True)
-            found += [queries._replace(copies=2, is_elementwise=True), normed]
+            residuals += [queries._replace(copies=2, is_elementwise=True), normed]
         if not self.is_blockwise(length, num_keys):
             weights = (batch, query.shape[1], length, num_keys)
             names = ("batch", "heads", "length", None)
             kept = Residual(1, weights, names, is_squeezed=True, is_read_in_float32=True)
-            found.append(kept)
-            if self.p.dropout_rate > 0:  # the softmax reads what it gave, the product what is left
-                found.append(kept._replace(is_elementwise=True))
-        return found
+            residuals.append(kept)
+            if self.p.dropout_rate > 0:  # the softmax reads it before dropout, the product after
+                residuals.append(kept._replace(is_elementwise=True))
+        return residuals
 
     @property
     def _changes_queries_in_float32(self) -> bool:
@@ -305,7 +305,7 @@ class DotProductAttention(Layer, interface=True):
 
 
 def weight_rounding(layer: Layer) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """Returns what a wrapper does to the weights of averages, for `attend`; None: nothing."""
+    """Returns a wrapper's rounding of attention weights, for `attend`; None: no wrapper does it."""
     if path.join(layer.path, "averages") not in context.current().operands:
         return None
     return lambda weights: layer.operands("averages", softmax=weights)[0]

@@ -32,7 +32,7 @@ class Mask(Configurable, interface=True):
         Args:
             query: int32 [B or 1, T], indices of the queries in their examples.
             key: int32 [B or 1, S], indices of the keys.
-            prefix: bool [B or 1, S], whether a key is in the prefix of its document; None: none is.
+            prefix: bool [B or 1, S], whether a key is in its document's prefix; None: no key is.
 
         Returns:
             bool [B or 1, T, S]; None if all queries see all keys.
@@ -51,7 +51,7 @@ class Mask(Configurable, interface=True):
 
     @property
     def has_consecutive_ids(self) -> bool:
-        """Whether position ids of a document follow each other; biases then go by indices."""
+        """Whether a document's position ids are consecutive; biases then use indices instead."""
         return True
 
     @property
@@ -61,9 +61,9 @@ class Mask(Configurable, interface=True):
 
     @property
     def band(self) -> Band | None:
-        """Which positions it sees, if their distance alone decides; None: `sees` has to be asked.
+        """Which positions it sees, if only their distance decides; None: ask `sees`.
 
-        Blockwise attention skips blocks outside of it, and masks only those at its edges.
+        Blockwise attention skips blocks outside of the band, and masks only blocks at its edges.
         """
         return None
 
@@ -108,19 +108,19 @@ class Prefix(Mask):
 
 
 class LocalWindow(Mask):
-    """A position sees itself and the window - 1 before it (Beltagy et al. 2020, sec. 3.1).
+    """A position sees itself and window - 1 positions before it (Beltagy et al. 2020, sec. 3.1).
 
     Attention computes it in blocks of `window` positions, so that T positions cost 2 T window
     logits instead of T^2, or 3 T max(window, ahead) with `ahead`. Decoding caches window - 1
     positions, whatever the length.
     """
 
-    window: int  # how many positions it sees: itself and those before it
-    ahead: int = 0  # how many after it; more than none cannot be computed step by step
+    window: int  # number of positions it sees up to and including itself
+    ahead: int = 0  # number of positions it sees after itself; if not 0, it has no steps
 
     def check(self) -> None:
         if self.p.window < 1:
-            raise ParamError(f"window={self.p.window}: it has to hold the position itself")
+            raise ParamError(f"window={self.p.window} is not 1 or more: a position sees itself")
         ranges.check_not_negative(self.p, "ahead")
 
     def sees(self, query: tf.Tensor, key: tf.Tensor, prefix: Any = None) -> Any:

@@ -27,7 +27,10 @@ from lingo.ops.lookup import lookup
 
 
 class AttentionPositions(Layer, interface=True):
-    """A position encoding in attention: rotates queries and keys or adds a bias; here, neither."""
+    """A position encoding in attention: rotates queries and keys, or adds a bias to the logits.
+
+    The defaults do neither.
+    """
 
     def rotate(self, heads: Sequence[tf.Tensor], position_ids: tf.Tensor) -> list[tf.Tensor]:
         """Returns queries and keys rotated by their positions.
@@ -37,11 +40,11 @@ class AttentionPositions(Layer, interface=True):
         return list(heads)
 
     def bias(self, query_positions: tf.Tensor, key_positions: tf.Tensor, table: Any = None) -> Any:
-        """Returns what is added to the logits, float32 [B or 1, N, T, S]; None for nothing.
+        """Returns the bias that is added to the logits, float32 [B or 1, N, T, S]; None: no bias.
 
         Args:
             query_positions: int32 [B or 1, T], position ids.
-            key_positions: int32 [B or 1, S], likewise.
+            key_positions: int32 [B or 1, S], position ids.
             table: float32 [num_buckets, N], which the model passes to all layers that share it.
         """
         return None
@@ -59,8 +62,8 @@ class Rotary(AttentionPositions):
     """
 
     head_dim: int  # H, even; inherited from the attention
-    max_wavelength: float = 10_000.0  # positions until the slowest pair has turned once, over 2 pi
-    fraction: float = 1.0  # share of the pairs that turn; the others know no position
+    max_wavelength: float = 10_000.0  # positions per turn of the slowest pair, over 2 pi
+    fraction: float = 1.0  # share of the pairs that turn; the others do not depend on the position
     scaling: RotaryScaling | None = None  # of the frequencies, for longer texts than trained on
 
     def check(self) -> None:
@@ -72,8 +75,8 @@ class Rotary(AttentionPositions):
         ranges.check_positive(p, "max_wavelength")
         if not 0 < p.fraction <= 1 or round(p.fraction * p.head_dim / 2) < 1:
             raise ParamError(
-                f"fraction={p.fraction} of the {p.head_dim // 2} pairs of a head are none, or more"
-                " than all"
+                f"fraction={p.fraction} of the {p.head_dim // 2} pairs of a head is less than one"
+                " pair, or more than all"
             )
 
     def setup(self) -> None:
@@ -101,7 +104,7 @@ class Rotary(AttentionPositions):
         return self._per_pair(compute(self.p.max_wavelength, self._num_rotated), 0.0)
 
     def _per_pair(self, rotated: Any, other: float) -> np.ndarray:
-        """Returns the numbers of those pairs that turn, and of the others, float32 [H/2]."""
+        """Returns `rotated` for the pairs that turn, then `other` for the rest, float32 [H/2]."""
         numbers = np.full(self.p.head_dim // 2, other)
         numbers[: self._num_rotated] = rotated
         return numbers.astype(np.float32)
@@ -114,8 +117,8 @@ class Rotary(AttentionPositions):
 class RelativeBias(AttentionPositions):
     """Adds a trained number per head and bucket of distances (Raffel et al. 2020, sec. 2.1).
 
-    The buckets are T5's: half of those of a direction hold one distance each, the others grow
-    geometrically up to `max_distance`; the last one holds all larger distances.
+    The buckets are T5's. In each direction, half of the buckets hold one distance each, and the
+    others grow geometrically up to `max_distance`; the last one holds all larger distances.
 
     Weights:
         table: [num_buckets, N], of initial variance 1/N, as in T5; not with `shared`.
@@ -123,7 +126,7 @@ class RelativeBias(AttentionPositions):
 
     num_heads: int  # N; inherited from the attention
     num_buckets: int = 32  # number of ranges of distances
-    max_distance: int = 128  # where the ranges end
+    max_distance: int = 128  # distances from this one on are in the last range
     bidirectional: bool = False  # whether later keys have half of the buckets; inherited
     shared: bool = False  # whether the layers of a stack read one table, which the model owns
     init: Initializer = FanIn  # of the table
@@ -135,7 +138,7 @@ class RelativeBias(AttentionPositions):
             raise ParamError(
                 f"num_buckets={p.num_buckets} needs to be at least {2 * directions}"
                 f"{' and even' if p.bidirectional else ''}, max_distance={p.max_distance} more"
-                f" than {half}, the distances with a bucket of their own"
+                f" than {half}, the number of distances with a bucket each"
             )
 
     def setup(self) -> None:
@@ -163,7 +166,7 @@ class RelativeBias(AttentionPositions):
         elif table is None:
             raise ValueError(
                 f"{self.path or 'positions'}: RelativeBias(shared=True) needs the table of its"
-                " model, the input `position_table`, which a model declares by `shared_table`"
+                " model as the input `position_table`: declare it in the model by `shared_table`"
             )
         farthest = self.p.max_distance
         nearest = -farthest if self.p.bidirectional else 0
@@ -202,7 +205,7 @@ def diagonals(values: tf.Tensor, num_rows: int, num_columns: int) -> tf.Tensor:
     No element is looked up, so that the gradient needs no scatter, which is slow on a TPU.
 
     Args:
-        values: [N, rows + columns - 1], any type: of the lowest diagonal first.
+        values: [N, rows + columns - 1], any type; the lowest diagonal's value comes first.
         num_rows: rows of each of the N matrices.
         num_columns: columns of each.
 
@@ -221,21 +224,21 @@ def diagonals(values: tf.Tensor, num_rows: int, num_columns: int) -> tf.Tensor:
 
 
 def shared_table(model: Layer, name: str, stack: Layer) -> Any:
-    """Declares the table that the relative biases of a stack share as a weight of the model.
+    """Declares, as a weight of the model, the table that the relative biases of a stack share.
 
-    T5 has one table for all layers of the encoder, and one for those of the decoder (Raffel et al.
-    2020, sec. 2.1). The model, in its `setup`, assigns the result to the attribute `name`, and
-    passes it to the built stack as the input `position_table`: float32 [num_buckets, N]; None if no
-    bias is shared. Raises ParamError if biases of different params share a table.
+    T5 has one table for the encoder's layers and one for the decoder's (Raffel et al. 2020, sec.
+    2.1). The model, in its `setup`, assigns the result to the attribute `name`, and passes it to
+    the built stack as the input `position_table`: float32 [num_buckets, N]; None if no bias is
+    shared. Raises ParamError if biases of different params share a table.
     """
     biases = sharing_biases(stack)
     for bias in biases[1:]:
         for field in ("num_heads", "num_buckets", "max_distance", "bidirectional"):
-            one, other = getattr(biases[0].p, field), getattr(bias.p, field)
-            if one != other:
+            expected, value = getattr(biases[0].p, field), getattr(bias.p, field)
+            if value != expected:
                 raise ParamError(
                     f"{bias.path} shares a table with {biases[0].path}, but has"
-                    f" {field}={other} instead of {one}; take shared=False in one of the two"
+                    f" {field}={value} instead of {expected}; take shared=False in one of the two"
                 )
     return biases[0].declare_table(model, name) if biases else None
 
@@ -284,7 +287,7 @@ class LearnedPositions(Layer):
         table: [max_length, D], of initial variance 1/D.
     """
 
-    max_length: int  # number of positions; longer inputs are refused
+    max_length: int  # number of positions; longer inputs are an error
     dim: int  # D, width of the vectors
     init: Initializer = FanIn  # of the table
 
@@ -317,7 +320,7 @@ class SinusoidPositions(Layer):
     """
 
     dim: int  # D, width of the vectors, even
-    max_wavelength: float = 10_000.0  # positions in which the slowest wave turns once, over 2 pi
+    max_wavelength: float = 10_000.0  # positions per turn of the slowest wave, over 2 pi
     amplitude: float = 1.0  # of each wave; 1 / sqrt(D) where the model multiplies by sqrt(D)
 
     positionwise = True

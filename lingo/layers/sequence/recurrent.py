@@ -47,7 +47,7 @@ class Recurrent(Layer, interface=True):
 
     dim: int  # width of the input
     hidden_dim: int | None = None  # H, width of the state and of the output; None: dim
-    is_reversed: bool = False  # from the end of a document to its beginning; it has no steps then
+    is_reversed: bool = False  # whether it reads from a document's end; it has no steps then
     init: Initializer = FanIn  # of both matrices
 
     products = (Product("w_input"), Product("w_hidden", ("tanh",)))
@@ -55,7 +55,7 @@ class Recurrent(Layer, interface=True):
     num_gates: ClassVar[int]
     state_names: ClassVar[tuple[str, ...]] = ("hidden",)
     num_kept: ClassVar[int | None] = None
-    """How many tensors [B, H] of a position the gradient keeps, gates included; None: unknown."""
+    """Number of tensors [B, H] that the gradient keeps per position, gates too; None: unknown."""
 
     def check(self) -> None:
         ranges.check_positive(self.p, "hidden_dim")
@@ -77,8 +77,8 @@ class Recurrent(Layer, interface=True):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Computes all positions of x [B, T, D], any float type: [B, T, H], in the layer's dtype.
 
-        The state is zero where a document begins, which is where `position_ids` are 0; or, if the
-        network is reversed, before its last position.
+        The state is reset to zero where a document begins, which is where `position_ids` are 0. A
+        reversed network resets it before it reads a document's last position.
         """
         zeros = tf.zeros([tf.shape(x)[0], self.output_dim])
         zeros = tf.ensure_shape(zeros, [x.shape[0], self.output_dim])
@@ -97,10 +97,10 @@ class Recurrent(Layer, interface=True):
         return y
 
     def advance(self, state: State, gates: tf.Tensor) -> State:
-        """Returns the state of a position, of the names, shapes and types of `state`.
+        """Returns the state of a position, with the names, shapes and types of `state`.
 
-        `state` is that of the position before, float32 [B, H] each; `gates`, float32 [B, G, H], is
-        the input's contribution to each gate.
+        `state` is the state of the position before, float32 [B, H] each; `gates`, float32
+        [B, G, H], is the input's contribution to each gate.
         """
         raise NotImplementedError(f"{type(self).__name__} has no advance")
 
@@ -129,7 +129,7 @@ class Recurrent(Layer, interface=True):
         inputs = {"gates": tf.cast(gates, tf.float32) + self.bias}
         if position_ids is not None:
             begins = tf.transpose(position_ids)[:, :, None] == 0
-            if self.p.is_reversed:  # after each last position another document, or nothing, begins
+            if self.p.is_reversed:  # a last position comes before a beginning, or at the end
                 begins = tf.pad(begins[1:], [[0, 1], [0, 0], [0, 0]], constant_values=True)
             inputs["begins"] = begins
 
@@ -156,7 +156,7 @@ class Lstm(Recurrent):
 
     forget_bias: float = 1.0  # added to the forget gate (Jozefowicz et al. 2015, sec. 2.2)
     use_hidden_bias: bool = False  # whether gates have a second bias, as in cuDNN and PyTorch
-    cell_cap: float | None = None  # the cell is cut to [-cell_cap, cell_cap]; None: not
+    cell_cap: float | None = None  # the cell is clipped to [-cell_cap, cell_cap]; None: no cap
 
     num_gates = 4
     state_names = ("hidden", "cell")
@@ -224,9 +224,9 @@ class RecurrentLayer(Layer):
     """
 
     dim: int  # width of the input and of the output
-    network: Recurrent = Lstm  # what goes from position to position
+    network: Recurrent = Lstm  # passes a state from position to position
     norm: Norm = RmsNorm  # before the network
-    dropout_rate: float = 0.0  # of what the network adds
+    dropout_rate: float = 0.0  # of the change that is added to x
     init: Initializer = FanIn  # of w_output
 
     products = (Product("w_output"),)
@@ -245,7 +245,7 @@ class RecurrentLayer(Layer):
     def __call__(self, x: tf.Tensor, *, inputs: CallInputs = NO_INPUTS) -> tf.Tensor:
         """Adds the network's output to x, [B, T, D], any float type.
 
-        It reads `position_ids`, as `Recurrent`; other networks may read `segments`.
+        `Recurrent` networks read `position_ids`; other networks may read `segments`.
         """
         documents = CallInputs(segments=inputs.segments, position_ids=inputs.position_ids)
         return self._add(x, self.network(self.norm(x), inputs=documents))

@@ -1,14 +1,14 @@
-"""Scaled frequencies of rotary positions, for texts longer than those of an earlier training.
+"""Scaled frequencies of rotary positions, for longer texts than in an earlier training.
 
     Rotary.params(max_wavelength=500_000.0, scaling=Llama3Scaling.params(
         factor=8.0, original_max_position_embeddings=8192))               # Llama 3.1
 
-Fields have the names of `rope_scaling` in Hugging Face's configurations, and the numbers are those
-of transformers' `ROPE_INIT_FUNCTIONS`. Its type `dynamic`, whose frequencies grow with the text,
-has none here: keys that decoding has cached were turned by other frequencies. Up to the length of
-training it is no scaling, and for one longer length it is `NtkScaling`.
+Fields have the names of `rope_scaling` in Hugging Face's configurations, and the numbers equal
+transformers' `ROPE_INIT_FUNCTIONS`. Its type `dynamic`, whose frequencies depend on the text's
+length, has no class here: cached keys would have been rotated by other frequencies. Up to the
+length of training, `dynamic` does not scale; for one longer length it is `NtkScaling`.
 
-Axes: P pairs of features that turn.
+Axes: P rotated pairs of features.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def rotary_frequencies(max_wavelength: float, num_pairs: int) -> np.ndarray:
 class RotaryScaling(Configurable, interface=True):
     """Changes the frequencies of rotary positions. Subclasses define `frequencies`."""
 
-    factor: float  # how many times longer texts are than those of the earlier training
+    factor: float  # length of texts over their length in the earlier training
 
     def check(self) -> None:
         ranges.check_positive(self.p, "factor")
@@ -39,7 +39,7 @@ class RotaryScaling(Configurable, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no frequencies")
 
     def magnitude(self) -> float:
-        """Returns what the turned features of queries and of keys are multiplied by."""
+        """Returns the factor of the rotated features of queries and of keys."""
         return 1.0
 
 
@@ -53,8 +53,8 @@ class LinearScaling(RotaryScaling):
 class NtkScaling(RotaryScaling):
     """Divides the lowest frequency by the factor, and keeps the highest (Peng et al. 2023, eq. 16).
 
-    `max_wavelength` is multiplied by factor^(P / (P - 1)). Hugging Face's `dynamic` scaling by s,
-    at L times the length of training, is this one by s L - (s - 1).
+    `max_wavelength` is multiplied by factor^(P / (P - 1)). Hugging Face's `dynamic` with factor s,
+    at L times the length of training, is this class with factor s L - (s - 1).
     """
 
     def frequencies(self, max_wavelength: float, num_pairs: int) -> np.ndarray:
@@ -65,19 +65,21 @@ class NtkScaling(RotaryScaling):
 class YarnScaling(RotaryScaling):
     """Divides low frequencies by the factor, high ones not (YaRN: Peng et al. 2023, sec. 3.2).
 
-    A pair that turns `beta_fast` times or more in the length of training keeps its frequency; one
-    that turns up to `beta_slow` times has it divided by the factor. Between these, the share of the
-    second rises linearly with the index of the pair. Turned queries and keys are each multiplied by
-    0.1 ln(factor) + 1 (sec. 3.4).
+    A pair that turns `beta_fast` times or more in the length of training keeps its frequency; a
+    pair that turns at most `beta_slow` times has its frequency divided by the factor. Between
+    these, the share of the divided frequency rises linearly with the index of the pair. Rotated
+    queries and keys are each multiplied by 0.1 ln(factor) + 1 (sec. 3.4).
     """
 
     original_max_position_embeddings: int  # length of texts in the earlier training
-    beta_fast: float = 32.0  # turns in that length from which a frequency stays
-    beta_slow: float = 1.0  # turns in that length up to which it is divided by the factor
-    truncate: bool = True  # whether the pairs between which the share rises are rounded outwards
+    beta_fast: float = 32.0  # pairs that turn at least this often in that length stay as they are
+    beta_slow: float = 1.0  # pairs that turn at most this often have their frequency divided
+    truncate: bool = True  # whether the ends of the linear rise are rounded outwards to whole pairs
     attention_factor: float | None = None  # multiplies queries and keys; None: as above
-    mscale: float | None = None  # with the next: (0.1 mscale ln(factor) + 1) / (0.1 ... + 1)
-    mscale_all_dim: float | None = None  # the number in the denominator, in place of mscale
+    # with mscale_all_dim, and without attention_factor, queries and keys are multiplied by
+    # (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)
+    mscale: float | None = None
+    mscale_all_dim: float | None = None  # see mscale
 
     def check(self) -> None:
         super().check()
@@ -109,7 +111,7 @@ class YarnScaling(RotaryScaling):
         return 0.1 * scale * math.log(max(self.p.factor, 1.0)) + 1.0
 
     def _pair_that_turns(self, times: float, max_wavelength: float, num_pairs: int) -> float:
-        """Returns the index of the pair that turns so often in the length of training."""
+        """Returns the index, a fraction, of the pair with `times` turns in that length."""
         wavelength = self.p.original_max_position_embeddings / (2.0 * math.pi * times)
         return num_pairs * math.log(wavelength) / math.log(max_wavelength)
 
@@ -118,13 +120,13 @@ class Llama3Scaling(RotaryScaling):
     """Divides low frequencies by the factor, high ones not, as Llama 3.1 (Grattafiori et al. 2024).
 
     A pair that turns `high_freq_factor` times or more in the length of training keeps its
-    frequency; one that turns up to `low_freq_factor` times has it divided by the factor. Between
-    these, the share of the first rises linearly with the number of turns.
+    frequency; a pair that turns at most `low_freq_factor` times has its frequency divided by the
+    factor. Between these, the share of the kept frequency rises linearly with the number of turns.
     """
 
     original_max_position_embeddings: int  # length of texts in the earlier training
-    low_freq_factor: float = 1.0  # turns in that length up to which it is divided by the factor
-    high_freq_factor: float = 4.0  # turns in that length from which a frequency stays
+    low_freq_factor: float = 1.0  # pairs that turn at most this often have their frequency divided
+    high_freq_factor: float = 4.0  # pairs that turn at least this often stay as they are
 
     def check(self) -> None:
         super().check()

@@ -17,15 +17,15 @@ from lingo.layers.residual import Residual, ResidualCall
 
 
 class Head(Layer, interface=True):
-    """Computes the logits of all tokens at every position, each from its activations alone.
+    """Computes the logits of all tokens at every position, from that position's activations alone.
 
     Subclasses define `product`.
     """
 
     dim: int  # width of the input
     vocab_size: int  # number of token ids
-    logit_scale: float = 1.0  # what logits are multiplied by; T5's, where tied: 1 / sqrt(dim)
-    logit_cap: float | None = None  # c: logits become c * tanh(logits / c); None: left alone
+    logit_scale: float = 1.0  # factor of the logits; in T5 with a tied head: 1 / sqrt(dim)
+    logit_cap: float | None = None  # c: logits become c * tanh(logits / c); None: no cap
 
     positionwise = True
 
@@ -39,7 +39,7 @@ class Head(Layer, interface=True):
         """
         x = tf.cast(x, self.p.dtype)
         if self.p.logit_scale != 1:
-            x *= self.p.logit_scale  # not the logits, of which there are more
+            x *= self.p.logit_scale  # x has fewer elements than the logits
         logits = self.product(x, tf.cast(embedding, self.p.dtype))
         logits, cap = tf.cast(logits, tf.float32), self.p.logit_cap
         if cap is not None:
@@ -55,7 +55,7 @@ class Head(Layer, interface=True):
         return 2 * batch * length * dim * self.p.vocab_size
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return []  # plans add the logits of a vocabulary
+        return []  # plans add the logits of a vocabulary themselves
 
 
 class TiedHead(Head):

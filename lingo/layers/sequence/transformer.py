@@ -37,14 +37,14 @@ class TransformerLayer(Layer):
     dim: int  # width of the input and of the output
     attention: Layer = Attention  # how positions see each other
     cross_attention: Layer | None = None  # how positions see a memory: CrossAttention
-    ffn: FeedForward = FeedForward  # what happens at each position
-    extra_ffn: FeedForward | None = None  # another right after it (Zoph et al. 2022, app. C)
-    norm: Norm = RmsNorm  # built as often as `norm_placement` says
-    norm_placement: NormPlacement = "pre"  # before each part, after each sum, or around each part
-    parallel: bool = False  # whether the parts read one input and add up at once (PaLM, sec. 2)
-    dropout_rate: float = 0.0  # of what each part adds
+    ffn: FeedForward = FeedForward  # the network at each position
+    extra_ffn: FeedForward | None = None  # a second one after `ffn` (Zoph et al. 2022, app. C)
+    norm: Norm = RmsNorm  # one is built for each place that `norm_placement` selects
+    norm_placement: NormPlacement = "pre"  # before sublayers, after their sums, or around sublayers
+    parallel: bool = False  # whether sublayers read the same input and add up (PaLM, sec. 2)
+    dropout_rate: float = 0.0  # of each sublayer's output
     dropout_form: DropoutForm = "element"  # what is dropped together
-    drop_path_rate: float = 0.0  # of a part as a whole, for an example: stochastic depth
+    drop_path_rate: float = 0.0  # of a sublayer's whole output, per example: stochastic depth
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -82,7 +82,7 @@ class TransformerLayer(Layer):
         return self._run(x, inputs._replace(segments=None), index)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        """Returns the operations of one call; None: the memory, if any, is as long as x."""
+        """Returns the operations of one call; `memory_length=None`: the length of x."""
         names = itertools.chain.from_iterable(self.sublayers.values())
         return sum(getattr(self, name).flops(shape, memory_length=memory_length) for name in names)
 
@@ -127,7 +127,7 @@ class TransformerLayer(Layer):
         return x
 
     def _drop(self, name: str, change: tf.Tensor) -> tf.Tensor:
-        """Returns what a sublayer adds to x, [B, T, D], in training with dropout."""
+        """Returns a sublayer's output, [B, T, D], with dropout in training."""
         p = self.p
         change = dropout(
             self, change, rate=p.dropout_rate, form=p.dropout_form, name=f"{name}_dropout"

@@ -2,8 +2,8 @@
 
 `vmap_layer` vectorizes the copies with `tf.vectorized_map` along a leading axis that can be
 sharded, such as the stages of a pipeline or the experts of a mixture; annotations inside put the
-mapped axis in front of their own. `call_copies` unrolls: each copy has its own computation in the
-program, on inputs of its own shape.
+mapped axis before their axes. `call_copies` unrolls: each copy has its own computation in the
+program, and its inputs may have another shape.
 
 Axes: N copies, B batch.
 """
@@ -40,10 +40,10 @@ def vmap_layer(
         layer: declared by `copies` with the logical axis `axis`.
         num: N, the number of copies.
         *args: [N, ...] tensors, or structures of them.
-        rows: int32 [N, B], the global index of each example of each copy's batch; None: all copies
-            have the `rows` of the context.
-        index: int32 [N], the index in the path of each copy; None: the N copies in order.
-        counts: bool [N], whether to keep the side outputs of each copy; None: of all.
+        rows: int32 [N, B], the global index of each example in each copy's batch; None: all copies
+            have the context's `rows`.
+        index: int32 [N], each copy's index in its path; None: the N copies in order.
+        counts: bool [N], whether to keep the side outputs of each copy; None: all are kept.
         common: inputs by name that all copies share.
         **inputs: [N, ...] tensors by name.
     """
@@ -107,7 +107,7 @@ def call_copies(
 
 
 def one_of(layer: Layer, index: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-    """Calls copy `index`, int32 scalar, on x [B, ...], reading its weights only."""
+    """Calls copy `index`, int32 scalar, on x [B, ...]; reads the weights of this copy only."""
     call = context.current()
     inner = call.derive(
         indices={**call.indices, layer.path: layer_index(layer, index)},

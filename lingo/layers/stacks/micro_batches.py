@@ -17,7 +17,7 @@ from lingo.ops.shape import sizes_of, swap_leading_axes
 
 
 def examples_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> int:
-    """Returns how many neighbouring examples layers and their children compute as one."""
+    """Returns how many neighbouring examples the trees of layers compute as one group."""
     return math.lcm(
         *(
             inner.batch_requirements(shape).examples_together
@@ -28,10 +28,10 @@ def examples_together(layers: Iterable[Layer], shape: Sequence[int | None]) -> i
 
 
 def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
-    """Returns the shape of a pipeline's input for one micro-batch, [B / M, ...], of [B, ...].
+    """Returns the shape of one micro-batch, [B / M, ...], for a pipeline's input [B, ...].
 
     Several tensors have a tuple of shapes. Raises ParamError if micro-batches would be unequal, or
-    split examples that are computed as one.
+    would split examples that are computed as one group.
     """
     batch, num = first_shape(shape)[0], pipeline.p.num_micro_batches
     together = examples_together([pipeline], first_shape(shape))
@@ -43,9 +43,10 @@ def micro_batch_shape(pipeline: Layer, shape: Any) -> Any:
     )
     raise ParamError(
         f"{pipeline.path or type(pipeline).__name__}:"
-        f" {'an unknown number of' if batch is None else batch} rows are not"
-        f" num_micro_batches={num} equal parts{groups if together > 1 else ''}: a batch, or what a"
-        f" replica or accumulation step has of it, has to be a multiple of {num * together}"
+        f" {'an unknown number of' if batch is None else batch} rows cannot be cut into"
+        f" num_micro_batches={num} equal parts{groups if together > 1 else ''}: a batch, or the"
+        f" part of it on a replica or in an accumulation step, has to be a multiple of"
+        f" {num * together}"
     )
 
 
@@ -57,7 +58,7 @@ def first_shape(shape: Any) -> Any:
 def with_rows(shape: Any, num: int) -> Any:
     """Returns the shape with `num` as its batch size; tuples of shapes for several tensors."""
     if isinstance(shape[0], Sequence):
-        return tuple(with_rows(one, num) for one in shape)
+        return tuple(with_rows(part, num) for part in shape)
     return (num, *shape[1:])
 
 
@@ -80,7 +81,7 @@ def merge_microbatches(value: tf.Tensor, together: int) -> tf.Tensor:
 
 
 def with_sharding(value: tf.Tensor, axis: str | None) -> tf.Tensor:
-    """Annotates [N, B / M, ...], whose first dim has the logical axis `axis`, or is not sharded."""
+    """Annotates [N, B / M, ...], whose first dim has the logical axis `axis`; None: unsharded."""
     own = len(value.shape) - 2
     axes = ("length", "embed")[:own] if own <= 2 else [None] * own
     return annotate(value, axis, "batch", *axes)

@@ -48,11 +48,10 @@ from lingo.ops.stage_loop import shift_register
 class Pipeline(Stack):
     """Layers in stages that compute micro-batches in parallel (Huang et al. 2019).
 
-    Losses, gradients and random numbers equal those of `Stack`, also for layers that compute sums
-    over the batch. In training M must divide the batch. Outside training, a sharded pipeline uses
-    the greatest common divisor of the two, and one whose stages are all on one device runs its
-    layers one after the other by a scan, as `Repeat` does. So does `step`, as it computes few
-    positions.
+    Losses, gradients and random numbers equal `Stack`'s, also for layers that compute sums over the
+    batch. In training M must divide the batch size. Outside training, a sharded pipeline uses their
+    greatest common divisor as M; a pipeline with all stages on one device runs its layers one after
+    the other by a scan, as `Repeat` does. So does `step`, as it computes few positions.
 
     The schedule is GSPMD's (Xu et al. 2021, sec. 3.3). A stage is idle (on one device: computes
     results that are dropped) for (K - 1) / (M R + K - 1) of the time. Pattern steps that only pad
@@ -61,9 +60,9 @@ class Pipeline(Stack):
     """
 
     num_stages: int  # K
-    num_micro_batches: int  # M, into how many equal parts a batch in training is cut
+    num_micro_batches: int  # M, the number of equal parts of a batch in training
     circular_repeats: int = 1  # R, how often a micro-batch passes all stages
-    remat: bool = False  # whether gradients keep only what passes between stages
+    remat: bool = False  # whether gradients keep only the activations between stages
 
     positionwise = True  # layers inside have their own
 
@@ -77,14 +76,14 @@ class Pipeline(Stack):
         if p.circular_repeats > 1 and p.num_micro_batches < p.num_stages:
             raise ParamError(
                 f"num_micro_batches={p.num_micro_batches} is less than num_stages={p.num_stages}:"
-                " with circular_repeats the first would leave the last stage too late for its next"
-                " repeat"
+                " with circular_repeats the first micro-batch would leave the last stage too late"
+                " for its next repeat"
             )
         if self._steps_per_stage * p.num_stages * (p.circular_repeats - 1) >= self._num_steps:
             num = self._steps_per_stage * len(self.pattern)
             raise ParamError(
-                f"num_layers={p.num_layers}: {num} for each of num_stages={p.num_stages} leave none"
-                f" for the last of circular_repeats={p.circular_repeats}"
+                f"num_layers={p.num_layers}: {num} for each of num_stages={p.num_stages} leave no"
+                f" layer for the last of circular_repeats={p.circular_repeats}"
             )
 
     @property
@@ -130,11 +129,11 @@ class Pipeline(Stack):
 
     def layer_flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> list[int]:
         """Returns the operations of each layer in a forward call, for a shape of the input."""
-        shape = tuple(shape)  # each layer reads another tensor
-        found: list[int] = []
+        shape = tuple(shape)  # a new tensor: a layer does not read the pipeline's own input
+        flops: list[int] = []
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
-            found += [layer.flops(shape, memory_length=memory_length) for layer in layers] * num
-        return found
+            flops += [layer.flops(shape, memory_length=memory_length) for layer in layers] * num
+        return flops
 
     def _one_by_one(self, method: str, x: tf.Tensor, *args: Any, inputs: CallInputs) -> tf.Tensor:
         for layers, num in zip(self.repeats, self.steps_per_repeat, strict=True):
@@ -154,15 +153,15 @@ class Pipeline(Stack):
         if p.num_stages % parts:
             raise ParamError(
                 f"{self._name}: num_stages={p.num_stages} do not divide into {parts} equal parts of"
-                " the mesh: its axis stage has to divide them"
+                " the mesh: the size of its axis stage has to divide num_stages"
             )
         if not call.training:
             return None if parts == 1 else self._largest_divisor(x)
-        micro_batch_shape(self, tuple(x.shape))  # refuses what does not divide
+        micro_batch_shape(self, tuple(x.shape))  # raises ParamError if M does not divide the batch
         return p.num_micro_batches
 
     def _largest_divisor(self, x: tf.Tensor) -> int | None:
-        """Returns the most micro-batches, M at most, that a batch x [B, ...] divides into."""
+        """Returns the largest divisor of M into which a batch x [B, ...] can be cut, or None."""
         batch: Any = x.shape[0]
         if batch is None:
             return None
@@ -220,17 +219,17 @@ class Pipeline(Stack):
     ) -> tuple[tf.Tensor, Any]:
         """Computes one tick of all stages.
 
-        Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes. The
-        values of each repeat are [J, K, ...] each, and `arrays` what `unstack` makes of them if the
-        program is compiled; `repeats`, int32 [K], is the one that a stage is in, and `counts`, bool
-        [K], whether it has a micro-batch. Side outputs are the summed ones, and the others of each
-        layer, [J, K, ...].
+        Takes and returns activations, [K, B / M, ...]; `per_example` has the same leading axes.
+        `values` are the tensors of each repeat, [J, K, ...] each; `arrays` is their `unstack` if
+        the program is compiled. `repeats`, int32 [K], is the repeat that each stage is in;
+        `counts`, bool [K], whether it has a micro-batch. Also returns the additive side outputs,
+        summed, and the side outputs per layer, [J, K, ...].
         """
         constants = (per_example, shared, repeats, counts)
         compute, num = partial(self._compute_pattern_step, call), self._steps_per_stage
         if call.compiled:
-            # Else the loop over ticks would keep the weights of each. And XLA needs static shapes
-            # in the gradient of vectorized_map, known only if that loop computes the step again.
+            # Else the loop over ticks would keep each tick's weights. XLA also needs static shapes
+            # in the gradient of vectorized_map: they are known only if the loop recomputes a step.
             x, (additive, per_layer) = scan_recomputed(
                 compute, x, values, constants, num, arrays=arrays
             )
@@ -248,7 +247,7 @@ class Pipeline(Stack):
         values: Sequence[Any],
         constants: tuple[Any, Mapping[str, Any], tf.Tensor, tf.Tensor],
     ) -> tuple[tf.Tensor, Any]:
-        """Computes the pattern steps j, int32 scalar, of all stages, as `_compute_stages`."""
+        """Computes pattern step j, int32 scalar, of all stages; else as `_compute_stages`."""
         per_example, shared, repeats, counts = constants
         index = (repeats * self.p.num_stages + tf.range(self.p.num_stages)) * self._steps_per_stage
         index += j
@@ -281,12 +280,12 @@ class Pipeline(Stack):
             shape = [self.p.num_stages, self._steps_per_stage, *value.shape[1:]]
             return swap_leading_axes(tf.reshape(filled, shape))
 
-        found: dict[str, dict[str, Any]] = {}
+        by_field: dict[str, dict[str, Any]] = {}
         for layer, first in zip(self.repeats[i], self.repeats[0], strict=True):
             for field, values in call.of([layer]).items():
                 renamed = {first.path + k.removeprefix(layer.path): v for k, v in values.items()}
-                found.setdefault(field, {}).update(tf.nest.map_structure(by_stage, renamed))
-        return found
+                by_field.setdefault(field, {}).update(tf.nest.map_structure(by_stage, renamed))
+        return by_field
 
     def _add_per_layer_sides(self, sides: Mapping[str, Any], num: int) -> None:
         """Adds the side outputs of each layer, [N, J, K, ...], summed over micro-batches."""
@@ -316,7 +315,7 @@ class Pipeline(Stack):
 
 
 def _select_repeat(values: Sequence[Any], repeats: tf.Tensor) -> Any:
-    """Selects values, [K, ...] each, of the repeat that each stage is in, int32 [K]."""
+    """Selects each stage's values, [K, ...], by the repeat that it is in, int32 [K]."""
 
     def select(first: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
         # not tf.gather, for which a partitioner would send weights between devices

@@ -35,14 +35,14 @@ from lingo.ops.stage_loop import Stage, run_stages
 class PipelinedChain(Chain):
     """Different layers in stages that compute micro-batches in parallel (Huang et al. 2019).
 
-    Only the activations between stages are stored for gradients (sec. 2.3). Results equal those of
-    `Chain`, except that what layers compute over the examples of a call, such as the statistics of
-    `BatchNorm`, they compute over a micro-batch. Outside training it computes as a `Chain`.
+    Only the activations between stages are stored for gradients (sec. 2.3). Results equal
+    `Chain`'s, with one exception: values over the examples of a call, such as the statistics of
+    `BatchNorm`, are over a micro-batch here. Outside training it computes as a `Chain`.
     """
 
-    num_stages: int  # K, at most as many as there are layers
-    num_micro_batches: int  # M, into how many equal parts a batch is cut
-    times: list[float] | None = None  # measured, of each layer, to balance stages; None: by FLOPs
+    num_stages: int  # K, at most the number of layers
+    num_micro_batches: int  # M, the number of equal parts of a batch
+    times: list[float] | None = None  # each layer's measured time balances stages; None: its FLOPs
 
     positionwise = True  # layers inside have their own
 
@@ -52,16 +52,15 @@ class PipelinedChain(Chain):
         ranges.check_positive(p, "num_stages", "num_micro_batches")
         if p.num_stages > len(p.layers):
             raise ParamError(
-                f"num_stages={p.num_stages} for {len(p.layers)} layers: each stage needs one"
+                f"num_stages={p.num_stages} for {len(p.layers)} layers: each stage needs one layer"
             )
         if p.times is not None and len(p.times) != len(p.layers):
             raise ParamError(
-                f"times has {len(p.times)} numbers, one for each of the {len(p.layers)} layers is"
-                " wanted"
+                f"times has {len(p.times)} numbers: give one for each of the {len(p.layers)} layers"
             )
 
     def stage_layers(self, shape: Any) -> list[list[range]]:
-        """Returns the layers of each stage, in a list of one, by the shape for a micro-batch."""
+        """Returns one list, of the layers of each stage, for a shape of a micro-batch."""
         costs = self.p.times if self.p.times is not None else self.layer_flops(shape)
         return [list(partition(costs, self.p.num_stages))]
 

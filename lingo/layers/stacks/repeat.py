@@ -25,7 +25,7 @@ from lingo.ops.scan import scan
 class Repeat(Stack):
     """Layers one after the other by a scan over stacked weights (as in Lingvo's `RepeatLayer`).
 
-    Tracing and compiling take the time of one pattern step: the layers of `layer` once.
+    Tracing and compiling take only as long as for one pattern step, the layers of `layer` once.
     """
 
     positionwise = True  # layers inside have their own
@@ -56,13 +56,13 @@ class Repeat(Stack):
         return scan_layers(pattern_step, tf.cast(x, self.p.dtype), self.body, self.num_steps)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        shape = tuple(shape)  # each layer reads another tensor
+        shape = tuple(shape)  # a new tensor: a layer does not read the stack's own input
         once = sum(layer.flops(shape, memory_length=memory_length) for layer in self.body)
         return self.num_steps * once
 
 
 def layer_index(layer: Layer, copy: tf.Tensor | int) -> Any:
-    """Returns the index in the path of a copy, an int or int32 of any shape, of a repeated layer.
+    """Returns the index in the path of a repeated layer's `copy`, an int or int32 of any shape.
 
     Raises ValueError if the layer has no copies.
     """
@@ -77,7 +77,7 @@ def scan_layers(
 ) -> tf.Tensor:
     """Scans over `num` pattern steps, each with the next slice of the stacked weights.
 
-    `pattern_step` keeps the shape of x, [B, ...]; the type of x, any float, is that between steps.
+    `pattern_step` keeps the shape of x, [B, ...]; between steps, x keeps its type, any float.
     """
     call = context.current()
 
@@ -88,7 +88,7 @@ def scan_layers(
             # lossless if the layer computes in a narrower type
             y = tf.cast(pattern_step(x), x.dtype)
         sides = (inner.sides.additive_fields(), inner.sides.per_layer_fields())
-        # the gradient of a loop is zero, not None, for what its body does not use
+        # a loop's gradient is zero, not None, for weights that its body does not use
         call.unused_weights.update(find_disconnected((y, sides), values["weights"]))
         return y, sides
 
@@ -99,10 +99,10 @@ def scan_layers(
 
 
 def find_disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]:
-    """Returns the keys of those inputs on which no output depends, or only by `tf.stop_gradient`.
+    """Returns the keys of inputs on which no output depends, except through `tf.stop_gradient`.
 
     Both are tensors of the graph that is being traced, of any shape and type; `outputs` is a
-    structure of them. A loop or a function counts as if all its results depended on all its inputs.
+    structure of them. All results of a loop or a function count as dependent on all its inputs.
 
     >>> @tf.function(input_signature=2 * [tf.TensorSpec([], tf.float32)])
     ... def function(x, y):
@@ -115,7 +115,7 @@ def find_disconnected(outputs: Any, inputs: Mapping[str, tf.Tensor]) -> set[str]
 
 
 def _reach(tensors: Iterable[tf.Tensor]) -> set[str]:
-    """Returns the names of all tensors from which some tensors are computed, these included."""
+    """Returns the names of tensors and of all tensors that they are computed from."""
     reached: set[str] = set()
     following = list(tensors)
     while following:

@@ -22,7 +22,7 @@ from lingo.layers.layer import Layer
 class Stack(Layer):
     """Layers one after the other, each with its own computation in the program."""
 
-    layer: Layer | list[Layer]  # what to repeat; a list is a pattern: the layers in turn
+    layer: Layer | list[Layer]  # the layer to repeat; a list is a pattern of layers in turn
     num_layers: int = 1  # how many layers in all
 
     positionwise = True  # layers inside have their own
@@ -61,19 +61,19 @@ class Stack(Layer):
         return tuple(shape)
 
     def flops(self, shape: Sequence[int], *, memory_length: int | None = None) -> int:
-        shape = tuple(shape)  # each layer reads another tensor
+        shape = tuple(shape)  # a new tensor: a layer does not read the stack's own input
         return sum(layer.flops(shape, memory_length=memory_length) for layer in self.layers)
 
 
 class Chain(Layer):
-    """Layers one after the other, each of which takes what the one before returns.
+    """Layers one after the other; each takes the result of the one before.
 
     `Stack` repeats one pattern on activations of one shape. Here all layers may differ, and the
     activations between them may change shape or be several tensors. Each layer has its own
     computation in the program.
 
-    Besides `flops`, every layer has `output_shape(shape)`, which maps the shape of its input to
-    that of its result; tuples of shapes are for several tensors.
+    Every layer needs `flops` and `output_shape(shape)`, which maps the shape of its input to the
+    shape of its result; several tensors have a tuple of shapes.
     """
 
     layers: list[Layer]  # in order
@@ -88,7 +88,7 @@ class Chain(Layer):
         self.layers = [layer.build() for layer in self.p.layers]
 
     def __call__(self, x: Any) -> Any:
-        """Calls each layer on what the one before returns: tensors [B, ...], one or several."""
+        """Calls each layer on the result of the one before: one or several tensors [B, ...]."""
         for layer in self.layers:
             x = layer(x)
         return x

@@ -18,14 +18,14 @@ from lingo.layers.norm import Norm
 from lingo.ops.quantization import round_to_multiple
 from lingo.ops.shape import size_of, sizes_of
 
-_MOST_KERNELS = 16  # groups that are normalized one by one; more are normalized together
+_MOST_KERNELS = 16  # up to this many groups are normalized one by one, more all together
 
 
 class Groups(NamedTuple):
     """How the examples of a call are grouped. Numbers are ints or int32 scalars."""
 
-    count: Any  # of the groups that this call has examples of
-    size: Any  # examples of a group in this call
+    count: Any  # groups with examples in this call
+    size: Any  # examples per group in this call
     shared_by: int  # replicas that share a group, each with `size` of its examples
 
 
@@ -45,14 +45,14 @@ class BatchNorm(Norm):
     (Ying et al. 2018, sec. 3.2): they exchange its moments. With `statistics_over=None` all
     examples of a call are one group, whose size depends on that cut; `Replicated` refuses that.
 
-    Outside training, they come from moving averages of E[x] and E[x^2] of each step's whole batch,
-    as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2. Both are sums over
-    examples, so they are exact for any parts of a batch. An average of the variances of batches, as
-    elsewhere, is not, and leaves out the variance of the means of steps.
+    Outside training, mean and variance come from moving averages of E[x] and E[x^2] over each
+    step's whole batch, as in GPipe (Huang et al. 2019, sec. 2.2); the variance is E[x^2] - E[x]^2.
+    Both averages are sums over examples, so they are exact however a batch is cut. The usual
+    average of batches' variances is not, and it lacks the variance of the batches' means.
 
-    A layer whose gamma and beta are frozen (`Frozen`) computes in training what it computes
-    elsewhere, and its averages stay, so that frozen layers keep computing what they did. With
-    `adapts_if_frozen` it takes statistics of the batch and moves the averages all the same.
+    If gamma and beta are frozen (`Frozen`), the layer uses its moving averages in training, too,
+    and does not update them, so that a frozen layer always computes the same function. With
+    `adapts_if_frozen` it uses the batch's statistics and updates the averages nevertheless.
 
     Weights:
         gamma: [C], initially ones, or zeros with `zero_init`.
@@ -64,10 +64,10 @@ class BatchNorm(Norm):
     """
 
     epsilon: float = 1e-5  # added to the variance
-    decay: float = 0.9  # of the moving averages, once a step
+    decay: float = 0.9  # of the moving averages, per step
     statistics_over: int | None = None  # examples in a group; None: all of the call
     zero_init: bool = False  # whether gamma starts at zero, as at the end of a residual branch
-    adapts_if_frozen: bool = False  # whether frozen layers, too, take and move statistics
+    adapts_if_frozen: bool = False  # whether a frozen layer, too, uses and updates statistics
 
     takes_scale = True
     positionwise = True
@@ -88,11 +88,11 @@ class BatchNorm(Norm):
     def __call__(self, x: tf.Tensor, *, scale: tf.Tensor | None = None) -> tf.Tensor:
         """Normalizes each channel of x, [B, ..., C], any float type; statistics are float32.
 
-        `scale`, float32 [C], says that x are integers times it. Outside training, the constant that
-        is added to x is then rounded to an integer times it, as chips for 8 bits add one (Jacob et
-        al. 2018, sec. 2.4).
+        With a `scale`, float32 [C], x consists of integers times `scale`. Outside training, the
+        constant that is added to x is then rounded to an integer times `scale`, as 8-bit chips add
+        integers (Jacob et al. 2018, sec. 2.4).
 
-        In training it raises ParamError if B is known and `statistics_over` does not divide it.
+        Raises ParamError in training if B is known and `statistics_over` does not divide it.
         """
         x = tf.cast(x, tf.float32)
         if context.current().training and not self.is_fixed():
@@ -111,7 +111,7 @@ class BatchNorm(Norm):
         return tf.cast(y, self.p.dtype)
 
     def is_fixed(self) -> bool:
-        """Returns whether frozen weights make the layer use its averages, which then stay."""
+        """Returns whether frozen weights make the layer use its averages, and not update them."""
         return not self.p.adapts_if_frozen and self.has_frozen_weights()
 
     def batch_requirements(self, shape: Sequence[int | None] = (None, None)) -> BatchRequirements:
@@ -122,7 +122,7 @@ class BatchNorm(Norm):
         batch, replicas = size_of(x, 0), context.current().replicas
         size = self.p.statistics_over or batch
         shared_by = size // batch if replicas is not None and size % batch == 0 else 1
-        size //= shared_by  # what this replica has of a group
+        size //= shared_by  # this replica's part of a group
         if isinstance(batch, int) and batch % size:
             raise ParamError(
                 f"{self.path or type(self).__name__}: statistics_over={size} does not divide the"
@@ -145,7 +145,7 @@ class BatchNorm(Norm):
             for part in parts
         ]
         y = tf.reshape(tf.concat([output.y for output in outputs], axis=0), sizes_of(x))
-        # its variance divides by one less than the number of values
+        # the kernel's variance divides by one less than the number of values
         num = tf.cast(tf.reduce_prod(tf.shape(parts[0])[:2]), tf.float32)
         variance = tf.stack([output.batch_variance for output in outputs])
         variance *= tf.maximum(num - 1, 1) / num
@@ -180,7 +180,7 @@ class BatchNorm(Norm):
 
 
 def _has_kernel(groups: Groups) -> bool:
-    """Whether TensorFlow's kernel, which XLA and meshes do not need, normalizes these groups."""
+    """Whether TensorFlow's fused kernel normalizes these groups: never with XLA or on a mesh."""
     call = context.current()
     return (
         not call.compiled

@@ -1,4 +1,4 @@
-"""Convolutions of images and of volumes: of all channels, of each by itself, and transposed.
+"""Convolutions of images and of volumes: of all channels, of each channel alone, and transposed.
 
 Axes: B batch, D depth, H height, W width, C input channels, M filters for each channel, F
 output channels; kernels are [kh, kw] or [kd, kh, kw].
@@ -56,7 +56,7 @@ class Conv3D(Conv):
 
 
 class DepthwiseConv2D(DepthwiseConv):
-    """A 2D convolution with filters of its own for each channel: no output mixes channels.
+    """A 2D convolution with separate filters for each channel: no output mixes channels.
 
     Output channels c * M to c * M + M - 1 come from input channel c. Initial weights have variance
     2 / (kh kw), which preserves the variance of activations after a ReLU (He et al. 2015, eq. 10).
@@ -155,9 +155,9 @@ class TransposedConv2D(Convolution):
         return window.split_again(self.add_bias(y), sizes, p.axes[1], whole=whole)
 
     def _align(self, x: tf.Tensor) -> tuple[tf.Tensor, list[bool]]:
-        """Returns images with rows added until parts on devices are equal, and which are whole.
+        """Returns images padded until devices have equal parts, and whether each axis is whole.
 
-        With padding VALID, or windows that reach further than the next device, they are gathered.
+        With padding VALID, or windows that reach beyond the next device, an axis is gathered.
         """
         if not window.is_split(x):
             return x, []
@@ -189,8 +189,8 @@ class UpConv3D(Layer):
 
     Each position of the input becomes a window of the output: windows are as long as their stride,
     which is the only case that a U-Net needs. So it is a matrix product for each position, and no
-    device needs another one's rows. An output sums C inputs, so weights of variance 2 / C preserve
-    the variance of activations after a ReLU.
+    device needs rows of another device. An output sums C inputs, so weights of variance 2 / C
+    preserve the variance of activations after a ReLU.
 
     Weights:
         w: [stride, stride, stride, C, F].

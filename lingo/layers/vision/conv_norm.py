@@ -1,4 +1,4 @@
-"""Convolution, normalization, activation: the units of which networks of images are made.
+"""Convolution, normalization, activation: the building block of image networks.
 
 Axes: B batch, H height, W width, C input channels, F output channels.
 """
@@ -53,7 +53,7 @@ class ConvNorm(Layer):
         return self.conv.flops(shape) + self.norm.flops(self.conv.output_shape(shape))
 
     def _check_parts(self) -> None:
-        """Raises ParamError if convolution or normalization cannot be what the fields say."""
+        """Raises ParamError if the convolution or normalization contradicts the fields."""
         p = self.p
         *_, channels = self.conv.output_shape([1, *_LARGE_IMAGE, p.dim])
         if channels != p.output_dim:
@@ -73,7 +73,7 @@ class ConvNorm(Layer):
         shape, copies = self.output_shape(call.shape), ACTIVATION_COPIES[self.p.activation]
         return [
             batch_residual(copies - 1, shape, is_elementwise=True),
-            # a next layer may keep its result, which follows from the norm's input
+            # the next layer may keep the result, which follows from the norm's input
             batch_residual(0, shape, "output", is_elementwise=True),
         ]
 
@@ -81,7 +81,7 @@ class ConvNorm(Layer):
 def convolve_and_normalize(x: tf.Tensor, *, conv: Layer, norm: Norm) -> tf.Tensor:
     """Returns norm(conv(x)), [B, ..., F], for images or volumes x [B, ..., C].
 
-    Outside training, a normalization that takes a scale gets that of the convolution's results.
+    Outside training, a normalization that takes a scale gets the scale of the convolution's result.
     """
     y = conv(x)
     if norm.takes_scale and not context.current().training:

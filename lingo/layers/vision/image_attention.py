@@ -1,4 +1,4 @@
-"""Self-attention over an image: every place sees every other, and how far away it is.
+"""Self-attention over an image: every place sees every other place and its relative position.
 
 Axes: B batch, H height, W width, C input channels, F output channels, T = H W places, N heads, D
 head width.
@@ -32,7 +32,7 @@ class ImageAttention(Layer):
 
         q . (k + r_height[g - h + H - 1] + r_width[v - w + W - 1])
 
-    The result is the averages of all heads, side by side: there is no projection after them.
+    The result is the concatenated averages of all heads; no projection follows.
 
     Weights:
         w_query, w_key, w_value: [C, N, D].
@@ -72,7 +72,7 @@ class ImageAttention(Layer):
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Returns [B, H, W, F], in the layer's dtype, for images x [B, H, W, C].
 
-        Raises ParamError if H and W are not those of `image`.
+        Raises ParamError if H and W differ from `image`.
         """
         shape: Any = x.shape
         _, *result_shape = self.output_shape(shape)
@@ -98,7 +98,7 @@ class ImageAttention(Layer):
     def flops(self, shape: Sequence[int]) -> int:
         batch, height, width, dim = shape
         places = height * width
-        features = 3 * dim + 2 * places + height + width  # with each, a query has a product
+        features = 3 * dim + 2 * places + height + width  # multiply-adds per place and channel
         return 2 * batch * places * self.p.output_dim * features
 
     @property
@@ -112,9 +112,9 @@ class ImageAttention(Layer):
         return tf.transpose(y, [0, 2, 1, 3])
 
     def _position_logits(self, query: tf.Tensor) -> tf.Tensor:
-        """Returns what positions add to the logits, float32 [B, N, T, T], of queries [B, N, T, D].
+        """Returns the logits' part from positions, float32 [B, N, T, T], of queries [B, N, T, D].
 
-        A distance in one direction has the same logit whatever that in the other is.
+        It is a sum of a part for the vertical distance and a part for the horizontal distance.
         """
         height, width = self.p.image
         query = tf.reshape(query, [-1, self.p.num_heads, height, width, self._head_dim])
@@ -130,7 +130,7 @@ class ImageAttention(Layer):
         return tf.reshape(logits, [-1, self.p.num_heads, places, places])
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        """Returns images, and what attention keeps: queries twice more, for rows and columns."""
+        """Returns images and the residuals of attention; rows and columns keep queries again."""
         batch, heads, places = call.shape[0], self.p.num_heads, math.prod(self.p.image)
         size = (batch, places, heads, self.p.output_dim // heads)
         weights = (batch, heads, places, places)

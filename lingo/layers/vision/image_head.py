@@ -47,4 +47,4 @@ class ImageHead(Layer):
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         logits = batch_residual(1, self.output_shape(call.shape), "output")
-        return [batch_residual(1, call.shape, "input"), logits]  # XLA keeps the image of a mean
+        return [batch_residual(1, call.shape, "input"), logits]  # XLA keeps the input of the mean

@@ -38,8 +38,8 @@ def patch_grid(image: Sequence[int], patch: int) -> tuple[int, int]:
 class PatchEmbedding(Layer):
     """A linear map of each patch of an image (Dosovitskiy et al. 2021, eq. 1).
 
-    It is a convolution whose windows do not overlap. Patches are in the order of reading: those of
-    the first row from left to right, then the next row.
+    It is a convolution whose windows do not overlap. Patches are in reading order: the first row
+    from left to right, then the next row.
     """
 
     dim: int  # C, channels of the images
@@ -76,14 +76,14 @@ class PatchEmbedding(Layer):
 
 
 Pooling = Literal["mean", "first"]
-"""The vector that stands for an image: the mean of all, or the first, that of a `ClassToken`."""
+"""The vector that stands for an image: the mean of all, or the first, which is a `ClassToken`."""
 
 
 class ClassToken(Layer):
-    """Puts a trained vector, the same for all images, before those of the patches.
+    """Puts a trained vector, the same for all images, before the patches.
 
-    Attention fills it with what the image shows (Dosovitskiy et al. 2021, eq. 1). Departs from the
-    paper: the vector has no position of its own, which would be added to it.
+    Attention fills it with the content of the image (Dosovitskiy et al. 2021, eq. 1). Departs from
+    the paper: no position is added to the vector.
 
     Weights:
         token: [D], initially zeros.
@@ -118,8 +118,8 @@ class PatchHead(Layer):
 
     dim: int  # D, width of the vectors
     num_classes: int  # number of labels
-    pooling: Pooling = "mean"  # what the logits are computed from
-    hidden_dim: int | None = None  # width of the hidden layer; None: there is none
+    pooling: Pooling = "mean"  # the vector that the logits are computed from
+    hidden_dim: int | None = None  # width of the hidden layer; None: no hidden layer
     linear: Linear = Linear.params(use_bias=True)  # both maps
 
     def check(self) -> None:
@@ -190,11 +190,11 @@ class ImagePositions(Layer, interface=True):
 class SinusoidImagePositions(ImagePositions):
     """Sines and cosines of column and row, not trained (Beyer et al. 2022).
 
-    A quarter of the features each has sin(w x), cos(w x), sin(w y) and cos(w y), for column x, row
-    y, and frequencies w from 1 to 1 / `max_wavelength`, evenly spaced in their logarithms.
+    The features are four quarters: sin(w x), cos(w x), sin(w y) and cos(w y), for column x, row y,
+    and frequencies w from 1 to 1 / `max_wavelength`, evenly spaced in their logarithms.
     """
 
-    max_wavelength: float = 10_000.0  # patches in which the slowest wave turns once, over 2 pi
+    max_wavelength: float = 10_000.0  # patches per turn of the slowest wave, over 2 pi
 
     def check(self) -> None:
         super().check()
@@ -202,7 +202,7 @@ class SinusoidImagePositions(ImagePositions):
         if self.p.dim % 4 or self.p.dim < 8:
             raise ParamError(
                 f"dim={self.p.dim} is not 8, 12, 16 or another multiple of 4: rows and columns"
-                " have sines and cosines of two frequencies or more"
+                " need sines and cosines of two frequencies or more"
             )
 
     def table(self) -> np.ndarray:

@@ -27,14 +27,14 @@ from lingo.mesh.split import halo
 
 
 class Pool(Layer, interface=True):
-    """Computes one value for each window, without what lies outside of the image."""
+    """Computes one value for each window, from the positions inside the image."""
 
     window: tuple[int, int] = (2, 2)  # its height and width
     stride: int = 2  # from one window to the next, in both directions
     padding: Padding = "SAME"  # whether windows reach over the border
 
     num_indices: ClassVar[int] = 0
-    """How many numbers its gradient keeps to find each result in its window; 0 of a mean."""
+    """How many numbers its gradient keeps to find each result in its window; 0 for a mean."""
 
     def check(self) -> None:
         ranges.check_positive(self.p, "window", "stride")
@@ -72,7 +72,7 @@ class MaxPool(Pool):
         if is_split(x):  # XLA computes wrong gradients: see `window`
             return _largest_slice(x, self._windows())
         # Not tf.nn.max_pool2d: in a loop, TensorFlow computes some of its gradients with oneDNN and
-        # some without, not the same ones in each trace, and the two round differently.
+        # some without, different ones in each trace, and the two round differently.
         window, stride = [1, *p.window, 1], [1, p.stride, p.stride, 1]
         return tf.raw_ops.MaxPoolV2(input=x, ksize=window, strides=stride, padding=p.padding)
 
@@ -94,8 +94,8 @@ class AveragePool(Pool):
     def _reaches_far(self, size: int, window: int, num_parts: int) -> bool:
         """Whether windows need rows from further away than the next device."""
         p = self.p
-        found = halo(size, num_parts=num_parts, window=window, stride=p.stride, padding=p.padding)
-        return max(found.exchange) > found.part
+        needed = halo(size, num_parts=num_parts, window=window, stride=p.stride, padding=p.padding)
+        return max(needed.exchange) > needed.part
 
 
 class MaxPool3D(Layer):
@@ -116,7 +116,7 @@ class MaxPool3D(Layer):
         return (batch, *self._windows().count(volume), channels)
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return [batch_residual(1, call.shape, "input")]  # it is compared with the maxima
+        return [batch_residual(1, call.shape, "input")]  # the gradient compares it with the maxima
 
     def _windows(self) -> Windows:
         return Windows((self.p.window,) * 3, self.p.window, "SAME")

@@ -1,4 +1,4 @@
-"""Images of another size.
+"""Resizes images.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -18,14 +18,14 @@ from lingo.layers.window import annotate_image, static_sizes
 
 
 class Resize(Layer):
-    """Makes images of a size, as `tf.image.resize` without `antialias`.
+    """Resizes images as `tf.image.resize` does without `antialias`.
 
     It is a matrix product along each axis. So devices that have parts of an image sum their parts
-    of the result; XLA's own gradients of resized images, where they exist, are not right there.
+    of the result; XLA's own gradients of resizing, where they exist, are wrong for split images.
     """
 
     size: tuple[int, int]  # height and width of the result
-    method: Literal["bilinear", "nearest"] = "bilinear"  # between the nearest pixels, or one
+    method: Literal["bilinear", "nearest"] = "bilinear"  # mixes the nearest pixels, or takes one
 
     def check(self) -> None:
         ranges.check_positive(self.p, "size")
@@ -47,7 +47,7 @@ class Resize(Layer):
 
 
 def resize_matrix(size: int, new_size: int, method: str) -> np.ndarray:
-    """Returns the weights of `size` pixels in each of the new ones: float32 [new_size, size].
+    """Returns the weight of each old pixel in each new pixel: float32 [new_size, size].
 
     >>> resize_matrix(2, 4, "bilinear")
     array([[1.  , 0.  ],

@@ -1,6 +1,6 @@
-"""Rematerialization: gradients recompute the activations inside a layer; none are stored.
+"""Rematerialization: gradients recompute the activations inside a layer instead of storing them.
 
-`in_chunks` also computes positions a chunk at a time, so that activations exist of one chunk only.
+`in_chunks` also computes positions a chunk at a time, so that only one chunk's activations exist.
 
 Axes: B batch, T positions, C positions of a chunk, N chunks.
 """

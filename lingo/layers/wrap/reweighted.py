@@ -46,7 +46,7 @@ class Matrix(NamedTuple):
 class Reweighted(Wrapper, interface=True):
     """Replaces matrices of the layer inside. Subclasses define `declare` and `reweight`."""
 
-    pattern: str = ".*"  # regular expression for the whole names of replaced matrices, from here
+    pattern: str = ".*"  # regex that fits the whole path, from here, of a matrix to replace
 
     def check(self) -> None:
         check_regex(self.p.pattern)
@@ -69,7 +69,7 @@ class Reweighted(Wrapper, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no declare")
 
     def reweight(self, matrix: Matrix, w: tf.Tensor) -> tf.Tensor:
-        """Returns what the layer inside uses for w, float32 [stacked axes, *I, *O], like w."""
+        """Returns the weight to use in place of w, both float32 [stacked axes, *I, *O]."""
         raise NotImplementedError(f"{type(self).__name__} has no reweight")
 
     def companion_weight(
@@ -125,7 +125,7 @@ def is_matrix(spec: ParamSpec) -> bool:
 
 
 def split_dims(spec: ParamSpec) -> Matrix:
-    """Splits a weight's dims into inputs and outputs by its fan-in; else the first is the input."""
+    """Splits a weight's dims into inputs and outputs by its fan-in, or after the first dim."""
     sizes = [math.prod(spec.shape[:n]) for n in range(1, len(spec.shape))]
     n = sizes.index(spec.fan_in) + 1 if spec.fan_in in sizes else 1
     return Matrix(spec.path, spec, spec.shape[:n], spec.shape[n:], spec.axes[:n], spec.axes[n:])
@@ -143,8 +143,8 @@ class Lora(Reweighted):
         <name>_lora_b: [rank, *O].
     """
 
-    rank: int = 8  # of the change
-    alpha: float = 8.0  # its size: the change is alpha / rank times the product
+    rank: int = 8  # of the change of w
+    alpha: float = 8.0  # size of the change, which is alpha / rank * a b
 
     def check(self) -> None:
         super().check()
@@ -171,8 +171,8 @@ class WeightNorm(Reweighted):
     """Computes with scale * w / |w|, |w| over the inputs of each output (Salimans and Kingma 2016,
     eq. 2).
 
-    Departs from the paper: the scale is relative to the norm expected of a matrix of variance
-    1 / fan-in, and is initially 1 instead of computed from a batch.
+    Departs from the paper: the scale is relative to the expected norm of a matrix with variance
+    1 / fan-in, and starts at 1 instead of a value computed from a batch.
 
     Weights, for each matrix of output sizes O:
         <name>_scale: [*O], initially ones.

@@ -13,7 +13,7 @@ from lingo.layers.layer import Layer
 from lingo.layers.residual import Residual, ResidualCall
 
 _OF_SHAPES = ("flops", "output_shape")
-"""How the names of methods end that compute with shapes: no wrapper changes these."""
+"""Endings of the names of methods that compute with shapes, which wrappers do not change."""
 
 
 class Wrapper(Layer, interface=True):

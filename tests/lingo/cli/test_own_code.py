@@ -195,8 +195,8 @@ def own_initializer(what, values, message):
 
 
 INITIALIZERS = [
-    ("nothing", "pass", "Mine.values returned .*NoneType: an array with a number for each"),
-    ("another shape", "return np.ones(7)", r"Mine.values returned \(7,\) ndarray: an array"),
+    ("nothing", "pass", "Mine.values returned .*NoneType: it has to return an array"),
+    ("another shape", "return np.ones(7)", r"Mine.values returned \(7,\) ndarray: it has to"),
     ("NaN", "return u * np.nan", "Mine.values returned values that are not finite"),
     ("random numbers", "return np.random.rand(*u.shape)", "Mine.values returned other values when"),
 ]

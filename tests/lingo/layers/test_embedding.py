@@ -132,11 +132,11 @@ def test_vectors_of_all_tables_have_the_type_of_the_computation():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"vocab_sizes": ()}, r"vocab_sizes=\(\) is no table"),
+        ({"vocab_sizes": ()}, r"vocab_sizes=\(\) has no table"),
         ({"vocab_sizes": (3, 0)}, "vocab_sizes.* is not positive"),
         ({"num_groups": 0}, "num_groups=0 is not positive"),
         ({"whole_below": -1}, "whole_below=-1"),
-        ({"num_groups": 2, "whole_below": 3}, "whole_below=3 is of tables that are not packed"),
+        ({"num_groups": 2, "whole_below": 3}, "whole_below=3 is for tables that are not packed"),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, Any], message: str):

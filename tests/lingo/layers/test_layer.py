@@ -231,7 +231,9 @@ def test_a_wrapper_draws_the_same_numbers_inside_another() -> None:
 def test_more_weights_than_can_be_named_are_refused() -> None:
     named = Repeat.params(layer=Scale, num_layers=MAX_TENSORS).build()
     assert len(named.weights()) == 1
-    with pytest.raises(ParamError, match=r"1,000,000,000 weights of separate names, more than 500"):
+    with pytest.raises(
+        ParamError, match=r"1,000,000,000 weights with separate names are more than 500"
+    ):
         Repeat.params(layer=Scale, num_layers=10**9).build().weights()
 
 

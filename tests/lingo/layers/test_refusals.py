@@ -86,8 +86,8 @@ REFUSED = [
     (PIPELINE, {"num_stages": 0}, "num_stages=0"),
     (PIPELINE, {"num_micro_batches": 0}, "num_micro_batches=0"),
     (PIPELINE, {"circular_repeats": 0}, "circular_repeats=0"),
-    (ROTARY, {"fraction": 0.1}, "fraction=0.1 of the 4 pairs of a head are none"),
-    (ROTARY, {"fraction": 1.5}, "fraction=1.5 of the 4 pairs of a head are none"),
+    (ROTARY, {"fraction": 0.1}, "fraction=0.1 of the 4 pairs of a head is less"),
+    (ROTARY, {"fraction": 1.5}, "fraction=1.5 of the 4 pairs of a head is less"),
     (ROTARY, {"head_dim": 7}, "head_dim=7 is odd"),
     (ROTARY, {"max_wavelength": 0.0}, r"max_wavelength=0\.0 is not positive"),
     (SWITCH, {"jitter": 1.0}, "jitter="),
@@ -101,7 +101,7 @@ REFUSED = [
     (nn.FeedForward.params(dim=4), {"dropout_rate": 1.5}, r"dropout_rate=1\.5 is not in \[0, 1\)"),
     (nn.GroupNorm.params(dim=6), {"num_groups": 4}, "dim=6 is not a multiple of num_groups=4"),
     (nn.GroupNorm.params(dim=6), {"num_groups": 0}, "num_groups=0 is not positive"),
-    (nn.LocalWindow.params(), {"window": 0}, "window=0: it has to hold"),
+    (nn.LocalWindow.params(), {"window": 0}, "window=0 is not 1 or more"),
     (nn.LocalWindow.params(), {"window": 1, "ahead": -1}, "ahead=-1 is neg"),
     (nn.Lstm.params(dim=3), {"hidden_dim": 0}, "hidden_dim=0 is not positive"),
     (nn.Lstm.params(dim=3), {"cell_cap": 0.0}, r"cell_cap=0\.0 is not positive"),
@@ -146,7 +146,11 @@ REFUSED += [
     for num in (0, -2, 3)
 ]
 REFUSED += [
-    (router.params(dim=1), {"num_experts": 1}, r"num_experts=1 is less than the 2 that a \w+Router")
+    (
+        router.params(dim=1),
+        {"num_experts": 1},
+        r"num_experts=1 is less than the 2 different experts that a \w+Router",
+    )
     for router in (nn.TopNRouter, nn.GShardRouter, nn.LingvoRouter)
 ]
 REFUSED += [

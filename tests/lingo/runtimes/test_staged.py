@@ -109,7 +109,7 @@ def test_parts_of_a_batch_are_refused():
 def test_a_batch_that_does_not_divide_is_refused_when_it_is_built():
     params = on_stages.experiment(2)
     params.train_input.batch_size = 10
-    with pytest.raises(ParamError, match="chain: 10 rows are not num_micro_batches=3 equal parts"):
+    with pytest.raises(ParamError, match="chain: 10 rows cannot be cut into num_micro_batches=3"):
         params.build()
 
 

@@ -79,7 +79,7 @@ def test_a_batch_of_unequal_micro_batches_is_refused(lingo: Callable) -> None:
     unequal = "--set=Stack=Pipeline(num_stages=4, num_micro_batches=3)"
     done = lingo("show", "--exp=lm.source.tiny", unequal, "--pipeline")
     assert done.code == 2
-    assert "4 rows are not num_micro_batches=3 equal parts" in done.err
+    assert "4 rows cannot be cut into num_micro_batches=3 equal parts" in done.err
 
 
 def test_with_devices_it_is_what_a_replica_has() -> None:

@@ -221,7 +221,7 @@ def test_micro_batches_that_do_not_divide_the_batch_are_refused() -> None:
     )
     build = builder("lm.source.tiny", *overrides)
     found, hardware = load("lm.source.tiny", *overrides), HARDWARE["h100"]
-    with pytest.raises(ParamError, match="4 rows are not num_micro_batches=3 equal parts"):
+    with pytest.raises(ParamError, match="4 rows cannot be cut into num_micro_batches=3"):
         rank_own(build(()), Estimator(found, hardware, build), hardware)
 
 

@@ -229,7 +229,7 @@ def test_steps_drop_nothing(draw: Draw, router: type, form: str) -> None:
 
 def test_no_step_is_taken_where_experts_choose(draw: Draw) -> None:
     layer = mixture(router=ExpertChoiceRouter).build()
-    with pytest.raises(ParamError, match="ExpertChoiceRouter sends a token depends on those after"):
+    with pytest.raises(ParamError, match="ExpertChoiceRouter sends a token depends on later"):
         context.apply(layer, draw(layer), X[:1, :1], tf.constant(0), method="step")
 
 

@@ -35,11 +35,11 @@ def test_a_micro_batch_has_part_of_the_rows_and_all_of_the_rest(shape: Any, want
 @pytest.mark.parametrize(
     ("num", "over", "batch", "message"),
     [
-        (3, None, 8, "8 rows are not num_micro_batches=3 equal parts: a batch"),
+        (3, None, 8, "8 rows cannot be cut into num_micro_batches=3 equal parts: a batch"),
         (3, None, 8, "has to be a multiple of 3"),
         (3, 4, 8, "equal parts of whole groups of 4 neighbouring rows, which layers inside"),
         (2, 8, 8, "has to be a multiple of 16"),
-        (2, None, None, "an unknown number of rows are not num_micro_batches=2 equal parts"),
+        (2, None, None, "an unknown number of rows cannot be cut into num_micro_batches=2"),
     ],
 )
 def test_what_does_not_divide_is_refused(num, over, batch, message):

@@ -224,7 +224,7 @@ def test_repeats_need_a_micro_batch_for_every_stage() -> None:
 
 def test_a_repeat_without_layers_is_refused() -> None:
     fields = {"num_stages": 2, "num_micro_batches": 2, "circular_repeats": 3}
-    with pytest.raises(ParamError, match="num_layers=8: 2 for each of num_stages=2 leave none"):
+    with pytest.raises(ParamError, match="num_layers=8: 2 for each of num_stages=2 leave no layer"):
         linear(num_layers=8, **fields).build()
     linear(num_layers=9, **fields).build()
 

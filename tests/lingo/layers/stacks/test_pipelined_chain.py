@@ -132,7 +132,10 @@ def test_rows_are_split_into_micro_batches_as_those_of_a_pipeline_are() -> None:
     [
         ({"num_stages": 6, "num_micro_batches": 1}, "6 for 5 layers: each stage needs one"),
         ({"num_stages": 0, "num_micro_batches": 1}, "num_stages=0 is not positive"),
-        ({"num_stages": 2, "num_micro_batches": 1, "times": [1.0]}, "has 1 numbers, one for each"),
+        (
+            {"num_stages": 2, "num_micro_batches": 1, "times": [1.0]},
+            "has 1 numbers: give one for each",
+        ),
     ],
 )
 def test_stages_that_cannot_be_are_refused(fields: dict[str, Any], message: str) -> None:
