@@ -145,7 +145,7 @@ class TestBoth:
             ({"alpha": 0}, r"alpha=0 is not above 0"),
             (
                 {"partners": noisy_batch(2)},
-                r"images of partners are uint8 \[2, 9, 8, 3\], those of",
+                r"images of partners are uint8 \[2, 9, 8, 3\], but the batch",
             ),
         ],
     )
