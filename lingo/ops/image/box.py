@@ -64,7 +64,7 @@ def random_boxes(
         raise ValueError(f"{min_area=} and {max_area=} are not 0 < min_area <= max_area <= 1")
     if not 1 <= max_aspect < math.inf:
         raise ValueError(
-            f"{max_aspect=} is the longer side / the shorter one: give a number from 1"
+            f"{max_aspect=} is below 1: it is the longer side divided by the shorter side"
         )
     draws = draw(keys, name, _TRIES, 4).tolist()  # for all images at once: a tenth of the time
 
