@@ -121,7 +121,7 @@ class Ssd(Layer):
         return AnchorOutputs(tf.concat(codes, axis=1), tf.concat(logits, axis=1))
 
     def anchors(self) -> np.ndarray:
-        """Returns the anchors, float32 [A, 4]: (top, left, bottom, right) as fractions of the image.
+        """Returns the anchors, float32 [A, 4]: (top, left, bottom, right) in 0..1 of the image.
 
         They are in the order of maps, then positions (row by row), then shapes.
         """
