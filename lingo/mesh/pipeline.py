@@ -247,7 +247,7 @@ def _cells(works: Sequence[Work], total: int, width: int) -> list[str]:
 
 
 def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
-    """Splits n layers, in order, into `num_parts` nonempty parts, n at most; returns their ranges.
+    """Splits n layers, in order, into `num_parts` (1..n) nonempty parts; returns their ranges.
 
     `costs` are [n] numbers such as FLOPs or seconds. The largest sum of a part is minimal, since
     the slowest stage limits the pipeline; this is exact for floats, too. Among the splits with this

@@ -81,7 +81,7 @@ The rest is our choice: scales, biases and tables of positions follow their axes
 
 
 def check_name(name: str) -> None:
-    """Raises ParamError for a logical axis with the letters of a known axis in other order: "mpl".
+    """Raises ParamError for a logical axis with a known axis's letters in another order: "mpl".
 
     Other unknown names are the user's own; the user gives the mesh rules for them.
     """

@@ -17,13 +17,13 @@ Each device has a part of an image's rows and computes a part of the result's. W
 part has S = ceil(H / K) rows of the input and O = ceil(H' / K) rows of the result; the last parts
 may have less. Part i of the result needs the rows i O s - p to ((i + 1) O - 1) s - p + w of the
 input, with a stride s, a window of w rows, and p rows of padding before the first (Xu et al. 2021,
-GSPMD, sec. 4.3). So a device needs, before and after its own rows,
+GSPMD, sec. 4.3). So device i needs this many rows before and after its own:
 
     before_i = i (S - O s) + p
     after_i  = ((i + 1) O - 1) s - p + w - (i + 1) S
 
-One program runs on all devices. So each sends as many rows as any device needs, and cuts out the
-rows that it needs itself.
+One program runs on all devices. So all send as many rows as the device that needs most, and each
+cuts out the rows that it needs.
 """
 
 from __future__ import annotations

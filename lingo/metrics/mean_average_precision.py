@@ -230,7 +230,7 @@ def _evaluate(
         indexed.createIndex()
         return indexed
 
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does, and the results
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress and results
         evaluation = cocoeval.COCOeval(index(truths), index(detections), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()

@@ -65,7 +65,7 @@ class Blocks(NamedTuple):
 
 
 class BlockGrid:
-    """How an axis is cut into blocks of equal size, `most` at most; the last one may be padded."""
+    """How an axis is cut into blocks of equal size, at most `most`; the last one may be padded."""
 
     def __init__(self, length: int, most: int) -> None:
         self.length = length

@@ -279,7 +279,7 @@ class _Blocks:
     def _logits(
         self, product: tf.Tensor, i: Any, j: Any, weights: Any, masked: bool
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns logits, float32 [B, K, G Q, R], and the slope of their cap, or None, uncapped."""
+        """Returns a product's logits, float32 [B, K, G Q, R], and their cap's slope, if any."""
         logits, slope, cap = tf.cast(product, tf.float32), None, self.logits.logit_cap
         if cap is not None:
             tanh = tf.tanh(logits / cap)

@@ -228,7 +228,7 @@ def select_detections(
     max_per_class: int,
     max_detections: int,
 ) -> Detections:
-    """Returns the likeliest boxes that do not overlap likelier ones of their class.
+    """Returns the likeliest boxes that do not overlap likelier boxes of their class.
 
     Args:
         boxes: float32 [B, A, 4].

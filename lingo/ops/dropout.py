@@ -72,7 +72,7 @@ def dropout(
 
 
 def _share_axis(part: random.Part, axis: int) -> random.Part:
-    """Returns the part after the whole tensor's axis is reduced to size 1."""
+    """Returns a part with start 0 and size 1 along an axis, along which the mask is shared."""
     starts, sizes = list(part.starts), list(part.sizes)
     starts[axis], sizes[axis] = 0, 1
     return random.Part(tuple(starts), tuple(sizes))

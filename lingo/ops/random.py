@@ -90,7 +90,7 @@ def fold(key: Key, data: Any) -> Key:
         return Key(*_fold_numpy(key, data))
     if _is_tensor(data):
         word = _mix_tf(_tf_word(data) + tf.constant(_GOLDEN, tf.uint32))
-    else:  # ints, as most parts of a path: mixed on the host, which saves a third of the operations
+    else:  # most parts of a path are ints: mixing them on the host saves a third of the operations
         word = tf.constant(_spread(data))
     high, low = _tf_word(key.high), _tf_word(key.low)
     high = _mix_tf(tf.bitwise.bitwise_xor(high, word))

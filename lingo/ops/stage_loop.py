@@ -16,9 +16,9 @@
             dx, dweights = gradient of stage k, computed again from inputs[k][m]
             total[k] += dweights
 
-A `tf.while_loop` starts an iteration before earlier ones have ended, and each device does what is
-ready (Yu et al. 2018). So the stages of different iterations compute in parallel, in the order of
-GPipe, though the program has one copy of each stage, for any number of micro-batches.
+A `tf.while_loop` starts an iteration before earlier ones have ended, and each device runs the ready
+operations (Yu et al. 2018). So the stages of different iterations compute in parallel, in GPipe's
+order, though the program has one copy of each stage, for any number of micro-batches.
 
 TensorFlow puts all tensors that a loop passes to the next iteration on one device. So if stages
 have devices, the loop is unrolled. Each stage then is two functions, which the program calls M
@@ -28,7 +28,7 @@ times.
 
     tick t:  every micro-batch moves to the next stage, and the next one enters the first stage
              y[k] = stage k of x[k]          # all k in parallel
-             what leaves the last stage is done, or waits to enter the first stage again
+             the last stage's result is done, or waits to enter the first stage again
 
 Micro-batch m enters its repeat r at tick r * M + m, and reaches the next stage one tick later. The
 program has one copy of the computation for any number of micro-batches. If a mesh splits the axis

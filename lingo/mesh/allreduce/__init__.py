@@ -13,5 +13,5 @@ between the two, this is the sharded update of a multipod.
                     once; an axis after the other, switches as several rings; rings of two rows
     execution.py    computes a plan with values, and says whether its sums are exact
     cost.py         steps, bytes, load of links, congestion, and seconds of the alpha-beta model;
-                    the picture of what links carry
+                    a picture of the bytes on links
 """

@@ -85,7 +85,7 @@ def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array])
         for transfers, chunks, message in sent:
             place = transfers.target[:, None], chunks
             if transfers.adds:
-                np.add.at(state, place, message)  # in order, also if two have the same place
+                np.add.at(state, place, message)  # in order, also if two messages have one place
             else:
                 state[place] = message
 

@@ -101,7 +101,7 @@ class AmoebaNetHead(Layer):
 
 
 Version = Literal["B", "D"]
-"""The network whose cells evolution found: AmoebaNet-B or -D."""
+"""AmoebaNet-B or -D, whose cells evolution found."""
 
 
 def amoebanet(
@@ -127,8 +127,8 @@ def amoebanet(
         published         82 M        318 M        542 M         1.05 B          1.8 B
 
     The paper rounds the first and truncates the third and fourth; the second is 319.0 M here.
-    AmoebaNet-B (18, 512) has 560,053,608 without an auxiliary head, which adds 9,257,704 for images
-    of 480 x 480; 557 M are published (sec. 4). The difference of 3 M is 0.5 %. No way of counting
+    AmoebaNet-B (18, 512) has 560,053,608 weights; 557 M are published (sec. 4). An auxiliary head
+    adds 9,257,704 for images of 480 x 480. The difference of 3 M is 0.5 %. No way of counting
     explains it: scales and offsets of norms are 0.5 M, and a stem of 32 channels, as in the
     authors' implementation for TPUs, saves 0.1 M.
 
@@ -139,7 +139,7 @@ def amoebanet(
         num_filters: D, the filters of the first normal cells.
         num_classes: number of labels.
         channels: C, the channels of the images.
-        version: B or D, which chooses the cells.
+        version: B or D.
         small_images: whether the stem has D filters and no reductions, for images of a few pixels.
             The stem for ImageNet is a convolution of stride 2 to D / 4 channels, then two reduction
             cells.

@@ -45,9 +45,7 @@ Operation = Literal[
 the width; separable convolutions come in pairs."""
 
 Shape = Sequence[int]  # [B, H, W, C]
-Pair = tuple[
-    Any, ...
-]  # tensors [B, H, W, C]: a result, the x it was computed from; others may follow
+Pair = tuple[Any, ...]  # tensors [B, H, W, C]: a result and the x that it came from; maybe others
 
 
 class Edge(NamedTuple):

@@ -64,7 +64,8 @@ def random_boxes(
         raise ValueError(f"{min_area=} and {max_area=} are not 0 < min_area <= max_area <= 1")
     if not 1 <= max_aspect < math.inf:
         raise ValueError(
-            f"{max_aspect=} is below 1: it is the longer side divided by the shorter side"
+            f"{max_aspect=} is not a finite number of at least 1: it is the longer side divided by"
+            " the shorter side"
         )
     draws = draw(keys, name, _TRIES, 4).tolist()  # for all images at once: a tenth of the time
 
@@ -83,7 +84,7 @@ def random_boxes(
 
 
 def center_box(size: tuple[int, int], part: tuple[int, int]) -> Box:
-    """Returns the rectangle in the middle of an image; both sizes are (height, width).
+    """Returns the rectangle of size `part` in the middle of an image; sizes are (height, width).
 
     >>> center_box((5, 6), (2, 2))
     Box(row=1, column=2, height=2, width=2)

@@ -1,4 +1,4 @@
-"""Images with boxes: crops and mirror images, with which the boxes change.
+"""Images with boxes: crops and mirror images, in which the boxes follow their objects.
 
 A box is (top, left, bottom, right), each in 0..1 of its image, and its label is a class, 1 or more.
 Label 0 means that there is no box; its coordinates are zeros. Boxes keep their indices in the

@@ -177,7 +177,7 @@ def _partners(
         )
     if np.shape(keys.high) != (len(images),):
         raise ValueError(
-            f"{len(images)} images need as many keys, but these are {list(np.shape(keys.high))}:"
+            f"{len(images)} images need as many keys, but keys are {list(np.shape(keys.high))}:"
             " random.fold(key, numbers) makes one for each number"
         )
     if partners is None:
