@@ -1,6 +1,6 @@
 """Attention as a function of queries, keys and values, and the caches of keys and values.
 
-The axis of heads comes before that of positions, so that every product is one batched matrix
+The axis of heads comes before the positions, so that every product is one batched matrix
 product without a transpose.
 
 Axes: B batch, T query positions, S key positions, C new positions, N query heads, K key heads,

@@ -29,7 +29,7 @@ MAX_AXES = 8
 
 
 class Axis(NamedTuple):
-    """Chips along one axis of a grid. The rates are those of links in one direction."""
+    """Chips along one axis of a grid. The rates are per link and direction."""
 
     size: int
     # "ring": each chip is linked to the next, and the last to the first; "line": the last is not

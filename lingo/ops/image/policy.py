@@ -1,6 +1,6 @@
 """RandAugment: some operations, chosen at random, at one magnitude (Cubuk et al. 2020).
 
-The operations are those of AutoAugment (Cubuk et al. 2019, table 6), with the strengths that
+The operations are AutoAugment's (Cubuk et al. 2019, table 6), with the strengths that
 EfficientNet and big_vision give them, as a function of m = magnitude / 10:
 
     identity, autocontrast, equalize, invert    no strength
