@@ -1,10 +1,10 @@
-"""Pipelines: which stage has which layers, when it processes which micro-batch, and the picture.
+"""Pipelines: the split of layers into stages, schedules of micro-batches, and their drawings.
 
 K stages, M micro-batches, R repeats. A micro-batch takes 2 R K steps, one after the other: forward
-through the K stages, R times, then backward in reverse order. So a step depends only on the one
-before it, and the order of steps on each stage determines the schedule: a step starts as soon as
-its stage is free and the step before it has ended. Each update of the weights begins and ends with
-empty stages.
+through the K stages, R times, then backward in reverse order. So a step depends only on its
+micro-batch's previous step, and the order of steps on each stage determines the schedule: a step
+starts as soon as its stage is free and the previous step has ended. Each update of the weights
+begins and ends with empty stages.
 
     partition([10, 1, 1, 1], 2)      # (range(0, 1), range(1, 4)): stages of unequal layers
     fill_drain(4, 8)                 # idle (K-1)/(M+K-1), all M micro-batches live on each stage
@@ -55,9 +55,9 @@ class Work(NamedTuple):
 class Schedule(NamedTuple):
     """The timetable of a pipeline for one batch."""
 
-    name: str  # of the kind of schedule
+    name: str  # the kind of schedule
     num_micro_batches: int  # M
-    num_repeats: int  # R; of R K groups of layers, stage s has s, K + s, ..., (R - 1) K + s
+    num_repeats: int  # R; stage s has the groups of layers s, K + s, ..., (R - 1) K + s
     stages: tuple[tuple[Work, ...], ...]  # [K], the work of each stage in chronological order
 
     @property
@@ -100,7 +100,7 @@ class Schedule(NamedTuple):
     def with_durations(self, forward: ArrayLike, backward: ArrayLike) -> Schedule:
         """Returns a schedule with the same order of steps and given durations, [R, K] in one unit.
 
-        Sending activations takes no time, and stages do not slow each other down.
+        It assumes that sending activations takes no time and stages do not slow each other down.
         """
         table = np.array([forward, backward], np.float64).tolist()
         orders = [[work.step for work in stage] for stage in self.stages]
@@ -146,7 +146,7 @@ def bubble_fraction(num_stages: int, num_micro_batches: int, num_repeats: int = 
 def fill_drain(num_stages: int, num_micro_batches: int, backward: int = 2) -> Schedule:
     """Returns GPipe's schedule: all forwards, then all backwards (Huang et al. 2019, sec. 2.2).
 
-    A forward step takes 1 unit of time, a backward step `backward` units, b. Backward steps are in
+    A forward step takes 1 unit of time, a backward step b = `backward` units. Backward steps are in
     reverse order of micro-batches. The makespan is (M + K - 1)(1 + b); sec. 2.3 gives the bubble.
     """
     return _forwards_first("fill_drain", num_stages, num_micro_batches, 1, backward)
@@ -233,7 +233,7 @@ def draw_text(schedule: Schedule) -> str:
 
 
 def _cells(works: Sequence[Work], total: int, width: int) -> list[str]:
-    """Returns the characters of each unit of time of a stage."""
+    """Returns a stage's characters for each unit of time."""
     cells = [".".ljust(width)] * total
     for work in works:
         mark = "<" if work.step.backward else " "
@@ -247,18 +247,18 @@ def _cells(works: Sequence[Work], total: int, width: int) -> list[str]:
 
 
 def partition(costs: Sequence[float], num_parts: int) -> tuple[range, ...]:
-    """Returns `num_parts` runs of layers, at most n, none empty, that split all of them in order.
+    """Splits n layers, in order, into `num_parts` (1..n) nonempty parts; returns their ranges.
 
-    `costs` are [n] numbers such as FLOPs or seconds. The largest sum of a part is minimal exactly,
-    for floats, too, since the slowest stage limits the pipeline. Among the splits with that sum,
-    the sum of squares of the parts' sums is minimal, up to rounding in float64; GPipe minimizes
-    only this (Huang et al. 2019, sec. 2.2). Mostly both agree, but 1, 5, 2, 3 in three parts would
-    be 1 + 5 | 2 | 3, whose slowest stage takes 6. Raises ParamError if a cost is negative or not
-    finite.
+    `costs` are [n] numbers such as FLOPs or seconds. The largest sum of a part is minimal, since
+    the slowest stage limits the pipeline; this is exact for floats, too. Among the splits with this
+    largest sum, the sum of squares of the parts' sums is minimal, up to rounding in float64. GPipe
+    minimizes only the sum of squares (Huang et al. 2019, sec. 2.2). Mostly both agree, but GPipe
+    would split 1, 5, 2, 3 into 1 + 5 | 2 | 3, whose slowest stage takes 6. Raises ParamError if a
+    cost is negative or not finite.
     """
     for layer, cost in enumerate(costs):
         if not 0 <= cost < math.inf:
-            raise ParamError(f"layer {layer} costs {cost}; a cost is a number from 0 on")
+            raise ParamError(f"layer {layer} costs {cost}: give a finite number of at least 0")
     sums = _sums(costs)
     bound = _least_bound(sums, num_parts)
     ends = _most_even(sums, num_parts, bound)
@@ -290,7 +290,7 @@ def _least_bound(sums: list[int], num_parts: int) -> int:
 
 
 def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns the most layers of the first 0, 1, ..., K parts, if no part exceeds the bound."""
+    """Returns the most layers that the first 0, 1, ..., K parts hold if none exceeds `bound`."""
     ends = [0]
     for _ in range(num_parts):
         ends.append(bisect_right(sums, sums[ends[-1]] + bound) - 1)
@@ -298,7 +298,7 @@ def _farthest(sums: list[int], num_parts: int, bound: int) -> list[int]:
 
 
 def _nearest(sums: list[int], num_parts: int, bound: int) -> list[int]:
-    """Returns the fewest layers of the first 0, 1, ..., K parts, if no part exceeds the bound."""
+    """Returns the fewest layers that the first 0, 1, ..., K parts hold if none exceeds `bound`."""
     starts = [len(sums) - 1]
     for _ in range(num_parts):
         starts.append(bisect_left(sums, sums[starts[-1]] - bound))
@@ -318,7 +318,7 @@ def _most_even(sums: list[int], num_parts: int, bound: int) -> list[int]:
     low = np.maximum(_nearest(sums, num_parts, bound), range(num_parts + 1))
     high = np.minimum(_farthest(sums, num_parts, bound), num_layers - np.arange(num_parts, -1, -1))
 
-    least = np.zeros(1)  # of ends low[k] to high[k]
+    least = np.zeros(1)  # for ends low[k] to high[k]
     starts_of: list[NDArray[np.int64]] = []
     for k in range(1, num_parts + 1):
         ends = np.arange(int(low[k]), int(high[k]) + 1)
@@ -351,10 +351,10 @@ def _best_starts(
     The best i does not decrease with j, since the cost is a square of a sum (the quadrangle
     inequality, Yao 1980). So it is found for every 2^p-th end first, then for the ends halfway
     between, trying only values between the best i of both neighbours: N log N values instead of
-    N^2. An i is from `low` to `high`, which ascend with j.
+    N^2. Each i is in `low[j]`..`high[j]`, which ascend with j.
     """
     stride = 1 << len(ends).bit_length()
-    best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is of end j; the edges are sentinels
+    best = np.full(stride + 1, len(starts) - 1)  # best[j + 1] is for end j; the edges are sentinels
     best[0] = 0
     while stride > 1:
         half = stride // 2

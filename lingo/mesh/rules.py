@@ -26,8 +26,8 @@ Table = Mapping[str, Axes]
 class Rules(NamedTuple):
     """The mesh axes of logical axes."""
 
-    weights: Table  # and so of gradients and slots
-    activations: Table  # and of everything else
+    weights: Table  # for weights, gradients and slots
+    activations: Table  # for everything else
 
 
 _WEIGHTS: Table = {
@@ -44,7 +44,7 @@ _WEIGHTS: Table = {
 _ACTIVATIONS: Table = {
     **_WEIGHTS,
     "batch": ("data", "expert"),
-    "group": ("data",),  # of activations that are split along "expert" already
+    "group": ("data",),  # in activations that are split along "expert" already
     "length": ("sequence",),
     "depth": (),  # of volumes
     "height": ("height",),  # of images and volumes
@@ -81,16 +81,16 @@ The rest is our choice: scales, biases and tables of positions follow their axes
 
 
 def check_name(name: str) -> None:
-    """Raises ParamError for a logical axis that has the letters of one that recipes know: "mpl".
+    """Raises ParamError for a logical axis with a known axis's letters in another order: "mpl".
 
-    Other unknown names are the user's own, for which a mesh takes rules of its own.
+    Other unknown names are the user's own; the user gives the mesh rules for them.
     """
     known = {axis for rules in RECIPES.values() for table in rules for axis in table}
     nearest = [axis for axis in known if sorted(axis) == sorted(name)]
     if name not in known and nearest:
         raise ParamError(
-            f"the logical axis {name!r} is in no table of rules, which would leave it whole."
-            f" Did you mean {nearest[0]!r}? A dim that is never split has the axis None."
+            f"the logical axis {name!r} is in no table of rules, so no mesh would split it."
+            f" Did you mean {nearest[0]!r}? An axis that is never split is named None."
         )
 
 
@@ -107,7 +107,7 @@ def split(
 
     `logical` has the name of each axis, or None. With `uneven` a size need not be a multiple of
     the number of its parts. The first `num_mapped` axes, which vectorization adds, hold copies of
-    the tensor: the mesh axes that split these do not split the axes after them.
+    the tensor: a mesh axis that splits one of them does not split the axes after them.
 
     Raises ParamError for a logical axis without a rule, a mesh axis that would split a tensor twice
     or is not an axis of the mesh, or a size that does not divide.
@@ -124,18 +124,18 @@ def split(
 
 
 def parts(name: str, table: Table, mesh: Topology) -> int:
-    """Returns the number of parts into which rules split a logical axis; raises as `split`."""
+    """Returns the number of parts into which rules split a logical axis; raises as `split` does."""
     return mesh.size(_mesh_axes(name, table, mesh, name))
 
 
 def _mesh_axes(name: str | None, table: Table, mesh: Topology, tensor: str) -> Axes:
-    """Returns the mesh axes, of those with several devices, that split a logical axis."""
+    """Returns the mesh axes with several devices that split a logical axis."""
     if name is None:
         return ()
     if name not in table:
         raise ParamError(
-            f"no rule for the logical axis {name!r} of {tensor}: weight_rules, or activation_rules"
-            f" for what layers compute, has to name it; [] leaves it whole.{suggest(name, table)}"
+            f"no rule for the logical axis {name!r} of {tensor}: add it to weight_rules or, for"
+            f" activations, to activation_rules; [] leaves it whole.{suggest(name, table)}"
         )
     sizes = dict(mesh.sizes)
     if unknown := [axis for axis in table[name] if axis not in sizes]:
@@ -154,7 +154,7 @@ def _check_once(cut: Split, logical: Sequence[str | None], mesh: Topology, tenso
         if len(names) > 1:
             raise ParamError(
                 f"the mesh axis {axis!r} of {mesh.size([axis])} devices would cut {tensor} twice,"
-                f" by the rules of {names[0]!r} and {names[1]!r}: give one of them another"
+                f" by the rules of {names[0]!r} and {names[1]!r}: give one rule another axis"
             )
 
 

@@ -1,7 +1,7 @@
 """How a tensor is split over a mesh: the mesh axes along which each of its axes is split.
 
-[data, -, expert+model]: the first axis is split along the mesh axis `data`, into as many parts as
-that has devices; the second is whole; the third is split along two mesh axes, `expert` the outer.
+[data, -, expert+model]: the first axis is split along the mesh axis `data`, into one part for each
+device along it; the second is whole; the third is split along two mesh axes, `expert` the outer.
 The tensor is replicated along all other mesh axes. Parts have equal sizes, rounded up: the last
 ones are padded, or all padding.
 
@@ -13,17 +13,17 @@ along `data`. Devices keep chunks of an array [*stacked axes, parts, row] (see `
     halo(300, num_parts=4, window=7, stride=2)      # a 7x7 convolution with padding SAME
     Halo(part=75, output_part=38, rows_before=(2, 1, 0, -1), rows_after=(4, 5, 6, 7))
 
-Each device has a part of an image's rows and computes a part of the result's. With K parts, those
-of the input have S = ceil(H / K) rows, and those of the result O = ceil(H' / K); the last ones may
-have less. Part i of the result needs the rows i O s - p to ((i + 1) O - 1) s - p + w of the input,
-with a stride s, a window of w rows, and p rows of padding before the first (Xu et al. 2021, GSPMD,
-sec. 4.3). So beside its own rows it needs, before and after them,
+Each device has a part of an image's rows and computes a part of the result's. With K parts, each
+part has S = ceil(H / K) rows of the input and O = ceil(H' / K) rows of the result; the last parts
+may have less. Part i of the result needs the rows i O s - p to ((i + 1) O - 1) s - p + w of the
+input, with a stride s, a window of w rows, and p rows of padding before the first (Xu et al. 2021,
+GSPMD, sec. 4.3). So device i needs this many rows before and after its own:
 
     before_i = i (S - O s) + p
     after_i  = ((i + 1) O - 1) s - p + w - (i + 1) S
 
-One program runs on all devices, so all of them send as many rows as the one that needs most, and
-each cuts out what it needs.
+One program runs on all devices. So all send as many rows as the device that needs most, and each
+cuts out the rows that it needs.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Split(NamedTuple):
     """How a tensor is split."""
 
     axes: tuple[Axes, ...]  # for each axis of the tensor, the mesh axes along which it is split
-    row_axes: Axes = ()  # mesh axes along which the row of each part is split; (): it has no row
-    num_stacked: int = 0  # if they have: number of leading axes that are not in the rows
+    row_axes: Axes = ()  # mesh axes along which the row of each part is split; (): no rows
+    num_stacked: int = 0  # with rows: number of leading axes that are not part of the rows
 
     def parts(self, mesh: Topology) -> tuple[int, ...]:
         """Returns the number of parts of each axis."""
         return tuple(mesh.size(axes) for axes in self.axes)
 
     def storage(self) -> Split:
-        """Returns the split of the array of which devices keep parts: without rows, this one."""
+        """Returns the split of the array as devices keep it; without rows, this split."""
         if not self.row_axes:
             return self
         stacked, own = self.axes[: self.num_stacked], self.axes[self.num_stacked :]
@@ -89,35 +89,35 @@ class Split(NamedTuple):
 
 
 def whole(rank: int) -> Split:
-    """Returns the split of a tensor of which every device holds the whole."""
+    """Returns the split of a tensor that every device holds whole."""
     return Split(((),) * rank)
 
 
-# ---- what a part needs of its neighbours ---------------------------------------------------------
+# ---- rows from neighbours ------------------------------------------------------------------------
 
 
 class Halo(NamedTuple):
-    """What each of the parts of an axis needs beside its own."""
+    """The rows that each part of an axis needs before and after its own."""
 
     part: int  # S, the rows of an input part
     output_part: int  # O, the rows of a part of the result
     # for each part: rows needed before its own; less than 0: its own first rows are not needed
     rows_before: tuple[int, ...]
-    rows_after: tuple[int, ...]  # likewise after its own; those after the last part's are padding
+    rows_after: tuple[int, ...]  # the same after its own; rows after the last part are padding
 
     @property
     def exchange(self) -> tuple[int, int]:
-        """Rows that each device gets of the devices before it, and of those after it.
+        """Rows that each device gets from the devices before it, and from the devices after it.
 
-        The first part has no neighbour before it, nor the last one after it.
+        The first part has no neighbour before it, and the last part has none after it.
         """
         return max(0, 0, *self.rows_before[1:]), max(0, 0, *self.rows_after[:-1])
 
     @property
     def sends(self) -> tuple[int, int]:
-        """How often a device sends rows to a device after it, and to one before it.
+        """How often a device sends rows to devices after it, and to devices before it.
 
-        A halo of more rows than a part has comes from several devices.
+        A halo that is larger than a part comes from several devices.
         """
         left, right = self.exchange
         return -(-left // self.part), -(-right // self.part)
@@ -136,14 +136,14 @@ def halo(
 
     A window has `window` rows, with a distance of `dilation` from one to the next. SAME has
     ceil(size / stride) windows, and puts half of the padding that they need before the first row,
-    rounded down; VALID has those that lie inside.
+    rounded down; VALID has the windows that lie inside.
 
     Raises ParamError for a number below 1, or if no window fits.
     """
     numbers = {"size": size, "num_parts": num_parts, "window": window}
     for name, number in {**numbers, "stride": stride, "dilation": dilation}.items():
         if number < 1:
-            raise ParamError(f"{name}={number}: it has to be 1 at least")
+            raise ParamError(f"{name}={number}: it has to be at least 1")
     reach = (window - 1) * dilation + 1
     starts = size if padding == "SAME" else size - reach + 1
     if starts < 1:

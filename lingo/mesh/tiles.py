@@ -37,7 +37,7 @@ class Iota(NamedTuple):
 
 
 class Tiles(NamedTuple):
-    """A tile assignment: the fields of XLA's `OpSharding` of the same names.
+    """A tile assignment; the fields are the fields of the same names in XLA's `OpSharding`.
 
     The device numbers have as many axes as the tensor, and one more if devices along the last axis
     hold the same part.
@@ -66,7 +66,7 @@ class Tiles(NamedTuple):
         """Returns the shortest compact form; None if the devices have none.
 
         Each axis of the transposed array, from the innermost on, steps through device numbers with
-        a stride of its own. Sorted by stride, these are the axes before the transpose.
+        its own stride. Sorted by stride, these are the axes before the transpose.
         """
         devices: list[int] = self.tile_assignment.ravel().tolist()
         loops: list[tuple[int, int]] = []  # (stride, length) of each axis, innermost first
@@ -100,12 +100,12 @@ class Tiles(NamedTuple):
 def tiles(split: Split, mesh: Topology) -> Tiles:
     """Returns the tile assignment of a split, which uses each mesh axis once at most.
 
-    It is that of the array of which devices keep parts (`Split.storage`).
+    It describes the array as devices keep it (`Split.storage`).
     """
     split = split.storage()
     order = [mesh.axes.index(axis) for axes in split.axes for axis in axes]
-    others = [axis for axis in range(len(mesh.axes)) if axis not in order]
-    devices, parts = mesh.ids().transpose([*order, *others]), split.parts(mesh)
+    unused = [axis for axis in range(len(mesh.axes)) if axis not in order]
+    devices, parts = mesh.ids().transpose([*order, *unused]), split.parts(mesh)
     copies = mesh.num_devices // math.prod(parts)
     return Tiles(devices.reshape([*parts, copies] if copies > 1 else parts), copies > 1)
 

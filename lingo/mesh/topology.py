@@ -16,7 +16,7 @@ AXES = ("stage", "data", "expert", "sequence", "height", "width", "model")
 
 
 MAX_MESH_DEVICES = 2**20
-"""The most devices of a mesh: a hundred times those of the largest pod; more is a slip."""
+"""The most devices of a mesh: a hundred times the largest pod's; more is a slip."""
 
 
 class Topology(NamedTuple):
@@ -60,10 +60,10 @@ def topology(sizes: Mapping[str, int]) -> Topology:
             )
         if size < 1:
             raise ParamError(f"the mesh axis {axis!r} has {size} devices; it needs 1 at least")
-    found = Topology(tuple((axis, sizes.get(axis, 1)) for axis in AXES))
-    if found.num_devices > MAX_MESH_DEVICES:
+    mesh = Topology(tuple((axis, sizes.get(axis, 1)) for axis in AXES))
+    if mesh.num_devices > MAX_MESH_DEVICES:
         raise ParamError(
-            f"{found}: {found.num_devices:,} devices, and at most {MAX_MESH_DEVICES:,} can"
-            " be asked for"
+            f"{mesh}: {mesh.num_devices:,} devices are too many: a mesh has at most"
+            f" {MAX_MESH_DEVICES:,}"
         )
-    return found
+    return mesh

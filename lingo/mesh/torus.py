@@ -27,41 +27,41 @@ from lingo.mesh.topology import Topology
 def coordinates(mesh: Topology, torus: Sequence[int]) -> np.ndarray:
     """Returns the torus coordinates of each device of a mesh, numbered row-major, int64 [N, D].
 
-    The torus has the chips along x, y and z, and the cores per chip: a device for each core.
+    `torus` is the number of chips along x, y and z, and of cores per chip; a core is a device.
     """
     cores = math.prod(torus)
     if mesh.num_devices != cores:
         raise ParamError(
             f"a mesh of {mesh.num_devices} devices ({mesh}) does not fit a TPU of"
-            f" {cores} cores, {' x '.join(map(str, torus))}: it takes all of them"
+            f" {cores} cores, {' x '.join(map(str, torus))}: it has to use all of them"
         )
-    found = np.zeros((cores, len(torus)), np.int64)
+    result = np.zeros((cores, len(torus)), np.int64)
     positions = np.indices(mesh.shape).reshape(len(mesh.shape), -1)
     for place, position in zip(places(mesh, torus), positions, strict=True):
-        found += _walk(place.repeats)[position] * place.box
-    return found
+        result += _walk(place.repeats)[position] * place.box
+    return result
 
 
 class Place(NamedTuple):
     """Where the devices along a mesh axis are: the box of the inner axes, repeated."""
 
     box: tuple[int, ...]  # devices of the box along each axis of the torus
-    repeats: tuple[int, ...]  # how often the mesh axis repeats it along each
+    repeats: tuple[int, ...]  # how often the mesh axis repeats the box along each axis of the torus
 
 
 def places(mesh: Topology, torus: Sequence[int], *, num_inner: int = 1) -> list[Place]:
     """Returns the place of each mesh axis; the mesh has as many devices as the torus.
 
-    The last `num_inner` axes of the torus are filled first, the last one before the others: cores
-    of a chip, or switches inside each other.
+    The last `num_inner` axes of the torus, such as cores of a chip or switches inside each other,
+    are filled first, from the last axis on.
     """
-    found: list[Place] = []
+    inner_first: list[Place] = []
     box = [1] * len(torus)
     for size in reversed(mesh.shape):
         repeats = _repeats(size, box, torus, num_inner)
-        found.append(Place(tuple(box), tuple(repeats)))
+        inner_first.append(Place(tuple(box), tuple(repeats)))
         box = [n * k for n, k in zip(box, repeats, strict=True)]
-    return found[::-1]
+    return inner_first[::-1]
 
 
 def _repeats(size: int, box: Sequence[int], torus: Sequence[int], num_inner: int) -> list[int]:

@@ -1,13 +1,13 @@
-"""The elements of a weight in rows, of which each device updates one of equal chunks.
+"""The elements of a weight in rows of equal chunks; each device updates one chunk per row.
 
-A part of a weight need not have an axis that divides into as many equal parts as there are devices
-that update it. Its elements, row-major with zeros after the last, always divide (Xu et al. 2020,
-arXiv 2004.13336): of n elements, each of N devices has ceil(n / N).
+N devices update a part of a weight, but perhaps none of its axes divides into N equal parts. Its
+elements in row-major order, with zeros after the last, always do (Xu et al. 2020, arXiv
+2004.13336): of n elements, each device has ceil(n / N).
 
     [7, 5], N = 4                     one row of 35 elements and a zero; chunks of 9
     [7, 5], 5 in 2 parts, N = 4       two rows of 7 * 3 = 21 elements and 3 zeros; chunks of 6
 
-The second part of the last line is 7 * 2 elements: uneven parts have zeros between elements, too.
+In the last line, the second part has 7 * 2 elements: uneven parts have zeros between elements, too.
 Axes: P parts, each a row; C elements of a row with its zeros.
 """
 
@@ -32,13 +32,13 @@ Ranges = tuple[tuple[int, int], ...]
 class RowBox(NamedTuple):
     """A box of a weight whose elements are next to each other in a row."""
 
-    start: int  # in the row
+    start: int  # column of its first element in the row
     shape: tuple[int, ...]  # of the box, with zeros of an uneven part
-    where: Index  # of its elements in the weight: without these zeros
+    where: Index  # of its elements in the weight, without these zeros
 
     @property
     def content(self) -> Index:
-        """The index of these elements in the box."""
+        """The index of the weight's elements in the box."""
         return tuple(slice(0, along.stop - along.start) for along in self.where)
 
 
@@ -51,7 +51,7 @@ class WeightRows(NamedTuple):
 
     @property
     def part_shape(self) -> tuple[int, ...]:
-        """Shape of a part, with the zeros of an uneven one."""
+        """Shape of a part, with the zeros of an uneven part."""
         return tuple(-(-n // k) for n, k in zip(self.shape, self.parts, strict=True))
 
     @property
@@ -75,7 +75,7 @@ class WeightRows(NamedTuple):
         return self.num_rows * self.row_size > math.prod(self.shape)
 
     def boxes(self, part: int, start: int, stop: int) -> Iterator[RowBox]:
-        """Yields the boxes of the weight, in order, that columns `start`..`stop` of a row have."""
+        """Yields the boxes of the weight, in order, in columns `start`..`stop` of a part's row."""
         sizes = self.part_shape
         coordinates = np.unravel_index(part, self.parts)
         first = [int(i) * n for i, n in zip(coordinates, sizes, strict=True)]
@@ -100,10 +100,10 @@ def weight_rows(shape: Sequence[int], split: Split, mesh: Topology) -> WeightRow
 
 
 def read_rows(value: Any, index: Index, rows: WeightRows) -> np.ndarray:
-    """Returns some elements of weights in rows, float32 with the shape of an index.
+    """Reads a part of weights as rows, float32 in the shape of `index`.
 
-    `value` is [*stacked axes, ...], perhaps an object that is read slice by slice; `index` has a
-    slice of the array in rows, [*stacked axes, P, C], for each of its axes.
+    `value` is [*stacked axes, ...], perhaps an object that is read slice by slice. `index` has a
+    slice for each axis of the array in rows, [*stacked axes, P, C].
     """
     chunk = np.zeros([part.stop - part.start for part in index], np.float32)
     for box_index, view in split_rows(chunk, index, rows, value.shape):
@@ -114,10 +114,10 @@ def read_rows(value: Any, index: Index, rows: WeightRows) -> np.ndarray:
 def split_rows(
     chunk: np.ndarray, index: Index, rows: WeightRows, shape: Sequence[int]
 ) -> Iterator[tuple[Index, np.ndarray]]:
-    """Yields the boxes [*stacked axes, ...] of weights that a part of their rows has.
+    """Yields the boxes of weights, [*stacked axes, ...], that are in a part of their rows.
 
-    `chunk` has the elements at an index, as of `read_rows`, of a tensor of some `shape`. A box
-    comes as its index in the tensor, and a view of its elements in the chunk.
+    `chunk` has the elements at `index`, as in `read_rows`, of a tensor of shape `shape`. For each
+    box, it yields the index in the tensor, and a view of the box's elements in the chunk.
     """
     *lead, parts, columns = index
     lead = [slice(s.start, min(s.stop, n)) for s, n in zip(lead, shape, strict=False)]
@@ -132,7 +132,7 @@ def split_rows(
 
 
 def _boxes(start: int, stop: int, shape: Sequence[int]) -> Iterator[Ranges]:
-    """Yields the fewest boxes, in order, of a range of a tensor's elements, row-major."""
+    """Yields the fewest boxes, in order, that make up a row-major range of a tensor's elements."""
     if start >= stop:
         return
     if not shape:

@@ -1,4 +1,4 @@
-"""Additive states of metrics, what is computed from them and what is shown."""
+"""Metrics as additive states, and the numbers and pictures computed from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of classification as additive states: what a program counts, and what follows from it.
+"""Metrics of classification as additive states: a program counts, and the host computes results.
 
     a program counts                       the host computes
     confusion       [K, K] counts          accuracy, precision, recall, F1: macro, micro, per class
@@ -23,7 +23,7 @@ from lingo.config.lazy import tf
 from lingo.metrics.metric import weighted_mean
 
 MAX_NAMED_CLASSES = 20
-"""The most classes of which each has its own results."""
+"""The most classes for which there are results per class."""
 
 
 def top_k_accuracy(
@@ -35,7 +35,7 @@ def top_k_accuracy(
         logits: [B, K], any float type.
         labels: int [B], in 0..K-1.
         weights: [B]; 0 for padding.
-        k: how many count. A label is among them if fewer than k logits are larger than its own.
+        k: the number of largest logits. A label is among them if fewer than k exceed its own.
 
     >>> logits = tf.constant([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])
     >>> state = top_k_accuracy(logits, tf.constant([2, 2]), tf.constant([1.0, 1.0]), k=2)
@@ -53,7 +53,7 @@ def top_k_accuracy(
 def confusion(
     labels: tf.Tensor, predictions: tf.Tensor, weights: tf.Tensor, *, num_classes: int
 ) -> dict[str, tf.Tensor]:
-    """Returns the state {"confusion": float64 [K, K]}: weight of each (label, prediction).
+    """Returns the state {"confusion": float64 [K, K]}, the weight of each (label, prediction).
 
     Args:
         labels: int [B], in 0..K-1.
@@ -76,8 +76,8 @@ def confusion_results(state: Mapping[str, Any]) -> dict[str, float]:
     """Returns accuracy, precision, recall and F1 from a [K, K] matrix of counts.
 
     `macro` is the mean over classes that occur as a label or a prediction; `micro` counts all
-    examples alike, which for one label per example is the accuracy. A ratio of nothing is 0, as in
-    scikit-learn. With at most 20 classes there are all three for each.
+    examples alike, which for one label per example is the accuracy. A ratio 0 / 0 is 0, as in
+    scikit-learn. With at most 20 classes, each class also has its precision, recall and F1.
 
     >>> confusion_results({"confusion": np.array([[1.0, 0.0], [1.0, 1.0]])})["f1_macro"]
     0.6666666666666666
@@ -137,10 +137,10 @@ def score_counts(
 
 
 def score_count_results(state: Mapping[str, Any]) -> dict[str, float]:
-    """Returns `auc`, from histograms [M], and `auc_error`, by how much it may be off at most.
+    """Returns `auc`, from histograms [M], and `auc_error`, the bound of its error.
 
     AUC is the probability that a positive example has a higher score than a negative one. Pairs in
-    one bin count one half; the truth is between counting none and counting all of them.
+    one bin count one half; the exact AUC is between counting none and counting all of them.
 
     >>> score_count_results({"positives": np.array([1.0, 1.0]), "negatives": np.array([1.0, 0.0])})
     {'auc': 0.75, 'auc_error': 0.25}
@@ -167,15 +167,15 @@ def score_table(
 ) -> dict[str, tf.Tensor]:
     """Returns the state {"scores", "labels", "weights": float64 [N]}: each example in its own slot.
 
-    So a sum over batches and devices keeps every score, and the AUC from it is exact; the state
-    takes 24 N bytes. `score_counts` takes a fixed size.
+    So a sum over batches and devices keeps every score, and the AUC from it is exact. The state
+    takes 24 N bytes; the state of `score_counts` has a fixed size.
 
     Args:
         scores: [B], any float type.
         labels: [B], 0 or 1, any number type.
         weights: [B]; 0 for padding.
         example_ids: int64 [B], `batch["example_id"]` of a single pass.
-        num_examples: N, of the whole pass.
+        num_examples: N, the number of examples in the whole pass.
 
     >>> one = tf.ones(1)
     >>> score_table(0.5 * one, one, one, tf.constant([2]), num_examples=3)["scores"].numpy()
@@ -192,10 +192,10 @@ def score_table(
 
 
 def table_slots(example_ids: tf.Tensor, num_examples: int) -> tf.Tensor:
-    """Returns the slots of examples by their ids, int [B], in a table of so many: int32 [B].
+    """Returns the slots, int32 [B], of examples in a table of `num_examples`, by ids, int [B].
 
-    Ids outside of the table take its first or last slot. XLA's partitioner, as of JAX 0.10.2, ends
-    the process where slots of unequal parts of a batch are int64.
+    Ids outside of the table take its first or last slot. Slots are int32, because XLA's partitioner
+    (JAX 0.10.2) ends the process if unequal parts of a batch have int64 slots.
 
     >>> table_slots(tf.constant([0, 7]), 3).numpy()
     array([0, 2], dtype=int32)
@@ -204,7 +204,7 @@ def table_slots(example_ids: tf.Tensor, num_examples: int) -> tf.Tensor:
 
 
 def score_table_results(state: Mapping[str, Any]) -> dict[str, float]:
-    """Returns `auc`, exactly, from scores, labels and weights [N]; equal scores count one half.
+    """Returns the exact `auc` from scores, labels and weights [N]; equal scores count one half.
 
     >>> table = {"scores": [0.1, 0.4, 0.35, 0.8], "labels": [0, 0, 1, 1], "weights": [1, 1, 1, 1]}
     >>> score_table_results(table)

@@ -2,10 +2,10 @@
 
 Axes: K classes, H height, W width.
 
-Colours show the share of a row, so that rare classes are as visible as frequent ones: blue on the
-diagonal, what is right; red elsewhere. They grow with the square root of the share, so that a
-confusion of one in a hundred can be seen. Grey rows have no examples. Numbers are counts, where
-they have room.
+A cell's colour shows its share of the row, so that rare classes are as visible as frequent ones:
+blue on the diagonal (right), red elsewhere (wrong). It darkens with the square root of the share,
+so that one confusion in a hundred can be seen. Grey rows have no examples. Numbers are counts; they
+are left out if they have no room.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LEGEND = (
 MAX_CLASSES = 1024
 """The most classes that are drawn."""
 
-_SIDE = 640  # pixels of the matrix, about
-_NAMED_CELL = 10  # pixels: the smallest cell that has room for a name beside it
+_SIDE = 640  # pixels: approximate side of the matrix
+_NAMED_CELL = 10  # pixels: the smallest cell next to which a name has room
 _LARGEST_CELL = 80  # pixels
 _MAX_NAMED = 100  # classes: with more, cells are too small for names
 _WHITE, _LINE, _EMPTY = 255, 225, 205
@@ -41,10 +41,10 @@ def confusion_image(counts: np.ndarray, *, class_names: Sequence[str] | None = N
 
     Args:
         counts: float [K, K], the weight of each (label, prediction), as `confusion` adds it up.
-        class_names: of the K classes; None: their numbers. Long ones are cut.
+        class_names: names of the K classes; None: their numbers. Long names are cut.
 
     Raises:
-        ValueError: if the matrix is not square, or another number of names is given.
+        ValueError: if the matrix is not square, or the number of names is not K.
     """
     counts = np.asarray(counts, np.float64)
     num_classes = len(counts)
@@ -74,7 +74,7 @@ def confusion_colours(counts: np.ndarray) -> np.ndarray:
 
 
 def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
-    """Returns the cells with their counts, where all counts have room."""
+    """Draws the cells, and their counts if all counts have room."""
     colours = confusion_colours(counts)
     pixels = colours.repeat(cell, axis=0).repeat(cell, axis=1)
     if cell >= _NAMED_CELL:
@@ -87,13 +87,13 @@ def _draw_matrix(counts: np.ndarray, cell: int) -> Picture.Image:
         return matrix
     for (i, j), text in texts.items():
         shade = "black" if colours[i, j].mean() >= 128 else "white"
-        where = ((j + 0.5) * cell, (i + 0.5) * cell)
-        ImageDraw.Draw(matrix).text(where, text, fill=shade, font=font, anchor="mm")
+        position = ((j + 0.5) * cell, (i + 0.5) * cell)
+        ImageDraw.Draw(matrix).text(position, text, fill=shade, font=font, anchor="mm")
     return matrix
 
 
 def _add_names(matrix: Picture.Image, names: Sequence[str], cell: int) -> Picture.Image:
-    """Returns the matrix with names of rows on its left, names of columns and titles above."""
+    """Returns the matrix with row names on its left, column names above it, and both titles."""
     side, title = matrix.width, drawing.FONT_SIZES[0] + drawing.MARGIN
     shown = names if cell >= _NAMED_CELL else []  # else rows are thinner than text
     font = drawing.load_font(
@@ -119,39 +119,39 @@ def _add_names(matrix: Picture.Image, names: Sequence[str], cell: int) -> Pictur
 def _draw_lines(
     names: Sequence[str], size: tuple[int, int], *, font: drawing.Font, anchor: str
 ) -> Picture.Image:
-    """Returns names one below the other, each in the middle of its row of cells.
+    """Draws names one below the other, each in the middle of its row of cells.
 
     `anchor` is "rm", at the right, or "lm", at the left; `size` is (width, height).
     """
     picture = drawing.blank_picture(size)
     x = size[0] - drawing.MARGIN // 2 if anchor == "rm" else drawing.MARGIN // 2
     for number, name in enumerate(names):
-        where = (x, (number + 0.5) * size[1] / len(names))
-        ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor=anchor)
+        position = (x, (number + 0.5) * size[1] / len(names))
+        ImageDraw.Draw(picture).text(position, name, fill="black", font=font, anchor=anchor)
     return picture
 
 
 def _draw_columns(
     names: Sequence[str], size: tuple[int, int], *, font: drawing.Font
 ) -> Picture.Image:
-    """Returns names side by side, each above its column of cells; `size` is (width, height)."""
+    """Draws names side by side, each above its column of cells; `size` is (width, height)."""
     picture = drawing.blank_picture(size)
     for number, name in enumerate(names):
-        where = ((number + 0.5) * size[0] / len(names), size[1] - drawing.MARGIN)
-        ImageDraw.Draw(picture).text(where, name, fill="black", font=font, anchor="ms")
+        position = ((number + 0.5) * size[0] / len(names), size[1] - drawing.MARGIN)
+        ImageDraw.Draw(picture).text(position, name, fill="black", font=font, anchor="ms")
     return picture
 
 
 def _draw_title(text: str, size: tuple[int, int]) -> Picture.Image:
-    """Returns what an axis shows, in the middle of a picture of `size`, (width, height)."""
+    """Draws the title of an axis in the middle of a picture of `size`, (width, height)."""
     picture, font = drawing.blank_picture(size), drawing.load_font(drawing.FONT_SIZES[0])
-    where = (size[0] / 2, size[1] / 2)
-    ImageDraw.Draw(picture).text(where, text, fill="black", font=font, anchor="mm")
+    position = (size[0] / 2, size[1] / 2)
+    ImageDraw.Draw(picture).text(position, text, fill="black", font=font, anchor="mm")
     return picture
 
 
 def _largest_font(texts: Collection[str], *, size: int) -> drawing.Font | None:
-    """Returns the largest font with which each text fits into a square, None if there is none."""
+    """Returns the largest font with which each text fits into a square, None if no font does."""
     for points in drawing.FONT_SIZES:
         font = drawing.load_font(points)
         if points <= size and all(font.getlength(text) <= size for text in texts):
@@ -160,7 +160,7 @@ def _largest_font(texts: Collection[str], *, size: int) -> drawing.Font | None:
 
 
 def _short_count(count: float) -> str:
-    """Returns a count in at most four or five characters: 999, 12k, 1.2M; 0.5 of weights."""
+    """Returns a count in at most four or five characters: 999, 12k, 1.2M; 0.5 with weights."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if count >= size:
             part = count / (1e3 if unit == "k" else size)

@@ -1,4 +1,4 @@
-"""Parts of pictures: fonts, names that have room, pages of cells. Pillow draws them."""
+"""Parts of pictures, drawn by Pillow: fonts, shortened names, pages of cells."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FONT_SIZES = (16, 13, 10, 8)
 MARGIN = 6
 """Pixels between the parts of a picture."""
 RIGHT, WRONG = np.array([8, 48, 107]), np.array([190, 10, 30])
-"""Colours of what is right, blue, and wrong, red."""
+"""Colours of right (blue) and wrong (red) predictions."""
 
 _MAX_NAME = 16  # characters
 
 
 def blank_picture(size: tuple[int, int]) -> Picture.Image:
-    """Returns a white picture of a size, (width, height) in pixels."""
+    """Returns a white picture; `size` is (width, height) in pixels."""
     return Picture.new("RGB", size, "white")
 
 
 def join_cells(
     cells: Sequence[Picture.Image], *, num_columns: int, margin: int = 0
 ) -> Picture.Image:
-    """Returns one picture of equally large cells in rows, each with a margin in pixels after it."""
+    """Joins cells of equal size into rows of one picture; `margin` pixels follow each cell."""
     width, height = (size + margin for size in cells[0].size)
     num_rows = -(-len(cells) // num_columns)
     page = blank_picture((width * min(len(cells), num_columns), height * num_rows))
@@ -41,12 +41,12 @@ def join_cells(
 
 @functools.cache
 def load_font(size: int) -> Font:
-    """Returns the font that Pillow brings, in a size in pixels."""
+    """Returns Pillow's default font; `size` is in pixels."""
     return ImageFont.load_default(size)
 
 
 def cut_name(name: str) -> str:
-    """Returns a name of at most 16 characters.
+    """Cuts a name to at most 16 characters.
 
     >>> cut_name("a large white wolf")
     'a large white ..'

@@ -11,9 +11,9 @@ import numpy as np
 
 from lingo.metrics.media import Image, Media, Table, TokenIds
 
-_NUM_SHOWN = 12  # tokens of an expert in the table
+_NUM_SHOWN = 12  # tokens per expert in the table
 _NUM_DRAWN = 128  # tokens in the picture
-_WIDTH, _HEIGHT = 6, 192  # pixels of a column, and of all rows, about
+_WIDTH, _HEIGHT = 6, 192  # pixels: a column's width, the approximate height of all rows
 
 _LEGEND = (
     "A **row** for each expert, a **column** for each of the most frequent tokens. The darker, the"
@@ -23,10 +23,10 @@ _LEGEND = (
 
 
 def expert_token_results(state: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Returns how many bits a token tells of its expert, of counts `expert_tokens`, [E, V].
+    """Returns the mutual information of token and expert, in bits, from `expert_tokens`, [E, V].
 
     0 bits: all tokens are spread alike; log2(E) bits: each token has one expert, and experts have
-    equal loads. Nothing if no token was counted.
+    equal loads. The result is empty if no token was counted.
     """
     joint, expert, token = _shares(state)
     if not joint.any():
@@ -39,9 +39,8 @@ def expert_token_results(state: Mapping[str, np.ndarray]) -> dict[str, float]:
 def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
     """Returns a table of each expert's tokens and a picture of counts `expert_tokens`, [E, V].
 
-    Nothing if no token was counted.
-    Tokens are those that tell most of an expert: by share of its choices, times log of how much
-    larger it is than the token's share of all.
+    The table has the tokens most typical of an expert, by s log(s / t): s is the token's share of
+    the expert's choices, t its share of all choices. The result is empty if no token was counted.
     """
     joint, expert, token = _shares(state)
     if not joint.any():
@@ -64,7 +63,7 @@ def expert_token_summaries(state: Mapping[str, np.ndarray]) -> dict[str, Media]:
 
 
 def _shares(state: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the shares of all choices: [E, V], of experts, [E, 1], and of tokens, [1, V]."""
+    """Returns shares of all choices: of pairs, [E, V], of experts, [E, 1], of tokens, [1, V]."""
     counts = np.asarray(state["expert_tokens"], np.float64)
     joint = counts / max(counts.sum(), 1.0)
     return joint, joint.sum(axis=1, keepdims=True), joint.sum(axis=0, keepdims=True)

@@ -1,4 +1,4 @@
-"""Metrics of several inputs next to each other, such as of languages: as a table and as bars."""
+"""Metrics of several inputs, such as languages, side by side: as a table and as bars."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _LEGEND = (
 
 
 def summarize_inputs(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Media]:
-    """Returns a table and a picture of {input: {metric: value}}, of metrics that all inputs have.
+    """Returns a table and a picture of the metrics, {input: {metric: value}}, that all inputs have.
 
-    Nothing if they share no metric.
+    The result is empty if inputs share no metric.
     """
     rows = list(metrics.values())
     shared = [name for name in rows[0] if all(name in row for row in rows)]
@@ -39,15 +39,15 @@ def summarize_inputs(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, Me
 
 
 def _draw(names: list[str], columns: Mapping[str, list[float]]) -> np.ndarray:
-    """Returns names and bars with their values, uint8 [H, W, 3]."""
+    """Draws names and bars with their values, uint8 [H, W, 3]."""
     step = _COLUMN_WIDTH + drawing.MARGIN
     size = (drawing.MARGIN + step * (1 + len(columns)), _ROW_HEIGHT * (1 + len(names)))
     picture, font = drawing.blank_picture(size), drawing.load_font(_FONT_SIZE)
     canvas = ImageDraw.Draw(picture)
 
     def write(text: str, column: int, row: int) -> None:
-        where = (drawing.MARGIN + step * column, _ROW_HEIGHT * row + _ROW_HEIGHT // 2)
-        canvas.text(where, text, fill="black", font=font, anchor="lm")
+        position = (drawing.MARGIN + step * column, _ROW_HEIGHT * row + _ROW_HEIGHT // 2)
+        canvas.text(position, text, fill="black", font=font, anchor="lm")
 
     for row, name in enumerate(names, 1):
         write(drawing.cut_name(name), 0, row)

@@ -1,8 +1,8 @@
 """COCO's mean average precision of boxes, computed by pycocotools from an additive state.
 
 An average precision is not a mean over images: detections of all images are sorted by score. So the
-state keeps every box, in the slot of its image, and the numbers are computed once, from all of
-them: they do not depend on how images are split into batches and over devices.
+state keeps every box, in the slot of its image, and the numbers are computed once, from all boxes.
+They do not depend on how images are split into batches and over devices.
 
 Axes: B examples of a batch, N images of a whole pass, M true boxes, D detections of an image.
 """
@@ -49,14 +49,14 @@ def detection_table(
     bytes: 76 MB for 5,000 images of 200 detections and 100 true boxes.
 
     Args:
-        batch: of a single pass, with `weights` and `example_id`, [B]; `boxes`, float [B, M, 4];
-            `box_labels`, int [B, M], 1..K, and 0 for absent boxes; `images`, [B, H, W, C]. It may
-            have `is_crowd`, bool [B, M]; `areas`, float [B, M], in pixels, as of masks;
-            `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in pixels, which else
-            are those of `images`.
+        batch: a batch of a single pass, with `weights` and `example_id`, [B]; `boxes`, float
+            [B, M, 4]; `box_labels`, int [B, M], 1..K, and 0 for absent boxes; `images`,
+            [B, H, W, C]. It may have `is_crowd`, bool [B, M]; `areas`, float [B, M], in pixels, for
+            example of masks; `image_ids`, int [B]; `image_sizes`, int [B, 2], height and width in
+            pixels, by default the size of `images`.
         predictions: `boxes`, float [B, D, 4]; `box_labels`, int [B, D], 0 for none; `box_scores`,
             float [B, D].
-        num_examples: N, of the whole pass, or more.
+        num_examples: N, at least the number of images in the whole pass.
 
     Returns:
         `detections`, float64 [N, D, 6]: box, label, score; `truths`, float64 [N, M, 7]: box, label,
@@ -76,12 +76,12 @@ def detection_table(
         height, width = tf.unstack(sizes[:, None], axis=-1)
         areas = (bottom - top) * height * (right - left) * width
     crowd = batch.get("is_crowd", tf.zeros_like(labels))
-    found = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
+    predicted = [predictions[name] for name in ("boxes", "box_labels", "box_scores")]
     is_counted = tf.logical_and(weights > 0, ids < num_examples)
     slots = table_slots(ids, num_examples)
 
     def scatter(first: tf.Tensor, *columns: tf.Tensor) -> tf.Tensor:
-        """Returns tensors of each example, the last axis of `first` and columns, in its slot."""
+        """Appends columns to the last axis of `first`; puts each example's rows in its slot."""
         parts = [first, *(tf.expand_dims(column, -1) for column in columns)]
         rows = tf.concat([tf.cast(part, tf.float64) for part in parts], -1)
         mask = tf.reshape(is_counted, [-1] + [1] * (len(first.shape) - 1))
@@ -90,7 +90,7 @@ def detection_table(
         )
 
     return {
-        "detections": scatter(*found),
+        "detections": scatter(*predicted),
         "truths": scatter(boxes, labels, crowd, areas),
         "images": scatter(sizes, batch.get("image_ids", ids), weights),
         "outside": tf.reduce_sum(tf.where(is_counted, tf.zeros_like(weights), weights)),
@@ -98,13 +98,13 @@ def detection_table(
 
 
 def detection_results(state: Mapping[str, Any]) -> dict[str, float]:
-    """Returns COCO's 12 numbers of a state that `detection_table` returns, each in 0..1.
+    """Returns COCO's 12 numbers, each in 0..1, from a state that `detection_table` returns.
 
-    -1 stands for a number of nothing, such as large objects where there are none, as in COCO.
+    A number is -1 if there are no objects for it, for example no large objects, as in COCO.
 
     Raises:
         MissingPackage: without pycocotools.
-        ParamError: if the state had not a slot for each image, or two images have one id.
+        ParamError: if the state lacks slots for some images, or two images have the same id.
     """
     images = np.asarray(state["images"])
     if state["outside"] >= 1:
@@ -115,10 +115,12 @@ def detection_results(state: Mapping[str, Any]) -> dict[str, float]:
     present = images[:, 3] >= 1
     sizes, ids = images[present, :2], images[present, 2].astype(np.int64)
     if len(np.unique(ids)) < len(ids):
-        raise ParamError("two images of a pass have one id: COCO counts detections by image")
+        raise ParamError(
+            "two images of a pass have the same id: COCO counts detections by image id"
+        )
     truths = np.asarray(state["truths"])[present]
     detections = np.asarray(state["detections"])[present]
-    found = {
+    predictions = {
         "boxes": detections[..., :4],
         "box_labels": detections[..., 4].astype(np.int64),
         "box_scores": detections[..., 5],
@@ -126,7 +128,7 @@ def detection_results(state: Mapping[str, Any]) -> dict[str, float]:
     return _evaluate(
         ids.tolist(),
         _coco_truths(truths, image_ids=ids, image_sizes=sizes),
-        coco_detections(found, image_ids=ids, image_sizes=sizes),
+        coco_detections(predictions, image_ids=ids, image_sizes=sizes),
     )
 
 
@@ -137,14 +139,14 @@ def coco_detections(
     image_sizes: np.ndarray,
     category_ids: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns detections in the layout of COCO's result files: `json.dump` writes one.
+    """Returns detections in the layout of COCO's result files, for `json.dump`.
 
     Args:
         predictions: `boxes`, float [B, D, 4], in 0..1; `box_labels`, int [B, D], 0 for none;
             `box_scores`, float [B, D].
         image_ids: int [B].
         image_sizes: [B, 2], height and width in pixels.
-        category_ids: COCO's id of each label 1..K, [K], as `CocoInput.category_ids`; None: labels.
+        category_ids: COCO's ids of labels 1..K, [K], as `CocoInput.category_ids`; None: the labels.
 
     >>> one = {"boxes": np.array([[[0, 0.5, 1, 1]]]), "box_labels": np.array([[2]])}
     >>> one["box_scores"] = np.array([[0.75]])
@@ -192,7 +194,7 @@ def _coco_boxes(boxes: np.ndarray, image_sizes: np.ndarray) -> np.ndarray:
 def _coco_truths(
     truths: np.ndarray, *, image_ids: np.ndarray, image_sizes: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Returns true boxes in the layout of COCO's annotations, from `truths` of a state."""
+    """Returns true boxes in the layout of COCO's annotations, from a state's `truths`."""
     labels = truths[..., 4].astype(np.int64)
     image, place = np.nonzero(labels)
     fields = zip(
@@ -210,24 +212,25 @@ def _coco_truths(
 def _evaluate(
     image_ids: list[int], truths: list[dict[str, Any]], detections: list[dict[str, Any]]
 ) -> dict[str, float]:
-    """Returns COCO's 12 numbers of annotations and detections."""
+    """Returns COCO's 12 numbers from annotations and detections."""
     coco, cocoeval = import_pycocotools()
     for detection in detections:
         _, _, width, height = detection["bbox"]
         detection.update(iscrowd=0, area=width * height)
-    categories = sorted({one["category_id"] for one in truths + detections})
+    categories = sorted({box["category_id"] for box in truths + detections})
 
     def index(annotations: list[dict[str, Any]]) -> Any:
         indexed = coco.COCO()
         indexed.dataset = {
             "images": [{"id": number} for number in image_ids],
             "categories": [{"id": number} for number in categories],
-            "annotations": [one | {"id": i} for i, one in enumerate(annotations, 1)],  # 0 is none
+            # ids from 1, as pycocotools takes 0 for no match
+            "annotations": [box | {"id": i} for i, box in enumerate(annotations, 1)],
         }
         indexed.createIndex()
         return indexed
 
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does, and the results
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress and results
         evaluation = cocoeval.COCOeval(index(truths), index(detections), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()

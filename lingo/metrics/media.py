@@ -1,4 +1,4 @@
-"""What TensorBoard shows besides scalars: images, histograms, texts and tables, as plain values.
+"""Images, histograms, texts and tables for TensorBoard, as plain values.
 
 Axes: N images, H height, W width, C channels.
 """
@@ -17,14 +17,14 @@ MAX_ROWS = 1000
 _SMALLEST_SIDE = 64  # pixels; smaller images are enlarged, so that a browser does not blur them
 _GAP = 4  # pixels between two images
 _WHITE = 255
-_DIGITS = 5  # significant, of a number in a table
+_DIGITS = 5  # significant digits of a number in a table
 
 
 class Image(NamedTuple):
     """An image, or several side by side.
 
-    `pixels` are [H, W], [H, W, C] or, of several, [N, H, W, C], with 1 or 3 channels: uint8, or
-    floats or bools from 0 (black) to 1. `legend` explains them, in Markdown.
+    `pixels` are [H, W], [H, W, C] or, for several images, [N, H, W, C], with 1 or 3 channels:
+    uint8, or floats or bools from 0 (black) to 1. `legend` explains them, in Markdown.
     """
 
     pixels: np.ndarray
@@ -41,7 +41,7 @@ class Image(NamedTuple):
         return "" if pixels.size else "an Image has no pixels"
 
     def to_rgb(self) -> np.ndarray:
-        """Returns the image, uint8 [H, W, 3]; several in a row, small ones enlarged.
+        """Returns uint8 [H, W, 3]: several images are side by side, and small ones are enlarged.
 
         >>> Image(np.array([[0.0, 1.0]])).to_rgb().shape
         (64, 128, 3)
@@ -52,9 +52,9 @@ class Image(NamedTuple):
             pixels = (255 * np.clip(floats, 0, 1)).round().astype(np.uint8)
         if pixels.ndim == 2:
             pixels = pixels[..., None]
-        images = [_enlarge(one) for one in (pixels if pixels.ndim == 4 else pixels[None])]
+        images = [_enlarge(image) for image in (pixels if pixels.ndim == 4 else pixels[None])]
         gap = np.full([images[0].shape[0], _GAP, images[0].shape[2]], _WHITE, np.uint8)
-        row = np.concatenate([part for one in images for part in (one, gap)][:-1], axis=1)
+        row = np.concatenate([part for image in images for part in (image, gap)][:-1], axis=1)
         return np.broadcast_to(row, [*row.shape[:2], 3])
 
 
@@ -69,7 +69,7 @@ class Histogram(NamedTuple):
         return "" if dtype.kind in "fiub" else f"the values of a Histogram are {dtype}, not numbers"
 
     def finite(self) -> np.ndarray:
-        """Returns the finite values, float64 [number of them]."""
+        """Returns the finite values, float64 [number of finite values]."""
         values = np.asarray(self.values, np.float64).ravel()
         return values[np.isfinite(values)]
 
@@ -86,7 +86,7 @@ class Text(NamedTuple):
 
 
 class TokenIds(tuple[Sequence[int], ...]):
-    """A column of a table, the ids of some tokens in each cell: each is shown as its text."""
+    """A column of a table whose cells are token ids; each id is shown as its token's text."""
 
     __slots__ = ()
 
@@ -146,7 +146,7 @@ class Table(NamedTuple):
 
 
 Media: TypeAlias = Image | Histogram | Text | Table
-"""What a task may show besides numbers."""
+"""The values that a task may show in addition to numbers."""
 
 
 def media_problem(summary: Any) -> str:
@@ -161,7 +161,7 @@ def media_problem(summary: Any) -> str:
 
 
 def _enlarge(pixels: np.ndarray) -> np.ndarray:
-    """Returns [H, W, C] with every pixel as a square, so that the shorter side can be seen."""
+    """Enlarges every pixel of [H, W, C] to a square, so that the shorter side can be seen."""
     times = max(1, _SMALLEST_SIDE // min(pixels.shape[:2]))
     return pixels.repeat(times, axis=0).repeat(times, axis=1)
 
@@ -179,6 +179,6 @@ def _cell(value: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    """Returns a text, in one line, with entities for all that Markdown might not show as it is."""
+    """Returns a text in one line, with entities for all characters that Markdown might change."""
     line = text.replace("\r", "").replace("\n", "\u23ce ")
     return "".join(c if c.isalnum() or c in " .,:;'" else f"&#{ord(c)};" for c in line)

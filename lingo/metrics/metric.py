@@ -39,23 +39,23 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def add_states(sums: Mapping[str, State], states: Mapping[str, State]) -> dict[str, dict[str, Any]]:
-    """Returns states by name added to earlier sums of them, {} at first, where their tensors are.
+    """Adds states by name to earlier sums, {} at first, on the devices of their tensors.
 
-    A name or entry that only one of them has is kept as it is.
+    A name or entry that only one of the two has is kept unchanged.
 
     >>> add_states({'loss': mean(6.0, 3.0)}, {'loss': mean(1.0, 1.0)})
     {'loss': {'sum': 7.0, 'weight': 4.0}}
     """
     added = {name: dict(state) for name, state in sums.items()}
     for name, state in states.items():
-        mine = added.setdefault(name, {})
+        total = added.setdefault(name, {})
         for entry, value in state.items():
-            mine[entry] = mine[entry] + value if entry in mine else value
+            total[entry] = total[entry] + value if entry in total else value
     return added
 
 
 def read_states(states: Mapping[str, State]) -> dict[str, dict[str, np.ndarray]]:
-    """Returns states whose tensors may be on devices as arrays on the host.
+    """Returns states as arrays on the host; their tensors may be on devices.
 
     >>> read_states({'loss': mean(tf.constant(6.0), tf.constant(3.0))})['loss']['sum'].item()
     6.0
@@ -88,7 +88,7 @@ def means(states: Mapping[str, State]) -> dict[str, float]:
     """Returns {name: sum / weight} of scalar states, without those whose weight is 0.
 
     Raises:
-        ValueError: for a state that is not that of one scalar mean.
+        ValueError: for a state that is not the state of one scalar mean.
 
     >>> means({'loss': mean(6.0, 3.0)})
     {'loss': 2.0}

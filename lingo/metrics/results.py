@@ -1,4 +1,4 @@
-"""What states of metrics mean: from sums over all examples to numbers and images."""
+"""Results of metrics' states: from sums over all examples to numbers and images."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _READERS: dict[frozenset[str], Callable[[State], dict[str, float]]] = {
     frozenset({"detections", "truths", "images", "outside"}): detection_results,
     frozenset({"expert_tokens"}): expert_token_results,
 }
-"""Entries of a state -> what computes results from it."""
+"""Entries of a state -> the function that computes results from it."""
 
 
 def is_known(state: State) -> bool:
-    """Returns whether a state has the entries of one that a function of `lingo.metrics` returns.
+    """Returns whether a function of `lingo.metrics` returns states with these entries.
 
     >>> is_known({'sum': 6.0, 'weight': 3.0}), is_known({'mine': 1.0})
     (True, False)
@@ -37,13 +37,13 @@ def is_known(state: State) -> bool:
 
 
 class UnknownState(ValueError):
-    """A state has entries of which nobody knows what they mean."""
+    """A state has entries that no function of `lingo.metrics` reads."""
 
 
 def read_state(name: str, state: State) -> dict[str, float]:
-    """Returns the results of one metric by name; none of one that nothing was counted for.
+    """Returns the results of one metric by name; none if nothing was counted.
 
-    A mean has the name of the metric, other results are below it: `quality/f1_macro`.
+    A mean has the name of the metric; other results are below it, such as `quality/f1_macro`.
 
     Raises:
         UnknownState: for a state with other entries than the functions of `lingo.metrics` return.
@@ -61,16 +61,16 @@ def read_state(name: str, state: State) -> dict[str, float]:
 def state_summaries(
     name: str, state: State, *, class_names: Sequence[str] | None = None
 ) -> dict[str, Media]:
-    """Returns what can be shown of one metric besides numbers, by name.
+    """Returns the images and tables of one metric, by name.
 
     A confusion is an image, unless it has more than 1,024 classes; the tokens of experts are a
-    table and a picture. `class_names` are of all classes; None: their numbers.
+    table and a picture. `class_names` are the names of all classes; None: their numbers.
 
     >>> list(state_summaries('quality', {'confusion': np.eye(2)}))
     ['quality/confusion']
     """
     if set(state) == {"expert_tokens"}:
-        return {f"{name}/{what}": one for what, one in expert_token_summaries(state).items()}
+        return {f"{name}/{kind}": media for kind, media in expert_token_summaries(state).items()}
     if set(state) != {"confusion"} or len(state["confusion"]) > MAX_CLASSES:
         return {}
     return {f"{name}/confusion": confusion_image(state["confusion"], class_names=class_names)}

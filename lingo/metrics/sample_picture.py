@@ -44,7 +44,7 @@ def sample_image(
         images: [N, H, W, C], uint8, or floats from 0 (black) to 1; C is 1 or 3.
         labels: the first line below each image; long names are cut.
         predictions: the second line.
-        is_right: whether each prediction is right, which colours it.
+        is_right: whether each prediction is right; it sets the prediction's colour.
     """
     cells = [
         _draw_cell(
@@ -58,7 +58,7 @@ def sample_image(
 
 
 def _fit(image: Image) -> Picture.Image:
-    """Returns an image whose longer side is about `_SIDE` pixels; small ones have square pixels."""
+    """Resizes the longer side to about `_SIDE` pixels; small images get larger square pixels."""
     picture = Picture.fromarray(np.ascontiguousarray(image.to_rgb()))
     if (times := _SIDE // max(picture.size)) > 1:
         return picture.resize([times * n for n in picture.size], Picture.Resampling.NEAREST)
@@ -75,8 +75,10 @@ def _draw_cell(picture: Picture.Image, lines: tuple[str, str], colour: np.ndarra
     )
     cell.paste(picture, ((width - picture.width) // 2, drawing.MARGIN))
     for i, (text, fill) in enumerate(zip(lines, ((0, 0, 0), tuple(colour.tolist())), strict=True)):
-        where = (width / 2, drawing.MARGIN + picture.height + (i + 0.5) * line_height + 2)
-        ImageDraw.Draw(cell).text(where, drawing.cut_name(text), fill=fill, font=font, anchor="mm")
+        position = (width / 2, drawing.MARGIN + picture.height + (i + 0.5) * line_height + 2)
+        ImageDraw.Draw(cell).text(
+            position, drawing.cut_name(text), fill=fill, font=font, anchor="mm"
+        )
     return cell
 
 
@@ -86,8 +88,8 @@ def _draw_cell(picture: Picture.Image, lines: tuple[str, str], colour: np.ndarra
 class Boxes(NamedTuple):
     """The boxes of an image."""
 
-    boxes: np.ndarray  # [M, 4], floats: (top, left, bottom, right) in parts of the image
-    names: Sequence[str]  # [M]; long ones are cut
+    boxes: np.ndarray  # [M, 4], floats: (top, left, bottom, right) as fractions of the image
+    names: Sequence[str]  # [M]; long names are cut
 
 
 def box_image(
@@ -95,12 +97,12 @@ def box_image(
 ) -> Image:
     """Returns one picture of images with boxes, four in a row.
 
-    Names of truths are above the top of their boxes, those of predictions below the bottom.
+    The names of true boxes are above their tops, the names of predicted boxes below their bottoms.
 
     Args:
         images: [N, H, W, C], uint8, or floats from 0 (black) to 1; C is 1 or 3.
         truths: the true boxes of each image.
-        predictions: those that were found.
+        predictions: the predicted boxes of each image.
     """
     cells = []
     for image, truth, prediction in zip(images, truths, predictions, strict=True):
@@ -130,6 +132,6 @@ def _draw_boxes(
     ):
         canvas.rectangle((left, top, right, bottom), outline=colour, width=_LINE)
         y = max(top, _FONT_SIZE + 1) if is_above else min(bottom, picture.height - _FONT_SIZE - 1)
-        where, anchor = (left + 1, y), "lb" if is_above else "la"
+        position, anchor = (left + 1, y), "lb" if is_above else "la"
         text = {"fill": colour, "font": font, "stroke_width": 1, "stroke_fill": "black"}
-        canvas.text(where, drawing.cut_name(name), anchor=anchor, **text)
+        canvas.text(position, drawing.cut_name(name), anchor=anchor, **text)

@@ -1,10 +1,10 @@
-"""Scores of texts against references, of the whole corpus; BLEU and chrF by the library sacrebleu.
+"""Corpus scores of texts against references; BLEU and chrF by the library sacrebleu.
 
 A corpus score is not a mean over texts: BLEU and chrF divide sums of counts. So texts are collected
-and scored once, and how they were split into batches has no influence.
+and scored once, and their split into batches has no influence.
 
-ROUGE is computed as by the package `rouge-score` without stemming, which T5's and Switch's
-evaluations use: words are runs of a-z and 0-9 in lower case, so that other scripts have none.
+ROUGE is computed as in the package `rouge-score` without stemming, which T5's and Switch's
+evaluations use: words are runs of a-z and 0-9 in lower case, so that other scripts have no words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lingo.config.base.errors import MissingPackage
 
 Measure = Literal["bleu", "bleu_uncased", "chrf", "exact_match", "rouge1", "rouge2", "rougeL", "f1"]
 """BLEU (Papineni et al. 2002), also without regard to case, chrF (Popovic 2015), the share of exact
-matches, ROUGE of words, of pairs and of subsequences (Lin 2004), and the F1 of words in answers
+matches, ROUGE of words, word pairs and subsequences (Lin 2004), and the F1 of words in answers
 (Rajpurkar et al. 2016)."""
 
 _NOT_IN_WORDS = re.compile("[^a-z0-9]+")
@@ -35,9 +35,10 @@ def text_scores(
 ) -> dict[str, float]:
     """Returns the scores of N texts, given a reference for each; none if there are no texts.
 
-    `bleu` and `chrf` are those that the command `sacrebleu` prints with its default settings, in
-    0..100, `bleu_uncased` what it prints with `-lc --tokenize intl`, as MLPerf wants it. The others
-    are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and `exact_match` in 0..1.
+    `bleu` and `chrf`, in 0..100, equal the output of the command `sacrebleu` with its default
+    settings, and `bleu_uncased` its output with `-lc --tokenize intl`, as MLPerf requires. Other
+    scores are means over texts: `rouge1`, `rouge2` and `rougeL` in 0..100, `f1` and `exact_match`
+    in 0..1.
     Raises MissingPackage as `import_sacrebleu` does.
     """
     return {name: score for name, (score, _) in _scores(texts, references, measures).items()}
@@ -61,7 +62,7 @@ def import_sacrebleu() -> ModuleType:
 def _scores(
     texts: Sequence[str], references: Sequence[str], measures: Iterable[Measure]
 ) -> dict[str, tuple[float, str]]:
-    """Returns each measure's score and signature; "" where there is none."""
+    """Returns each measure's score and signature; "" if the measure has no signature."""
     if not texts:
         return {}
     return {measure: _score(texts, references, measure) for measure in measures}
@@ -73,7 +74,7 @@ def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) ->
         return math.fsum(scores) / len(texts), ""
     metrics = import_sacrebleu()
     uncased = {"lowercase": True, "tokenize": "intl"} if measure == "bleu_uncased" else {}
-    # force: without the advice to detokenize where many texts end in " ."
+    # force: no advice to detokenize if many texts end in " ."
     metric: Any = metrics.CHRF() if measure == "chrf" else metrics.BLEU(force=True, **uncased)
     score = metric.corpus_score(list(texts), [list(references)]).score
     return float(score), f"{type(metric).__name__}|{metric.get_signature().format()}"
@@ -83,7 +84,7 @@ def _score(texts: Sequence[str], references: Sequence[str], measure: Measure) ->
 
 
 def rouge_n(text: str, reference: str, *, n: int) -> float:
-    """Returns the F-measure of ROUGE-N in 0..1: of runs of n words that both texts have.
+    """Returns the F-measure of ROUGE-N, in 0..1, by the runs of n words that both texts have.
 
     >>> rouge_n("the cat sat", "the cat ran", n=1), rouge_n("the cat sat", "the cat ran", n=2)
     (0.6666666666666666, 0.5)
@@ -93,7 +94,7 @@ def rouge_n(text: str, reference: str, *, n: int) -> float:
 
 
 def rouge_l(text: str, reference: str) -> float:
-    """Returns the F-measure of ROUGE-L in 0..1: of the longest common subsequence of words.
+    """Returns the F-measure of ROUGE-L, in 0..1, by the longest common subsequence of words.
 
     >>> rouge_l("the big cat sat", "the cat sat down")
     0.75
@@ -138,7 +139,7 @@ def _runs(items: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def _longest_common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
-    """Returns its length, by a row for each item of `a` of the usual table."""
+    """Returns the length; the usual table is computed row by row, for each item of `a`."""
     lengths = [0] * (len(b) + 1)
     for item in a:
         above_left = 0

@@ -1,4 +1,4 @@
-"""Networks of one field each, made of `lingo.layers`."""
+"""Networks for particular fields, built from `lingo.layers`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ sigmoid, also called swish (Elfwing et al. 2017)."""
 
 
 def activate(x: tf.Tensor, activation: Activation) -> tf.Tensor:
-    """Returns an activation function of every element of x, any shape and float type.
+    """Applies an activation function to each element of x, any shape and float type.
 
     >>> activate(tf.constant([-1.0, 2.0]), 'squared_relu').numpy()
     array([0., 4.], dtype=float32)

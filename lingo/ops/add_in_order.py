@@ -17,11 +17,11 @@ _is_on = contextvars.ContextVar("add_in_order", default=False)
 def add_in_order() -> Generator[None]:
     """Makes TensorFlow add three or more tensors from left to right inside, also in gradients.
 
-    Its operation AddN adds into the memory of the first input that nothing else still needs, and
-    begins with that one. So the order of the terms, and the last bits of the sum, depend on which
-    other users of the inputs are done, that is on which threads are faster, and
-    `enable_op_determinism` does not change that. The gradients of a tensor with several uses are
-    summed by AddN, and TensorFlow makes one in a single function.
+    TensorFlow's AddN starts with the first input that no other operation still needs, and adds the
+    rest into its memory. Which input this is depends on which threads are faster, and so do the
+    order of the terms and the last bits of the sum. `enable_op_determinism` does not change that.
+    AddN also sums the gradients of a tensor with several uses. TensorFlow creates every AddN in one
+    function, which is replaced here.
 
     >>> with add_in_order():
     ...     float(tf.add_n([tf.constant(1e8), tf.constant(-1e8), tf.constant(1.0)]))
@@ -42,7 +42,7 @@ def _replace_add_n() -> None:
     add_n = gen_math_ops.add_n
 
     def add(inputs: Sequence[Any], name: str | None = None) -> Any:
-        if len(inputs) < 3 or not _is_on.get():  # of two, the order makes no difference
+        if len(inputs) < 3 or not _is_on.get():  # the order of two makes no difference
             return add_n([*inputs], name=name)
         return functools.reduce(lambda total, term: tf.raw_ops.AddV2(x=total, y=term), inputs)
 

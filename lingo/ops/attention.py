@@ -1,6 +1,6 @@
 """Attention as a function of queries, keys and values, and the caches of keys and values.
 
-The axis of heads comes before that of positions, so that every product is one batched matrix
+The axis of heads comes before the positions, so that every product is one batched matrix
 product without a transpose.
 
 Axes: B batch, T query positions, S key positions, C new positions, N query heads, K key heads,
@@ -49,8 +49,8 @@ def attend(
         logit_cap: C; a logit s becomes C tanh(s / C) before the bias (Gemma Team 2024, sec. 2).
         dropout: applied to the weights, float32 [B, N, T, S]. It may only multiply each weight by a
             factor that does not depend on the weights.
-        round_weights: applied before that, to weights of the same shape, as to those of 8 bits; the
-            gradient takes it for the identity. None is faster.
+        round_weights: applied to the weights before dropout, for example to round them to 8 bits;
+            the gradient treats it as the identity. None is faster.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -79,9 +79,9 @@ def weighted_average(
 ) -> tf.Tensor:
     """Averages values with weights softmax(logits).
 
-    For each query the gradient of the softmax needs the sum over keys of weight times gradient. It
-    is computed as the product of the result and its gradient (Dao et al. 2022, app. B.4), a sum of
-    H terms instead of S.
+    For each query, the gradient of the softmax needs the sum over keys of weight times gradient.
+    The inner product of the result and its gradient has the same value (Dao et al. 2022, app. B.4),
+    and is a sum of H terms instead of S.
 
     Args:
         logits: float32 [B, N, T, S].
@@ -96,7 +96,7 @@ def weighted_average(
     >>> weighted_average(tf.zeros([1, 1, 1, 2]), value).numpy()
     array([[[[2.]]]], dtype=float32)
     """
-    if round_weights is not None:  # the gradient below is of weights that are not rounded
+    if round_weights is not None:  # the custom gradient below is for unrounded weights
         rounded = round_weights(tf.nn.softmax(logits))
         dropped = rounded if dropout is None else dropout(rounded)
         return _group_matmul(tf.cast(dropped, value.dtype), value)
@@ -149,8 +149,8 @@ def write_positions(
     run time, and writes in place.
 
     Args:
-        caches: of one shape, each [B, K, S, H], any type.
-        news: new positions of each cache, each [B, K, C, H], same type.
+        caches: tensors of one shape, [B, K, S, H], any type.
+        news: the new positions of each cache, [B, K, C, H], same type.
         index: int32 scalar; index + C is at most S.
 
     >>> cache = tf.zeros([1, 1, 4, 1])

@@ -45,9 +45,9 @@ class Blocks(NamedTuple):
         return self._replace(before=False, after=False).split_with_neighbors(x)
 
     def split_with_neighbors(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns each block of x [B, T, ...], any type, T static, with those it sees.
+        """Returns each block of x, [B, T, ...], any type, T static, with the neighbours it sees.
 
-        The result is [B * M, num_keys, ...], same type, zeros where there is no block.
+        The result is [B * M, num_keys, ...], same type, with zeros for a missing neighbour.
         """
         length: Any = x.shape[1]
         num, rest = self.count(length), x.shape[2:]
@@ -60,12 +60,12 @@ class Blocks(NamedTuple):
         return tf.reshape(tf.concat(parts, axis=2), [-1, self.num_keys, *rest])
 
     def join(self, x: tf.Tensor, length: int) -> tf.Tensor:
-        """Returns sequences [B, T, ...] of blocks x, [B * M, L, ...], any type, without padding."""
+        """Joins blocks x, [B * M, L, ...], any type, to sequences [B, T, ...] without padding."""
         return tf.reshape(x, [-1, self.count(length) * self.size, *x.shape[2:]])[:, :length]
 
 
 class BlockGrid:
-    """How an axis is cut into blocks of equal size; the last one may be padded."""
+    """How an axis is cut into blocks of equal size, at most `most`; the last one may be padded."""
 
     def __init__(self, length: int, most: int) -> None:
         self.length = length
@@ -106,7 +106,7 @@ class BlockGrid:
 
 
 def block_array(dtype: Any, count: int) -> tf.TensorArray:
-    """Returns an array for one tensor of each block.
+    """Returns an empty array that takes one tensor per block.
 
     >>> block_array(tf.float32, 2).write(0, [1.0]).read(0).numpy()
     array([1.], dtype=float32)
@@ -115,7 +115,7 @@ def block_array(dtype: Any, count: int) -> tf.TensorArray:
 
 
 def zero_blocks(count: int, block: tf.Tensor) -> tf.TensorArray:
-    """Returns an array of zeros, each of the shape of a block, in float32.
+    """Returns an array with float32 zeros in the shape of `block` for each block.
 
     >>> zero_blocks(2, tf.ones([1, 2])).stack().numpy()
     array([[[0., 0.]],
@@ -138,7 +138,7 @@ def add_block(array: tf.TensorArray, index: Any, x: tf.Tensor) -> tf.TensorArray
 
 
 def loop(start: Any, stop: Any, body: Callable[..., Any], state: Any) -> Any:
-    """Calls the body on start, ..., stop - 1 and the state, one iteration after the other.
+    """Calls state = body(i, state) for i = start, ..., stop - 1, in order; returns the last state.
 
     >>> loop(1, 4, lambda i, total: total + i, 0)
     6

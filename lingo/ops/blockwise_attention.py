@@ -1,8 +1,8 @@
 """Attention whose logits exist a block at a time: memory grows with the length, not its square.
 
-The softmax over all keys is put together from those of blocks of keys (Milakov and Gimelshein 2018;
+The softmax over all keys is merged from softmaxes over blocks of keys (Milakov and Gimelshein 2018;
 Rabe and Staats 2021), and the gradient computes the logits again (Dao et al. 2022). Blocks that a
-band hides are skipped; a mask is added only where it may hide something.
+band hides are skipped; a mask is added only to blocks in which it may hide a key.
 
 Axes: B batch, T query positions, S key positions, N query heads, K key heads, G = N / K, H head
 width, Q and R positions of a block of queries and of keys.
@@ -20,35 +20,35 @@ from lingo.ops.shape import size_of
 
 
 class BlockSize(NamedTuple):
-    """The largest numbers of positions that a block of logits has."""
+    """The most positions that a block of logits may have."""
 
     queries: int
     keys: int
 
 
 _SQUARE = BlockSize(512, 512)  # for XLA, and where a band hides some blocks
-_ROWS = BlockSize(256, 16384)  # mostly all keys: one softmax, and no blocks to merge
+_ROWS = BlockSize(256, 16384)  # a block mostly has all keys: one softmax, nothing to merge
 
 
 class Band(NamedTuple):
-    """The keys that a query may see: so many positions before and after its own; None: all."""
+    """How many positions before and after its own a query may see; None: all."""
 
     num_before: int | None = None
     num_after: int | None = None
 
 
 class Logits(NamedTuple):
-    """What becomes of the products of queries and keys.
+    """How the products of queries and keys become logits.
 
     Attributes:
         band: which keys a query sees, by their distance alone. Each query has to see a key.
-        mask: (query inputs, key inputs) -> bool [B or 1, Q, R], which of these keys a query sees;
-            or None: all.
+        mask: (query inputs, key inputs) -> bool [B or 1, Q, R], True where a query sees a key;
+            None: everywhere.
         bias: (query inputs, key inputs, weights) -> float32 [B or 1, N, Q, R], added to the logits;
             or None.
-        weights: structure of float32 tensors, whatever of `bias` gets a gradient.
+        weights: structure of float32 tensors: the weights of `bias` that get a gradient.
         query_inputs: structure of [B or 1, T] tensors, any type; `mask` and `bias` get a block.
-        key_inputs: likewise, [B or 1, S].
+        key_inputs: the same for keys: [B or 1, S] tensors.
         logit_cap: C; a logit s becomes C tanh(s / C) before the bias.
     """
 
@@ -74,7 +74,7 @@ def attend_blockwise(
     block: BlockSize | None = None,
     compiled: bool = False,
 ) -> tf.Tensor:
-    """Returns what `lingo.ops.attention.attend` returns, block by block.
+    """Computes `lingo.ops.attention.attend` block by block.
 
     Args:
         query: [B, N, T, H], any float type, already multiplied by the scale; T static.
@@ -84,8 +84,8 @@ def attend_blockwise(
             other tensors of its functions.
         dropout: (weights, their part of [T, S]) -> weights, float32 [B, N, Q, R]. It may only
             multiply each weight by a factor that does not depend on the weights.
-        block: the size of blocks of logits; None: the one that took the least time on CPUs.
-        compiled: whether XLA compiles the program, for which other sizes and products are best.
+        block: the size of blocks of logits; None: the fastest size on CPUs.
+        compiled: whether XLA compiles the program, which makes other sizes and products faster.
 
     Returns:
         [B, N, T, H], the type of `value`.
@@ -134,9 +134,9 @@ class _Blocks:
         self.key_inputs = tf.nest.map_structure(lambda x: self.keys.pad(x, 1), logits.key_inputs)
 
     def average(self, weights: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the result, [B, N, T, H], and float32 [B, K, G, T, 1] twice.
+        """Returns the result, [B, N, T, H], peaks and totals, both float32 [B, K, G, T, 1].
 
-        These are the greatest logit of each query, and the sum of exp(logit - greatest).
+        A query's peak is its greatest logit, and its total is the sum of exp(logit - peak).
         """
 
         def attend_block(i: Any, outs: Any) -> Any:
@@ -171,8 +171,9 @@ class _Blocks:
     ) -> list[tf.Tensor]:
         """Returns the gradients of queries, keys, values and weights.
 
-        A number is subtracted from a row of a product by the product itself, which saves a pass
-        over the block: one factor has the negative number as one more feature, the other a 1.
+        Where a number is to be subtracted from each row of a matrix product, the product itself
+        does it: one factor gets the negative numbers as one more feature, the other factor ones.
+        This saves a pass over the block.
         """
         dtype = self.query.dtype
         gradient, result = (tf.cast(x, tf.float32) for x in (gradient, result))
@@ -237,7 +238,7 @@ class _Blocks:
         return [d_query, d_key, d_value, *d_weights]
 
     def _add_bias_gradients(self, sums: Any, d_logits: Any, i: Any, j: Any, weights: Any) -> Any:
-        """Adds the gradients of the weights of the bias for a block of gradients of logits."""
+        """Adds the gradients of the bias's weights, from one block of logit gradients, to sums."""
         if self.logits.bias is None or not weights:
             return sums
         with tf.GradientTape() as tape:
@@ -261,7 +262,7 @@ class _Blocks:
         (before, after), size, count = self.logits.band, self.keys.size, self.keys.count
         begin = i * self.queries.size
         start, stop = 0, count
-        free = self.keys.length // size  # blocks from the first whose keys all queries see
+        free = self.keys.length // size  # the first block with a key that a query must not see
         if before is not None:
             start = tf.minimum(tf.maximum(0, begin - before) // size, count - 1)
             free = start
@@ -278,7 +279,7 @@ class _Blocks:
     def _logits(
         self, product: tf.Tensor, i: Any, j: Any, weights: Any, masked: bool
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Returns the logits of a product, float32 [B, K, G Q, R], and their slope if capped."""
+        """Returns a product's logits, float32 [B, K, G Q, R], and their cap's slope, if any."""
         logits, slope, cap = tf.cast(product, tf.float32), None, self.logits.logit_cap
         if cap is not None:
             tanh = tf.tanh(logits / cap)
@@ -303,7 +304,7 @@ class _Blocks:
         """Returns the greatest logit of each query, and the sum of exp(logit - greatest).
 
         The maximum of `share`, the softmax, is 1 / sum, and takes less time than exp and a sum.
-        Where a block has all keys, nothing needs the two: they are 0 and 1.
+        If one block has all keys, neither result is needed: they are 0 and 1.
         """
         if self.keys.count == 1:
             zeros = tf.zeros_like(share[:, :, :, :1])
@@ -318,7 +319,7 @@ class _Blocks:
         return tf.matmul(block, x, transpose_a=True)
 
     def _hide(self, mask: Any, i: Any, j: Any, *, masked: bool) -> tf.Tensor:
-        """Returns what hides keys that the mask or band hides, and padding, [B or 1, Q, R]."""
+        """Returns the term that hides padding and keys by mask or band, [B or 1, Q, R]."""
         sees = tf.ones([1, 1, 1], tf.bool) if mask is None else mask
         if not masked:
             return tf.where(sees, 0.0, tf.float32.min)
@@ -329,7 +330,7 @@ class _Blocks:
             sees &= query - key <= before
         if after is not None:
             sees &= key - query <= after
-        terms = tf.where(sees, 0.0, tf.float32.min)  # a sum of two of these would be infinite
+        terms = tf.where(sees, 0.0, tf.float32.min)  # one term: two would add up to -inf
         return tf.where(key < self.keys.length, terms, -float("inf"))
 
     def _inputs(self, i: Any, j: Any) -> tuple[Any, Any]:
@@ -345,7 +346,7 @@ class _Blocks:
         return self.logits.bias(*self._inputs(i, j), packed)
 
     def _factors(self, i: Any, j: Any) -> tf.Tensor:
-        """Returns what dropout multiplies a block of weights by."""
+        """Returns the factors by which dropout multiplies a block of weights."""
         q, r = self.queries.size, self.keys.size
         part = Part((i * q, j * r), (self.queries.length, self.keys.length))
         ones = tf.ones([size_of(self.query, 0), self.num_heads, q, r])
@@ -368,11 +369,11 @@ class _Blocks:
         return tf.reshape(x, shape)
 
 
-def _merge(one: Any, other: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Merges greatest logits, sums and weighted sums over two sets of keys."""
-    peak = tf.maximum(one[0], other[0])
-    a, b = tf.exp(one[0] - peak), tf.exp(other[0] - peak)
-    return peak, one[1] * a + other[1] * b, one[2] * a + other[2] * b
+def _merge(first: Any, second: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Merges the greatest logits, sums and weighted sums of two sets of keys."""
+    peak = tf.maximum(first[0], second[0])
+    a, b = tf.exp(first[0] - peak), tf.exp(second[0] - peak)
+    return peak, first[1] * a + second[1] * b, first[2] * a + second[2] * b
 
 
 def _append_ones(x: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,8 @@
-"""Boxes of objects in images: areas, overlaps, codes relative to anchors; and their detection.
+"""Boxes of objects in images: areas, overlaps, codes relative to anchors, and detection.
 
-A box is (top, left, bottom, right), in parts of the height and width of its image. Detection
-says which anchors are which objects, which others the loss counts, and what is found. All shapes
-are static, so that XLA compiles these functions.
+A box is (top, left, bottom, right), as fractions of its image's height and width. For detection,
+functions match anchors to objects, select the background anchors that the loss counts, and select
+the boxes to return. All shapes are static, so that XLA compiles these functions.
 
 Axes: B batch, N boxes, A anchors, K classes, M candidates of a class, D detections.
 """
@@ -17,13 +17,13 @@ import numpy as np
 from lingo.config.lazy import tf
 
 CENTER_VARIANCE, SIZE_VARIANCE = 0.1, 0.2
-"""What codes are divided by, so that both halves have about unit variance (Liu et al. 2016)."""
+"""Codes are divided by these, so that both halves have about unit variance (Liu et al. 2016)."""
 
 _CLAIM = 2.0  # more than any overlap
 
 
 def box_areas(boxes: tf.Tensor) -> tf.Tensor:
-    """Returns the areas of boxes, [...], for boxes [..., 4], any float type; 0 of empty ones.
+    """Returns the areas, [...], of boxes [..., 4], any float type; an empty box has area 0.
 
     >>> box_areas(tf.constant([[0.0, 0.0, 0.5, 0.5], [0.5, 0.0, 0.4, 1.0]])).numpy()
     array([0.25, 0.  ], dtype=float32)
@@ -33,7 +33,7 @@ def box_areas(boxes: tf.Tensor) -> tf.Tensor:
 
 
 def box_overlaps(boxes: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """Returns the intersection over union of each box with each other one (Jaccard overlap).
+    """Returns the intersection over union (Jaccard overlap) of each box with each of `others`.
 
     Args:
         boxes: [..., N, 4], any float type.
@@ -65,8 +65,8 @@ def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
         anchors: [A, 4], the same type, the anchor of each box.
 
     Returns:
-        [..., A, 4]: the distance of the centres, down and right, in sizes of the anchor, divided by
-        0.1; and the logarithm of the ratio of heights, and of widths, divided by 0.2.
+        [..., A, 4]: the centre's offset from the anchor's, down and right, in units of the anchor's
+        size, divided by 0.1; then the logarithms of the height and width ratios, divided by 0.2.
 
     >>> anchor, box = [[0.0, 0.0, 0.5, 0.5]], [[0.25, 0.0, 0.75, 0.5]]
     >>> encode_boxes(tf.constant(box), tf.constant(anchor)).numpy().round(3)
@@ -79,7 +79,7 @@ def encode_boxes(boxes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
 
 
 def decode_boxes(codes: tf.Tensor, anchors: tf.Tensor) -> tf.Tensor:
-    """Returns the boxes [..., A, 4] whose codes `encode_boxes` returns; any float type.
+    """Inverts `encode_boxes`: returns the boxes of codes, both [..., A, 4], any float type.
 
     >>> anchors = tf.constant([[0.0, 0.0, 0.5, 0.5]])
     >>> codes = encode_boxes(tf.constant([[0.25, 0.0, 0.5, 1.0]]), anchors)
@@ -100,27 +100,27 @@ def _center_and_size(boxes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 class AnchorMap(NamedTuple):
-    """The anchors at all positions of one map of features. Lengths are pixels of the image."""
+    """The anchors at all positions of one feature map. Lengths are in pixels of the image."""
 
     size: tuple[int, int]  # height and width of the map
     step: tuple[float, float]  # from one position to the next, down and right
     scale: float  # side of the square anchor
-    next_scale: float  # that of the next map: another square has the geometric mean of the two
-    ratios: Sequence[float]  # of the sides of oblong anchors, each wide and tall
+    next_scale: float  # scale of the next map; a second square's side is their geometric mean
+    ratios: Sequence[float]  # aspect ratios of oblong anchors: each gives a wide and a tall one
 
     @property
     def num_shapes(self) -> int:
-        """How many anchors each position has."""
+        """The number of anchors per position."""
         return 2 + 2 * len(self.ratios)
 
 
 def anchor_boxes(maps: Sequence[AnchorMap], *, image: tuple[int, int]) -> np.ndarray:
     """Returns the anchors of all maps, float32 [A, 4] (Liu et al. 2016, sec. 2.2).
 
-    Maps follow each other, in each map positions by rows, and at each position its shapes: the two
-    squares, then of each ratio r a wide and a tall one of sides scale * sqrt(r), scale / sqrt(r).
-    No anchor is larger than the image, of `image` pixels in height and width, or has its centre
-    outside of it, which is moved to the border; anchors reach over the border.
+    They are in the order of maps, then positions (row by row), then shapes: the two squares, then
+    for each ratio r a wide and a tall anchor of sides scale * sqrt(r) and scale / sqrt(r). `image`
+    is (height, width) in pixels. No anchor is larger than the image. A centre outside of the image
+    moves to its border; anchors may reach over the border.
 
     >>> one = AnchorMap(size=(1, 1), step=(4, 4), scale=2, next_scale=8, ratios=[])
     >>> anchor_boxes([one], image=(4, 4))
@@ -128,14 +128,15 @@ def anchor_boxes(maps: Sequence[AnchorMap], *, image: tuple[int, int]) -> np.nda
            [0.  , 0.  , 1.  , 1.  ]], dtype=float32)
     """
     boxes = []
-    for one in maps:
-        between = np.sqrt(one.scale * one.next_scale)
-        shapes = [(one.scale, one.scale), (between, between)]
-        for root in np.sqrt(one.ratios):
-            wide = (one.scale / root, one.scale * root)
+    for grid in maps:
+        between = np.sqrt(grid.scale * grid.next_scale)
+        shapes = [(grid.scale, grid.scale), (between, between)]
+        for root in np.sqrt(grid.ratios):
+            wide = (grid.scale / root, grid.scale * root)
             shapes += [wide, wide[::-1]]
         halves = np.minimum(np.array(shapes) / image, 1.0) / 2
-        rows, columns = ((np.arange(n) + 0.5) * s for n, s in zip(one.size, one.step, strict=True))
+        pairs = zip(grid.size, grid.step, strict=True)
+        rows, columns = ((np.arange(n) + 0.5) * step for n, step in pairs)
         centers = np.stack(np.meshgrid(rows, columns, indexing="ij"), axis=-1) / image
         centers = np.minimum(centers, 1.0)[:, :, None]
         low, high = centers - halves, centers + halves
@@ -150,22 +151,22 @@ class Matches(NamedTuple):
     """The object of each anchor."""
 
     labels: tf.Tensor  # int32 [B, A]; 0: no object, the background
-    boxes: tf.Tensor  # float32 [B, A, 4]; of the background: the anchor itself
+    boxes: tf.Tensor  # float32 [B, A, 4]; for the background, the anchor itself
 
 
 def match_anchors(
     boxes: tf.Tensor, labels: tf.Tensor, anchors: tf.Tensor, *, min_overlap: float = 0.5
 ) -> Matches:
-    """Returns the object of each anchor (Liu et al. 2016, sec. 2.2).
+    """Matches each anchor to an object or the background (Liu et al. 2016, sec. 2.2).
 
-    First each object takes the anchor that overlaps it most, then each anchor that is left takes
-    the object that overlaps it most, if by at least `min_overlap`. An anchor that is the best one
-    of several objects takes the one that it overlaps most, whatever their order; in MLPerf's
-    reference it takes the last one.
+    First each object takes the anchor that overlaps it most. Then each remaining anchor takes the
+    object that overlaps it most, if the overlap is at least `min_overlap`. An anchor that is the
+    best of several objects takes the object that it overlaps most, whatever the order of objects;
+    in MLPerf's reference it takes the last object.
 
     Args:
         boxes: float32 [B, N, 4].
-        labels: int32 [B, N], 1..K; 0 for boxes that are absent, and so match nothing.
+        labels: int32 [B, N], 1..K; boxes of label 0 are padding and match nothing.
         anchors: float32 [A, 4].
         min_overlap: least intersection over union, 0..1.
 
@@ -188,13 +189,13 @@ def match_anchors(
 def hard_negatives(
     losses: tf.Tensor, is_object: tf.Tensor, *, per_object: float = 3.0
 ) -> tf.Tensor:
-    """Returns the anchors without an object whose loss is largest (Liu et al. 2016, sec. 2.2).
+    """Selects the background anchors with the largest losses (Liu et al. 2016, sec. 2.2).
 
     Args:
         losses: float32 [B, A], not negative.
         is_object: bool [B, A], whether an anchor has an object.
-        per_object: how many negatives there are for each of these, in each image; not more than
-            there are. Of equal losses the first counts.
+        per_object: the number of negatives per anchor with an object, in each image; all of them,
+            if an image has fewer. Of equal losses the first is selected.
 
     Returns:
         bool [B, A].
@@ -211,11 +212,11 @@ def hard_negatives(
 
 
 class Detections(NamedTuple):
-    """What is found in each image, the likeliest first."""
+    """The objects found in each image, the likeliest first."""
 
-    boxes: tf.Tensor  # float32 [B, D, 4]; zeros where there is nothing more
-    labels: tf.Tensor  # int32 [B, D], 1..K; 0 where there is nothing more
-    scores: tf.Tensor  # float32 [B, D], likewise
+    boxes: tf.Tensor  # float32 [B, D, 4]; zeros after the last object
+    labels: tf.Tensor  # int32 [B, D], 1..K; 0 after the last object
+    scores: tf.Tensor  # float32 [B, D]; 0 after the last object
 
 
 def select_detections(
@@ -227,15 +228,15 @@ def select_detections(
     max_per_class: int,
     max_detections: int,
 ) -> Detections:
-    """Returns the likeliest boxes that do not overlap likelier ones of their class.
+    """Returns the likeliest boxes that do not overlap likelier boxes of their class.
 
     Args:
         boxes: float32 [B, A, 4].
         scores: float32 [B, A, K], of the classes 1..K, 0..1.
-        min_score: boxes of this score and less are nothing; not negative.
+        min_score: boxes of this score or less are dropped; not negative.
         max_overlap: largest intersection over union of two boxes of a class, 0..1.
-        max_per_class: of each class, so many of the likeliest boxes are looked at: M.
-        max_detections: D; fewer if all classes have not so many candidates.
+        max_per_class: M, the number of each class's likeliest boxes that are considered.
+        max_detections: D; less if all classes together have fewer candidates.
 
     >>> boxes = tf.constant([[[0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9]]])
     >>> limits = {"min_score": 0.1, "max_overlap": 0.5, "max_per_class": 2, "max_detections": 2}
@@ -250,12 +251,12 @@ def select_detections(
     num_each = top.shape[2]
     size = num_classes * num_each
     flat = tf.reshape(tf.where(is_kept, top, 0.0), [-1, size])
-    best, where = tf.math.top_k(flat, min(max_detections, size))
+    best, position = tf.math.top_k(flat, min(max_detections, size))
     is_box = best > 0
-    best_boxes = tf.gather(tf.reshape(candidates, [-1, size, 4]), where, batch_dims=1)
+    best_boxes = tf.gather(tf.reshape(candidates, [-1, size, 4]), position, batch_dims=1)
     return Detections(
         tf.where(tf.expand_dims(is_box, -1), best_boxes, 0.0),
-        tf.where(is_box, where // num_each + 1, 0),
+        tf.where(is_box, position // num_each + 1, 0),
         best,
     )
 
@@ -263,7 +264,7 @@ def select_detections(
 def suppress(boxes: tf.Tensor, *, max_overlap: float) -> tf.Tensor:
     """Returns which boxes greedy non-maximum suppression keeps, bool [..., M].
 
-    A box is kept unless it overlaps an earlier one, which is kept, by more than `max_overlap`.
+    A box is dropped if it overlaps an earlier kept box by more than `max_overlap`.
 
     Args:
         boxes: [..., M, 4], any float type, the likeliest first.

@@ -40,8 +40,8 @@ def dropout(
         key: scalar key of the layer in this step.
         rows: int32 or uint32 [B], the id of each example: its index in the step's global batch.
         form: which elements are dropped together.
-        part: which part of a larger tensor the last two axes of `x` are: what is zeroed is that of
-            the larger tensor; None: `x` is whole.
+        part: which part of a larger tensor `x` is along its last two axes; `x` then gets this part
+            of the larger tensor's mask. None: `x` is whole.
 
     Returns:
         The shape and type of `x`. The mean over keys of each element is the element of `x`.
@@ -72,7 +72,7 @@ def dropout(
 
 
 def _share_axis(part: random.Part, axis: int) -> random.Part:
-    """Returns the part of a tensor whose size along an axis is 1."""
+    """Returns a part with start 0 and size 1 along an axis, along which the mask is shared."""
     starts, sizes = list(part.starts), list(part.sizes)
     starts[axis], sizes[axis] = 0, 1
     return random.Part(tuple(starts), tuple(sizes))

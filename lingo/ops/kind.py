@@ -1,4 +1,4 @@
-"""What a value is, in words, for errors about what a user's code returned."""
+"""Descriptions of values, for errors about results of a user's code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lingo.config.lazy import tf
 
 
 def describe_kind(value: Any) -> str:
-    """Returns what a value is, in words.
+    """Describes a value in words.
 
     >>> describe_kind(tf.zeros([4])), describe_kind((1, 2)), describe_kind({}), describe_kind(None)
     ('a float32 tensor of shape (4,)', 'a tuple', 'nothing', 'None')
@@ -25,7 +25,7 @@ def describe_kind(value: Any) -> str:
 
 
 def is_real(value: Any) -> bool:
-    """Returns whether a value is a real number, or a tensor or array of any shape of such.
+    """Returns whether a value is a real number, or a tensor or array of real numbers, any shape.
 
     >>> is_real(1), is_real(tf.zeros([2])), is_real("1"), is_real(1j)
     (True, True, False, False)

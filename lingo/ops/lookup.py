@@ -15,7 +15,7 @@ from lingo.ops.scope import gradient_scope
 
 
 def lookup(table: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """Returns the rows of a table that have some ids.
+    """Returns the rows of a table for ids.
 
     Args:
         table: [V, D], any float type.

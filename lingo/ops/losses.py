@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lingo.config.lazy import tf
 
-_GATHER_LIMIT = 2**31  # elements, which the gradient of tf.gather counts in int32
+_GATHER_LIMIT = 2**31  # elements: the gradient of tf.gather counts them in int32
 
 
 class TokenLosses(NamedTuple):
@@ -73,7 +73,7 @@ def token_losses(
 
 
 def _target_logits(logits: tf.Tensor, targets: Any) -> Any:
-    """Returns the logit of each target, float32 [B, T], of logits [B, T, V], int32 [B, T]."""
+    """Returns each target's logit, float32 [B, T]; logits are [B, T, V], targets int32 [B, T]."""
     size = logits.shape.num_elements()
     if size is None or size < _GATHER_LIMIT:
         return tf.gather(logits, targets, batch_dims=2)
@@ -84,11 +84,11 @@ def _target_logits(logits: tf.Tensor, targets: Any) -> Any:
 def shares_cross_entropy(
     logits: tf.Tensor, shares: tf.Tensor, *, label_smoothing: float = 0.0
 ) -> tf.Tensor:
-    """Returns the cross-entropy of labels that are shares of the classes, as of mixed images.
+    """Returns the cross-entropy of soft labels, such as the labels of mixed images.
 
     Args:
         logits: [B, K], any float type, of K classes.
-        shares: float32 [B, K], which add up to 1 in each row.
+        shares: float32 [B, K], the share of each class; each row adds up to 1.
         label_smoothing: the part of all shares that goes to all classes equally, 0..1.
 
     Returns:

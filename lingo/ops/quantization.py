@@ -1,7 +1,7 @@
 """Fake quantization: rounds a tensor to the values that a few bits can hold, and stays float.
 
     level = round((clip(x, low, high) - low) / scale)      # an integer of `bits` bits
-    y = level * scale + low                                # what a product is computed with
+    y = level * scale + low                                # the value that a product uses
 
 A range is nudged, so that 0 is exactly a level: padding and absent inputs then have no error.
 """
@@ -18,16 +18,16 @@ NaturalRange = Literal["softmax", "tanh", "sigmoid", "relu", "relu6", "padding"]
 
 
 class Range(NamedTuple):
-    """The least and the largest value that quantization keeps; others are clipped."""
+    """The least and the largest value that quantization keeps; other values are clipped."""
 
     low: Any  # a float, or float32 that broadcasts against the values
-    high: Any  # likewise
+    high: Any  # the same type
 
 
 def natural_range(name: NaturalRange, *, bits: int = 8) -> Range:
-    """Returns the range of the results of an activation, as Lingvo's quantization has it.
+    """Returns the range of an activation's results, as in Lingvo's quantization.
 
-    Those of softmax and tanh end a level early, so that their scale is a power of two.
+    The ranges of softmax and tanh end a level early, so that their scale is a power of two.
 
     >>> natural_range("tanh")
     Range(low=-1.0, high=0.9921875)
@@ -56,11 +56,11 @@ def symmetric_range(cap: Any, *, bits: int = 8) -> Range:
 
 
 def center_range(limits: Range) -> Range:
-    """Returns the symmetric range around a range of constants; others stay as they are.
+    """Returns the symmetric range around a range of constants; other ranges are unchanged.
 
-    LiteRT's XNNPACK, which computes by default, needs it where activations are multiplied with each
-    other: in the second operand it takes 0 for the level of 0, whatever a model says. Results were
-    wrong by 40 levels (TensorFlow 2.21).
+    LiteRT's default backend, XNNPACK, needs it where activations are multiplied with each other:
+    for the second operand it assumes zero point 0, whatever the model says. Results were wrong by
+    40 levels (TensorFlow 2.21).
 
     >>> center_range(Range(-0.5, 2.0))
     Range(low=-2.0, high=1.984375)
@@ -73,11 +73,11 @@ def center_range(limits: Range) -> Range:
 def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = False) -> tf.Tensor:
     """Rounds x to the levels of a range; equals `tf.quantization.fake_quant_with_min_max_vars`.
 
-    Unlike that, ranges may have any shape that broadcasts, and it can be vectorized and sharded.
-    The gradient of x is straight through (Bengio et al. 2013; Jacob et al. 2018, sec. 3): 1 inside
-    the nudged range, its ends included, and 0 outside. That of `low` is the sum of the gradients of
-    values below the range, and that of `high` of those above. A range (0, 0) makes all values 0 and
-    passes all gradients to x.
+    Unlike TensorFlow's, it takes ranges of any shape that broadcasts, and can be vectorized and
+    sharded. The gradient of x is straight through (Bengio et al. 2013; Jacob et al. 2018, sec. 3):
+    1 inside the nudged range, its ends included, and 0 outside. `low` gets the sum of the gradients
+    of values below the range, and `high` the sum for values above. A range (0, 0) makes all values
+    0 and passes all gradients to x.
 
     Args:
         x: any shape, any float type; computed in float32.
@@ -103,11 +103,11 @@ def fake_quantize(x: tf.Tensor, limits: Range, *, bits: int = 8, narrow: bool = 
 
 
 def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.Tensor:
-    """Returns `fake_quantize` by the operation from which converters of models read a range.
+    """Computes `fake_quantize` by TensorFlow's operation, from which converters read the range.
 
-    The range is that of constants, of scalars; if it is empty, has axes, or is not known while a
-    graph is made, it is computed as otherwise. `x` has any shape and float type, which the result
-    keeps.
+    That operation needs a range of constant scalars. If the range is empty, has axes, or is unknown
+    while a graph is built, `fake_quantize` itself is used. `x` and the result have the same shape
+    and float type.
 
     >>> fake_quantize_constant(tf.constant([-2.0, 0.1, 0.4]), Range(0.0, 1.5), bits=2).numpy()
     array([0. , 0. , 0.5], dtype=float32)
@@ -122,7 +122,7 @@ def fake_quantize_constant(x: tf.Tensor, limits: Range, *, bits: int = 8) -> tf.
 
 
 class Channels(NamedTuple):
-    """A weight as levels of its channels."""
+    """A weight as whole levels with a scale per channel."""
 
     levels: tf.Tensor  # float32, whole numbers from -(2^(bits-1) - 1) to 2^(bits-1) - 1
     scale: tf.Tensor  # float32, the weight's shape with sizes 1: a weight is levels * scale
@@ -131,8 +131,8 @@ class Channels(NamedTuple):
 def quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> Channels:
     """Rounds a weight to levels that are symmetric around 0, with a scale for each channel.
 
-    `axes` are those that a channel includes: its largest absolute value is the last level. `w` has
-    any shape and float type. Nothing has a gradient.
+    A channel extends over `axes`, and its largest absolute value is the last level. `w` has any
+    shape and float type. The results have no gradient.
 
     >>> levels, scale = quantize_channels(tf.constant([[1.0, 0.2], [-0.5, 0.1]]), [0], bits=3)
     >>> levels.numpy()
@@ -146,10 +146,10 @@ def quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> Ch
 
 
 def fake_quantize_channels(w: tf.Tensor, axes: Sequence[int], *, bits: int = 8) -> tf.Tensor:
-    """Returns a weight rounded by `quantize_channels`, in its type and with its gradient.
+    """Returns a weight rounded by `quantize_channels`, in its type; the gradient passes unchanged.
 
-    It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range`, whose
-    range is the channel's largest absolute value; no value is outside.
+    It equals `tf.quantization.fake_quant_with_min_max_vars_per_channel` with `narrow_range` and
+    each channel's largest absolute value as the range; no value is outside.
 
     >>> fake_quantize_channels(tf.constant([[3.0, 6.0], [-1.2, 0.9]]), [0], bits=3).numpy()
     array([[ 3.,  6.],
@@ -169,9 +169,9 @@ def round_to_multiple(x: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
 
 
 def range_scale(limits: Range, *, bits: int = 8, narrow: bool = False) -> Any:
-    """Returns the width of a level of a range, of the shape and type of its ends.
+    """Returns the distance between levels of a range, in the shape and type of its ends.
 
-    `bits` and `narrow` are those of `fake_quantize`.
+    `bits` and `narrow` are as in `fake_quantize`.
 
     >>> range_scale(Range(-0.5, 1.0), bits=2)
     0.5
@@ -180,10 +180,10 @@ def range_scale(limits: Range, *, bits: int = 8, narrow: bool = False) -> Any:
 
 
 def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
-    """Returns the least value, 0 at most, and the largest, 0 at least, over axes that stay.
+    """Returns the range of values over some axes, which is extended to include 0.
 
-    `x` has any shape and float type, `axes` None stands for all; the range is float32, and has no
-    gradient.
+    `x` has any shape and float type. Reduced axes keep size 1; `axes` None: all of them. The range
+    is float32, and has no gradient.
 
     >>> low, high = value_range(tf.constant([[1.0, 2.0], [-3.0, -1.0]]), [1])
     >>> low.numpy().tolist(), high.numpy().tolist()
@@ -196,15 +196,15 @@ def value_range(x: tf.Tensor, axes: Sequence[int] | None = None) -> Range:
 
 
 def _static_range(limits: Range) -> Range | None:
-    """Returns a range of floats; None if it is not of scalars, or not known in a graph."""
+    """Returns a range as floats; None if it has axes, or is unknown while a graph is built."""
     ends = [tf.get_static_value(tf.convert_to_tensor(v, tf.float32)) for v in limits]
     return None if any(v is None or v.ndim for v in ends) else Range(*map(float, ends))
 
 
 def _nudge(limits: Range, bits: int, narrow: bool) -> Any:
-    """Returns scale, least and largest value of levels one of which is 0, float32 like the range.
+    """Moves the levels so that one is 0; returns their scale, least and largest value, float32.
 
-    In the order of TensorFlow's kernel (fake_quant_ops_functor.h), for equal bits.
+    The order of operations is from TensorFlow's kernel (fake_quant_ops_functor.h): equal bits.
     """
     low, high = (tf.stop_gradient(end) for end in limits)
     least_level, last_level = int(narrow), 2**bits - 1
@@ -215,7 +215,7 @@ def _nudge(limits: Range, bits: int, narrow: bool) -> Any:
 
 
 def _round(x: tf.Tensor, scale: tf.Tensor, least: tf.Tensor) -> tf.Tensor:
-    """Returns the nearest level of values between the least and the largest one, float32."""
+    """Rounds values between the least and the largest level to the nearest level, float32."""
     inverse = tf.math.divide_no_nan(tf.ones_like(scale), scale)
     zero = tf.floor(0.5 - least * inverse)
     return tf.floor((x - least) * inverse - zero + 0.5) * scale

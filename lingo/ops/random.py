@@ -38,11 +38,11 @@ class Key(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which part of a larger tensor a tensor is, along its last axes.
+    """The place of a tensor in a larger one, along its last axes.
 
     Attributes:
         starts: the index of its first element along each axis, ints or int32 scalars.
-        sizes: the sizes of the larger tensor, likewise.
+        sizes: the sizes of the larger tensor, ints or int32 scalars.
     """
 
     starts: tuple[Any, ...]
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def root_key(seed: int) -> Key:
-    """Returns the key of a seed, any Python int: NumPy uint32 scalars.
+    """Returns the key of a seed, any Python int; its words are NumPy uint32 scalars.
 
     >>> root_key(7)
     Key(high=np.uint32(2926543089), low=np.uint32(3238574643))
@@ -60,7 +60,7 @@ def root_key(seed: int) -> Key:
 
 
 def key_array(keys: Iterable[Key]) -> Key:
-    """Returns keys on the host as one array of keys, words [number of keys].
+    """Stacks scalar keys on the host into one `Key`, whose words are [number of keys].
 
     >>> key_array([root_key(7), root_key(8)]).high.shape
     (2,)
@@ -90,7 +90,7 @@ def fold(key: Key, data: Any) -> Key:
         return Key(*_fold_numpy(key, data))
     if _is_tensor(data):
         word = _mix_tf(_tf_word(data) + tf.constant(_GOLDEN, tf.uint32))
-    else:  # most parts of a path: mixed on the host, which saves a third of the operations
+    else:  # most parts of a path are ints: mixing them on the host saves a third of the operations
         word = tf.constant(_spread(data))
     high, low = _tf_word(key.high), _tf_word(key.low)
     high = _mix_tf(tf.bitwise.bitwise_xor(high, word))
@@ -98,12 +98,12 @@ def fold(key: Key, data: Any) -> Key:
 
 
 def bits(key: Key, *sizes: Any, part: Part | None = None) -> Any:
-    """Returns random uint32 words of every key, the counter of each being its row-major index.
+    """Returns random uint32 words for every key; a word's counter is its row-major index.
 
     Args:
         key: words of shape [...], NumPy or tensors.
         *sizes: ints or int32 scalar tensors.
-        part: of which words the last axes are a part; None: they are whole.
+        part: which part of a larger tensor the last axes are; None: they are whole.
 
     Returns:
         uint32 [..., *sizes]. The counter is a sum of ranges along each axis, not a reshape of one
@@ -135,10 +135,10 @@ def host_bits(key: Key, start: int, count: int) -> np.ndarray:
 
 
 def host_words(key: Key, numbers: np.ndarray) -> np.ndarray:
-    """Returns words of host keys [...] by counters, uint64 [N]: uint32 [..., N].
+    """Returns the words, uint32 [..., N], of host keys [...] for counters `numbers`, uint64 [N].
 
-    Any part of a random tensor can be drawn without the rest. Counters from 2**32 on use a key that
-    is folded with their upper 32 bits.
+    So any part of a random tensor can be drawn without the rest. Counters from 2**32 on use a key
+    that is folded with their upper 32 bits.
     """
     words = (numbers & np.uint64(0xFFFFFFFF)).astype(np.uint32)
     out = _words(key, words)

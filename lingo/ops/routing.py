@@ -33,13 +33,13 @@ def group_tokens(x: tf.Tensor, size: Any) -> tf.Tensor:
 
 
 def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
-    """Returns the K experts of the largest probabilities, largest first.
+    """Returns the K most probable experts of each token, the most probable first.
 
-    It takes one maximum after the other rather than a sort: this is cheaper for few choices, and a
+    It takes one maximum after the other instead of sorting: this is cheaper for few choices, and a
     mesh can split it.
 
     Args:
-        probabilities: [G, S, E], any float type, not negative; the first of equal ones leads.
+        probabilities: [G, S, E], any float type, not negative; of equal ones the first wins.
         num: K, at most E.
 
     >>> most_probable(tf.constant([[[0.2, 0.5, 0.3]]]), 2).numpy()
@@ -54,7 +54,7 @@ def most_probable(probabilities: tf.Tensor, num: int) -> tf.Tensor:
 
 
 def gates_of(probabilities: tf.Tensor, expert: tf.Tensor) -> tf.Tensor:
-    """Returns the probabilities of experts, [G, S, K] of [G, S, E], without a scatter.
+    """Returns the chosen experts' probabilities, [G, S, K] from [G, S, E], without a scatter.
 
     >>> gates_of(tf.constant([[[0.2, 0.5, 0.3]]]), tf.constant([[[1, 2]]])).numpy()
     array([[[0.5, 0.3]]], dtype=float32)
@@ -85,7 +85,7 @@ def always_first(used: tf.Tensor) -> tf.Tensor:
 def positions_in_expert(
     expert: tf.Tensor, counted: tf.Tensor, *, num_experts: int, urgency: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Returns for each choice how many choices of its group come before it at the same expert.
+    """Returns how many choices of the same group and expert come before each choice.
 
     All first choices come before all second ones, and so on (Lepikhin et al. 2020, algorithm 1).
     Among choices of one rank, tokens are in order of position, or of urgency, the largest first
@@ -95,10 +95,10 @@ def positions_in_expert(
         expert: int32 [G, S, K].
         counted: bool [G, S, K], which choices count.
         num_experts: E.
-        urgency: float [G, S]; of equally urgent tokens the first leads. None: by position.
+        urgency: float [G, S]; of equally urgent tokens the first wins. None: by position.
 
     Returns:
-        int32 [G, S, K], 0 where a choice does not count; any number, whatever the capacity.
+        int32 [G, S, K], 0 where a choice does not count. The capacity does not limit it.
 
     >>> expert = tf.constant([[[0], [1], [0]]])
     >>> positions_in_expert(expert, tf.ones_like(expert, tf.bool), num_experts=2).numpy().ravel()
@@ -112,7 +112,7 @@ def positions_in_expert(
         positions = positions_in_expert(expert, counted, num_experts=num_experts)
         return tf.gather(positions, back, batch_dims=1)
     claims = tf.one_hot(tf.where(counted, expert, -1), num_experts, dtype=tf.int32)
-    # slices: what tf.unstack and tf.concat make of them, TensorFlow Lite mistakes for a reshape
+    # slices, because TensorFlow Lite mistakes tf.unstack followed by tf.concat for a reshape
     firsts_first = [claims[:, :, k] for k in range(claims.shape[2])]
     before = tf.cumsum(tf.concat(firsts_first, axis=1), axis=1, exclusive=True)
     before = tf.stack(tf.split(before, len(firsts_first), axis=1), axis=2)
@@ -120,13 +120,13 @@ def positions_in_expert(
 
 
 def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Tensor:
-    """Returns the slots of the tokens that have an expert's largest scores.
+    """Gives the slots of each expert to the tokens with its largest scores.
 
-    This is expert choice (Zhou et al. 2022, eq. 2). Slots are in order of position, so that only
-    the least score that is taken has to be found, and no permutation has to be undone.
+    This is expert choice (Zhou et al. 2022, eq. 2). Tokens get slots in order of position. So only
+    the least score that gets a slot has to be found, and no permutation has to be undone.
 
     Args:
-        scores: float32 [G, S, E], not negative; of equal ones the first tokens lead.
+        scores: float32 [G, S, E], not negative; of equal ones the first tokens win.
         valid: bool [G, S], which tokens may be taken.
         capacity: C, at most S, an int or an int32 scalar.
 
@@ -150,7 +150,7 @@ def best_tokens(scores: tf.Tensor, valid: tf.Tensor, *, capacity: Any) -> tf.Ten
 
 
 def demand(expert: tf.Tensor, counted: tf.Tensor, num_experts: int) -> tf.Tensor:
-    """Returns how many choices [G, S, K] name each expert, with a slot or not: float32 [G, E].
+    """Counts each expert's choices, with or without a slot: float32 [G, E] from [G, S, K].
 
     >>> expert = tf.constant([[[0], [1], [0]]])
     >>> demand(expert, tf.ones_like(expert, tf.bool), 3).numpy()
@@ -206,7 +206,7 @@ def z_loss(logits: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
 
 
 def entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Returns the entropy of softmax(logits), in nats: float32 [...] of [..., E].
+    """Returns the entropy of softmax(logits), in nats, float32 [...]; logits are [..., E].
 
     >>> round(float(entropy(tf.zeros([4]))), 3)  # log 4
     1.386

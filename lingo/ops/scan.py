@@ -28,14 +28,14 @@ def scan(
 
     Args:
         body: (int32 scalar index, carry, slice of xs) -> (carry, y); structures of tensors of
-            fixed shapes. It is traced twice, and once more for each loop around this one; or once
-            if it is a `tf.function` or `outputs` are known. But XLA cannot differentiate a loop
+            fixed shapes. It is traced twice, and once more for each loop around this one; only once
+            if it is a `tf.function` or `outputs` is given. But XLA cannot differentiate a loop
             around a `tf.function`.
         carry: structure of tensors of any shape, before the first iteration.
-        xs: structure of [num, ...] tensors, any type, or of what `unstack` makes of them.
+        xs: structure of [num, ...] tensors, any type, or `unstack(xs, num)`.
         num: number of iterations, an int or an int32 scalar tensor.
         is_reversed: whether the first iteration has the last index, num - 1.
-        outputs: structure like y of values with its `shape` and `dtype`; None: a trace tells.
+        outputs: y's specs: a structure like y, of values with `shape` and `dtype`; None: traced.
 
     Returns:
         The carry after the last iteration, and the y of all indices, [num, ...] tensors.
@@ -44,7 +44,7 @@ def scan(
     >>> int(last), sums.numpy()
     (6, array([0, 1, 3], dtype=int32))
     """
-    if tf.executing_eagerly():  # tf.while_loop in a graph, not eagerly
+    if tf.executing_eagerly():  # runs tf.while_loop in a graph
 
         def loop(carry: Any, xs: Any) -> tuple[Any, Any]:
             return scan(body, carry, xs, num, is_reversed=is_reversed, outputs=outputs)
@@ -77,7 +77,7 @@ def scan(
 
 
 def unstack(xs: Any, num: Any) -> Any:
-    """Returns a structure of [num, ...] tensors as arrays, which `scan` reads slices from.
+    """Converts a structure of [num, ...] tensors to arrays, from which `scan` reads slices.
 
     >>> arrays = unstack(tf.constant([1, 2, 3]), 3)
     >>> int(arrays.read(1))
@@ -101,14 +101,14 @@ def scan_recomputed(
     *,
     arrays: Any = None,
 ) -> tuple[Any, Any]:
-    """Calls a body as `scan`, with a gradient that calls it again (Huang et al. 2019, sec. 2.3).
+    """Computes `scan` with a gradient that calls the body again (Huang et al. 2019, sec. 2.3).
 
-    The gradient keeps the carry of each iteration, and `xs` and `constants` as they are, once; the
-    gradient of `scan` would keep all that an iteration computes or reads. It is
-    `jax.lax.scan(jax.checkpoint(body), ...)`, and costs one more call of the body.
+    The gradient keeps the carry of each iteration, and one copy of `xs` and `constants`. The
+    gradient of `scan` would keep everything that an iteration computes or reads. This function is
+    `jax.lax.scan(jax.checkpoint(body), ...)`, and calls the body once more per iteration.
 
     Args:
-        body: (int32 scalar index, carry, slice of xs, constants) -> (carry, y), as that of `scan`.
+        body: (int32 scalar index, carry, slice of xs, constants) -> (carry, y), as in `scan`.
             Gradients flow to its arguments only, not to tensors that it captures, and it has to
             compute the same in each call: random numbers must be functions of its arguments.
         carry: structure of tensors of any shape and type, before the first iteration.
@@ -116,9 +116,9 @@ def scan_recomputed(
         constants: structure of tensors of any shape and type, the same for all iterations. Their
             gradients are sums over iterations.
         num: number of iterations, an int or an int32 scalar tensor.
-        arrays: `unstack(xs, num)`, for a scan inside another loop that does not change `xs`, made
-            outside of both. TensorFlow tries to compute what a loop reads when it compiles, with a
-            byte for each element of large tensors; it does not try so with arrays.
+        arrays: `unstack(xs, num)`, called outside of an enclosing loop that does not change `xs`.
+            When TensorFlow compiles, it tries to compute the tensors that a loop reads, with a byte
+            for each element of large tensors; it does not try this with arrays.
 
     Returns:
         The carry after the last iteration, and the y of all iterations, [num, ...] tensors.
@@ -148,12 +148,12 @@ def scan_recomputed(
         structure[:] = [(last, ys)]
 
         def backward(*gradients: Any) -> list[Any]:
-            # those of integers may be None
+            # gradients of integers may be None
             pairs = zip(gradients, results, strict=True)
             of_floats = [gradient for gradient, result in pairs if result.dtype.is_floating]
             with tf.name_scope(scope):
-                found = _scan_backward(body, (carries, slices, constants), of_floats, num)
-            return [next(found) if v.dtype.is_floating else None for v in flat]
+                computed = _scan_backward(body, (carries, slices, constants), of_floats, num)
+            return [next(computed) if v.dtype.is_floating else None for v in flat]
 
         return results, backward
 
@@ -169,8 +169,8 @@ def _scan_backward(
 ) -> Iterator[tf.Tensor]:
     """Returns the gradients of the float tensors of carry, xs and constants, in order.
 
-    `inputs` are the carries of all iterations, [num, ...], xs and constants; `gradients` those of
-    the float tensors of the last carry, and then of ys, [num, ...].
+    `inputs` are the carries of all iterations, [num, ...], xs and constants. `gradients` are the
+    gradients of the last carry's float tensors, and then of the ys', [num, ...].
     """
     carries, xs, constants = inputs
     num_carry = len(_floats(carries))
@@ -185,7 +185,7 @@ def _scan_backward(
             tape.watch([of_carry, of_x, of_constants])
             results = _floats(body(i, *args))
         dcarry, dx, of_iteration = tf.nest.map_structure(
-            tf.convert_to_tensor,  # that of a gather is not dense
+            tf.convert_to_tensor,  # the gradient of a gather is not dense
             tape.gradient(
                 results,
                 [of_carry, of_x, of_constants],
@@ -224,7 +224,7 @@ def _array(dtype: tf.DType, num: Any, shape: tf.TensorShape) -> tf.TensorArray:
 
 
 def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
-    """Returns the sum of a function's outputs over slices, one slice's outputs in memory at a time.
+    """Sums a function's outputs over slices, with one slice's outputs in memory at a time.
 
     It is for summing gradients over micro-batches, and is not meant to be differentiated.
 
@@ -248,9 +248,9 @@ def accumulate(part: Callable[[Any], Any], inputs: Any, num: int) -> Any:
 
 
 def output_specs(function: Any, *args: Any) -> Any:
-    """Returns a function's outputs as symbolic tensors, with `shape` and `dtype`, uncomputed.
+    """Traces a function and returns its outputs as symbolic tensors, with `shape` and `dtype`.
 
-    Arguments may be of anything with `shape` and `dtype`; a `tf.function` keeps the trace.
+    Arguments are structures of anything with `shape` and `dtype`. A `tf.function` keeps the trace.
     """
     specs = tf.nest.map_structure(lambda a: tf.TensorSpec(a.shape, a.dtype), args)
     if not hasattr(function, "get_concrete_function"):
@@ -259,11 +259,10 @@ def output_specs(function: Any, *args: Any) -> Any:
 
 
 def is_for_shapes() -> bool:
-    """Returns whether the operations that are made now only tell shapes, and are never computed.
+    """Returns whether the current graph only serves to find shapes, and is never run.
 
-    Loops and vectorized calls then call their body as it is, once: a body would else be traced
-    twice as often for each loop around it. It is False inside a `tf.function`, which keeps its
-    trace.
+    Loops and vectorized calls then call their body directly, once; otherwise each enclosing loop
+    would double the number of traces. It is False inside a `tf.function`, which keeps its trace.
 
     >>> found = [is_for_shapes()]
     >>> _ = output_specs(lambda x: found.append(is_for_shapes()), tf.constant(0.0))
@@ -275,7 +274,7 @@ def is_for_shapes() -> bool:
 
 
 def repeat_result(y: Any, num: Any) -> Any:
-    """Returns tensors, in any structure, as if each of `num` calls had given them: [num, ...].
+    """Stacks `num` copies of each tensor of a structure, as a loop stacks results: [num, ...].
 
     >>> repeat_result(tf.constant([1, 2]), 3).numpy().tolist()
     [[1, 2], [1, 2], [1, 2]]
@@ -285,7 +284,7 @@ def repeat_result(y: Any, num: Any) -> Any:
 
 
 _graph_for_shapes: ContextVar[Any] = ContextVar("graph_for_shapes", default=None)
-"""The graph whose operations only tell shapes, if there is one."""
+"""The graph that only serves to find shapes, or None."""
 
 
 def _call_for_shapes(function: Callable[..., Any], *args: Any) -> Any:

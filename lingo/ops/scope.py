@@ -1,4 +1,4 @@
-"""Name scopes of handwritten gradients, as TensorFlow names its own; contexts for devices."""
+"""Name scopes of custom gradients, as TensorFlow names its own; contexts for devices."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def on_device(device: str | None) -> contextlib.AbstractContextManager[Any]:
 def on_device_of_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any]:
     """Places each operation created inside on the device of its largest input.
 
-    An operation that already has a device keeps it. One whose inputs have no known device gets
-    none. Works in graphs only.
+    An operation that already has a device keeps it. An operation whose inputs have no known device
+    gets no device. Works in graphs only.
 
     Args:
         otherwise: device of an operation whose largest inputs are on several devices, such as a sum
@@ -41,7 +41,7 @@ def on_device_of_inputs(otherwise: str) -> contextlib.AbstractContextManager[Any
             return op.device
         sizes = [tensor.shape.num_elements() or 0 for tensor in known]
         largest = max(sizes)
-        found = {t.op.device for t, size in zip(known, sizes, strict=True) if size == largest}
-        return found.pop() if len(found) == 1 else otherwise
+        devices = {t.op.device for t, size in zip(known, sizes, strict=True) if size == largest}
+        return devices.pop() if len(devices) == 1 else otherwise
 
     return tf.compat.v1.get_default_graph().device(of_inputs)

@@ -18,7 +18,7 @@ def size_of(x: tf.Tensor, axis: int) -> Any:
 
 
 def sizes_of(x: tf.Tensor) -> list[Any]:
-    """Returns the sizes of all axes, each as `size_of` does.
+    """Returns the sizes of all axes, each as `size_of` returns it.
 
     >>> sizes_of(tf.zeros([2, 3]))
     [2, 3]
@@ -38,7 +38,7 @@ def swap_leading_axes(x: tf.Tensor) -> tf.Tensor:
 
 
 def expand_like(x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Appends axes of size 1 to a tensor until its rank is that of another: [*x.shape, 1, ...].
+    """Appends axes of size 1 to x until it has the rank of `other`: [*x.shape, 1, ...].
 
     >>> expand_like(tf.zeros([2]), tf.zeros([2, 3, 4])).shape.as_list()
     [2, 1, 1]

@@ -16,18 +16,19 @@
             dx, dweights = gradient of stage k, computed again from inputs[k][m]
             total[k] += dweights
 
-A `tf.while_loop` starts an iteration before earlier ones have ended, and each device does what is
-ready (Yu et al. 2018). So the stages of different iterations compute in parallel, in the order of
-GPipe, though the program has one copy of each stage, for any number of micro-batches.
+A `tf.while_loop` starts an iteration before earlier ones have ended, and each device runs the ready
+operations (Yu et al. 2018). So the stages of different iterations compute in parallel, in GPipe's
+order, though the program has one copy of each stage, for any number of micro-batches.
 
-If stages have devices, the loop is unrolled, because TensorFlow puts what a loop passes to the next
-iteration on one device. Each stage then is two functions, which the program calls M times.
+TensorFlow puts all tensors that a loop passes to the next iteration on one device. So if stages
+have devices, the loop is unrolled. Each stage then is two functions, which the program calls M
+times.
 
 `shift_register` computes all stages at once, each on its current micro-batch:
 
     tick t:  every micro-batch moves to the next stage, and the next one enters the first stage
              y[k] = stage k of x[k]          # all k in parallel
-             what leaves the last stage is done, or waits to enter the first stage again
+             the last stage's result is done, or waits to enter the first stage again
 
 Micro-batch m enters its repeat r at tick r * M + m, and reaches the next stage one tick later. The
 program has one copy of the computation for any number of micro-batches. If a mesh splits the axis
@@ -58,7 +59,7 @@ micro-batch, and its result is ignored."""
 class Stage(NamedTuple):
     """A stage of a pipeline."""
 
-    # (weights, x, inputs) -> (y, sums); structures of tensors, those of sums are of float types
+    # (weights, x, inputs) -> (y, sums); structures of tensors, in sums of float types
     compute: Callable[[Any, Any, Any], tuple[Any, Any]]
     weights: Any  # structure of float tensors
     device: str | None = None  # None: TensorFlow chooses
@@ -67,19 +68,19 @@ class Stage(NamedTuple):
 def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[Any]]:
     """Passes micro-batches through stages.
 
-    The gradient keeps what stages take, and computes the rest again (Huang et al. 2019, sec. 2.3).
-    It flows to weights and to float tensors of `x`, not to others that stages use. It is None for
-    weights that a stage does not use.
+    The gradient keeps the inputs of stages and computes the rest again (Huang et al. 2019, sec.
+    2.3). It flows to weights and to float tensors of `x`, not to other tensors that stages use. It
+    is None for weights that a stage does not use.
 
     Raises ValueError if only some stages have devices.
 
     Args:
-        stages: K of them; each takes what the one before returns.
-        x: what the first stage takes, a structure of [M, ...] tensors.
-        inputs: more that every stage takes, a structure of [M, ...] tensors.
+        stages: K stages; each takes the y of the one before.
+        x: input of the first stage, a structure of [M, ...] tensors.
+        inputs: further inputs of every stage, a structure of [M, ...] tensors.
 
     Returns:
-        What the last stage returns, [M, ...], and for each stage its sums over micro-batches.
+        The y of the last stage, [M, ...], and for each stage its sums over micro-batches.
 
     >>> double = Stage(lambda w, x, _: (w * x, {"total": tf.reduce_sum(x)}), tf.constant(2.0))
     >>> y, sums = run_stages([double, double], tf.constant([[1.0], [2.0], [3.0]]), ())
@@ -87,11 +88,14 @@ def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[
     (array([ 4.,  8., 12.], dtype=float32), [6.0, 12.0])
     """
     if len({stage.device is None for stage in stages}) > 1:
-        raise ValueError("some stages have a device, and others none: give one to all, or to none")
+        raise ValueError(
+            "some stages have a device and some have none: give all stages one, or none"
+        )
     x = tf.nest.map_structure(tf.convert_to_tensor, x)
     loop = _Loop(stages, x, inputs)
-    # As arguments of one custom gradient, all weights would be copied to one device. So 0.0 stands
-    # for the weights of each stage. The tape calls `backward` first, since results depend on it.
+    # If all weights were arguments of one custom gradient, they would be copied to one device. So a
+    # handle, 0.0, stands for the weights of each stage. The tape calls `backward` before the
+    # gradients of handles, since the results depend on the handles.
     weight_gradients: list[Any] = [()] * len(stages)
     handles = [_weights_handle(stage, weight_gradients, k) for k, stage in enumerate(stages)]
 
@@ -113,7 +117,7 @@ def run_stages(stages: Sequence[Stage], x: Any, inputs: Any) -> tuple[Any, list[
 
 
 def _weights_handle(stage: Stage, weight_gradients: Sequence[Any], k: int) -> tf.Tensor:
-    """Returns 0.0; its gradient by the weights of stage k is `weight_gradients[k]`."""
+    """Returns 0.0, whose gradient with respect to stage k's weights is `weight_gradients[k]`."""
 
     @tf.custom_gradient
     def handle(*weights: tf.Tensor) -> Any:
@@ -135,7 +139,7 @@ class _Loop:
             tf.nest.map_structure(lambda v: tf.TensorSpec(v.shape[1:], v.dtype), v)
             for v in (x, inputs)
         )
-        self.specs: list[Any] = [first]  # of what passes between stages, K + 1
+        self.specs: list[Any] = [first]  # specs of x and of each stage's y, K + 1
         self.sums: list[Any] = []  # specs of the sums of each stage
         for compute, weights, _ in stages:
             y, sums = output_specs(compute, weights, self.specs[-1], more)
@@ -143,8 +147,8 @@ class _Loop:
             self.sums.append(sums)
 
     def forward(self, x: Any) -> tuple[Any, list[Any], list[Any]]:
-        """Returns y, [M, ...], the sums, and arrays of what each stage but the first takes."""
-        takers = [*self.devices[1:], self.devices[-1]]  # the last has the result
+        """Returns y, [M, ...], the sums, and arrays of the inputs of all stages but the first."""
+        takers = [*self.devices[1:], self.devices[-1]]  # the last device holds the result
         arrays = [self._arrays(*pair) for pair in zip(self.specs[1:], takers, strict=True)]
         sums = [_zeros(*pair) for pair in zip(self.sums, self.devices, strict=True)]
         steps = [self._function(stage, partial(_compute, stage.compute)) for stage in self.stages]
@@ -169,9 +173,9 @@ class _Loop:
     def backward(
         self, x: Any, arrays: Sequence[Any], dy: Any, dsums: Sequence[Any]
     ) -> tuple[list[Any], list[list[Any]]]:
-        """Returns gradients: of flat x, [M, ...], None for integers; of the weights of each stage.
+        """Returns gradients: flat x's, [M, ...], None for integers; and each stage's weights'.
 
-        `dy`, [M, ...], and `dsums` are those of what `forward` returns.
+        `dy`, [M, ...], and `dsums` are the gradients of the y and sums that `forward` returns.
         """
         weights = [tf.nest.flatten(stage.weights) for stage in self.stages]
         totals = [_zeros(*pair) for pair in zip(weights, self.devices, strict=True)]
@@ -207,14 +211,14 @@ class _Loop:
         return of_x, of_weights
 
     def _function(self, stage: Stage, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a step as a function that the program has once, if its stage has a device."""
+        """Makes a step a function that the program contains once, if its stage has a device."""
         if stage.device is None or tf.executing_eagerly():
             return step
-        # inlined, it would be copied into the program that runs for each call
+        # if it were inlined, the running program would contain a copy per call
         return tf.function(step, autograph=False, experimental_attributes={"_noinline": True})
 
     def _repeat(self, iterate: Callable[..., Any], first: int, *carry: Any) -> Any:
-        """Runs the loop; each stage counts its micro-batches, from `first`, and waits for that."""
+        """Runs the loop; each stage counts micro-batches from `first`, and waits for its count."""
         carry = ([_constant(first, device) for device in self.devices], *carry)
         if self.devices[0] is None:
             _, _, *carry = tf.while_loop(
@@ -224,7 +228,7 @@ class _Loop:
                 parallel_iterations=len(self.stages),
             )
             return carry
-        # TensorFlow puts what a loop passes on to the next iteration on one device
+        # unrolled: TensorFlow puts all tensors that a loop passes on on one device
         for _ in range(self.num):
             _, *carry = iterate(0, *carry)
         return carry[1:]
@@ -241,9 +245,9 @@ class _Loop:
 def _compute(
     compute: Any, i: tf.Tensor, total: Any, weights: Any, x: Any, inputs: Any
 ) -> tuple[Any, Any, tf.Tensor]:
-    """Computes a stage; returns y, the sums with those before, `total`, and the next count.
+    """Computes a stage; returns y, `total` plus the stage's sums, and the next count.
 
-    It waits for the count, which the micro-batch before returns when it is done.
+    It waits for the count `i`, which the previous micro-batch returns when it is done.
     """
     with tf.control_dependencies([i]):
         x = tf.nest.map_structure(tf.identity, x)
@@ -264,11 +268,11 @@ def _differentiate(
     dy: Sequence[Any],
     dsums: Any,
 ) -> tuple[list[Any], list[Any], tf.Tensor]:
-    """Computes the gradient of a stage by its float x and its flat weights.
+    """Computes a stage's gradient with respect to its float x and its flat weights.
 
-    Returns that of x, zero where nothing uses it, that of the weights with those before, `total`,
-    and the next count. Adds the indices of weights that the stage uses to `used`. It waits for
-    `dy`, of the float tensors of y, because what it computes again takes memory.
+    Returns the gradient of x, zeros for tensors that nothing uses; `total` plus the gradient of the
+    weights; and the next count. Adds the indices of weights that the stage uses to `used`. It waits
+    for `dy`, the gradients of y's float tensors, because recomputed tensors take memory.
     """
     with tf.control_dependencies([i, *dy]):
         weights, x = tf.nest.map_structure(tf.identity, (weights, x))
@@ -278,9 +282,9 @@ def _differentiate(
         y, sums = compute(weights, x, inputs)
     targets = [*_floats(y), *tf.nest.flatten(sums)]
     upstream = [*dy, *tf.nest.flatten(dsums)]
-    found = tape.gradient(targets, [*of_x, *of_weights], output_gradients=upstream)
-    found = [g if g is None else tf.convert_to_tensor(g) for g in found]
-    dx, dw = found[: len(of_x)], found[len(of_x) :]
+    gradients = tape.gradient(targets, [*of_x, *of_weights], output_gradients=upstream)
+    gradients = [g if g is None else tf.convert_to_tensor(g) for g in gradients]
+    dx, dw = gradients[: len(of_x)], gradients[len(of_x) :]
     dx = [tf.zeros_like(v) if g is None else g for v, g in zip(of_x, dx, strict=True)]
     used.update(j for j, g in enumerate(dw) if g is not None)
     total = [t if g is None else t + g for t, g in zip(total, dw, strict=True)]
@@ -301,7 +305,7 @@ def _write(arrays: Any, i: tf.Tensor, values: Any) -> Any:
 
 
 def _floats(values: Any, specs: Any = None) -> list[Any]:
-    """Returns those of flat values that are of float types, or whose specs are."""
+    """Returns the flat values that have float types, by their specs if given."""
     flat = tf.nest.flatten(values)
     pairs = zip(flat, flat if specs is None else tf.nest.flatten(specs), strict=True)
     return [value for value, spec in pairs if spec.dtype.is_floating]
@@ -339,7 +343,7 @@ def shift_register(
         num_stages: K.
         num_repeats: R, how often a micro-batch passes all stages.
         with_sharding: sets the sharding of tensors by the logical name of their first axis: "stage"
-            for [K, B, ...], None for any other number of micro-batches.
+            for [K, B, ...], None for a first axis of any other size.
 
     Returns:
         The output of the last stage in the last repeat, [M, B, ...] of the type of `x`; and the
@@ -358,7 +362,7 @@ def shift_register(
     inputs = (x, per_example_inputs)
     entering = tf.nest.map_structure(lambda v: _repeat_microbatches(v, num_ticks), inputs)
     entering = with_sharding(entering, None)
-    # stages that no micro-batch has reached compute, too: on real examples, which give no nan
+    # Stages that no micro-batch has reached yet compute, too. They get real examples: no nan.
     register = tf.nest.map_structure(lambda v: tf.repeat(v[:1], num_stages, axis=0), inputs)
     register = with_sharding(register, "stage")
     # outputs of the last stage wait here for their next repeat

@@ -1,8 +1,8 @@
-"""What a plan costs: steps, bytes, load of links, and seconds by the alpha-beta model.
+"""The cost of a plan: steps, bytes, load of links, and seconds by the alpha-beta model.
 
-A step takes the longest latency of its messages, and the time of the link that carries the most
-bytes. Steps follow one another. So this is a prediction: it has no start of messages, no overlap
-and no traffic of others.
+A step takes the longest latency of its messages plus the time of its slowest link, and steps follow
+one another. So this is a prediction, which leaves out the start of messages, overlap, and other
+traffic.
 
 `write_picture` draws chips, holes, and the bytes that each link carries.
 """
@@ -25,15 +25,15 @@ from lingo.mesh.allreduce.plan import Plan, Step
 
 
 class Cost(NamedTuple):
-    """What an all-reduce of some payload costs."""
+    """The cost of an all-reduce of a payload."""
 
     steps: int
     padding: int  # elements that make the chunks equal
-    bytes_sent: int  # of the chip that sends the most
-    bytes_of_all: int  # that chips send
+    bytes_sent: int  # by the chip that sends the most
+    bytes_of_all: int  # that all chips send
     link_bytes: NDArray[np.float64]  # [links], in one direction
     congestion: int  # most messages on a link in one step, in one direction
-    congested_steps: int  # in which there are two or more
+    congested_steps: int  # steps with two or more messages on a link, in one direction
     seconds: float
 
     @property
@@ -49,16 +49,16 @@ class _StepCost(NamedTuple):
 
 
 def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
-    """Returns the cost of a payload of so many elements; raises ParamError if there are none."""
+    """Returns the cost for a payload of `num_elements`; raises ParamError if it is below 1."""
     if num_elements < 1:
         raise ParamError(f"a payload of {num_elements} elements: give 1 or more")
     length = -(-num_elements // plan.num_chunks)
     known: dict[tuple[object, ...], _StepCost] = {}
     times: Counter[tuple[object, ...]] = Counter()
-    steps = list(plan.steps())  # keeps the arrays by whose identity a step is known
+    steps = list(plan.steps())  # keeps the arrays alive, whose ids identify a step
     route = functools.cache(plan.grid.route)
     for step in steps:
-        key = tuple((id(one.source), id(one.target), one.num_chunks) for one in step)
+        key = tuple((id(part.source), id(part.target), part.num_chunks) for part in step)
         if key not in known:
             known[key] = _step_cost(step, plan.grid, route, length * element_bytes)
         times[key] += 1
@@ -72,7 +72,7 @@ def measure(plan: Plan, num_elements: int, *, element_bytes: int = 4) -> Cost:
         bytes_sent=int(sent.max()),
         bytes_of_all=int(sent.sum()),
         link_bytes=link_bytes,
-        congestion=max((one.congestion for one in known.values()), default=0),
+        congestion=max((cost.congestion for cost in known.values()), default=0),
         congested_steps=sum(n for key, n in times.items() if known[key].congestion > 1),
         seconds=sum(n * known[key].seconds for key, n in times.items()),
     )
@@ -83,13 +83,13 @@ def _step_cost(
 ) -> _StepCost:
     sent, link_bytes = np.zeros(grid.size), np.zeros(grid.num_links)
     messages, latency = np.zeros(grid.num_links, int), 0.0
-    for one in step:
-        size = one.num_chunks * chunk_bytes
-        np.add.at(sent, one.source, size)
-        pairs = zip(one.source.tolist(), one.target.tolist(), strict=True)
-        found = [route(source, target) for source, target in pairs]
-        latency = max([latency, *(one.latency for one in found)])
-        links = np.fromiter((link for one in found for link in one.links), int)
+    for transfers in step:
+        size = transfers.num_chunks * chunk_bytes
+        np.add.at(sent, transfers.source, size)
+        pairs = zip(transfers.source.tolist(), transfers.target.tolist(), strict=True)
+        routes = [route(source, target) for source, target in pairs]
+        latency = max([latency, *(path.latency for path in routes)])
+        links = np.fromiter((link for path in routes for link in path.links), int)
         np.add.at(link_bytes, links, size)
         np.add.at(messages, links, 1)
     rates = np.array([grid.axes[grid.link_axis(link)].bandwidth for link in range(grid.num_links)])
@@ -107,7 +107,7 @@ def write_picture(plan: Plan, cost: Cost, path: Path) -> None:
     """Writes a picture, in the format of the path's ending: .png, .svg or .pdf.
 
     Each link is two lines, one for each direction; links that close a ring end in the margin.
-    Raises MissingPackage without matplotlib, and ParamError for three axes, and for switches.
+    Raises MissingPackage without matplotlib, and ParamError for three axes or more, or switches.
     """
     grid = plan.grid
     if len(grid.axes) > 2 or any(axis.kind == "switch" for axis in grid.axes):
@@ -136,13 +136,13 @@ def write_picture(plan: Plan, cost: Cost, path: Path) -> None:
 
 
 def _point(grid: Grid, chip: int) -> Point:
-    """Returns x and y."""
+    """Returns a chip's x and y."""
     row, column = (0, *grid.position(chip))[-2:]
     return float(column), float(row)
 
 
 def _lines(grid: Grid, cost: Cost) -> tuple[list[tuple[Point, Point]], np.ndarray]:
-    """Returns a line for each link that carries something, and the bytes on it."""
+    """Returns a line for each link that carries bytes, and the number of these bytes."""
     lines: list[tuple[Point, Point]] = []
     loads: list[float] = []
     for link in np.flatnonzero(cost.link_bytes).tolist():
@@ -159,8 +159,8 @@ def _lines(grid: Grid, cost: Cost) -> tuple[list[tuple[Point, Point]], np.ndarra
             x2, y2 = (far, y) if is_row else (x, far)
             ends = [((x, y), (x + dx / 2, y + dy / 2)), ((x2 - dx / 2, y2 - dy / 2), (x2, y2))]
         shift = (0.0, aside) if is_row else (aside, 0.0)
-        for one, other in ends:
-            moved = [(px + shift[0], py + shift[1]) for px, py in (one, other)]
+        for start, end in ends:
+            moved = [(px + shift[0], py + shift[1]) for px, py in (start, end)]
             lines.append((moved[0], moved[1]))
             loads.append(cost.link_bytes[link])
     return lines, np.array(loads)

@@ -1,7 +1,7 @@
-"""Computes a plan: what every chip has in the end, from what each had at first.
+"""Computes every chip's payload after the steps of a plan, from the chips' payloads before.
 
-Axes: P positions of a grid (those of failed chips are not used), E elements of a payload, padded to
-C chunks of equal length.
+Axes: P positions of a grid (failed chips' positions are not used), E elements of a payload, padded
+to C chunks of equal length.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def execute(
     """Returns the payload of every chip after the all-reduce.
 
     Args:
-        plan: what is sent when.
+        plan: the messages of each step.
         values: [P, E], the payload of each chip at first, of any numeric type.
-        payload: "bfloat16" rounds what is sent, and the result; values are float32, and so are the
+        payload: "bfloat16" rounds the messages and the result; values are float32, and so are the
             sums of each chip.
-        update: computes new values [n], of the same type, from elements [n] of the sum and their
-            numbers, int64 [n], or E and above for padding: what a chip does with the chunks that it
-            owns before they are gathered. So a weight is updated on one chip alone.
+        update: (elements [n] of the sum, their indices, int64 [n]) -> new values [n] of the same
+            type; indices of padding are E or more. Each chip applies it to the chunks that it owns,
+            before they are gathered. So a weight is updated on one chip alone.
 
     Returns:
         [P, E], the same on every healthy chip, bit for bit.
 
     Raises:
-        ParamError: if values are no numbers [P, E], or not of the payload's type.
+        ParamError: if values are not numbers [P, E], or not of the payload's type.
     """
     _check(plan, values, payload)
     num_positions, num_elements = values.shape
@@ -71,7 +71,7 @@ def _check(plan: Plan, values: Array, payload: str) -> None:
         kind = "float32" if payload == "bfloat16" else "numbers"
         raise ParamError(
             f"values {values.dtype} {[*values.shape]}: all-reduce on a {plan.grid} adds {kind}"
-            f" [{plan.grid.size}, elements], a row for each position, also of chips that failed"
+            f" [{plan.grid.size}, elements], a row for each position, failed chips included"
         )
 
 
@@ -79,42 +79,42 @@ def _run(state: Array, steps: Iterable[Step], convert: Callable[[Array], Array])
     """Changes the state [P, C, length] by steps: all messages of a step are sent, then received."""
     for step in steps:
         sent: list[tuple[Transfers, Array, Array]] = []
-        for one in step:
-            chunks = one.first[:, None] + np.arange(one.num_chunks)
-            sent.append((one, chunks, convert(state[one.source[:, None], chunks])))
-        for one, chunks, message in sent:
-            place = one.target[:, None], chunks
-            if one.adds:
-                np.add.at(state, place, message)  # in order, also if two go to one place
+        for transfers in step:
+            chunks = transfers.first[:, None] + np.arange(transfers.num_chunks)
+            sent.append((transfers, chunks, convert(state[transfers.source[:, None], chunks])))
+        for transfers, chunks, message in sent:
+            place = transfers.target[:, None], chunks
+            if transfers.adds:
+                np.add.at(state, place, message)  # in order, also if two messages have one place
             else:
                 state[place] = message
 
 
 def owned_chunks(plan: Plan) -> dict[int, NDArray[np.int64]]:
-    """Returns the chunks that each chip has the sum of, between reduce and gather.
+    """Returns the chunks that each chip owns: it has their sums between reduce and gather.
 
-    They are those that it receives and does not send.
+    A chip owns the chunks that it receives and does not send.
     """
     owner = np.full(plan.num_chunks, -1)
-    for step in plan.reduce:  # who receives a chunk last has it
-        for one in step:
-            for i in range(one.num_chunks):
-                owner[one.first + i] = one.target
+    for step in plan.reduce:  # the last receiver of a chunk owns it
+        for transfers in step:
+            for i in range(transfers.num_chunks):
+                owner[transfers.first + i] = transfers.target
     owner[owner < 0] = plan.grid.healthy[0]  # a plan without steps, of one chip
     return {chip: np.flatnonzero(owner == chip) for chip in np.unique(owner).tolist()}
 
 
 def is_exact(plan: Plan) -> bool:
-    """Returns whether every healthy chip ends with every chip's contribution once, and no other.
+    """Returns whether every healthy chip ends with each healthy chip's contribution exactly once.
 
-    A contribution is a random number of 64 bits for each chunk, so that a wrong sum of them is
-    right by chance once in 2**64. Failed chips have one, too, which must be in no sum.
+    A contribution is a random 64-bit number for each chunk, so that a wrong sum is right by chance
+    once in 2**64. Failed chips have contributions, too, which must be in no sum.
     """
     shape = plan.grid.size, plan.num_chunks
     values = np.random.default_rng(0).integers(0, 2**64, shape, np.uint64)
     healthy = plan.grid.healthy
-    found = execute(plan, values)[healthy]
-    return bool((found == values[healthy].sum(0)).all())
+    sums = execute(plan, values)[healthy]
+    return bool((sums == values[healthy].sum(0)).all())
 
 
 def round_to_bfloat16(values: Array) -> Array:

@@ -1,7 +1,7 @@
-"""Chips in a box, of which some may have failed, and the routes between them.
+"""Chips in a box, some of which may have failed, and the routes between them.
 
-A chip's id is its row-major position. A directed link is a number: of a chip, an axis and one of
-its two directions. On a switch these two are the way from a chip to the switch, and back.
+A chip's id is its row-major position. A directed link has a number, made from a chip, an axis and a
+direction. On a switch the two directions are from a chip to the switch, and back.
 
     grid((16, 32), holes=("2x2@4,6",))       # a torus without the four chips from row 4, column 6
 """
@@ -23,17 +23,17 @@ from lingo.config.params import ParamError
 
 Kind = Literal["ring", "line", "switch"]
 MAX_CHIPS = 2**13
-"""The most chips of a grid: a ring has as many chunks and steps, and twice the largest pod is
+"""The most chips of a grid: chunks and steps of a ring grow with it, and twice the largest pod is
 enough."""
 MAX_AXES = 8
 
 
 class Axis(NamedTuple):
-    """Chips along one axis of a grid. The rates are those of links in one direction."""
+    """Chips along one axis of a grid. The rates are per link and direction."""
 
     size: int
-    # "ring": each is linked to the two beside it, also the last to the first; "line": without the
-    # latter; "switch": each has one link, by which it reaches all others.
+    # "ring": each chip is linked to the next, and the last to the first; "line": the last is not
+    # linked to the first; "switch": each chip has one link, by which it reaches all other chips.
     kind: Kind = "ring"
     latency: float = 1e-6  # of a hop, seconds
     bandwidth: float = 70e9  # of a link, bytes a second
@@ -45,7 +45,7 @@ class Axis(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way of a message."""
+    """The path of a message."""
 
     links: tuple[int, ...]
     latency: float  # seconds, of all hops
@@ -63,7 +63,7 @@ class Grid(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of positions, also those of failed chips."""
+        """Number of positions, failed chips included."""
         return math.prod(self.shape)
 
     @property
@@ -85,19 +85,19 @@ class Grid(NamedTuple):
 
     def neighbor(self, chip: int, axis: int, direction: int) -> int | None:
         """Returns the position one hop away along a ring or line, failed or not."""
-        stride, one = math.prod(self.shape[axis + 1 :]), self.axes[axis]
-        old = chip // stride % one.size
+        stride, dim = math.prod(self.shape[axis + 1 :]), self.axes[axis]
+        old = chip // stride % dim.size
         new = old + direction
-        if not 0 <= new < one.size:
-            if not one.is_closed:
+        if not 0 <= new < dim.size:
+            if not dim.is_closed:
                 return None
-            new %= one.size
+            new %= dim.size
         return chip + (new - old) * stride
 
     def neighbors(self, chip: int) -> Iterator[tuple[int, int]]:
         """Yields the healthy chips one hop away, and the links to them; not over switches."""
-        for axis, one in enumerate(self.axes):
-            if one.kind != "switch":
+        for axis, dim in enumerate(self.axes):
+            if dim.kind != "switch":
                 for direction in (1, -1):
                     other = self.neighbor(chip, axis, direction)
                     if other is not None and other not in self.holes:
@@ -114,32 +114,32 @@ class Grid(NamedTuple):
                         yield a, b, c, d
 
     def distances(self, sources: Sequence[int]) -> dict[int, int]:
-        """Returns the hops to each healthy chip from the nearest of some, nearest first."""
-        found, waiting = dict.fromkeys(sources, 0), deque(sources)
+        """Returns the hops to each healthy chip from its nearest source, nearest chips first."""
+        hops, waiting = dict.fromkeys(sources, 0), deque(sources)
         while waiting:
             chip = waiting.popleft()
             for other, _ in self.neighbors(chip):
-                if other not in found:
-                    found[other] = found[chip] + 1
+                if other not in hops:
+                    hops[other] = hops[chip] + 1
                     waiting.append(other)
-        return found
+        return hops
 
     def route(self, source: int, target: int) -> Route:
-        """Returns the way between two chips that differ along one axis: straight, if it can be.
+        """Returns the route between two chips that differ along one axis: straight, if possible.
 
-        Around failed chips it is a shortest way. Raises ParamError if there is none.
+        Around failed chips it is a shortest route. Raises ParamError if there is none.
         """
         here, there = self.position(source), self.position(target)
         differing = [i for i, pair in enumerate(zip(here, there, strict=True)) if len({*pair}) > 1]
         if len(differing) == 1:
             axis = differing[0]
-            one = self.axes[axis]
-            if one.kind == "switch":
+            dim = self.axes[axis]
+            if dim.kind == "switch":
                 links = (self._link(source, axis, 1), self._link(target, axis, -1))
-                return Route(links, one.latency)
+                return Route(links, dim.latency)
             hops = there[axis] - here[axis]
-            if one.is_closed and 2 * abs(hops) > one.size:
-                hops -= int(math.copysign(one.size, hops))
+            if dim.is_closed and 2 * abs(hops) > dim.size:
+                hops -= int(math.copysign(dim.size, hops))
             chips, direction = [source], int(math.copysign(1, hops))
             for _ in range(abs(hops)):
                 following = self.neighbor(chips[-1], axis, direction)
@@ -148,11 +148,11 @@ class Grid(NamedTuple):
                 chips.append(following)
             else:
                 links = tuple(self._link(chip, axis, direction) for chip in chips[:-1])
-                return Route(links, one.latency * abs(hops))
+                return Route(links, dim.latency * abs(hops))
         return self._detour(source, target)
 
     def _detour(self, source: int, target: int) -> Route:
-        """Returns a shortest way around failed chips."""
+        """Returns a shortest route around failed chips."""
         hops = self.distances([target])
         if source not in hops:
             raise ParamError(
@@ -162,7 +162,7 @@ class Grid(NamedTuple):
         links: list[int] = []
         latency = 0.0
         while source != target:
-            source, link = min(self.neighbors(source), key=lambda one: hops[one[0]])
+            source, link = min(self.neighbors(source), key=lambda pair: hops[pair[0]])
             links.append(link)
             latency += self.axes[self.link_axis(link)].latency
         return Route(tuple(links), latency)
@@ -176,7 +176,7 @@ class Grid(NamedTuple):
 
     @property
     def num_links(self) -> int:
-        """Number of link numbers, also of links that there are not."""
+        """Number of link numbers, including numbers of links that do not exist."""
         return 2 * len(self.axes) * self.size
 
     def __str__(self) -> str:
@@ -195,16 +195,16 @@ def grid(
     latency: float = 1e-6,
     bandwidth: float = 70e9,
 ) -> Grid:
-    """Returns a grid whose axes are alike; arguments and errors are those of `make_grid`."""
+    """Returns a grid whose axes are alike; arguments and errors are as in `make_grid`."""
     return make_grid([Axis(size, kind, latency, bandwidth) for size in shape], holes)
 
 
 def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
     """Returns a grid.
 
-    `holes` are rectangles of failed chips, "2x2@4,6": their sizes, and their first position. Raises
-    ParamError for a size below 1, too many chips, a hole that is not inside, or holes that leave no
-    chip or split the others.
+    `holes` are rectangles of failed chips, "2x2@4,6": sizes and first position. Raises ParamError
+    for a size below 1, too many chips, a hole that is not inside the grid, or holes that leave no
+    chip or split the healthy chips.
     """
     whole = Grid(tuple(axes))
     if not axes or min(whole.shape) < 1:
@@ -217,19 +217,19 @@ def make_grid(axes: Sequence[Axis], holes: Sequence[str] = ()) -> Grid:
         raise ParamError(
             f"a mesh of {whole.size:,} chips: all-reduce is planned for {MAX_CHIPS:,} at most"
         )
-    found = whole._replace(holes=frozenset(chip for hole in holes for chip in _chips(whole, hole)))
-    if not found.num_healthy:
+    result = whole._replace(holes=frozenset(chip for hole in holes for chip in _chips(whole, hole)))
+    if not result.num_healthy:
         raise ParamError(f"the holes {', '.join(holes)} leave no chip of {whole}")
-    if found.holes and all(axis.kind != "switch" for axis in axes):
-        first = int(found.healthy[0])
-        num_reached = len(found.distances([first]))
-        if num_reached < found.num_healthy:
+    if result.holes and all(axis.kind != "switch" for axis in axes):
+        first = int(result.healthy[0])
+        num_reached = len(result.distances([first]))
+        if num_reached < result.num_healthy:
             raise ParamError(
                 f"the holes {', '.join(holes)} split a {whole}: links lead from the chip"
-                f" {found.position(first)} to {num_reached - 1:,} of"
-                f" {found.num_healthy - 1:,} others, so no sum of all can be computed"
+                f" {result.position(first)} to only {num_reached - 1:,} of the"
+                f" {result.num_healthy - 1:,} other chips, so their sum cannot be computed"
             )
-    return found
+    return result
 
 
 def _chips(whole: Grid, hole: str) -> list[int]:
@@ -243,7 +243,7 @@ def _chips(whole: Grid, hole: str) -> list[int]:
     ends = [a + n for a, n in zip(start, sizes, strict=False)]
     if not len(sizes) == len(start) == len(whole.shape):
         raise ParamError(
-            f"the hole {hole!r:.80} has not one size and position for each axis: {whole}"
+            f"the hole {hole!r:.80} needs one size and one position for each axis of {whole}"
         )
     if 0 in sizes:
         raise ParamError(f"the hole {hole!r} has a size of 0: leave it out, or give 1 or more")

@@ -1,4 +1,4 @@
-"""What a plan of all-reduce is, and the ring reduce-scatter of which most plans consist.
+"""Plans of all-reduce, and the ring reduce-scatter that most plans are made of.
 
 Axes: G rings at once, p chips of a ring, M messages of a step.
 """
@@ -19,7 +19,7 @@ class Transfers(NamedTuple):
     """Messages of one step with `num_chunks` chunks each, from `first` on, added or copied."""
 
     source: NDArray[np.int64]  # [M] ids of the chips that send
-    target: NDArray[np.int64]  # [M] ids of those that receive
+    target: NDArray[np.int64]  # [M] ids of the chips that receive
     first: NDArray[np.int64]  # [M] numbers of the first chunks
     num_chunks: int
     adds: bool = True
@@ -30,13 +30,13 @@ class Transfers(NamedTuple):
 
 
 Step = tuple[Transfers, ...]
-"""What is sent at once: each message has the values from before the step."""
+"""The messages that are sent at once, with the values from before the step."""
 
 
 class Plan(NamedTuple):
-    """The steps that reduce; those that gather are their mirror."""
+    """The steps that reduce; the steps that gather are their mirror."""
 
-    name: str  # of the planner
+    name: str  # the planner's
     grid: Grid
     num_chunks: int
     reduce: tuple[Step, ...]
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 def merge_steps(*streams: Iterable[Step]) -> tuple[Step, ...]:
-    """Returns the steps of streams that run at once."""
+    """Returns the joint steps of streams of steps that run at the same time."""
     together = itertools.zip_longest(*streams, fillvalue=())
     return tuple(tuple(itertools.chain.from_iterable(steps)) for steps in together)
 
@@ -64,10 +64,10 @@ def merge_steps(*streams: Iterable[Step]) -> tuple[Step, ...]:
 def ring_steps(
     rings: NDArray[np.int64], first: NDArray[np.int64], count: int
 ) -> Iterator[tuple[Transfers]]:
-    """Yields p - 1 steps after which the chip i of a ring has the sum of the piece i.
+    """Yields p - 1 steps, after which chip i of a ring has the sum of piece i.
 
-    Each chip sends a piece to the next one, which adds its own and sends it in the step after:
-    piece k starts behind chip k, and ends there (Patarasuk and Yuan 2009).
+    Each chip sends a piece to the next chip, which adds its own and sends the sum in the next step:
+    piece k starts at the chip after chip k, and ends at chip k (Patarasuk and Yuan 2009).
 
     Args:
         rings: [G, p], ids in the order of each ring.
@@ -84,8 +84,8 @@ def ring_steps(
 def ring_order(size: int, *, is_closed: bool) -> NDArray[np.int64]:
     """Returns the order in which a ring visits chips of an axis: int64 [size].
 
-    On a line it goes by every second chip and returns by the others, so that no hop is longer than
-    2 and no link carries two messages.
+    On a line it goes out by every second chip and returns by the others, so that no hop is longer
+    than 2 and no link carries two messages.
     """
     if is_closed:
         return np.arange(size)

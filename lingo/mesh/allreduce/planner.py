@@ -20,21 +20,20 @@ from lingo.mesh.allreduce.ring import ring
 
 
 def torus2d(grid: Grid) -> Plan:
-    """Returns the plan of all axes at once: parts of the payload have orders of axes of their own.
+    """Returns the plan of all axes at once: each part of the payload has its own order of axes.
 
     Ying et al. 2018 (ResNet-50 at supercomputer scale), sec. 3.3: one half is reduced along Y, then
-    X, while the other is along X, then Y. On rings each of them is halved again, and these go
-    around in both directions. So all links of a torus of equal sides carry as much all the time,
-    and n bytes on N chips with D links each take 2 n (N - 1) / N / D / bandwidth, besides
-    latencies: `Network` of `lingo/inspection/plan/network.py` has the same form. Where sides
-    differ, parts share links in some steps, and take longer than that. Raises ParamError for holes
-    or other than two axes.
+    X, while the other half is reduced along X, then Y. On rings each half is halved again, to go
+    around in both directions. So all links of a torus of equal sides carry the same load all the
+    time, and n bytes on N chips with D links each take 2 n (N - 1) / N / D / bandwidth plus
+    latencies, as in `Network` of `lingo/inspection/plan/network.py`. If sides differ, parts share
+    links in some steps, and take longer. Raises ParamError for holes, or if there are not two axes.
     """
     return _plan_torus("torus2d", grid, 2)
 
 
 def torus3d(grid: Grid) -> Plan:
-    """Returns the plan of three axes; raises ParamError for holes or other than three axes."""
+    """Returns the plan of three axes; raises ParamError for holes or another number of axes."""
     return _plan_torus("torus3d", grid, 3)
 
 
@@ -49,9 +48,9 @@ def _plan_torus(name: str, grid: Grid, num_axes: int) -> Plan:
         for i in range(num_axes):
             dim = (first + i) % num_axes
             order = ring_order(grid.shape[dim], is_closed=grid.axes[dim].kind != "line")
-            # on lines, every second part goes the other way, so that two of them share fewer links
-            turn = direction if len(directions) > 1 else (-1) ** first
-            walks.append(_Walk(dim, order[::turn]))
+            # on lines, every second part goes the other way, so that parts share fewer links
+            sign = direction if len(directions) > 1 else (-1) ** first
+            walks.append(_Walk(dim, order[::sign]))
         parts.append(_scatter_along(grid.ids(), walks, len(parts) * grid.size))
     return Plan(name, grid, len(parts) * grid.size, merge_steps(*parts))
 
@@ -60,42 +59,42 @@ def _plan_torus(name: str, grid: Grid, num_axes: int) -> Plan:
 
 
 def multiring(grid: Grid) -> Plan:
-    """Returns the plan of an axis after the other: rings reduce the shard that others have left.
+    """Returns the plan of one axis after the other: each reduces the shard that the last one left.
 
     PowerAI DDL (Cho et al. 2017) has a list of dims d_1, d_2, ..., the fastest first. Chips
     reduce-scatter along the first, then a d_1-th of the payload along the second, and so on; all
-    rings of a dim run at once, on shards of their own. The gather is the mirror. n bytes take
+    rings of a dim run at once, each on its own shard. The gather is the mirror. n bytes take
 
         sum_i 2 (d_i - 1) latency_i + 2 (d_i - 1) / d_i * n / (d_1 ... d_(i-1)) / bandwidth_i
 
     Dims in ascending order of seconds per byte are best: swapping two neighbours i, j changes the
     time by (1/bandwidth_i - 1/bandwidth_j) (1 - 1/d_i) (1 - 1/d_j) times 2 n / (d_1 ... d_(i-1)),
-    and latencies not at all. Of dims that are as fast, the first axis is first. A switch of
-    d_i d_j chips as two dims sends as many bytes in 2 (d_i - 1) (d_j - 1) fewer steps: so it is cut
-    into primes. A ring is not: chips that are not neighbours would share links.
+    and latencies not at all. Equally fast dims are in the order of axes. A switch of d_i d_j chips
+    as two dims sends the same bytes in 2 (d_i - 1) (d_j - 1) fewer steps, so a switch is cut into
+    primes. A ring is not, because chips that are not neighbours would share links.
 
     Raises ParamError for a grid with holes.
     """
     _check_whole(grid, "multiring")
     dims = [[axis._replace(size=n) for n in _factors(axis)] for axis in grid.axes]
-    flat = [one for axis in dims for one in axis]
+    flat = [dim for axis in dims for dim in axis]
     order = sorted(range(len(flat)), key=lambda i: (1 / flat[i].bandwidth, i))
     walks = [_Walk(i, ring_order(flat[i].size, is_closed=flat[i].kind != "line")) for i in order]
-    ids = grid.ids().reshape([one.size for one in flat])
+    ids = grid.ids().reshape([dim.size for dim in flat])
     return Plan("multiring", grid, grid.size, tuple(_scatter_along(ids, walks, 0)))
 
 
 def _factors(axis: Axis) -> list[int]:
-    """Returns the sizes of the rings of an axis: the primes of a switch, else its size."""
+    """Returns the ring sizes of an axis: the prime factors of a switch's size, else the size."""
     if axis.kind != "switch":
         return [axis.size]
-    found: list[int] = []
+    primes: list[int] = []
     left = axis.size
     for prime in range(2, math.isqrt(axis.size) + 1):
         while left % prime == 0:
-            found.append(prime)
+            primes.append(prime)
             left //= prime
-    return [*found, left] if left > 1 or not found else found
+    return [*primes, left] if left > 1 or not primes else primes
 
 
 class _Walk(NamedTuple):
@@ -106,7 +105,7 @@ class _Walk(NamedTuple):
 
 
 def _scatter_along(ids: NDArray[np.int64], walks: Sequence[_Walk], base: int) -> Iterator[Step]:
-    """Yields the steps that reduce chunks base ... base + N, one for each of N chips.
+    """Yields the steps that reduce the chunks from `base` on, one for each of N chips.
 
     Args:
         ids: [*sizes], every chip of a grid.
@@ -124,7 +123,7 @@ def _scatter_along(ids: NDArray[np.int64], walks: Sequence[_Walk], base: int) ->
 
 
 def _check_whole(grid: Grid, name: str) -> None:
-    """Raises ParamError for holes, which rings along whole axes do not go around."""
+    """Raises ParamError for holes, because rings along whole axes cannot go around them."""
     if grid.holes:
         raise ParamError(f"{name} needs every chip, and {grid} is given")
 
@@ -135,34 +134,34 @@ def _check_whole(grid: Grid, name: str) -> None:
 def row_pairs(grid: Grid) -> Plan:
     """Returns the plan of rings of two rows, then along columns; other chips forward to them.
 
-    Kumar and Jouppi 2020 (highly available pods), the two-dimensional scheme. A pair of rows
-    without a hole is a ring of single hops: out by one row, back by the other. So pairs need no
-    links that close a row, and a hole costs its pair alone. The healthy chips of other rows send
-    their payload, chunk by chunk, along shortest ways to a chip of a pair, each chunk one step
-    before the ring needs it: d hops cost d steps and no more. Then chips at the same place of all
-    pairs are a ring, whose messages go around holes where they must.
+    Kumar and Jouppi 2020 (highly available pods), the two-dimensional scheme. Two adjacent rows
+    without a hole are a ring of single hops: out by one row, back by the other. So pairs need no
+    links that close a row, and a hole costs only its own pair. The healthy chips of other rows send
+    their payload, chunk by chunk, along shortest routes to a chip of a pair, each chunk one step
+    before the ring needs it: d hops cost only d steps. Then the chips at the same place in all
+    pairs form a ring, whose messages go around holes where they must.
 
-    C columns, k pairs, p = 2 C chips of a pair, D hops of the farthest chip that forwards:
-    2 (D + p - 1 + k - 1) steps. Of pairs of rows and pairs of columns those with more chips are
-    taken, or else those with fewer steps. On a torus the last row and the first may be a pair.
+    With C columns, k pairs, p = 2 C chips per pair, and D hops for the farthest chip that forwards,
+    there are 2 (D + p - 1 + k - 1) steps. Pairs are rows or columns, whichever cover more chips or,
+    if equal, need fewer steps. On a torus the last row and the first may be a pair.
     Raises ParamError without two adjacent whole rows or columns.
     """
     if len(grid.axes) != 2 or any(axis.kind == "switch" for axis in grid.axes):
         raise ParamError(f"row_pairs needs rows and columns of linked chips, and {grid} is given")
     ids = grid.ids()
-    found = [(axis, _whole_pairs(grid, axis, lines)) for axis, lines in enumerate((ids, ids.T))]
-    most = max(pairs.size for _, pairs in found)
+    choices = [(axis, _whole_pairs(grid, axis, lines)) for axis, lines in enumerate((ids, ids.T))]
+    most = max(pairs.size for _, pairs in choices)
     if not most:
         raise ParamError(
             f"row_pairs needs two adjacent rows or columns without a hole, of 2 chips or more, and"
             f" {grid} has none"
         )
-    plans = [_plan_pairs(grid, axis, pairs) for axis, pairs in found if pairs.size == most]
+    plans = [_plan_pairs(grid, axis, pairs) for axis, pairs in choices if pairs.size == most]
     return min(plans, key=lambda plan: plan.num_steps)
 
 
 def _plan_pairs(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> Plan:
-    """Returns the plan with rings of some pairs [k, p] of lines, which follow along an axis."""
+    """Returns the plan for rings of pairs, [k, p], of lines that follow each other along `axis`."""
     num_pairs, p = pairs.shape
     forwarders = _Forwarders(grid, pairs)
     firsts = np.arange(p, dtype=np.int64) * num_pairs
@@ -179,17 +178,17 @@ def _plan_pairs(grid: Grid, axis: int, pairs: NDArray[np.int64]) -> Plan:
 
 
 def _whole_pairs(grid: Grid, axis: int, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns the rings of pairs of adjacent whole rows of ids [R, C], as many as can be: [k, 2 C].
+    """Returns the rings, [k, 2 C], of the most pairs of adjacent whole rows of ids, [R, C].
 
-    Rows follow along `axis` of the grid. Pairs begin at the top or, if that gives more on a torus,
-    behind the first hole.
+    Rows follow each other along `axis` of the grid. Pairs begin at the top or, if that gives more
+    pairs on a torus, behind the first hole.
     """
-    is_whole = [grid.holes.isdisjoint(one) for one in ids.tolist()]
+    is_whole = [grid.holes.isdisjoint(row) for row in ids.tolist()]
     starts = [0]
     if grid.axes[axis].is_closed and not all(is_whole):
         starts.append(is_whole.index(False) + 1)
     firsts: list[NDArray[np.int64]] = []
-    for start in starts if ids.shape[1] > 1 else ():  # a pair of rows of one chip is a line
+    for start in starts if ids.shape[1] > 1 else ():  # two rows of one chip each are a line
         firsts.append(_first_rows(np.roll(is_whole, -start)) + start)
     first = max(firsts, key=len, default=np.array([], np.int64))
     size = len(ids)
@@ -198,14 +197,14 @@ def _whole_pairs(grid: Grid, axis: int, ids: NDArray[np.int64]) -> NDArray[np.in
 
 def _first_rows(is_whole: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Returns the first row of each pair of adjacent whole rows, from the top: int64 [k]."""
-    found: list[int] = []
+    rows: list[int] = []
     row = 0
     while row + 1 < len(is_whole):
         if is_whole[row] and is_whole[row + 1]:
-            found.append(row)
+            rows.append(row)
             row += 1
         row += 1
-    return np.array(found, np.int64)
+    return np.array(rows, np.int64)
 
 
 class _Forwarders:
@@ -215,7 +214,7 @@ class _Forwarders:
         self._p = pairs.shape[1]
         hops = grid.distances(pairs.ravel().tolist())
         self._root = {chip: i for ring in pairs.tolist() for i, chip in enumerate(ring)}
-        self._layers: list[list[tuple[int, int]]] = []  # of one hop, two, ...: chip, next chip
+        self._layers: list[list[tuple[int, int]]] = []  # 1, 2, ... hops away: chip, next chip
         for chip, distance in hops.items():
             if distance == 0:
                 continue
@@ -230,10 +229,10 @@ class _Forwarders:
         return len(self._layers)
 
     def steps(self, count: int) -> Iterator[Step]:
-        """Yields the steps: each piece, of `count` chunks, goes as the ring will send it.
+        """Yields the steps: each piece, of `count` chunks, goes in the order of the ring.
 
-        The ring begins at the step `depth`, and sends at step t of it the piece i - 1 - t of its
-        chip i (`plan.ring_steps`); a chip that is d hops away sends it d steps before.
+        The ring begins at step `depth`. At its step t, chip i sends piece i - 1 - t
+        (`plan.ring_steps`); a chip that is d hops away from chip i sends this piece d steps before.
         """
         arrays: list[tuple[NDArray[np.int64], ...]] = []
         for layer in self._layers:
@@ -262,7 +261,8 @@ PLANNERS: dict[str, Callable[[Grid], Plan]] = {
 def make_plan(name: str, grid: Grid) -> Plan:
     """Returns the plan of a planner.
 
-    Raises ParamError for an unknown name, and if the planner cannot: then it names those that can.
+    Raises ParamError for an unknown name, or if the planner cannot plan the grid; the error then
+    names the planners that can.
     """
     if name not in PLANNERS:
         raise ParamError(
@@ -271,16 +271,16 @@ def make_plan(name: str, grid: Grid) -> Plan:
     try:
         return PLANNERS[name](grid)
     except ParamError as error:
-        others = [plan.name for plan in make_plans(grid)[0]]
+        able = [plan.name for plan in make_plans(grid)[0]]
         raise ParamError(
-            f"{error}; {', '.join(others) or 'none of the other planners'} can"
+            f"{error}; {', '.join(able) or 'none of the other planners'} can"
         ) from None
 
 
 def fastest_plan(grid: Grid, num_elements: int) -> Plan:
-    """Returns the plan that the model of costs predicts to be the fastest for so many elements.
+    """Returns the plan with the fewest predicted seconds for `num_elements` of 4 bytes.
 
-    They are of 4 bytes. Raises ParamError if no planner can.
+    Raises ParamError if no planner can plan the grid.
     """
     plans, refusals = make_plans(grid)
     if not plans:
@@ -289,7 +289,7 @@ def fastest_plan(grid: Grid, num_elements: int) -> Plan:
 
 
 def make_plans(grid: Grid) -> tuple[list[Plan], dict[str, str]]:
-    """Returns the plans of all planners, and why the others have none, by name."""
+    """Returns the plans of all planners that have one, and the other planners' errors by name."""
     plans: list[Plan] = []
     refusals: dict[str, str] = {}
     for name in PLANNERS:

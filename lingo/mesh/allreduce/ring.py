@@ -1,16 +1,16 @@
-"""One ring through every healthy chip, by single hops: the most steps, and it goes around holes.
+"""One ring through every healthy chip, by single hops: it has the most steps, and avoids holes.
 
-`find_cycle` finds a ring through every healthy chip of a grid, all of whose hops are single links.
+`find_cycle` finds a ring through every healthy chip of a grid; all of its hops are single links.
 Chips are first put on many small cycles; then cycles that are side by side become one:
 
     a - b         a   b      the links a-b of one cycle and c-d of another are
               ->  |   |      replaced by a-c and b-d
     c - d         c   d
 
-Boards of 2 x 2 are such cycles; if the healthy chips are whole boards, joined ones always end as
-one ring, along a spanning tree of the boards. For other holes the cycles are those of a maximum
-matching in which every chip has two neighbours. If joining gets stuck, it is tried again after
-random turns of squares, and from other matchings. Without such a matching there is no ring.
+Boards of 2 x 2 are such cycles. If the healthy chips are whole boards, joining always ends in one
+ring, along a spanning tree of the boards. For other holes the cycles come from a maximum matching
+in which every chip has two neighbours. If joining gets stuck, it is tried again after random turns
+of squares, and from other matchings. Without such a matching there is no ring.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def ring(grid: Grid) -> Plan:
 
 
 Cover = dict[int, list[int]]
-"""The two neighbours of each chip on its cycle; twice the same on a cycle of two."""
+"""The two neighbours of each chip on its cycle; on a cycle of two chips, both are the same chip."""
 
 MAX_STARTS, MAX_TURNS = 20, 50
-"""How many matchings, and turns of random squares after each, a search tries to find a ring."""
+"""The most matchings that a search tries, and the most random squares it turns after each."""
 
 
 def find_cycle(grid: Grid) -> list[int]:
     """Returns the ids of the healthy chips in the order of a ring.
 
-    Raises ParamError, which says whether there is none or none was found.
+    Raises ParamError if there is no ring, or if none was found; the message says which.
     """
     chips = grid.healthy.tolist()
     if any(axis.kind == "switch" for axis in grid.axes):
@@ -89,10 +89,10 @@ def _board_covers(grid: Grid) -> Iterator[Cover]:
 
 
 def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
-    """Returns a cover by any cycles, a random one if asked; raises ParamError if there is none.
+    """Returns a cover by any cycles, a random one with `rng`; raises ParamError if there is none.
 
-    If hops lead from even positions to odd ones alone, each even chip is matched with two odd ones.
-    Else each chip is matched with the one after it, and two may follow each other.
+    If hops lead only from even to odd positions, each even chip is matched with two odd chips. Else
+    each chip is matched with the chip after it, and two chips may follow each other.
     """
     chips = grid.healthy.tolist()
     near = {chip: [other for other, _ in grid.neighbors(chip)] for chip in chips}
@@ -128,7 +128,7 @@ def _matching_cover(grid: Grid, rng: random.Random | None) -> Cover:
 
 
 def _match(left: list[int], near: Cover, degree: int) -> Cover | None:
-    """Returns `degree` partners on the right of each chip on the left, each used `degree` times."""
+    """Matches each chip on the left with `degree` chips on the right, each used `degree` times."""
     partners: Cover = {chip: [] for chip in left}
     users: Cover = {chip: [] for others in near.values() for chip in others}
     for start in left * degree:
@@ -164,32 +164,32 @@ def _match(left: list[int], near: Cover, degree: int) -> Cover | None:
 
 
 def _join(cover: Cover, squares: Sequence[tuple[int, int, int, int]]) -> list[int] | None:
-    """Joins cycles that are side by side; returns the ring if one is left."""
-    cycles = {chip: cycle for cycle in _cycles(cover) for chip in cycle}  # a list each, shared
+    """Joins cycles that are side by side; returns the ring if a single cycle is left."""
+    cycles = {chip: cycle for cycle in _cycles(cover) for chip in cycle}  # one list per cycle
     is_changed = True
     while is_changed:
         is_changed = False
         for a, b, c, d in squares:
             if cycles[a] is cycles[b] and cycles[c] is cycles[d] and cycles[a] is not cycles[c]:
                 is_turned = _turn(cover, a, b, c, d)
-                one, other = cycles[a], cycles[c]
+                first, second = cycles[a], cycles[c]
             elif cycles[a] is cycles[c] and cycles[b] is cycles[d] and cycles[a] is not cycles[b]:
                 is_turned = _turn(cover, a, c, b, d)
-                one, other = cycles[a], cycles[b]
+                first, second = cycles[a], cycles[b]
             else:
                 continue
             if is_turned:
                 is_changed = True
-                if len(one) < len(other):
-                    one, other = other, one
-                one += other
-                cycles |= dict.fromkeys(other, one)
-    found = next(_cycles(cover))
-    return found if len(found) == len(cover) else None
+                if len(first) < len(second):
+                    first, second = second, first
+                first += second
+                cycles |= dict.fromkeys(second, first)
+    cycle = next(_cycles(cover))
+    return cycle if len(cycle) == len(cover) else None
 
 
 def _cycles(cover: Cover) -> Iterator[list[int]]:
-    """Yields the cycles of a cover, in their order."""
+    """Yields the cycles of a cover, each as its chips in order."""
     left = dict.fromkeys(cover)
     while left:
         cycle = [next(iter(left))]

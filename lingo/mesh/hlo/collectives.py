@@ -73,7 +73,7 @@ def collectives(module: Module, mesh: Topology) -> list[Collective]:
 
 
 def _continues(computation: str, body: Computation) -> bool:
-    """Whether a computation repeats a collective that another one has started.
+    """Whether a computation repeats a collective that another computation has started.
 
     A TPU computes while devices exchange, in fusions with a copy of the collective.
     """
@@ -125,7 +125,7 @@ _SUB_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str, num_devices: int) -> Groups:
-    """Reads the groups from the attributes of a collective; by default one of all devices."""
+    """Reads the groups from a collective's attributes; the default is one group of all devices."""
     found = _GROUPS.search(attributes)
     everyone = [list(range(num_devices))]
     if found is None:
@@ -145,7 +145,7 @@ def pairs(attributes: str) -> Groups:
 
 
 def axes_of(groups: Sequence[Sequence[int]], mesh: Topology) -> Axes | None:
-    """Returns the mesh axes along which groups of all devices lie; None if it is not along axes."""
+    """Returns the mesh axes along which groups of all devices lie; None if they lie along none."""
     indices = np.unravel_index(list(groups[0]), mesh.shape)
     along = [axis for axis, index in enumerate(indices) if len(set(index.tolist())) > 1]
     size = math.prod(mesh.shape[axis] for axis in along)

@@ -1,8 +1,8 @@
 """FLOPs and operations of a compiled program on one device; a multiply-add is two.
 
 A TPU's compiler writes every matrix product as a convolution, and a batch axis as a window with one
-position inside the data and the others in padding. A TPU's positions in padding do not count. A
-processor computes them, so there they count.
+position inside the data and the other positions in padding. On TPUs, positions in padding do not
+count; a CPU computes them, so there they count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def product_flops(module: Module, *, is_tpu: bool = False) -> int:
 def operations(module: Module, *, is_tpu: bool = False) -> Iterator[tuple[str, int]]:
     """Yields the framework's name of each instruction that computes, and its operations in a run.
 
-    They are the FLOPs of products and convolutions, and one for each element of what is computed
+    Operations are the FLOPs of products and convolutions, and one for each element that is computed
     elementwise or reduced.
     """
     origins = Origins(module)
@@ -76,7 +76,7 @@ def _convolution_flops(
     found = re.search(r"window=\{([^}]*)\}", convolution.rest)
     window = dict(field.split("=") for field in found[1].split()) if found else {}
     result = convolution.arrays[0].shape
-    pairs = 1  # of a position of the result and one of the kernel
+    pairs = 1  # of a result's position and a kernel's position
     for number, axis in enumerate(sorted(label for label in labels[2] if label.isdigit())):
 
         def field(name: str, default: str = "1", number: int = number) -> int:
@@ -93,7 +93,7 @@ def _convolution_flops(
             pairs *= math.prod(sizes) / dilation
     found = re.search(r"batch_group_count=(\d+)", convolution.rest)
     batch = data[labels[1].index("b")] // (int(found[1]) if found else 1)
-    features = kernel[labels[2].index("i")] * kernel[labels[2].index("o")]  # `i` is of one group
+    features = kernel[labels[2].index("i")] * kernel[labels[2].index("o")]  # `i` counts one group
     return int(2 * batch * features * pairs)
 
 

@@ -7,7 +7,7 @@
     }
     ENTRY %main (...) -> ... {
 
-The text is that of one device: under GSPMD all devices run the same program on their own parts.
+The text is one device's: under GSPMD all devices run the same program on their own parts.
 
 `runs` says how often each computation runs: in a loop, once per iteration. XLA seldom states the
 trip count of a loop. It follows from a condition `i < n`, if `n` is a constant or enters the loop
@@ -32,7 +32,7 @@ _CALLED = re.compile(
     r"|\b(?:branch_computations|called_computations|calls)=\{([^}]*)\}"
 )
 _OP_NAME = re.compile(r'\bop_name="((?:[^"\\]|\\.)*)"')
-_UNNAMED = 8  # most instructions to follow back to one that has a name
+_UNNAMED = 8  # the most instructions to follow back to an instruction with a name
 _TOGETHER = re.compile(r"(?:^|/)\(")  # start of the names of several combined operations
 _BITS = re.compile(r"\D+(\d+)")
 _BYTES = {"pred": 1, "token": 0, "opaque": 0}
@@ -57,14 +57,14 @@ class Instruction(NamedTuple):
     """One instruction."""
 
     name: str  # unique in its computation
-    type: str  # text of the type of the result
+    type: str  # text of the result's type
     opcode: str  # the operation, such as "add"
     rest: str  # the line after the parenthesis that opens the operands
     is_root: bool  # whether it is the computation's result
 
     @property
     def arrays(self) -> list[Array]:
-        """Types of the arrays in the result: one, or those of a tuple."""
+        """Types of the arrays in the result: one, or all arrays of a tuple."""
         return [_array(*found) for found in _ARRAY.findall(self.type)]
 
     @property
@@ -156,7 +156,7 @@ class Origins:
     def find(self, computation: str, name: str) -> str:
         """Returns the name of a value's operation; instructions that only move data are skipped.
 
-        What comes into a fusion is followed to where it comes from. Returns "" if there is no name.
+        A fusion's parameter is followed to the operand outside. Returns "" if there is no name.
         """
         for _ in range(_UNNAMED):
             instruction = self._module.computations[computation][name]
@@ -173,7 +173,7 @@ class Origins:
 
 
 def is_combined(op_name: str) -> bool:
-    """Whether a name is of several operations: `a/b/(c:d)`."""
+    """Whether a name stands for several operations: `a/b/(c:d)`."""
     return _TOGETHER.search(op_name) is not None
 
 
@@ -261,7 +261,7 @@ class Loops:
         return min(trips) if trips else None
 
     def _initial_value(self, loop: Instruction, computation: str, value: Value) -> Value:
-        """Returns the initial value of a value of the loop's body."""
+        """Returns the value, before the loop, of a scalar in the loop's body."""
         if not isinstance(value, Carried) or value.element is None:
             return value
         return self._element(loop.operands[0], value.element, computation, [])
@@ -282,7 +282,7 @@ class Loops:
         return [(values[0], values[1])] if is_less else []
 
     def _value(self, name: str, computation: str, arguments: list[Value]) -> Value:
-        """Returns what is known of a scalar of a computation, given its arguments."""
+        """Returns the `Value` of a scalar in a computation with the given arguments."""
         instruction = self._module.computations[computation][name]
         opcode = instruction.opcode
         if opcode == "constant":
@@ -303,7 +303,7 @@ class Loops:
         return None
 
     def _element(self, name: str, index: int, computation: str, arguments: list[Value]) -> Value:
-        """Returns what is known of an element of a tuple."""
+        """Returns the `Value` of an element of a tuple."""
         instruction = self._module.computations[computation][name]
         if instruction.opcode == "tuple":
             return self._value(instruction.operands[index], computation, arguments)

@@ -1,4 +1,4 @@
-"""What only a TPU's compiler writes into a program: estimated cycles, tiles of memory."""
+"""Estimated cycles and memory tiles, which only a TPU's compiler writes into a program."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 from lingo.mesh.hlo.module import Array, Module, executions
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_UNKNOWN_CYCLES = 2**63 - 1  # what the compiler writes where it has no estimate
+_UNKNOWN_CYCLES = 2**63 - 1  # the compiler's number for no estimate
 _TILED = re.compile(r"([a-z]+[0-9]*[a-z0-9]*)\[([\d,]*)\]\{([\d,]*):T\(([\d,]+)\)")
 
 
 def cycles(module: Module) -> int:
     """Returns the cycles of one run of a program, as its compiler estimates them.
 
-    They count what computes or copies, one operation after the other. The compiler has no estimate
-    for the time in which devices exchange, nor for a few other operations.
+    They are a sum over operations that compute or copy. The compiler has no estimate for the time
+    of exchanges between devices, nor for a few other operations.
     """
     return sum(
         int(found[1]) * times.times
@@ -26,11 +26,11 @@ def cycles(module: Module) -> int:
 
 
 def padding_bytes(module: Module) -> int:
-    """Returns the bytes by which tiles of the memory make a program's arguments larger."""
+    """Returns the bytes by which memory tiles make a program's arguments larger."""
     return sum(
-        max(0, _padded_bytes(one.type) - sum(array.num_bytes for array in one.arrays))
-        for one in module.computations[module.entry].values()
-        if one.opcode == "parameter"
+        max(0, _padded_bytes(parameter.type) - sum(a.num_bytes for a in parameter.arrays))
+        for parameter in module.computations[module.entry].values()
+        if parameter.opcode == "parameter"
     )
 
 

@@ -1,4 +1,4 @@
-"""SSD, the single-shot detector (Liu et al. 2016): codes and classes of anchors on several maps.
+"""SSD, the single-shot detector (Liu et al. 2016): boxes and classes for anchors on several maps.
 
     Ssd.params(trunk=resnet34_trunk(), extras=ssd300_extras(), num_classes=80, **SSD300)
 
@@ -29,23 +29,23 @@ from lingo.ops.shape import sizes_of
 
 
 class AnchorOutputs(NamedTuple):
-    """What a detector says of the anchors of images, in the order of `Ssd.anchors`."""
+    """A detector's outputs for the anchors of images, in the order of `Ssd.anchors`."""
 
-    codes: Any  # [B, A, 4], of boxes relative to anchors (`lingo.ops.boxes`)
+    codes: Any  # [B, A, 4], the boxes relative to anchors (`lingo.ops.boxes`)
     logits: Any  # [B, A, K + 1]; class 0 is the background
 
 
 class ExtraMap(Layer):
-    """relu(conv3x3(relu(conv1x1(x)))): makes a smaller map of features (Liu et al. 2016, fig. 2).
+    """relu(conv3x3(relu(conv1x1(x)))): makes a smaller feature map (Liu et al. 2016, fig. 2).
 
     Convolutions have a bias and no normalization.
     """
 
     dim: int  # channels of the input
-    hidden_dim: int  # channels between the two
+    hidden_dim: int  # channels between the two convolutions
     output_dim: int  # channels of the output
     stride: int = 2  # of the second convolution
-    padding: Padding = "SAME"  # of the second; VALID makes a map smaller by 2
+    padding: Padding = "SAME"  # of the second convolution; VALID makes a map smaller by 2
     conv: Conv2D = Conv2D.params(use_bias=True)
 
     def setup(self) -> None:
@@ -68,18 +68,18 @@ class ExtraMap(Layer):
 
 
 class Ssd(Layer):
-    """A detector that says at all positions of several maps, for each anchor, what is there.
+    """A detector that predicts a box and a class for each anchor at all positions of several maps.
 
-    The trunk makes the first map, each of the extras the next one of the map before. Two 3x3
-    convolutions of each map give the codes of the boxes and the logits of the classes.
+    The trunk makes the first map; each extra layer makes the next map from the one before. Two 3x3
+    convolutions per map give the codes of the boxes and the logits of the classes.
     """
 
     image_shape: tuple[int, int, int]  # (H, W, C); a task passes its own
-    num_classes: int  # K, without the background; likewise
+    num_classes: int  # K, without the background; a task passes its own
     trunk: Layer  # from images to the first map, with `output_shape`
-    extras: list[Layer] = []  # likewise, from map to map
-    scales: tuple[float, ...]  # pixels: sides of the squares of each map, and one more
-    ratios: tuple[tuple[float, ...], ...]  # for each map, of the sides of its oblong anchors
+    extras: list[Layer] = []  # each from one map to the next, with `output_shape`
+    scales: tuple[float, ...]  # pixels: side of each map's square anchor, and one more
+    ratios: tuple[tuple[float, ...], ...]  # for each map, the aspect ratios of oblong anchors
     steps: tuple[float, ...] | None = None  # pixels between positions; None: H / H', W / W'
     head: Conv2D = Conv2D.params(use_bias=True, init=FanIn.params())
 
@@ -94,8 +94,8 @@ class Ssd(Layer):
             values = getattr(p, field)
             if values is not None and len(values) != length:
                 raise ParamError(
-                    f"{field} has {len(values)} entries, but {num_maps} maps, which the trunk and"
-                    f" {len(p.extras)} extras make, need {length}"
+                    f"{field} has {len(values)} entries, but the trunk and {len(p.extras)} extras"
+                    f" make {num_maps} maps, which need {length}"
                 )
 
     def setup(self) -> None:
@@ -103,14 +103,14 @@ class Ssd(Layer):
         self.trunk = p.trunk.build()
         self.extras = [extra.build() for extra in p.extras]
         shapes, maps = self._map_shapes([1, *p.image_shape]), self._anchor_maps()
-        pairs = [(shape[-1], one.num_shapes) for shape, one in zip(shapes, maps, strict=True)]
+        pairs = [(shape[-1], grid.num_shapes) for shape, grid in zip(shapes, maps, strict=True)]
         self.box_heads = [p.head.build(dim=dim, output_dim=4 * num) for dim, num in pairs]
         self.class_heads = [
             p.head.build(dim=dim, output_dim=(p.num_classes + 1) * num) for dim, num in pairs
         ]
 
     def __call__(self, x: tf.Tensor) -> AnchorOutputs:
-        """Returns codes and logits of all anchors, in the layer's dtype, of images [B, H, W, C]."""
+        """Returns all anchors' codes and logits, in the layer's dtype, for images [B, H, W, C]."""
         x, codes, logits = self.trunk(x), [], []
         for i, (box_head, class_head) in enumerate(
             zip(self.box_heads, self.class_heads, strict=True)
@@ -121,9 +121,9 @@ class Ssd(Layer):
         return AnchorOutputs(tf.concat(codes, axis=1), tf.concat(logits, axis=1))
 
     def anchors(self) -> np.ndarray:
-        """Returns the anchors as (top, left, bottom, right) in parts of the image, [A, 4] float32.
+        """Returns the anchors, float32 [A, 4]: (top, left, bottom, right) in 0..1 of the image.
 
-        Maps follow each other, positions of a map by rows, then the shapes of a position.
+        They are in the order of maps, then positions (row by row), then shapes.
         """
         return anchor_boxes(self._anchor_maps(), image=self.p.image_shape[:2])
 
@@ -167,23 +167,23 @@ class Ssd(Layer):
 
 
 def _flatten(x: tf.Tensor, size: int) -> tf.Tensor:
-    """Returns the values of each anchor, [B, A', size], of a head's result [B, H', W', C']."""
+    """Reshapes a head's result, [B, H', W', C'], to `size` values per anchor: [B, A', size]."""
     _, *sizes = sizes_of(x)
     return tf.reshape(x, [-1, math.prod(sizes) // size, size])
 
 
-# ---- SSD300 with ResNet-34, as MLPerf training 0.5 to 1.1 ----------------------------------------
+# ---- SSD300 with ResNet-34, as in MLPerf training 0.5 to 1.1 -------------------------------------
 
 SSD300 = {
     "scales": (21.0, 45.0, 99.0, 153.0, 207.0, 261.0, 315.0),
     "ratios": ((2.0,), (2.0, 3.0), (2.0, 3.0), (2.0, 3.0), (2.0,), (2.0,)),
     "steps": (8.0, 16.0, 32.0, 64.0, 100.0, 300.0),
 }
-"""Its anchors: 8,732 of images of 300 x 300 pixels, on maps of 38, 19, 10, 5, 3 and 1 rows."""
+"""8,732 anchors for images of 300 x 300 pixels, on maps of 38, 19, 10, 5, 3 and 1 rows."""
 
 
 def resnet34_trunk() -> Params:
-    """Returns ResNet-34 up to its stage of 256 channels, which has stride 1 here: 300 -> 38."""
+    """Returns ResNet-34 up to its stage of 256 channels, here with stride 1: 300 -> 38 rows."""
     _, stages = STAGES[34]
     first = 2 + sum(stages[:2])  # the stem, its pool and two stages come before
     layers = resnet(num_layers=34, num_classes=1)[: first + stages[2]]
@@ -192,7 +192,7 @@ def resnet34_trunk() -> Params:
 
 
 def ssd300_extras() -> list[Params]:
-    """Returns the layers that make the maps of 19, 10, 5, 3 and 1 positions of that of 38."""
+    """Returns the layers that make maps of 19, 10, 5, 3 and 1 rows from the map of 38 rows."""
     dims = (256, 512, 512, 256, 256, 256)
     hidden_dims = (256, 256, 128, 128, 128)
     extras = [

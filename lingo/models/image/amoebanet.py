@@ -63,9 +63,9 @@ class AmoebaNetStem(Layer):
 
 
 class AmoebaNetHead(Layer):
-    """Computes logits: a linear map of the mean over all positions."""
+    """Computes logits by a linear map of the mean over all positions."""
 
-    dim: int  # channels of what the last cell returns
+    dim: int  # channels of the last cell's result
     num_classes: int  # number of labels
     dropout_rate: float = 0.0  # of the mean
     linear: Linear = Linear.params(use_bias=True, axes=(None, None))
@@ -77,20 +77,20 @@ class AmoebaNetHead(Layer):
         self.linear = self.p.linear.build(dim=self.p.dim, output_dim=self.p.num_classes)
 
     def __call__(self, pair: Pair) -> Any:
-        """Returns logits [B, num_classes] of the first of the pair, the last cell's result.
+        """Returns logits [B, num_classes] for the first of the pair, the last cell's result.
 
-        If logits of auxiliary heads follow the pair, it returns a tuple: its own, and those.
+        If logits of auxiliary heads follow the pair, they follow its own logits in a tuple.
         """
-        x, _, *others = pair
+        x, _, *auxiliary = pair
         mean = dropout(self, tf.reduce_mean(x, axis=[1, 2]), rate=self.p.dropout_rate)
         logits = self.linear(mean)
-        return (logits, *others) if others else logits
+        return (logits, *auxiliary) if auxiliary else logits
 
     def output_shape(self, shape: tuple[Shape, ...]) -> Any:
-        """Returns the shape of the logits for the shapes of the pair; a tuple for several."""
-        x, _, *others = shape
+        """Returns the shape of the logits for the shapes of the pair; several shapes as a tuple."""
+        x, _, *auxiliary = shape
         own = (x[0], self.p.num_classes)
-        return (own, *others) if others else own
+        return (own, *auxiliary) if auxiliary else own
 
     def flops(self, shape: tuple[Shape, ...]) -> int:
         batch, *_, channels = shape[0]
@@ -101,7 +101,7 @@ class AmoebaNetHead(Layer):
 
 
 Version = Literal["B", "D"]
-"""Which cells evolution found."""
+"""AmoebaNet-B or -D, whose cells evolution found."""
 
 
 def amoebanet(
@@ -127,9 +127,9 @@ def amoebanet(
         published         82 M        318 M        542 M         1.05 B          1.8 B
 
     The paper rounds the first and truncates the third and fourth; the second is 319.0 M here.
-    AmoebaNet-B (18, 512) has 560,053,608, published are 557 M (sec. 4), without an auxiliary head,
-    which adds 9,257,704 for images of 480 x 480. The 3 M are 0.5 %, and nothing that may be counted
-    or not explains them: scales and offsets of norms are 0.5 M, a stem of 32 channels, as in the
+    AmoebaNet-B (18, 512) has 560,053,608 weights; 557 M are published (sec. 4). An auxiliary head
+    adds 9,257,704 for images of 480 x 480. The difference of 3 M is 0.5 %. No way of counting
+    explains it: scales and offsets of norms are 0.5 M, and a stem of 32 channels, as in the
     authors' implementation for TPUs, saves 0.1 M.
 
     Raises ParamError if L is not a multiple of 3, or D is not a multiple of 4.
@@ -139,15 +139,15 @@ def amoebanet(
         num_filters: D, the filters of the first normal cells.
         num_classes: number of labels.
         channels: C, the channels of the images.
-        version: which cells.
+        version: B or D.
         small_images: whether the stem has D filters and no reductions, for images of a few pixels.
             The stem for ImageNet is a convolution of stride 2 to D / 4 channels, then two reduction
             cells.
         drop_path_rate: cell i of n, from i = 1, drops operations with the probability
             drop_path_rate * i / n (Zoph et al. 2018, which also raises it during training).
-        dropout_rate: of the head.
-        auxiliary_image: H, W of the images, if the second group ends with an auxiliary head, whose
-            size depends on them; None: there is none.
+        dropout_rate: the head's.
+        auxiliary_image: (H, W) of the images; the second group then ends with an auxiliary head,
+            whose size depends on them. None: there is no auxiliary head.
     """
     if num_layers < 3 or num_layers % 3:
         raise ParamError(f"{num_layers=} is not a multiple of 3: there are three groups of cells")
@@ -177,12 +177,12 @@ def amoebanet(
         after_reduction = cell is reduction
     layers.append(AmoebaNetHead.params(dim=dim, num_classes=num_classes, dropout_rate=dropout_rate))
     if auxiliary_image is not None:
-        where = len(layers) - 2 - len(group)  # before the last reduction
-        before = Chain.params(layers=layers[:where]).build()
+        index = len(layers) - 2 - len(group)  # before the last reduction
+        before = Chain.params(layers=layers[:index]).build()
         shape: Any = before.output_shape((1, *auxiliary_image, channels))
         _, *image, dim = shape[0]
         head = AuxiliaryHead.params(dim=dim, image=tuple(image), num_classes=num_classes)
-        layers.insert(where, head)
+        layers.insert(index, head)
     return layers
 
 
@@ -190,4 +190,4 @@ CELLS: dict[Version, tuple[type[Cell], type[Cell]]] = {
     "B": (NormalCellB, ReductionCellB),
     "D": (NormalCell, ReductionCell),
 }
-"""Normal and reduction cells."""
+"""The normal and the reduction cell of each version."""

@@ -4,16 +4,16 @@ A cell takes the results of the two cells before it, x and `before`, and compute
 each the sum of two operations on earlier nodes; some of the nodes form its result:
 
     node 0   x, projected to the cell's width by a convolution
-    node 1   before, likewise
+    node 1   before, projected to the shape of node 0 where it differs
     node i   operation(node) + operation(node)
     result   nodes concatenated along channels; a cell of width F returns 2 F to 4 F channels
 
-A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline; what
-follows a pair, such as the logits of an `AuxiliaryHead`, it passes on. The graphs of operations are
-those of the authors' implementation for TPUs, which torchgpipe follows: normal cells return nodes
-0, 3, 4 and 6 (Real et al. have 4, 5 and 6 for D), which gives four of GPipe's five model sizes; the
-fifth, (18, 416), has 0.3 % more here. Unlike torchgpipe, 3x3 max pooling takes the maximum, not the
-mean, and SAME padding adds to the end of an image first, as in TensorFlow.
+A cell returns the pair (result, x), so that cells can be layers of a `Chain` or a pipeline. It
+passes on any tensors that follow a pair, such as the logits of an `AuxiliaryHead`. The operations
+are from the authors' implementation for TPUs, which torchgpipe follows: normal cells return nodes
+0, 3, 4 and 6 (Real et al. have 4, 5 and 6 for D). This gives four of GPipe's five model sizes; the
+fifth, (18, 416), has 0.3 % more weights here. Unlike in torchgpipe, 3x3 max pooling takes the
+maximum, not the mean, and SAME padding adds to the end of an image first, as in TensorFlow.
 
 Axes: B batch, H height, W width, C channels.
 """
@@ -42,10 +42,10 @@ Operation = Literal[
     "dilated_separable_5x5",
 ]
 """An operation between two nodes. Convolutions larger than 1x1 that mix channels have a quarter of
-the width; separable ones come in twos."""
+the width; separable convolutions come in pairs."""
 
 Shape = Sequence[int]  # [B, H, W, C]
-Pair = tuple[Any, ...]  # tensors [B, H, W, C]: a result, the x it was computed from; others
+Pair = tuple[Any, ...]  # tensors [B, H, W, C]: a result and the x that it came from; maybe others
 
 
 class Edge(NamedTuple):
@@ -112,11 +112,11 @@ class Cell(Layer, interface=True):
     num_filters: int  # channels of each node
     after_reduction: bool = False  # whether x is half as high and wide as `before`
     unit: ReluConvNorm = ReluConvNorm  # the convolutions
-    reduction: FactorizedReduction = FactorizedReduction  # of `before`, after a reduction
+    reduction: FactorizedReduction = FactorizedReduction  # shrinks `before` after a reduction
     max_pool: MaxPool = MaxPool
     average_pool: AveragePool = AveragePool
     separable: SeparableUnit = SeparableUnit
-    drop_path_rate: float = 0.0  # probability that an operation gives zeros, for an example
+    drop_path_rate: float = 0.0  # probability that an operation gives zeros for an example
     drop_path: StochasticDepth = StochasticDepth
 
     genotype: ClassVar[Genotype]  # the architecture
@@ -140,15 +140,15 @@ class Cell(Layer, interface=True):
             if (layer := self._operation(edge)) is not None
         }
         self.drop_paths = {
-            where: p.drop_path.build(rate=p.drop_path_rate)
-            for where in (self.operations if p.drop_path_rate else ())
+            key: p.drop_path.build(rate=p.drop_path_rate)
+            for key in (self.operations if p.drop_path_rate else ())
         }
 
     def __call__(self, pair: Pair) -> Pair:
-        """Returns the result [B, H, W, C''], half as high and wide from a reduction cell, and x.
+        """Returns the result [B, H, W, C''] and x; a reduction cell halves the result's H and W.
 
-        The pair is x [B, H, W, C] and `before` [B, H, W, C'], any float type; `before` has twice
-        the height and width `after_reduction`.
+        The pair is x [B, H, W, C] and `before` [B, H, W, C'], any float type; with
+        `after_reduction`, `before` has twice x's height and width.
         """
         x, before, *others = pair
         x, before = tf.cast(x, self.p.dtype), tf.cast(before, self.p.dtype)
@@ -160,10 +160,10 @@ class Cell(Layer, interface=True):
             nodes.append(left + right)
         return tf.concat([nodes[i] for i in self.genotype.result], axis=-1), x, *others
 
-    def _compute(self, where: str, x: tf.Tensor) -> tf.Tensor:
+    def _compute(self, key: str, x: tf.Tensor) -> tf.Tensor:
         """Computes the operation of an edge, if it has any; in training it may be dropped."""
-        y = self.operations[where](x) if where in self.operations else x
-        return self.drop_paths[where](y) if where in self.drop_paths else y
+        y = self.operations[key](x) if key in self.operations else x
+        return self.drop_paths[key](y) if key in self.drop_paths else y
 
     @passes_tensors
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:

@@ -1,4 +1,4 @@
-"""A second head in the middle of a network, whose loss trains what comes before it.
+"""A second head in the middle of a network, whose loss trains the layers before it.
 
 Axes: B batch, H height, W width, C channels, K classes.
 """
@@ -21,15 +21,15 @@ from lingo.models.image.amoebanet_cell import Pair, Shape
 
 
 class AuxiliaryHead(Layer):
-    """Adds logits of the first of several tensors to these (Szegedy et al. 2015, sec. 5).
+    """Appends logits, computed from the first tensor, to a tuple (Szegedy et al. 2015, sec. 5).
 
-    A ReLU, the mean of 5x5 windows, a 1x1 convolution, another with a window as large as the image,
-    and a linear map; both convolutions are followed by a normalization and a ReLU, as in the
-    authors' implementation of AmoebaNet. Sizes are fixed, because the last window is.
+    They come from a ReLU, means of 5x5 windows, a 1x1 convolution, a convolution whose window is as
+    large as the image, and a linear map. A normalization and a ReLU follow each convolution, as in
+    the authors' implementation of AmoebaNet. The image size is fixed, because the last window's is.
     """
 
     dim: int  # channels of the first tensor
-    image: tuple[int, int]  # its height and width, at least 5
+    image: tuple[int, int]  # height and width of the first tensor, at least 5
     num_classes: int  # K, number of labels
     widths: tuple[int, int] = (128, 768)  # channels of the two convolutions
     pool: AveragePool = AveragePool.params(window=(5, 5), stride=3, padding="VALID")
@@ -50,9 +50,9 @@ class AuxiliaryHead(Layer):
         self.linear = p.linear.build(dim=wide, output_dim=p.num_classes)
 
     def __call__(self, state: Pair) -> Pair:
-        """Returns a tuple, [B, H, W, C] and any others, with logits, [B, K], at its end.
+        """Returns a tuple, [B, H, W, C] and any other tensors, with logits, [B, K], at its end.
 
-        Raises ParamError if H and W are not those of `image`.
+        Raises ParamError if (H, W) is not `image`.
         """
         self._check(state[0].shape)
         y = self.pool(tf.nn.relu(tf.cast(state[0], self.p.dtype)))
@@ -62,15 +62,15 @@ class AuxiliaryHead(Layer):
 
     @passes_tensors
     def output_shape(self, shape: tuple[Shape, ...]) -> tuple[Shape, ...]:
-        """Returns the shapes of the tensors and of the logits; raises as a call."""
+        """Returns the shapes of the tensors and of the logits; raises ParamError as a call does."""
         self._check(shape[0])
         return *shape, (shape[0][0], self.p.num_classes)
 
     def _check(self, shape: Any) -> None:
         if tuple(shape[1:3]) != tuple(self.p.image):
             raise ParamError(
-                f"{self}: image={self.p.image} is the size of the tensor that it reads, which is"
-                f" {tuple(shape[1:3])} here: the head of a network is for images of one size"
+                f"{self}: the head of a network is for images of one size, here"
+                f" image={self.p.image}, but its input is {tuple(shape[1:3])}"
             )
 
     def flops(self, shape: tuple[Shape, ...]) -> int:

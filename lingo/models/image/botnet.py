@@ -21,7 +21,7 @@ from lingo.models.image.resnet import STAGES, BottleneckBlock, Step, resnet
 
 
 class AttentionNorm(Layer):
-    """Attention over an image, with a stride means of windows, a normalization, and a ReLU."""
+    """Attention over an image, means of windows if it has a stride, a normalization, and a ReLU."""
 
     dim: int  # channels of the input
     output_dim: int  # channels of the output
@@ -63,10 +63,10 @@ class AttentionNorm(Layer):
 class AttentionBlock(BottleneckBlock):
     """A bottleneck block with attention in place of its 3x3 convolution (Srinivas et al., fig. 1).
 
-    If it makes the image smaller, it does so after the attention, or before with `version="v1"`.
+    A stride makes the image smaller after the attention, or before it with `version="v1"`.
     """
 
-    image: tuple[int, int]  # height and width of what the attention sees
+    image: tuple[int, int]  # height and width of the attention's input
     attention: AttentionNorm = AttentionNorm
 
     def build_step(self, dim: int, step: Step, *, is_last: bool) -> Layer:
@@ -90,18 +90,18 @@ def botnet(
 ) -> list[Params]:
     """Returns the layers of a BoTNet, in order: from images [B, H, W, C] to logits.
 
-    They are those of a ResNet, with attention in the blocks of the last stage. BoTNet-50 with 1000
+    They are a ResNet's layers, with attention in the blocks of the last stage. BoTNet-50 with 1000
     classes has 20,852,008 weights for images of 224 x 224.
 
     Args:
-        num_layers: 14, 50, 101 or 152, as of the ResNet.
+        num_layers: 14, 50, 101 or 152, as in `resnet`.
         num_classes: number of labels.
         image_shape: (H, W, C) of the images.
         stride: how many times smaller the last stage makes an image: 2 or, for BoTNet-S1, 1.
         zero_init: whether the last gamma of each block starts at zero.
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels.
         stem_stride: how many times smaller the stem for small images makes them.
-        width: channels of the stem; those of the blocks are multiples of it.
+        width: channels of the stem; the blocks have multiples of it.
 
     Raises:
         ParamError: if there is no such ResNet, or its blocks have no bottlenecks.

@@ -36,9 +36,9 @@ class MBConv(Layer):
     output_dim: int  # F, channels of the output
     kernel: tuple[int, int] = (3, 3)  # window of the depthwise convolution
     stride: int = 1  # how many times smaller the result is
-    expansion: int = 6  # channels in the middle over C; 1: there is no first convolution
+    expansion: int = 6  # channels in the middle / C; 1: there is no first convolution
     activation: Activation = "silu"  # after the first two convolutions
-    drop_path_rate: float = 0.0  # probability that only x is left of an example
+    drop_path_rate: float = 0.0  # probability that an example keeps only x
     unit: ConvNorm = ConvNorm  # the 1x1 convolutions
     depthwise: ConvNorm = ConvNorm.params(conv=DepthwiseConv2D)
     squeeze_excite: SqueezeExcite = SqueezeExcite
@@ -103,7 +103,7 @@ SCALINGS = {
     "b6": Scaling(1.8, 2.6, 528, 0.5),
     "b7": Scaling(2.0, 3.1, 600, 0.5),
 }
-"""The published ones (github.com/tensorflow/tpu, models/official/efficientnet)."""
+"""The published scalings (github.com/tensorflow/tpu, models/official/efficientnet)."""
 
 
 class Stage(NamedTuple):
@@ -149,14 +149,14 @@ def efficientnet(
 
     They are a 3x3 convolution of stride 2, the blocks of seven stages, a 1x1 convolution and the
     head. The batch norms have the published decay, 0.99, and epsilon, 1e-3. Weights with 1000
-    classes, and operations for images of the size in `SCALINGS`, of which a multiply-add is two:
+    classes, and operations for images of the size in `SCALINGS`; a multiply-add counts as two:
 
                          b0         b1         b2          b3          b4          b5
         weights   5,288,548  7,794,184  9,109,994  12,233,232  19,341,616  30,389,784
         operations   0.77 G     1.37 G     1.99 G      3.65 G      8.79 G     20.53 G
 
     Args:
-        scaling: width, depth and dropout; `SCALINGS` has those of B0 to B7.
+        scaling: width, depth and dropout; `SCALINGS` has B0 to B7.
         num_classes: number of labels.
         channels: C, the channels of the images.
         drop_path_rate: block i of n, from i = 0, has the rate drop_path_rate * i / n (Huang et al.

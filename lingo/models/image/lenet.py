@@ -27,7 +27,7 @@ class ConvPool(Layer):
     kernel: tuple[int, int] = (5, 5)  # height and width of the convolution's window
     dropout_rate: float = 0.0  # of the result
     conv: Conv2D = Conv2D
-    pool: Pool | None = MaxPool  # None: the result has the size of the convolution's
+    pool: Pool | None = MaxPool  # None: no pooling
 
     def check(self) -> None:
         check_rate("dropout_rate", self.p.dropout_rate)
@@ -54,7 +54,7 @@ class ConvPool(Layer):
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
         if self.pool and self.pool.num_indices:
-            return []  # a maximum keeps what the ReLU makes
+            return []  # the max pooling keeps the ReLU's result
         origin = "own" if self.pool else "output"
         return [batch_residual(1, self.conv.output_shape(call.shape), origin)]
 
@@ -67,10 +67,10 @@ def lenet5(
 ) -> list[Params]:
     """Returns the layers of LeNet-5, in order: from images [B, H, W, C] to logits.
 
-    The sizes are those of Lingvo's `image.mnist.LeNet5`: convolutions of 20 and 50 channels without
-    a bias, each followed by a maximum of 2x2 windows and dropout, a hidden layer of 300, and the
-    logits; 763,810 weights for images of 28 x 28 and ten classes. The hidden layer is a convolution
-    whose window is the whole image.
+    The sizes are from Lingvo's `image.mnist.LeNet5`: convolutions of 20 and 50 channels without a
+    bias, each followed by a maximum of 2x2 windows and dropout, a hidden layer of 300, and the
+    logits. It has 763,810 weights for images of 28 x 28 and ten classes. The hidden layer is a
+    convolution whose window is the whole image.
 
     Args:
         num_classes: number of labels.

@@ -15,7 +15,7 @@ from lingo.layers.vision.batch_norm import BatchNorm
 from lingo.layers.vision.conv import Conv2D, SeparableConv2D
 from lingo.layers.vision.conv_norm import convolve_and_normalize
 
-NARROWING = 4  # the width of a bottleneck over the width of its middle
+NARROWING = 4  # the width of a bottleneck / the width of its middle
 
 
 def unit_flops(convs: Sequence[Layer], norms: Sequence[Layer], shape: Sequence[int]) -> int:
@@ -87,7 +87,7 @@ class SeparableUnit(Layer):
     dim: int  # channels of input and output
     kernel: tuple[int, int] = (3, 3)  # height and width of the windows
     stride: int = 1  # how many times smaller the result is
-    dilation: int = 1  # from one position of a window to the next, in windows without a stride
+    dilation: int = 1  # step between a window's positions, in convolutions without a stride
     conv: SeparableConv2D = SeparableConv2D
     norm: Norm = BatchNorm
 
@@ -130,7 +130,7 @@ class FactorizedReduction(Layer):
 
     def check(self) -> None:
         if self.p.output_dim % 2:
-            raise ParamError(f"output_dim={self.p.output_dim} is odd: each half has as many")
+            raise ParamError(f"output_dim={self.p.output_dim} is odd: its two halves must be equal")
 
     def setup(self) -> None:
         p = self.p

@@ -19,7 +19,7 @@ from lingo.layers.vision.conv_norm import ConvNorm
 from lingo.layers.vision.image_head import ImageHead
 from lingo.layers.vision.pool import MaxPool
 
-WIDENING = 4  # the channels of a bottleneck's result over those in its middle
+WIDENING = 4  # the channels of a bottleneck's result / the channels in its middle
 
 Version = Literal["v1", "v1.5"]
 """Where a bottleneck that halves the image has its stride: in the first 1x1 convolution, as in the
@@ -54,7 +54,7 @@ class ResNetBlock(Layer, interface=True):
         raise NotImplementedError(f"{type(self).__name__} has no steps")
 
     def build_step(self, dim: int, step: Step, *, is_last: bool) -> Layer:
-        """Returns the layer of one of the steps, for an input of `dim` channels."""
+        """Returns the layer of a step, for an input of `dim` channels."""
         return self.p.unit.build(
             dim=dim,
             output_dim=step.output_dim,
@@ -104,7 +104,7 @@ class ResNetBlock(Layer, interface=True):
         return total
 
     def residuals(self, call: ResidualCall) -> list[Residual] | None:
-        return []  # the next layer reads its result
+        return []  # the next layer counts this block's result
 
 
 class BasicBlock(ResNetBlock):
@@ -118,7 +118,7 @@ class BasicBlock(ResNetBlock):
 class BottleneckBlock(ResNetBlock):
     """A block of a 1x1 convolution to F / 4 channels, a 3x3 convolution, and a 1x1 one to F."""
 
-    version: Version = "v1.5"  # which of them has the stride
+    version: Version = "v1.5"  # which convolution has the stride
 
     def check(self) -> None:
         if self.p.output_dim % WIDENING:
@@ -141,9 +141,9 @@ STAGES = {
     101: (BottleneckBlock, (3, 4, 23, 3)),
     152: (BottleneckBlock, (3, 8, 36, 3)),
 }
-"""Number of layers -> the block, and how many of them each stage has (He et al. 2016, table 1).
+"""Number of layers -> the block, and the number of blocks per stage (He et al. 2016, table 1).
 
-That of 14 layers and three stages is not in the paper; it is for images of a few pixels.
+The network of 14 layers and three stages is not in the paper; it is for images of a few pixels.
 """
 
 
@@ -160,10 +160,10 @@ def resnet(
 ) -> list[Params]:
     """Returns the layers of a ResNet, in order: from images [B, H, W, C] to logits.
 
-    They are the stem, the blocks of four stages of 64, 128, 256 and 512 channels, four times as
-    many with bottlenecks, and the head. The first block of each stage but the first halves the
-    image. With 1000 classes, and images of 224 x 224 positions for the operations, of which a
-    multiply-add is two:
+    They are the stem, the blocks of four stages with 64, 128, 256 and 512 channels (four times as
+    many with bottlenecks), and the head. The first block of each stage but the first halves the
+    image. Weights with 1000 classes, and operations for images of 224 x 224 positions; a
+    multiply-add counts as two:
 
         num_layers                18          34          50         101         152
         weights           11,689,512  21,797,672  25,557,032  44,549,160  60,192,808
@@ -182,7 +182,7 @@ def resnet(
         small_images: whether the stem is a 3x3 convolution, for images of a few pixels. The stem
             for ImageNet is a 7x7 convolution and a 3x3 maximum, each of stride 2.
         stem_stride: how many times smaller the stem for small images makes them.
-        width: channels of the stem; those of the blocks are multiples of it.
+        width: channels of the stem; the blocks have multiples of it.
 
     Raises:
         ParamError: if there is no such ResNet.

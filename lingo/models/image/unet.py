@@ -48,12 +48,12 @@ class ConvNorm3D(Layer):
 class UNet3D(Layer):
     """Computes the logits of each voxel from volumes at several resolutions.
 
-    On the way down each level has two 3x3x3 convolutions, then a 2x2x2 maximum; on the way up the
-    volume is doubled, joined with that of the same level, and convolved twice. Level i has
-    width * 2^i channels after its first convolution, and twice as many after all others. The last
-    map has a 1x1x1 window. With 4 levels, a width of 32 and 3 channels and classes it is the
-    network of the paper, whose 19,069,955 weights count one vector for each convolution: here, the
-    beta of its normalization, which has a gamma, too.
+    On the way down, each level has two 3x3x3 convolutions, then a 2x2x2 maximum. On the way up, the
+    volume is doubled, joined with the same level's volume from the way down, and convolved twice.
+    Level i has width * 2^i channels after its first convolution, and twice as many after all
+    others. The last convolution has a 1x1x1 window. With 4 levels, width 32, 3 channels and 3
+    classes it is the paper's network. Its 19,069,955 weights in the paper include one vector per
+    convolution: here, the beta of its normalization, which has a gamma, too.
     """
 
     dim: int  # C, channels of the volumes
@@ -63,7 +63,7 @@ class UNet3D(Layer):
     unit: ConvNorm3D = ConvNorm3D  # each convolution but the last
     enlarge: UpConv3D = UpConv3D
     pool: MaxPool3D = MaxPool3D
-    conv: Conv3D = Conv3D.params(use_bias=True)  # the last
+    conv: Conv3D = Conv3D.params(use_bias=True)  # the last convolution
 
     def check(self) -> None:
         ranges.check_positive(self.p, "width", "num_levels")

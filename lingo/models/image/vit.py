@@ -44,7 +44,7 @@ SIZES = {
     "B": Encoder(768, 12, 12),
     "L": Encoder(1024, 24, 16),
 }
-"""Name -> sizes (Dosovitskiy et al. 2021, table 1; of Ti and S, Touvron et al. 2021, table 1).
+"""Name -> sizes (Dosovitskiy et al. 2021, table 1; Ti and S from Touvron et al. 2021, table 1).
 
 XXS is not published; it is for images of a few pixels.
 """
@@ -62,11 +62,10 @@ def vit(
 ) -> list[Params]:
     """Returns the layers of a Vision Transformer, in order: from images [B, H, W, C] to logits.
 
-    They are the embedding of patches, their positions, an encoder that normalizes the input of each
-    part, a last normalization, and the head. The defaults are those of Beyer et al. (2022);
-    `positions="learned", pooling="first"` is close to the first ViT, whose class token also had a
-    position. With 1000 classes and images of 224 x 224, ViT-S/16 has 21,974,632 weights, and
-    22,122,472 with `hidden_dim=384`.
+    They are the embedding of patches, their positions, a pre-norm encoder, a last normalization,
+    and the head. The defaults are from Beyer et al. (2022); `positions="learned", pooling="first"`
+    is close to the first ViT, whose class token also had a position. With 1000 classes and images
+    of 224 x 224, ViT-S/16 has 21,974,632 weights, and 22,122,472 with `hidden_dim=384`.
 
     Args:
         size: XXS, Ti, S, B or L.
@@ -96,7 +95,7 @@ def vit(
 
 
 def encoder_stack(encoder: Encoder) -> Params:
-    """Returns the layers of an encoder, all biases included, in which every patch sees all."""
+    """Returns an encoder with all biases, in which every patch sees all patches."""
     layer = TransformerLayer.params(
         dim=encoder.dim,
         attention=Attention.params(num_heads=encoder.num_heads, mask=Bidirectional, use_bias=True),

@@ -1,8 +1,8 @@
-"""Changes of images in training and evaluation: functions of (image, key), on the host.
+"""Image transformations for training and evaluation: functions of (image, key), on the host.
 
-All take an image [H, W, C], uint8, or float32 in 0..1, of any number of channels unless they say
-which. They return a new image of its type, and of its shape unless they say another. They raise
-ValueError for what is no such image, and for another argument that is out of its range.
+Each takes an image [H, W, C], uint8, or float32 in 0..1, with any number of channels unless its
+docstring names them. It returns a new image of the same type, and of the same shape unless its
+docstring says otherwise. It raises ValueError for any other image or an argument out of range.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rectangles of images: random ones, and those in the middle.
+"""Rectangles of images, at random places and in the middle.
 
 Axes: B images.
 """
@@ -18,14 +18,14 @@ _TRIES = 10
 class Box(NamedTuple):
     """A rectangle of an image, in pixels."""
 
-    row: int  # the first
-    column: int  # the first
+    row: int  # first row
+    column: int  # first column
     height: int
     width: int
 
     @property
     def slices(self) -> tuple[slice, slice]:
-        """The rows and columns of an image [H, W, C] that it covers."""
+        """Slices of the rows and columns that it covers in an image [H, W, C]."""
         rows = slice(self.row, self.row + self.height)
         return rows, slice(self.column, self.column + self.width)
 
@@ -39,17 +39,17 @@ def random_boxes(
     max_area: float,
     max_aspect: float,
 ) -> list[Box | None]:
-    """Returns the first of ten random rectangles that fits into an image; None if none does.
+    """Returns the first of ten random rectangles that fits into each image; None if none fits.
 
-    The area is uniform in a range, and so is the logarithm of the ratio of the sides; each place is
+    The area and the logarithm of the aspect ratio are uniform in their ranges; all places are
     equally likely.
 
     Args:
         sizes: (height, width) of each image, [B].
-        keys: of the images, words [B].
-        name: of the function that draws.
-        min_area: least part of the image's area.
-        max_area: largest part of it.
+        keys: the images' keys, words [B].
+        name: the name of the function that draws.
+        min_area: least fraction of the image's area.
+        max_area: largest fraction of the image's area.
         max_aspect: largest ratio of the longer to the shorter side.
 
     Raises:
@@ -63,7 +63,10 @@ def random_boxes(
     if not 0 < min_area <= max_area <= 1:
         raise ValueError(f"{min_area=} and {max_area=} are not 0 < min_area <= max_area <= 1")
     if not 1 <= max_aspect < math.inf:
-        raise ValueError(f"{max_aspect=} is below 1: it is the longer side by the shorter one")
+        raise ValueError(
+            f"{max_aspect=} is not a finite number of at least 1: it is the longer side divided by"
+            " the shorter side"
+        )
     draws = draw(keys, name, _TRIES, 4).tolist()  # for all images at once: a tenth of the time
 
     def box(size: tuple[int, int], tries: list[list[float]]) -> Box | None:
@@ -81,7 +84,7 @@ def random_boxes(
 
 
 def center_box(size: tuple[int, int], part: tuple[int, int]) -> Box:
-    """Returns the rectangle of size `part` in the middle of an image of a size, (height, width).
+    """Returns the rectangle of size `part` in the middle of an image; sizes are (height, width).
 
     >>> center_box((5, 6), (2, 2))
     Box(row=1, column=2, height=2, width=2)

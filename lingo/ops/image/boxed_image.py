@@ -1,8 +1,8 @@
-"""Images with boxes: parts of them and mirror images, in which the boxes are where they were.
+"""Images with boxes: crops and mirror images, in which the boxes follow their objects.
 
-A box is (top, left, bottom, right) in 0..1 of its image, and its label a class, 1 or more; label 0
-stands for no box, and its coordinates are zeros. Boxes keep their places in the arrays. NumPy, on
-the host.
+A box is (top, left, bottom, right), each in 0..1 of its image, and its label is a class, 1 or more.
+Label 0 means that there is no box; its coordinates are zeros. Boxes keep their indices in the
+arrays. NumPy, on the host.
 
 Axes: H height, W width, C channels, N boxes.
 """
@@ -21,12 +21,12 @@ from lingo.ops.image.warp import resize
 
 _LEAST_IOUS = (None, 0.0, 0.1, 0.3, 0.5, 0.7, 0.9)  # None: the whole image
 _TRIES = 50
-_LEAST_SIDE = 0.3  # of the root of a part's area, in parts of the image's
-_MAX_ASPECT = 2.0  # of the longer to the shorter side, both in parts of the image's
+_LEAST_SIDE = 0.3  # least square root of (a part's area / the image's area)
+_MAX_ASPECT = 2.0  # longer side / shorter side, each as a fraction of the image's side
 
 
 class BoxedImage(NamedTuple):
-    """An image and what is where in it."""
+    """An image with the boxes of its objects."""
 
     image: np.ndarray  # [H, W, C], uint8, or float32 in 0..1
     boxes: np.ndarray  # float32 [N, 4]
@@ -38,11 +38,11 @@ def min_iou_crop(example: BoxedImage, key: random.Key, *, size: tuple[int, int])
 
     Args:
         example: an image with N boxes.
-        key: of this image.
+        key: this image's key.
         size: (height, width) of the result, in pixels.
 
     Returns:
-        `image`, [*size, C] of the same type; `boxes` and `labels` as of `crop_boxes`.
+        `image`, [*size, C] of the same type; `boxes` and `labels` as `crop_boxes` returns them.
 
     >>> image = np.zeros([100, 100, 1], np.uint8)
     >>> one = BoxedImage(image, np.array([[0.2, 0.2, 0.6, 0.6]], "f"), np.array([3], np.int32))
@@ -60,7 +60,7 @@ def min_iou_crop(example: BoxedImage, key: random.Key, *, size: tuple[int, int])
 def flip_boxed(example: BoxedImage, key: random.Key, *, rate: float = 0.5) -> BoxedImage:
     """Mirrors an image and its boxes left to right, with probability `rate`, as `flip` does.
 
-    Raises ValueError if it is not an image, or the rate is out of range.
+    Raises ValueError if `example.image` is not an image, or the rate is out of range.
 
     >>> image = np.array([[[1], [2], [3], [4]]], np.uint8)
     >>> one = BoxedImage(image, np.array([[0, 0, 1, 0.25]], "f"), np.array([1], np.int32))
@@ -76,7 +76,7 @@ def flip_boxed(example: BoxedImage, key: random.Key, *, rate: float = 0.5) -> Bo
 
 
 def is_mirrored(key: random.Key, *, rate: float) -> bool:
-    """Returns whether `flip` mirrors the image of a key; raises ValueError for another rate.
+    """Returns whether `flip` mirrors a key's image; raises ValueError for a rate not in 0..1.
 
     >>> is_mirrored(random.root_key(0), rate=0.0)
     False
@@ -86,7 +86,7 @@ def is_mirrored(key: random.Key, *, rate: float) -> bool:
 
 
 def flip_boxes(boxes: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns boxes, float32 [N, 4], in the mirror image; absent ones, of label 0, stay zeros.
+    """Mirrors boxes, float32 [N, 4], left to right; absent boxes, with label 0, stay zeros.
 
     >>> flip_boxes(np.array([[0, 0.25, 1, 0.5], [0, 0, 0, 0]], "f"), np.array([1, 0]))
     array([[0.  , 0.5 , 1.  , 0.75],
@@ -102,8 +102,8 @@ def crop_boxes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the boxes and labels of a part of an image.
 
-    A box stays, cut off at the rims, if its middle is in the part (Liu et al. 2016, sec. 2.2);
-    other ones become absent.
+    A box stays, clipped to the part, if its middle is in the part (Liu et al. 2016, sec. 2.2);
+    other boxes become absent.
 
     Args:
         boxes: float32 [N, 4], in 0..1 of the image.
@@ -131,17 +131,17 @@ def min_iou_box(
 ) -> Box:
     """Returns the part of an image that `min_iou_crop` cuts out (Liu et al. 2016, sec. 2.2).
 
-    It is the whole image, any part, or one whose intersection over union with an object is at least
-    0.1, 0.3, 0.5, 0.7 or 0.9, all seven equally likely. A part has 0.09 to 1 of the area, and the
-    ratio of its sides, in parts of the image's, is in 1/2..2, as in the authors' program. Unlike
-    there, the middle of an object is in it. It is the first of 50 random ones that meets this; if
-    none does, the whole image.
+    One of seven choices, all equally likely, is drawn: the whole image, any part, or a part whose
+    intersection over union with an object is at least 0.1, 0.3, 0.5, 0.7 or 0.9. A part has 0.09 to
+    1 of the area, and the ratio of its sides, each as a fraction of the image's, is in 1/2..2, as
+    in the authors' program. Unlike in their program, it contains the middle of an object. The first
+    of 50 random parts that meets all this is returned; if none does, the whole image.
 
     Args:
         size: (height, width) of the image, in pixels.
         boxes: float32 [N, 4], in 0..1.
         labels: int32 [N]; boxes of label 0 are no objects.
-        key: of this image.
+        key: this image's key.
 
     >>> one = np.array([[0.2, 0.2, 0.6, 0.6]], "f"), np.array([1], "i")
     >>> min_iou_box((300, 400), *one, random.root_key(3))

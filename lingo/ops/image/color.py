@@ -1,8 +1,9 @@
 """Brightness, contrast, saturation, sharpness and hue of images.
 
-The first four blend an image with one that lacks what is changed: black, grey, without colours, or
-smooth. A factor of 1 is the image, 0 the other one, and above 1 the image moves away from it. All
-are a few operations for each pixel: NumPy, of uint8 with the roundings of Pillow's `ImageEnhance`.
+The first four blend an image with a version that lacks the property: black, grey, without colours,
+or smooth. Factor 1 gives the image and 0 the other version; a factor above 1 moves the image away
+from the other version. All take a few NumPy operations per pixel; results of uint8 are rounded as
+in Pillow's `ImageEnhance`.
 
 Axes: H height, W width, C channels, 1 or 3.
 """
@@ -17,7 +18,7 @@ from lingo.ops import random
 from lingo.ops.image.pixel import COLORS, check_image, clip, draw
 
 _LUMA = np.array([19595, 38470, 7471])
-"""Brightness of red, green and blue: 0.299, 0.587 and 0.114 (ITU-R BT.601) of 2**16."""
+"""Brightness of red, green and blue: 0.299, 0.587 and 0.114 (ITU-R BT.601), times 2**16."""
 
 
 def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
@@ -35,7 +36,7 @@ def adjust_brightness(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adjust_contrast(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blends an image with the mean of its brightness.
+    """Blends an image with its mean brightness.
 
     Args:
         image: [H, W, C]; C is 1 or 3.
@@ -66,14 +67,14 @@ def adjust_saturation(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
-    """Blends an image with a smooth one: of 3 x 3 pixels, the mean, in which the middle counts 5.
+    """Blends an image with its means over 3 x 3 pixels, in which the middle pixel has weight 5.
 
     Args:
         image: [H, W, C].
         factor: at least 0; 1: no change.
 
     Returns:
-        The shape and type of `image`; pixels at the edges stay.
+        The shape and type of `image`; pixels at the edges do not change.
 
     >>> image = np.zeros([3, 3, 1], np.uint8)
     >>> image[1, 1] = 130
@@ -94,14 +95,14 @@ def adjust_sharpness(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def adjust_hue(image: np.ndarray, shift: float) -> np.ndarray:
-    """Turns the colours of an image by a part of the colour circle.
+    """Turns the colours of an image by a fraction of the colour circle.
 
     Args:
         image: [H, W, C]; C is 1 or 3. With one channel nothing changes.
-        shift: a part of the circle: 1/3 turns red into green, 1 changes nothing.
+        shift: a fraction of the circle: 1/3 turns red into green, 1 changes nothing.
 
     Returns:
-        The shape and type of `image`; largest and smallest channel of a pixel keep their values.
+        The shape and type of `image`; a pixel's largest and smallest value stay the same.
 
     >>> adjust_hue(np.array([[[200, 0, 50]]], np.uint8), 1 / 3)
     array([[[ 50, 200,   0]]], dtype=uint8)
@@ -135,10 +136,10 @@ def color_jitter(
 
     Args:
         image: [H, W, C]; C is 1 or 3.
-        key: of this image.
+        key: this image's key.
         brightness: in 0..1; the factor is uniform in 1 - brightness..1 + brightness.
-        contrast: likewise.
-        saturation: likewise.
+        contrast: as brightness.
+        saturation: as brightness.
         hue: in 0..0.5; the shift is uniform in -hue..hue of the colour circle.
 
     >>> color_jitter(np.array([[[100, 150, 200]]], np.uint8), random.root_key(0))
@@ -194,15 +195,15 @@ def blend(other: np.ndarray, image: np.ndarray, factor: float) -> np.ndarray:
     array([[[63]]], dtype=uint8)
     """
     if not 0 <= factor < math.inf:
-        raise ValueError(f"{factor=} is not a number from 0 on; 1 changes nothing")
+        raise ValueError(f"{factor=} is not a finite number of at least 0; 1 changes nothing")
     start = other.astype(np.float32)
     return clip(start + np.float32(factor) * (image - start), image)
 
 
 def _hue(planes: np.ndarray, high: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Returns the places of pixels on the colour circle, [H, W]: red is 0, green 2, blue 4 of 6.
+    """Returns each pixel's place on the colour circle of length 6, [H, W]: red 0, green 2, blue 4.
 
-    `planes` are [3, H, W]; `high` is their largest value, and `spread` what it is above the least.
+    `planes` are [3, H, W]; `high` is a pixel's largest value, and `spread` largest minus smallest.
     """
     red, green, blue = planes
     unit = np.where(spread > 0, spread, 1)

@@ -1,6 +1,4 @@
-"""Parts of images, and mirrored images.
-
-They copy parts of arrays: NumPy.
+"""Crops of images, and mirrored images. NumPy.
 
 Axes: B images, H height, W width, C channels.
 """
@@ -22,7 +20,7 @@ def flip(image: np.ndarray, key: random.Key, *, rate: float = 0.5) -> np.ndarray
 
     Args:
         image: [H, W, C].
-        key: of this image.
+        key: this image's key.
         rate: in 0..1.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
@@ -39,8 +37,8 @@ def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
     Args:
         image: [H, W, C].
-        size: (height, width) of the result, in pixels, at most those of the image. Of an odd number
-            of rows or columns around it, one more is below or on the right.
+        size: (height, width) of the result, in pixels, at most the image's. If an odd number of
+            rows or columns is cut off, one more is cut off below or on the right.
 
     Returns:
         [*size, C] of the type of `image`.
@@ -61,11 +59,12 @@ def center_crop(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def pad_and_crop(image: np.ndarray, key: random.Key, *, padding: int) -> np.ndarray:
     """Moves an image by up to `padding` pixels in each direction (He et al. 2016a, sec. 4.2).
 
-    Black pixels are put around it, and a random part of its size is cut out, as for CIFAR.
+    The image is padded with black pixels, and a random part of its old size is cut out, as for
+    CIFAR.
 
     Args:
         image: [H, W, C].
-        key: of this image.
+        key: this image's key.
         padding: at least 0.
 
     >>> image = np.array([[[1], [2], [3]]], np.uint8)
@@ -95,11 +94,11 @@ def inception_crop(
 
     Args:
         image: [H, W, C].
-        key: of this image.
+        key: this image's key.
         size: (height, width) of the result, in pixels.
-        min_area: least part of the image's area.
-        max_area: largest part of it.
-        max_aspect: the longer side of the rectangle has at most this ratio to the shorter one.
+        min_area: least fraction of the image's area.
+        max_area: largest fraction of the image's area.
+        max_aspect: largest ratio of the longer to the shorter side.
         method: how pixels are interpolated.
 
     Returns:
@@ -125,15 +124,15 @@ def inception_boxes(
     max_area: float = 1.0,
     max_aspect: float = 4 / 3,
 ) -> list[Box]:
-    """Returns the rectangles that `inception_crop` cuts out of images of some sizes.
+    """Returns the rectangles that `inception_crop` cuts out of images.
 
-    Each is the first of ten random rectangles that fits or, if none does, the largest in the middle
-    of the image whose ratio is allowed.
+    Each is the first of ten random rectangles that fits. If none fits, it is the largest rectangle
+    in the middle of the image with an allowed aspect ratio.
 
     Args:
         sizes: (height, width) of each image, [B].
-        keys: of the images, words [B].
-        min_area: as of `inception_crop`, likewise the others.
+        keys: the images' keys, words [B].
+        min_area: as in `inception_crop`, like `max_area` and `max_aspect`.
 
     Raises:
         ValueError: for areas or a ratio out of range.

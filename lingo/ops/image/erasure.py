@@ -18,9 +18,9 @@ def cutout(image: np.ndarray, key: random.Key, *, side: int) -> np.ndarray:
 
     Args:
         image: [H, W, C].
-        key: of this image.
-        side: of the square, in pixels. Its middle is any pixel of the image; what lies outside is
-            cut off.
+        key: this image's key.
+        side: side of the square, in pixels. The square's middle is any pixel of the image; the part
+            outside of the image is cut off.
 
     >>> cutout(np.zeros([3, 4, 1], np.uint8), random.root_key(0), side=2)[..., 0]
     array([[  0,   0,   0,   0],
@@ -29,7 +29,7 @@ def cutout(image: np.ndarray, key: random.Key, *, side: int) -> np.ndarray:
     """
     check_image(image)
     if side < 0:
-        raise ValueError(f"{side=} of a square is negative")
+        raise ValueError(f"{side=}, the side of the square, is negative")
     sizes = np.array(image.shape[:2])
     first = (draw(key, "cutout", 2) * sizes).astype(np.int64) - side // 2
     (top, left), (bottom, right) = np.maximum(first, 0), first + side
@@ -49,19 +49,19 @@ def random_erasing(
 ) -> np.ndarray:
     """Replaces a random rectangle by noise, with probability `rate` (Zhong et al. 2020, sec. 3).
 
-    Unlike there, the logarithm of the ratio of the sides is uniform, not the ratio, so that high
-    and wide rectangles are equally likely. If none of ten draws fits, the image stays.
+    Unlike in the paper, the logarithm of the aspect ratio is uniform, not the ratio itself, so that
+    high and wide rectangles are equally likely. If none of ten draws fits, the image is unchanged.
 
     Args:
         image: [H, W, C].
-        key: of this image.
+        key: this image's key.
         rate: in 0..1.
-        min_area: least part of the image's area.
-        max_area: largest part of it.
+        min_area: least fraction of the image's area.
+        max_area: largest fraction of the image's area.
         max_aspect: largest ratio of the longer to the shorter side.
 
     Returns:
-        The shape and type of `image`; each value of the noise is equally likely.
+        The shape and type of `image`; all values of the noise are equally likely.
 
     >>> random_erasing(np.zeros([3, 4, 1], np.uint8), random.root_key(0), rate=1)[..., 0]
     array([[  0,   0,   0,   0],

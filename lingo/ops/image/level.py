@@ -1,4 +1,4 @@
-"""Changes of the 256 levels of an image, each of a pixel's value alone: tables, in NumPy.
+"""Changes of the 256 levels of an image by lookup tables, in NumPy.
 
 Axes: H height, W width, C channels.
 """
@@ -18,10 +18,10 @@ def autocontrast(image: np.ndarray) -> np.ndarray:
     """Stretches each channel, so that its darkest pixel is 0 and its brightest 255.
 
     Args:
-        image: uint8 [H, W, C]; a channel of one level stays.
+        image: uint8 [H, W, C]; a channel with a single level does not change.
 
     Returns:
-        uint8 [H, W, C]; fractions are cut, as by Pillow.
+        uint8 [H, W, C]; fractions are cut off, as in Pillow.
 
     >>> autocontrast(np.array([[[50], [76], [101]]], np.uint8))[..., 0]
     array([[  0, 130, 255]], dtype=uint8)
@@ -42,11 +42,11 @@ def equalize(image: np.ndarray) -> np.ndarray:
     """Spreads the levels of each channel, so that all occur about equally often.
 
     Args:
-        image: uint8 [H, W, C]; a channel of one level stays, and so does one of which all but 254
-            pixels have the highest level.
+        image: uint8 [H, W, C]; a channel does not change if at most 254 of its pixels are below its
+            highest level.
 
     Returns:
-        uint8 [H, W, C], with the roundings of Pillow.
+        uint8 [H, W, C], rounded as in Pillow.
 
     >>> equalize(np.repeat(np.uint8([[10, 11, 12]]), 255, axis=0)[..., None])[0, :, 0]
     array([  0, 128, 255], dtype=uint8)
@@ -133,7 +133,7 @@ def invert(image: np.ndarray) -> np.ndarray:
 
 
 def _map_channels(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Looks up each channel in the table, [256], that a function returns for it, [H, W]."""
+    """Maps each channel, [H, W], by the lookup table, [256], that `table` returns for it."""
     channels = np.moveaxis(image, 2, 0)
     return np.stack([table(c).astype(np.uint8)[c] for c in channels], axis=2)
 

@@ -1,11 +1,11 @@
-"""Pairs of labelled images, mixed: MixUp and CutMix.
+"""MixUp and CutMix: mixtures of pairs of labelled images.
 
-An example is mixed with a partner, and so are their labels. Unless partners are given, that of
-example i of a batch is example i - 1, as in big_vision; that of the first is the last. Then a
-result depends on which examples are together: the first example of each part of a batch has another
-partner than in the whole batch, if micro-batches, replicas or processes mix parts. With partners
-given, a result does not depend on the split, nor do weights and rectangles ever, since each example
-has a key of its own. NumPy, on the host.
+Each image is mixed with its partner's, and so are the labels. Unless partners are given, the
+partner of example i in a batch is example i - 1, as in big_vision; the first example's is the last.
+Then results depend on the split of the batch: if micro-batches, replicas or processes each mix a
+part of it, the first example of each part has another partner than in the whole batch. With given
+partners, results do not depend on the split. Weights and rectangles never do, because each example
+has its own key. NumPy, on the host.
 
 Axes: B examples, H height, W width, C channels, K classes.
 """
@@ -21,7 +21,7 @@ from lingo.ops.image.pixel import check_values, draw
 
 
 class LabelledBatch(NamedTuple):
-    """Images and what they show."""
+    """Images with the shares of their classes."""
 
     images: np.ndarray  # [B, H, W, C], uint8, or float32 in 0..1
     labels: np.ndarray  # float32 [B, K], the share of each class
@@ -36,20 +36,20 @@ def mixup(
 ) -> LabelledBatch:
     """Blends each example with its partner (Zhang et al. 2018).
 
-    The weight of an example is the larger one of w and 1 - w, where w is drawn from Beta(alpha,
-    alpha); its partner has the rest. In the paper it is w itself.
+    The weight of an example is the larger of w and 1 - w, where w is drawn from Beta(alpha,
+    alpha); its partner has the rest. In the paper the weight is w itself.
 
     Args:
         batch: images and labels.
-        keys: of the examples, words of shape [B], as `random.fold(key, numbers)` makes them.
+        keys: the examples' keys, words [B], as `random.fold(key, numbers)` returns them.
         alpha: above 0; near 0, almost nothing is mixed.
-        partners: of the examples, in the same shapes and types; None: the example before each.
+        partners: the examples' partners, in the same shapes and types; None: the example before.
 
     Returns:
         The shapes and types of `batch`; uint8 is rounded.
 
     Raises:
-        ValueError: if shapes or types differ from these, or for `alpha` out of range.
+        ValueError: if shapes or types are wrong, or for `alpha` out of range.
 
     >>> batch = LabelledBatch(np.uint8([0, 200]).reshape(2, 1, 1, 1), np.eye(2, dtype="f"))
     >>> images, labels = mixup(batch, random.fold(random.root_key(0), np.arange(2)), alpha=1)
@@ -77,23 +77,23 @@ def cutmix(
     alpha: float = 1.0,
     partners: LabelledBatch | None = None,
 ) -> LabelledBatch:
-    """Replaces a rectangle of each image by that of its partner (Yun et al. 2019, sec. 3.1).
+    """Replaces a rectangle of each image by its partner's rectangle (Yun et al. 2019, sec. 3.1).
 
-    The rectangle has the form of the image, and its middle is any of its pixels. It has the part
-    1 - w of the area, where w is drawn from Beta(alpha, alpha), unless it is cut off at the edges.
-    The weights of the labels are the parts of the area that images really have.
+    The rectangle has the image's aspect ratio, and its middle is any pixel of the image. Its area
+    is 1 - w of the image's, where w is drawn from Beta(alpha, alpha), unless it is cut off at the
+    edges. The labels' weights are the fractions of the area that the two images have in the result.
 
     Args:
         batch: images and labels.
-        keys: of the examples, words of shape [B], as `random.fold(key, numbers)` makes them.
+        keys: the examples' keys, words [B], as `random.fold(key, numbers)` returns them.
         alpha: above 0; 1: all areas are equally likely.
-        partners: of the examples, in the same shapes and types; None: the example before each.
+        partners: the examples' partners, in the same shapes and types; None: the example before.
 
     Returns:
         The shapes and types of `batch`.
 
     Raises:
-        ValueError: if shapes or types differ from these, or for `alpha` out of range.
+        ValueError: if shapes or types are wrong, or for `alpha` out of range.
 
     >>> images = np.repeat(np.uint8([1, 2]), 9).reshape(2, 3, 3, 1)
     >>> batch = LabelledBatch(images, np.eye(2, dtype="f"))
@@ -122,13 +122,13 @@ def cutmix(
 def symmetric_beta(keys: random.Key, alpha: float, *, name: str) -> np.ndarray:
     """Returns numbers from Beta(alpha, alpha): float64, of the shape of the keys, in 0..1.
 
-    They are 1/2 + t / (2 sqrt(2 alpha + t^2)) of numbers t from Student's distribution with
-    2 alpha degrees of freedom, which come from two uniform numbers each (Bailey 1994).
+    A number is 1/2 + t / (2 sqrt(2 alpha + t^2)), where t has Student's distribution with 2 alpha
+    degrees of freedom and comes from two uniform numbers (Bailey 1994).
 
     Args:
         keys: words of any shape.
         alpha: above 0.
-        name: of the function that draws.
+        name: the name of the function that draws.
 
     Raises:
         ValueError: for `alpha` out of range.
@@ -173,11 +173,11 @@ def _partners(
         raise ValueError(
             f"labels of {len(images)} images are float32 [{len(images)}, K], the share of each"
             f" class; these are {labels.dtype} {list(labels.shape)}: np.eye(K, dtype='float32')"
-            "[labels] makes them of numbers of classes"
+            "[labels] makes them from class numbers"
         )
     if np.shape(keys.high) != (len(images),):
         raise ValueError(
-            f"{len(images)} images need as many keys, but these are {list(np.shape(keys.high))}:"
+            f"{len(images)} images need as many keys, but keys are {list(np.shape(keys.high))}:"
             " random.fold(key, numbers) makes one for each number"
         )
     if partners is None:
@@ -185,7 +185,7 @@ def _partners(
     for name, own, other in zip(LabelledBatch._fields, batch, partners, strict=True):
         if (own.shape, own.dtype) != (other.shape, other.dtype):
             raise ValueError(
-                f"{name} of partners are {other.dtype} {list(other.shape)}, those of the batch"
-                f" {own.dtype} {list(own.shape)}"
+                f"{name} of partners are {other.dtype} {list(other.shape)}, but the batch's are"
+                f" {own.dtype} {list(own.shape)}: give both the same shape and type"
             )
     return partners

@@ -1,11 +1,11 @@
-"""What an image is to the functions of this folder, and the random numbers that they draw.
+"""Checks and random numbers for the image functions of this folder.
 
 An image is a NumPy array [H, W, C]: uint8 in 0..255, or float32 in 0..1. A function returns an
-image of the type that it was given, and never changes its argument. It computes on the host,
-example by example, where `augment` of an input calls it.
+image of the type that it was given, and never changes its argument. It runs on the host, on one
+example at a time, where the `augment` of an input calls it.
 
-What is random depends only on the key. Each function draws by its own name, so that one key serves
-all of them. Where one is called twice, `random.fold(key, 1)` is a second key.
+Random numbers depend only on the key and on the function's name, so that one key serves all
+functions. For a second call of the same function, `random.fold(key, 1)` is another key.
 
 Axes: H height, W width, C channels.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from lingo.ops import random
 
 COLORS = (1, 3)
-"""Numbers of channels of images that have colours: grey, and red, green and blue."""
+"""The numbers of channels that an image with colours may have: grey, or red, green and blue."""
 
 
 def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
@@ -44,7 +44,7 @@ def check_image(image: Any, *, channels: Collection[int] | None = None) -> None:
 
 
 def check_values(images: Any, form: str) -> None:
-    """Checks that a value is an image, or a batch of images, of the form "[H, W, C]" or so.
+    """Checks that a value is an image or a batch of images, of a form such as "[H, W, C]".
 
     Raises ValueError if it has another number of axes, another type or values out of range.
 
@@ -93,9 +93,9 @@ def check_rate(rate: float) -> None:
 
 
 def clip(values: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Returns values, float [H, W, C], as an image of the type of another.
+    """Converts values, float [H, W, C], to the type of an image.
 
-    Values outside its range are clipped; of uint8, fractions are cut, as by Pillow.
+    Values outside its range are clipped; for uint8, fractions are cut off, as in Pillow.
 
     >>> clip(np.array([[[-0.5, 0.7, 300]]]), np.zeros([1, 1, 3], np.uint8))
     array([[[  0,   0, 255]]], dtype=uint8)
@@ -105,7 +105,7 @@ def clip(values: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 
 def draw(key: random.Key, name: str, *sizes: int) -> np.ndarray:
-    """Returns float64 [*sizes] in [0, 1) that depend on a key and a name.
+    """Returns random float64 [*sizes] in [0, 1), which depend on a key and a name.
 
     >>> draw(random.root_key(0), "flip", 2) == draw(random.root_key(0), "crop", 2)
     array([False, False])

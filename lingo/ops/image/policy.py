@@ -1,6 +1,6 @@
 """RandAugment: some operations, chosen at random, at one magnitude (Cubuk et al. 2020).
 
-The operations are those of AutoAugment (Cubuk et al. 2019, table 6), with the strengths that
+The operations are AutoAugment's (Cubuk et al. 2019, table 6), with the strengths that
 EfficientNet and big_vision give them, as a function of m = magnitude / 10:
 
     identity, autocontrast, equalize, invert    no strength
@@ -14,9 +14,9 @@ EfficientNet and big_vision give them, as a function of m = magnitude / 10:
     cutout                                      a square of 80/224 m of the shorter side
 
 So posterize and solarize weaken as the magnitude grows: from 10 on, solarize changes nothing.
-Lengths are those of EfficientNet for images of 224 pixels, and scale with the image. Contrast
-blends with the mean brightness, as in Pillow; EfficientNet's code blends with the number of pixels
-divided by 256.
+Lengths are EfficientNet's for images of 224 pixels, and scale with the image. Contrast blends with
+the mean brightness, as in Pillow; EfficientNet's code blends with the number of pixels divided by
+256.
 
 Axes: H height, W width, C channels.
 """
@@ -62,7 +62,7 @@ PAPER_OPS = ("identity", *_SHARED_OPS)
 EFFICIENTNET_OPS = (*_SHARED_OPS, "solarize_add", "invert", "cutout")
 """The 16 operations of EfficientNet and big_vision."""
 
-_REFERENCE_SIDE = 224  # pixels of the images that EfficientNet's lengths are for
+_REFERENCE_SIDE = 224  # pixels: side of the images for which EfficientNet's lengths are meant
 
 
 def rand_augment(
@@ -73,14 +73,14 @@ def rand_augment(
     magnitude: float = 10,
     ops: Sequence[str] = EFFICIENTNET_OPS,
 ) -> np.ndarray:
-    """Changes an image by operations that are drawn independently, one after the other.
+    """Applies independently drawn operations to an image, one after the other.
 
     Args:
         image: [H, W, C], uint8, or float32 in 0..1, which is rounded to 256 levels; C is 1 or 3.
-        key: of this image.
-        num_ops: how many operations.
-        magnitude: at least 0, usually 5..30; strengths are said above.
-        ops: names of the operations to draw from, of `PAPER_OPS` or `EFFICIENTNET_OPS`.
+        key: this image's key.
+        num_ops: the number of operations.
+        magnitude: at least 0, usually 5..30; the module's docstring lists the strengths.
+        ops: names of the operations to draw from, such as `PAPER_OPS` or `EFFICIENTNET_OPS`.
 
     >>> image = np.arange(0, 180, 20, dtype=np.uint8).reshape(3, 3, 1)
     >>> rand_augment(image, random.root_key(0))[..., 0]
@@ -108,7 +108,7 @@ def rand_augment(
 
 
 def _apply(name: str, image: np.ndarray, key: random.Key, m: float, signed: float) -> np.ndarray:
-    """Returns what an operation makes of an image; `signed` is m or -m."""
+    """Applies an operation to an image; `signed` is m or -m."""
     height, width = image.shape[:2]
     match name:
         case "identity":

@@ -1,8 +1,8 @@
 """Rotated, sheared, shifted and resized images, which Pillow computes.
 
-Its loops are fast, and those of uint8 count in integers, so that a result is the same on every
-machine. Each pixel of an image that is rotated, sheared or shifted is the nearest one of the
-original; those from outside it are grey (128 of 255), so that later changes of contrast see a mean
+Pillow's loops are fast, and for uint8 they count in integers, so that a result is the same on every
+machine. A pixel of a rotated, sheared or shifted image is the nearest pixel of the original. Pixels
+from outside of the original are grey (128 of 255), so that later changes of contrast see a mean
 rather than black.
 
 Axes: H height, W width, C channels.
@@ -19,13 +19,13 @@ from PIL import Image
 from lingo.ops.image.pixel import check_image, check_size, clip
 
 GRAY = 128
-"""The level of pixels that an image lacks."""
+"""The level of pixels from outside of an image."""
 
-_FILL = {"RGB": (GRAY,) * 3, "L": GRAY, "F": GRAY / 255}  # by the mode of a picture
+_FILL = {"RGB": (GRAY,) * 3, "L": GRAY, "F": GRAY / 255}  # by Pillow's mode
 
 Method = Literal["bilinear", "bicubic"]
-"""A pixel of the result is a mean of those around its place: two (`bilinear`) or four (`bicubic`,
-Keys 1981, a = -1/2) in each direction. Where an image shrinks, the mean is wider by the same
+"""A pixel of the result is a weighted mean of the two (`bilinear`) or four (`bicubic`, Keys 1981,
+a = -1/2) nearest pixels in each direction. If an image shrinks, the mean is wider by the same
 factor, so that no pixel is left out: the result is antialiased."""
 
 _FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
@@ -101,7 +101,7 @@ def translate_y(image: np.ndarray, pixels: float) -> np.ndarray:
 
 
 def _warp(image: np.ndarray, affine: tuple[float, ...]) -> np.ndarray:
-    """Returns the image whose pixel (x, y) is that at (a x + b y + c, d x + e y + f)."""
+    """Returns an image whose pixel (x, y) was at (a x + b y + c, d x + e y + f)."""
     check_image(image)
 
     def change(picture: Image.Image) -> Image.Image:
@@ -112,12 +112,12 @@ def _warp(image: np.ndarray, affine: tuple[float, ...]) -> np.ndarray:
 
 
 def map_pictures(image: np.ndarray, change: Callable[[Image.Image], Image.Image]) -> np.ndarray:
-    """Returns an image that Pillow has changed, [H', W', C] of its type.
+    """Changes an image by a function of Pillow pictures; returns [H', W', C] of its type.
 
     Args:
         image: [H, W, C], uint8 or float32.
-        change: of a picture of mode RGB, L or F: an image of three bytes is one picture, of any
-            other image each channel.
+        change: function of a picture of mode RGB, L or F. A uint8 image with three channels is one
+            picture; in other images each channel is a picture.
 
     >>> map_pictures(np.array([[[1], [2]]], np.uint8), lambda picture: picture.rotate(180))[..., 0]
     array([[2, 1]], dtype=uint8)
@@ -140,8 +140,8 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: Method = "biline
         method: how pixels are interpolated.
 
     Returns:
-        [*size, C] of the type of `image`. `bicubic` is clipped to the range of the type; of uint8,
-        Pillow rounds and clips it after each of the two directions.
+        [*size, C] of the type of `image`. Results of `bicubic` are clipped to the type's range; for
+        uint8, Pillow rounds and clips after each of the two directions.
 
     >>> image = np.array([[[0], [100]], [[100], [200]]], np.uint8)
     >>> resize(image, (1, 4))[..., 0]
@@ -159,7 +159,7 @@ def resize(image: np.ndarray, size: tuple[int, int], *, method: Method = "biline
 
 
 def resize_short_side(image: np.ndarray, side: int, *, method: Method = "bilinear") -> np.ndarray:
-    """Resizes an image so that its shorter side has a length; the ratio of its sides stays.
+    """Resizes an image so that its shorter side has a given length; the aspect ratio stays.
 
     Args:
         image: [H, W, C].

@@ -127,7 +127,7 @@ def test_rows_come_from_several_devices_if_a_part_has_less_of_them():
 
 @pytest.mark.parametrize("name", ["num_parts", "window", "stride", "dilation"])
 def test_numbers_below_one_are_refused(name):
-    with pytest.raises(ParamError, match=f"{name}=0: it has to be 1 at least"):
+    with pytest.raises(ParamError, match=f"{name}=0: it has to be at least 1"):
         halo(8, **{"num_parts": 2, "window": 3, name: 0})
 
 

@@ -186,7 +186,7 @@ def test_more_images_than_slots_are_an_error():
 def test_two_images_of_one_id_are_an_error():
     batch, predictions = examples()
     batch["image_ids"][:2] = 7
-    with pytest.raises(ParamError, match="two images of a pass have one id"):
+    with pytest.raises(ParamError, match="two images of a pass have the same id"):
         run(batch, predictions, N)
 
 

@@ -92,7 +92,7 @@ def test_stages_without_weights_pass_gradients_on() -> None:
 
 def test_devices_are_for_all_stages_or_for_none() -> None:
     stages = [Stage(lambda w, x, _: (w * x, {}), tf.constant(2.0), d) for d in (None, "CPU:0")]
-    with pytest.raises(ValueError, match="some stages have a device, and others none"):
+    with pytest.raises(ValueError, match="some stages have a device and some have none"):
         run_stages(stages, tf.zeros([2, 1]), ())
 
 

@@ -23,7 +23,7 @@ def test_the_advice_is_one_that_can_be_followed():
 
 @pytest.mark.parametrize("kind", [Mesh, TpuMesh])
 def test_a_mesh_that_no_machine_has_is_refused(kind):
-    with pytest.raises(ParamError, match="data=10000000000: 10,000,000,000 devices, and at most"):
+    with pytest.raises(ParamError, match="data=10000000000: 10,000,000,000 devices are too many"):
         kind.params(data=10**10).build()
 
 

@@ -28,14 +28,14 @@ def test_a_route_is_straight_the_short_way_and_around_holes() -> None:
         ((4, 0), [], "a size of 1 or more for each axis"),
         ((1,) * 70, [], "a mesh of 70 axes: all-reduce is planned for 8 at most"),
         ((4, 4), ["9" * 5000 + "x1@0,0"], "999 is not written as its sizes and first position"),
-        ((4, 4), ["x".join("1" * 70) + "@0"], "1 has not one size and position for each axis"),
+        ((4, 4), ["x".join("1" * 70) + "@0"], "1 needs one size and one position for each axis"),
         ((1024, 1024), [], "1,048,576 chips: all-reduce is planned for 8,192 at most"),
         ((4, 4), ["2x2"], "the hole '2x2' is not written as its sizes and first position: 2x2@4,6"),
-        ((4, 4), ["2@1"], "has not one size and position for each axis"),
+        ((4, 4), ["2@1"], "needs one size and one position for each axis"),
         ((4, 4), ["2x2@3,3"], "'2x2@3,3' is not inside a 4 x 4 mesh"),
         ((4, 4), ["0x0@0,0"], "the hole '0x0@0,0' has a size of 0"),
         ((2, 2), ["2x2@0,0"], "leave no chip"),
-        ((4, 4), ["4x1@0,1"], r"split a 4 x 4 mesh: .* \(0, 0\) to 3 of 11 others"),
+        ((4, 4), ["4x1@0,1"], r"split a 4 x 4 mesh: .* \(0, 0\) to only 3 of the 11 other chips"),
     ],
 )
 def test_what_is_no_grid_is_refused(shape, holes, message) -> None:

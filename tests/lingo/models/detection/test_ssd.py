@@ -118,9 +118,9 @@ def test_its_operations_are_those_of_the_graph() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scales": (1.0, 2.0)}, "scales has 2 entries, but 2 maps, .* need 3"),
-        ({"ratios": ((2.0,),)}, "ratios has 1 entries, but 2 maps, .* need 2"),
-        ({"steps": (1.0,)}, "steps has 1 entries, but 2 maps, .* need 2"),
+        ({"scales": (1.0, 2.0)}, "scales has 2 entries, but .* make 2 maps, which need 3"),
+        ({"ratios": ((2.0,),)}, "ratios has 1 entries, but .* make 2 maps, which need 2"),
+        ({"steps": (1.0,)}, "steps has 1 entries, but .* make 2 maps, which need 2"),
         ({"num_classes": 0}, "num_classes=0 is not positive"),
         ({"ratios": ((2.0,), (-2.0,))}, r"-2\.0 is not positive"),
     ],

@@ -114,7 +114,9 @@ def test_the_jitter_is_the_four_changes_in_the_order_of_its_draws() -> None:
 def test_changes_out_of_range_are_refused() -> None:
     image = noise(2, 2, 3)
     for factor in (-0.1, math.nan, math.inf):
-        with pytest.raises(ValueError, match=f"factor={factor} is not a number from 0 on"):
+        with pytest.raises(
+            ValueError, match=f"factor={factor} is not a finite number of at least 0"
+        ):
             adjust_brightness(image, factor)
     with pytest.raises(ValueError, match=r"saturation=1.5 is not in 0..1"):
         color_jitter(image, KEY, saturation=1.5)

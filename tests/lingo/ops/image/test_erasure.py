@@ -74,7 +74,7 @@ def test_nothing_is_erased_where_no_draw_fits_or_at_rate_0() -> None:
 
 
 def test_what_is_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"side=-1 of a square is negative"):
+    with pytest.raises(ValueError, match=r"side=-1, the side of the square, is negative"):
         cutout(noise(2, 2, 3), KEY, side=-1)
     with pytest.raises(ValueError, match=r"min_area=0.5 and max_area=0.4 are not 0 < min_area"):
         random_erasing(noise(2, 2, 3), KEY, min_area=0.5)

@@ -140,12 +140,12 @@ class TestBoth:
                 {"labels": np.eye(4, dtype="f")},
                 r"labels of 3 images .*; these are float32 \[4, 4\]",
             ),
-            ({"keys": keys(2)}, r"3 images need as many keys, but these are \[2\]: random.fold"),
-            ({"keys": KEY}, r"3 images need as many keys, but these are \[\]"),
+            ({"keys": keys(2)}, r"3 images need as many keys, but keys are \[2\]: random.fold"),
+            ({"keys": KEY}, r"3 images need as many keys, but keys are \[\]"),
             ({"alpha": 0}, r"alpha=0 is not above 0"),
             (
                 {"partners": noisy_batch(2)},
-                r"images of partners are uint8 \[2, 9, 8, 3\], those of",
+                r"images of partners are uint8 \[2, 9, 8, 3\], but the batch",
             ),
         ],
     )
