@@ -143,7 +143,7 @@ def test_a_model_that_was_not_imported_needs_a_config(tmp_path: pathlib.Path) ->
     params.init_from = None
     experiment = params.build()
     with pytest.raises(
-        ParamError, match="was not imported from a model of the hub: name by `config` a folder"
+        ParamError, match="was not imported from a model of the hub: set `config` to a folder"
     ):
         export_hugging_face(experiment, weights, tmp_path / "out")
     export_hugging_face(experiment, weights, tmp_path / "out", config=MODELS / "llama2")

@@ -139,4 +139,4 @@ def test_prompts_of_different_lengths_are_continued_as_each_alone(run: Path) -> 
     for one, outputs in zip(prompts, found, strict=True):
         assert outputs["tokens"].tolist() == decode.compute(one)["tokens"].tolist()
     assert isinstance(error, Refusal)  # though a padded prompt has so many columns
-    assert "lengths are from 1 to the number of columns of tokens" in str(error)
+    assert "lengths must be from 1 to the number of columns of tokens" in str(error)
