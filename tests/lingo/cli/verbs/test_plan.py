@@ -123,7 +123,7 @@ def test_the_own_runtime_is_predicted_without_devices(lingo: Callable) -> None:
     assert "--exp=" not in own
     done = lingo(*TINY, "--set=runtime=Replicated")
     assert done.code == 2
-    assert "--devices=N is missing: runtime=Replicated has as many as there are" in done.err
+    assert "--devices=N is missing: runtime=Replicated fixes no number of them" in done.err
 
 
 def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
