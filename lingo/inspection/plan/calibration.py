@@ -66,9 +66,7 @@ def _fit_exchanges(num_devices: int) -> tuple[float, float]:
     jax = engine.engine()
     part = (num_devices - 1) / num_devices
     levels = math.log2(num_devices)
-    forms: list[
-        tuple[Callable[[Any], Any], float, float]
-    ] = [  # each with its latencies and elements
+    forms: list[tuple[Callable[[Any], Any], float, float]] = [  # exchange, latencies, elements
         (lambda x: jax.lax.psum(x, "data"), 2 * levels, 2 * part),
         (lambda x: jax.lax.all_gather(x, "data"), levels, num_devices * part),
         (lambda x: jax.lax.all_to_all(x, "data", 0, 0, tiled=True), 1, part),

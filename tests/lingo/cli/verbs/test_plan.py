@@ -174,7 +174,7 @@ def silent():
 
 def test_what_is_not_known_of_layers_is_said(lingo: Callable, tmp_path: pathlib.Path) -> None:
     part = "--set=FeedForward=Remat(layer=_)"
-    assert "\nRemat of model/stack/layers/0/ffn" in lingo(*TINY, part).out
+    assert "\nRemat only of model/stack/layers/0/ffn" in lingo(*TINY, part).out
     file = tmp_path / "silent.py"
     file.write_text(SILENT)
     done = lingo("plan", f"--exp={file}:silent", *TINY[2:])
