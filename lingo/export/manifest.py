@@ -94,7 +94,7 @@ def find_link(folder: Path, names: Iterable[str]) -> Path | None:
 
 
 def _check_name(name: str) -> str:
-    """Returns the name of a file; raises ValueError if it is none, or leads out of the folder."""
+    """Returns the name of a file; raises ValueError if it is empty, or leads out of the folder."""
     parts = name.split("/")
     is_long = max(len(part.encode()) for part in parts) > _MAX_PART_BYTES
     if not name or name.startswith("/") or ".." in parts or "\0" in name or is_long:

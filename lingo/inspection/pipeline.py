@@ -53,7 +53,7 @@ class Alternative(NamedTuple):
     """Another schedule for the same number of stages and micro-batches."""
 
     schedule: Schedule
-    needs: str  # what would have to change to use it
+    needs: str  # the change that it needs
 
 
 class Location(NamedTuple):

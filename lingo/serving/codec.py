@@ -85,7 +85,7 @@ def read_call(body: bytes) -> Call:
 def find_signature(model: ServedModel, name: str | None) -> str:
     """Returns the name of the signature that a request means.
 
-    Without a name it is `serving_default`, or the only one. Raises Refusal if there is none.
+    Without a name it is `serving_default`, or the only signature. Raises Refusal if neither exists.
     """
     known = model.signatures
     if name is None:

@@ -207,7 +207,7 @@ class Loop(NamedTuple):
     """The loop in which a device computes its layers of a stack."""
 
     iterations: float  # 0 for a stack that is no loop
-    weights: float  # bytes that an iteration reads; in a pipeline, those of all the device's layers
+    weights: float  # bytes that an iteration reads; in a pipeline, all layers' bytes on the device
     boundary: float  # bytes of the tensor that passes from one iteration to the next
     share: float  # share of the device's layers that are computed, or computed again, at once
     is_recomputed: bool

@@ -61,7 +61,7 @@ class Unit(NamedTuple):
     shape: tuple[int, ...]  # of a layer's input, for a whole batch: [B, T, D], [B, H, W, C], ...
     flops: int  # of one forward pass of one layer, without the layers inside
     matrices: tuple[Matrix, ...]
-    num_experts: int  # of the mixture that the unit is in; `flops` are those of all its experts
+    num_experts: int  # experts that are one unit; `flops` covers all of them
     # Logical axis that splits products without weights: attention's, and products with the one-hot
     # tensors that send tokens to experts.
     weightless_axis: str

@@ -198,7 +198,7 @@ def test_repeats_are_an_alternative_where_there_can_be_more(fields):
         ("Mesh(data=2)", "each of 2 devices (data=2) computes all stages side by side", [()] * 4),
         (
             "Mesh(stage=2,data=2,model=2)",
-            "each of 8 devices (stage=2, data=2, model=2) has the weights",
+            "each of 8 devices (stage=2, data=2, model=2) has only the weights",
             [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2,
         ),
         (
