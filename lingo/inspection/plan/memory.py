@@ -26,7 +26,7 @@ gradient reads them again. The buffers for gradients of weights and of turns' in
 start, since a loop writes into them. If a stage has several pattern steps, they are an inner loop,
 with a copy of the weights in the order of steps, and gradients of the weights in one turn.
 
-All this is XLA's compiler for processors. The one for TPUs (docs/tpu.md) computes elementwise
+XLA's compiler for processors works like this. The one for TPUs (docs/tpu.md) computes elementwise
 results again, and keeps no weights of a loop. It frees residuals of later layers before it makes
 the gradient of an earlier one, and sums gradients in the dtype of the computation.
 """
