@@ -1,8 +1,8 @@
-"""Compares an export, computed in a process without lingo, with what its run computes.
+"""Compares the outputs of an export, computed in a process without lingo, with its run's.
 
     examples      64 of an evaluation input, in calls of several sizes where sizes may vary
-    expected      what the run computes for them
-    found         what `lingo/export/reader.py` computes with the exported files
+    expected      the run's outputs for them
+    found         the exported files' outputs, computed by `lingo/export/reader.py`
 
 Axes: B examples of a call.
 """
@@ -36,12 +36,12 @@ sys.modules.update(dict.fromkeys({hidden}))
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs a file without the modules that TensorFlow imports in vain: half of its import's time."""
+"""Runs a file without modules that TensorFlow imports in vain, which halves its import's time."""
 _SYSTEM_ERROR = re.compile(r"OSError: \[Errno (\d+)\]")
 
 
 class ExportError(LingoError):
-    """An exported model cannot be read, or does not compute what its run computes."""
+    """An exported model cannot be read, or its outputs differ from its run's."""
 
     exit_code: ClassVar[int] = 1
 
@@ -50,30 +50,30 @@ class Loader(NamedTuple):
     """How an export is loaded in a process without lingo."""
 
     function: Callable[[Path], reader.Signatures]  # of reader.py
-    hidden_modules: Sequence[str] = UNNEEDED_MODULES["tensorflow"]  # which it need not import
+    hidden_modules: Sequence[str] = UNNEEDED_MODULES["tensorflow"]  # not imported
 
 
 class Bound(NamedTuple):
     """How much an export may differ from its run."""
 
     floats: float  # largest |difference| of an output, relative to its largest |value| or 1
-    others: float  # largest fraction of integers, bytes and tokens of texts that are not equal
+    others: float  # largest fraction of integers, bytes and tokens of texts that differ
 
 
 class Difference(NamedTuple):
     """How much the outputs of a signature differ, over one call or several."""
 
-    floats: float = 0.0  # the largest difference, relative as that of `Bound`
-    num_unequal: int = 0  # of integers, and of bytes and tokens of texts
-    num_others: int = 0  # those that are compared
+    floats: float = 0.0  # the largest difference, relative as in `Bound`
+    num_unequal: int = 0  # integers, bytes and tokens of texts that differ
+    num_others: int = 0  # integers, bytes and tokens of texts that are compared
 
     @property
     def others(self) -> float:
-        """The fraction of integers, bytes and tokens of texts that are not equal."""
+        """The fraction of integers, bytes and tokens of texts that differ."""
         return self.num_unequal / max(1, self.num_others)
 
     def merge(self, other: Difference) -> Difference:
-        """Returns the difference over the calls of both."""
+        """Returns the difference over the calls of both differences."""
         return Difference(
             max(self.floats, other.floats),
             self.num_unequal + other.num_unequal,
@@ -87,7 +87,7 @@ class Case(NamedTuple):
     signature: Signature
     batch: Arrays  # from which the inputs are made
     inputs: Arrays
-    is_evaluated: bool = True  # whether its outputs are those of the whole batch
+    is_evaluated: bool = True  # whether metrics are computed: the inputs are the whole batch's
 
 
 class Report(NamedTuple):
@@ -95,14 +95,14 @@ class Report(NamedTuple):
 
     differences: dict[str, Difference]  # by signature
     run_metrics: dict[str, float]  # metrics of the run, by signature/metric
-    export_metrics: dict[str, float]  # the same of the export
+    export_metrics: dict[str, float]  # the same for the export
 
 
 def read_examples(data: Input, number: int = NUM_EXAMPLES) -> dict[str, np.ndarray]:
     """Returns the first examples of an input, {name: [number or fewer, ...]}, without padding.
 
-    Of an input that repeats, they are those of `number` batches at most. Raises ParamError if there
-    are none.
+    At most `number` batches of a repeating input are read. Raises ParamError if there is no
+    example.
     """
     batches: list[dict[str, np.ndarray]] = []
     missing = number
@@ -123,8 +123,8 @@ def split_examples(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields batches of examples, {name: [B, ...]}.
 
-    Static ones all have the size; the first examples fill up the last batch, as padding of weight
-    0. Otherwise the last one may be smaller.
+    Static batches all have `batch_size` examples; the first examples fill up the last batch, as
+    padding of weight 0. Otherwise the last batch may be smaller.
     """
     number = len(examples["weights"])
     for start in range(0, number, batch_size):
@@ -152,7 +152,7 @@ def make_cases(
 def check_export(
     folder: Path, loader: Loader, cases: Sequence[Case], run: Run, bound: Bound
 ) -> Report:
-    """Computes calls by the export in a folder and by its run, and compares them.
+    """Computes calls with the export in a folder and with its run, and compares the outputs.
 
     Raises ExportError if the export cannot be read, or differs more than the bound allows.
     """
@@ -174,16 +174,16 @@ def check_export(
                 total = Mean(old.sum + mean.sum, old.count + mean.count)
                 sums[f"{name}/{metric}"] = total
     for name, difference in differences.items():
-        wrong = f"the exported {name} is not what the run computes"
+        wrong = f"the exported {name} does not compute what the run computes"
         if np.isinf(difference.floats):
             raise ExportError(
                 f"{wrong}: its outputs have other names or shapes, or are finite on one side only"
             )
         if not (difference.floats <= bound.floats and difference.others <= bound.others):
             raise ExportError(
-                f"{wrong}: numbers differ by up to {difference.floats:.2g}, where"
-                f" {bound.floats:.2g} is allowed, and {difference.others:.2%} of integers and"
-                f" texts, where {bound.others:.2%} is"
+                f"{wrong}: floats differ by up to {difference.floats:.2g} (allowed:"
+                f" {bound.floats:.2g}), {difference.others:.2%} of integers and texts differ"
+                f" (allowed: {bound.others:.2%})"
             )
     return Report(differences, _divide(before), _divide(after))
 
@@ -191,9 +191,9 @@ def check_export(
 def compute_alone(
     folder: Path, loader: Loader, cases: Sequence[Case]
 ) -> list[dict[str, np.ndarray]]:
-    """Returns what an export computes for calls, {name: [B, ...]}, in a process without lingo.
+    """Returns an export's outputs for each call, {name: [B, ...]}, from a process without lingo.
 
-    Raises ExportError if it cannot be read or computed, OSError if the results cannot be written.
+    Raises ExportError if the process fails, OSError if its results cannot be written.
     """
     given = {
         f"{case.signature.name}|{i}|{name}": value
@@ -231,7 +231,7 @@ def compute_alone(
 def compare(signature: Signature, expected: Arrays, found: Arrays) -> Difference:
     """Returns how much the outputs of a call differ.
 
-    A shape that differs, or a number that is not finite only once, differs without bound.
+    The difference is infinite if names or shapes differ, or a number is finite on one side only.
     """
     if {*expected} != {*found} or any(expected[n].shape != found[n].shape for n in expected):
         return Difference(np.inf)

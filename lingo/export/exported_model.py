@@ -1,4 +1,4 @@
-"""A trained model as functions of TensorFlow's variables, for programs that have no lingo."""
+"""A trained model as functions of TensorFlow's variables, for programs without lingo."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Arrays = Mapping[str, np.ndarray]
 """{name: [B, ...]} on the host."""
 
 COUNTS = ("example_id", "rows", "weights")
-"""Arrays of every batch that a program need not give: they are made of the number of examples."""
+"""Arrays of every batch that a program may leave out: they follow from the number of examples."""
 
 _HOST_CALLS = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 
@@ -32,17 +32,17 @@ class Reads(NamedTuple):
     """The arrays of a batch that `Task.predict` reads, by name."""
 
     arrays: tuple[str, ...]
-    optional: tuple[str, ...]  # those of which it asks whether they are there: targets, mostly
+    optional: tuple[str, ...]  # arrays that it first tests with `in`: targets, mostly
 
 
 class ExportedModel:
-    """A task with the weights of a run, for functions that are traced any number of times.
+    """A task with the weights of a run, whose functions may be traced any number of times.
 
-    `module` holds the weights, program path -> variable: those of `fold_weights` or
-    `quantize_weights`, as compilers of other programs divide, and so round, otherwise. With
-    `compiled` layers compute as they do under XLA, with static shapes, and the weights are
-    constants of what is traced. With `constant_ranges` moving statistics are constants, too, and
-    ranges of quantization are operations that converters read.
+    `module` holds the weights, program path -> variable. They come from `fold_weights` or
+    `quantize_weights`, since another compiler would divide, and so round, differently. With
+    `compiled`, layers compute as they do under XLA, with static shapes, and the weights are
+    constants of the traced function. With `constant_ranges`, moving statistics are constants too,
+    and ranges of quantization are operations that converters read.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class ExportedModel:
         )
 
     def predict(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns `Task.predict` of a batch, {name: [B, ...]}, which need not have the `COUNTS`."""
-        found = predict_batch(self.task, *self._tensors(), _with_counts(batch), self._place)
-        return {name: value for name, value in found.items() if name != "weights"}
+        """Returns `Task.predict` of a batch, {name: [B, ...]}, which may lack the `COUNTS`."""
+        outputs = predict_batch(self.task, *self._tensors(), _with_counts(batch), self._place)
+        return {name: value for name, value in outputs.items() if name != "weights"}
 
     def decode(self, batch: Mapping[str, tf.Tensor], decoding: Decoding) -> dict[str, tf.Tensor]:
-        """Returns `Task.decode` of prompts, {name: [B, S, R + N]}; seed 0 and `rows` draw."""
+        """Returns `Task.decode` of prompts, {name: [B, S, R + N]}; seed 0 and `rows` give keys."""
         key = random.Key(*map(tf.constant, random.root_key(0)))
         weights, state = self._tensors()
-        found = decode_batch(self.task, weights, state, batch, decoding, key, self._place)
-        return {name: value for name, value in found.items() if not name.startswith(IS_CAUSAL)}
+        outputs = decode_batch(self.task, weights, state, batch, decoding, key, self._place)
+        return {name: value for name, value in outputs.items() if not name.startswith(IS_CAUSAL)}
 
     def reads(self, specs: Specs) -> Reads:
         """Returns which arrays of a batch with these specs `Task.predict` reads.
@@ -100,21 +100,21 @@ class ExportedModel:
     def refuse_foreign(self, graph: tf.Graph) -> None:
         """Raises ParamError, with the layer, for operations that no other program can compute.
 
-        Layers have no operations with a state, such as tables and `tf.py_function`, in any program
-        (`lingo/layers/hidden_state.py`).
+        Operations with a state, such as tables and `tf.py_function`, are refused earlier, for every
+        program (`lingo/layers/hidden_state.py`).
         """
         definition = graph.as_graph_def()
         functions = definition.library.function
-        nodes = [*definition.node, *(node for one in functions for node in one.node_def)]
-        names = {one.signature.name for one in functions}
+        nodes = [*definition.node, *(node for f in functions for node in f.node_def)]
+        names = {f.signature.name for f in functions}
         for node in nodes:
             if node.op not in names and (reason := _foreign(node.op)):
                 raise ParamError(f"{self.owner(node.name)}: {node.op} {reason}")
 
     def owner(self, *operations: str) -> str:
-        """Returns the path of the layer that made operations of a graph, or that of the task.
+        """Returns the path of the layer that made the first of the operations, or of the task.
 
-        It is that of the first operation whose name has a layer.
+        Operations whose names contain no layer are skipped.
         """
         for parts in (operation.split("/") for operation in operations):
             for size in range(len(parts), 0, -1):
@@ -137,7 +137,7 @@ class ExportedModel:
 
 
 class _Recorder(dict[str, Any]):
-    """A batch that records which of its arrays are read, and which are asked for by `in`."""
+    """A batch that records which of its arrays are read, and which are tested with `in`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,16 +158,14 @@ class _Recorder(dict[str, Any]):
 
 @functools.cache
 def _foreign(kind: str) -> str:
-    """Returns why no other program can compute operations of a kind; "" if it can."""
+    """Returns why other programs cannot compute operations of a kind; "" if they can."""
     from tensorflow.python.framework import kernels
 
     if kind in _HOST_CALLS:
-        return "calls Python, which no other program can: compute it by operations of TensorFlow"
+        return "calls Python, which no other program can: use operations of TensorFlow instead"
     known = {kernel.device_type for kernel in kernels.get_registered_kernels_for_op(kind).kernel}
     if known.isdisjoint(("CPU", "DEFAULT")):
-        return (
-            "has no form for one CPU: compute it by operations that have, or leave it to runtimes"
-        )
+        return "has no kernel for one CPU: use operations that have one, or leave it to runtimes"
     return ""
 
 

@@ -1,8 +1,8 @@
 """The formats of exported models: how each writes signatures into a folder, and loads them.
 
-savedmodel    <step>/saved_model.pb    any batch size and length; what TensorFlow Serving reads
-stablehlo     <signature>.stablehlo    static shapes; what `jax.export.deserialize` reads
-tflite        model.tflite             static shapes; what `tf.lite.Interpreter` reads
+savedmodel    <step>/saved_model.pb    any batch size and length; TensorFlow Serving reads it
+stablehlo     <signature>.stablehlo    static shapes; `jax.export.deserialize` reads it
+tflite        model.tflite             static shapes; `tf.lite.Interpreter` reads it
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lingo.runtimes.mesh.engine import engine
 from lingo.storage.files import describe_os_error
 
 Format = Literal["savedmodel", "stablehlo", "tflite"]
-"""The name of a format that needs no lingo to compute."""
+"""The name of a format that computes without lingo."""
 
 Quantize = Literal["none", "float16", "int8_dynamic", "int8", "int8_weights"]
-"""The numbers of a model of TensorFlow Lite: float16 weights; int8 weights, and activations that
-are quantized while it computes, or whose ranges were measured before. Of a SavedModel: int8 weights
-in memory and in the file, from which it computes in float32."""
+"""The number types of an export. In TensorFlow Lite: float16 weights; int8 weights, and activations
+that are quantized at run time (`int8_dynamic`) or in ranges measured at export (`int8`). In a
+SavedModel: int8 weights in memory and in the file, while it computes in float32."""
 
 BOUNDS: dict[Quantize, Bound] = {
     "none": Bound(floats=1e-4, others=0.005),
@@ -44,46 +44,46 @@ BOUNDS: dict[Quantize, Bound] = {
     "int8": Bound(floats=0.2, others=0.05),
     "int8_weights": Bound(floats=1e-4, others=0.005),  # the run computes with the same weights
 }
-"""How much the numbers of an export may differ from those of its run."""
+"""How much an export's outputs may differ from its run's."""
 
 BFLOAT16_BOUND = Bound(floats=0.05, others=0.05)
-"""The bound for layers that compute in 16 bits: another order of sums rounds otherwise."""
+"""The bound for layers that compute in 16 bits: sums in another order round differently."""
 
 Functions = dict[str, Any]
 """Signature -> concrete function."""
 
 _OPERATION = re.compile(r'"\w+:", "([^"@]+)@|\{node ([^}]+)\}|node `([^`]+)`')
-"""The name of an operation in the errors of TensorFlow Lite, and of XLA."""
+"""Finds the name of an operation in errors of TensorFlow Lite and XLA."""
 
 _REASONS = (
     re.compile(r"'(tf\.\w+)' op is neither a custom op nor a flex op"),
     re.compile(r"(Detected unsupported operations.*|Input \d+ to node.*)"),
     re.compile(r"(.*[Ee]rror:.*)"),
 )
-"""What compilers say of the first operation that they refuse; the first that matches is told."""
+"""Find why a compiler refused an operation; the first pattern that matches is reported."""
 
 _FLOAT32 = 0  # in the schema of TensorFlow Lite
 
 _IDENTIFIER = b"TFL3"
-_ALIGNMENT = 16  # bytes; LiteRT reads the constants of a file where they are
+_ALIGNMENT = 16  # bytes; LiteRT reads the constants of a file without a copy
 
 
 class Export(NamedTuple):
-    """What a format writes."""
+    """The content of an export, which a format writes."""
 
     model: ExportedModel
     signatures: Sequence[Signature]
-    cases: Sequence[Case]  # calls of the signatures, of the shapes that a static format gets
+    cases: Sequence[Case]  # calls of the signatures, in the shapes that a static format gets
     step: int  # of the checkpoint
     quantize: Quantize
 
 
 class ExportFormat(abc.ABC):
-    """A format of programs that need no lingo: an entry of `FORMATS`."""
+    """A format of programs that compute without lingo: an entry of `FORMATS`."""
 
     name: ClassVar[Format]
-    is_static: ClassVar[bool]  # whether sizes of batches and texts are fixed when it is written
-    numbers: ClassVar[tuple[Quantize, ...]] = ("none",)  # what `quantize` may be
+    is_static: ClassVar[bool]  # whether sizes of batches and texts are fixed at the export
+    numbers: ClassVar[tuple[Quantize, ...]] = ("none",)  # allowed values of `quantize`
     loader: ClassVar[Loader]
 
     @abc.abstractmethod
@@ -103,14 +103,14 @@ class SavedModelFormat(ExportFormat):
     loader = Loader(reader.load_saved_model)
 
     def write(self, folder: Path, export: Export) -> Functions:
-        """Writes the folder of a version, which is the step."""
-        functions = {one.name: trace(export.model, one) for one in export.signatures}
+        """Writes the folder of a version, whose name is the step."""
+        functions = {s.name: trace(export.model, s) for s in export.signatures}
         _save(folder / str(export.step), export.model, functions)
         return functions
 
 
 class StableHloFormat(ExportFormat):
-    """A file for each signature, weights included. It needs JAX."""
+    """One file per signature, weights included; needs JAX."""
 
     name = "stablehlo"
     is_static = True
@@ -122,7 +122,7 @@ class StableHloFormat(ExportFormat):
         from jax.experimental import jax2tf
 
         model, batch = export.model, export.cases[0].batch
-        functions = {one.name: trace(model, one, batch) for one in export.signatures}
+        functions = {s.name: trace(model, s, batch) for s in export.signatures}
         for signature in export.signatures:
             function = functions[signature.name]
             inputs = {
@@ -139,7 +139,7 @@ class StableHloFormat(ExportFormat):
 
 
 class TfLiteFormat(ExportFormat):
-    """`model.tflite`; ranges of activations are measured on the cases."""
+    """`model.tflite`; for int8, ranges of activations are measured on the cases."""
 
     name = "tflite"
     is_static = True
@@ -147,13 +147,13 @@ class TfLiteFormat(ExportFormat):
     loader = Loader(reader.load_tflite)
 
     def write(self, folder: Path, export: Export) -> Functions:
-        """Writes the file; ParamError also for layers trained for levels of other bits."""
+        """Writes the file; int8 raises ParamError for layers trained for other bits than 8."""
         model, signatures, cases = export.model, export.signatures, export.cases
         if export.quantize == "int8":
             _check_bits(model)
         functions = {
-            one.name: trace(model, one, next(case.batch for case in cases if case.signature is one))
-            for one in signatures
+            s.name: trace(model, s, next(case.batch for case in cases if case.signature is s))
+            for s in signatures
         }
         with tempfile.TemporaryDirectory(dir=folder) as saved:
             _save(Path(saved), model, functions)
@@ -172,7 +172,7 @@ class TfLiteFormat(ExportFormat):
                     content = quantize_in_ranges(content)
             except (OSError, ParamError):
                 raise
-            except Exception as error:  # the converter has no class of its own for what it refuses
+            except Exception as error:  # the converter has no class for its refusals
                 signature = _signature_of(error, signatures)
                 raise _refusal(model, signature, "TensorFlow Lite", error) from error
         (folder / "model.tflite").write_bytes(content)
@@ -180,14 +180,14 @@ class TfLiteFormat(ExportFormat):
 
 
 FORMATS: dict[str, ExportFormat] = {
-    one.name: one for one in (SavedModelFormat(), StableHloFormat(), TfLiteFormat())
+    form.name: form for form in (SavedModelFormat(), StableHloFormat(), TfLiteFormat())
 }
 
 
 def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     """Returns the concrete function of a signature, in the shapes of a batch of examples if given.
 
-    Raises ParamError for a layer that no other program can compute, or a result without a rank.
+    Raises ParamError for a layer that no other program can compute, or a result of unknown rank.
     """
     shapes = {name: shape for name, (shape, _) in signature.inputs.items()}
     if batch is not None:
@@ -206,8 +206,8 @@ def trace(model: ExportedModel, signature: Signature, batch: Any = None) -> Any:
     for name, spec in function.structured_outputs.items():
         if spec.shape.rank is None:
             raise ParamError(
-                f"task: nothing is known of the shape of {name}, which {signature.name} returns:"
-                " give it one by tf.ensure_shape"
+                f"task: the shape of {name}, which {signature.name} returns, is unknown:"
+                " set it with tf.ensure_shape"
             )
     return function
 
@@ -220,9 +220,9 @@ def _save(folder: Path, model: ExportedModel, functions: Functions) -> None:
 
 
 def _fold_pooling(file: Path) -> None:
-    """Makes MaxPool of each MaxPoolV2 in a SavedModel: TensorFlow Lite has only the first.
+    """Replaces each MaxPoolV2 in a SavedModel with MaxPool: TensorFlow Lite has no MaxPoolV2.
 
-    The sizes of windows and strides are inputs of the second, and attributes of the first.
+    The sizes of windows and strides are inputs of MaxPoolV2, and attributes of MaxPool.
     """
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
@@ -257,15 +257,15 @@ def _representative(cases: Sequence[Case]) -> Callable[[], Iterator[tuple[str, A
 def _refusal(
     model: ExportedModel, signature: Signature, compiler: str, error: Exception
 ) -> ParamError:
-    """Returns the error for what a compiler refuses, with the layer if it names an operation."""
+    """Returns the error for a compiler's refusal, with the layer if it names an operation."""
     text = str(error)
     names = ["".join(groups) for groups in _OPERATION.findall(text)]
     where = model.owner(*(name.removeprefix("StatefulPartitionedCall/") for name in names))
-    found = (match[1] for reason in _REASONS if (match := reason.search(text)))
-    reason = next(found, text.strip().partition("\n")[0] or type(error).__name__)
+    reasons = (match[1] for pattern in _REASONS if (match := pattern.search(text)))
+    reason = next(reasons, text.strip().partition("\n")[0] or type(error).__name__)
     return ParamError(
-        f"{where}: {compiler} cannot compute the {signature.name} of this model: leave it out by"
-        f" --signature, or take format=savedmodel ({reason:.300})"
+        f"{where}: {compiler} cannot compute the {signature.name} of this model: name the other"
+        f" signatures by --signature, or use format=savedmodel ({reason:.300})"
     )
 
 
@@ -280,15 +280,16 @@ def _signature_of(error: Exception, signatures: Sequence[Signature]) -> Signatur
 def quantize_in_ranges(calibrated: bytes) -> bytes:
     """Returns a model of TensorFlow Lite in 8 bits.
 
-    `calibrated` is that of a converter with `_experimental_calibrate_only`: its float tensors have
-    the least and the largest value measured, and those that stand for integers get their range.
+    `calibrated` comes from a converter with `_experimental_calibrate_only`: each float tensor has
+    its measured minimum and maximum. A tensor with a trained range is an integer tensor with a
+    DEQUANTIZE behind it; the float tensor that this makes gets the trained range here.
 
-    The converter leaves an integer tensor where the model has a range of its own, and measures the
-    others. Behind such a tensor it measures the values that occur, not the range that they have,
-    and then scales what is added to a product, the bias, by the first and the product by the
-    second. And it measures after an operation, which may have written its results over its inputs.
+    The converter would keep the measured range, which holds only the values that occurred. It would
+    then scale a bias with the measured range, but the product that the bias is added to with the
+    trained one. It also measures after an operation, which may have overwritten its inputs with its
+    results.
 
-    Raises ParamError with a TensorFlow that has no functions for it.
+    Raises ParamError if the installed TensorFlow lacks the functions for it.
     """
     try:
         from tensorflow.lite.python.convert import mlir_quantize
@@ -319,12 +320,12 @@ def quantize_in_ranges(calibrated: bytes) -> bytes:
 
 
 def _has_activation(operation: Any) -> bool:
-    """Returns whether an activation function is part of an operation."""
+    """Returns whether an operation includes an activation function."""
     return operation.builtinOptions.fusedActivationFunction != 0
 
 
 def _constants(model: Any, tensor: Any) -> np.ndarray | None:
-    """Returns the values of a tensor of float32, [number]; None if they are not constant."""
+    """Returns the values of a float32 constant, [number]; None for any other tensor."""
     data = model.buffers[tensor.buffer].data
     if data is None or tensor.type != _FLOAT32:
         return None
@@ -332,9 +333,9 @@ def _constants(model: Any, tensor: Any) -> np.ndarray | None:
 
 
 def _bound_results(name: str, values: Any, constants: np.ndarray | None, results: Any) -> None:
-    """Narrows a measured range to the results that measured values and constants can have.
+    """Narrows the measured range of results to what measured values and constants can give.
 
-    So the levels of an image stay its levels where its pixels are scaled and moved.
+    So the levels of an image remain its levels when its pixels are scaled and shifted.
     """
     is_measured = all(r is not None and r.min is not None and len(r.min) for r in (values, results))
     if constants is None or not is_measured:
@@ -346,7 +347,7 @@ def _bound_results(name: str, values: Any, constants: np.ndarray | None, results
 
 
 def _copy_range(integers: Any, floats: Any) -> None:
-    """Sets the measured range of float values to that of the integers that they come from."""
+    """Sets the range of floats to the range of the integers that they are dequantized from."""
     if integers is not None and integers.scale is not None and floats is not None:
         scale, zero = float(integers.scale[0]), int(integers.zeroPoint[0])
         floats.min, floats.max = [(-128 - zero) * scale], [(127 - zero) * scale]
@@ -373,16 +374,15 @@ class _SharingBuilder(flatbuffers.Builder):
         return self._places[key]
 
     def StartVector(self, elemSize: int, numElems: int, alignment: int) -> int:
-        """Starts a vector; bytes are aligned, since those of a constant may be of any type."""
+        """Starts a vector; bytes are aligned, since they may be a constant of a larger type."""
         return super().StartVector(elemSize, numElems, _ALIGNMENT if elemSize == 1 else alignment)
 
 
 def write_model(model: Any) -> bytes:
-    """Returns the content of a file with a model, a `ModelT` of TensorFlow Lite's schema.
+    """Returns the content of the file of a model, a `ModelT` of TensorFlow Lite's schema.
 
-    Equal vectors are stored once. A weight of 8 bits has a scale for each output, and a zero point
-    of 64 bits for each, which is 0: in a small network these are a twelfth of what the converter
-    writes.
+    Equal vectors are stored once. An int8 weight has a scale per output, and a 64-bit zero point
+    per output, which is 0: in a small network these are a twelfth of the converter's file.
     """
     builder = _SharingBuilder()
     builder.Finish(model.Pack(builder), file_identifier=_IDENTIFIER)

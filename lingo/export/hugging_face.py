@@ -1,8 +1,9 @@
-"""Writes a trained model as the folder of a model of Hugging Face's hub.
+"""Writes a trained model as a model folder of Hugging Face's hub.
 
-An export reverses an import. The `config.json` of the folder that the model came from, or of
-another of the same shape, gives an experiment that reads such a folder. If its model equals the
-trained one, its WarmStart says which tensor each weight is read from, and so where it is written.
+An export reverses an import. The `config.json` of the folder that the model was imported from, or
+of another folder with the same model, gives an experiment that reads such a folder. If its model
+equals the trained one, its WarmStart says which tensor each weight is read from, and so which
+tensor the weight is written to.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from lingo.layers.wrap.remat import Remat
 from lingo.storage.files import new_folder, storage_error
 
 PRETRAINED = "huggingface.pretrained_model"
-"""The experiment that reads the folder of any model of the hub that lingo knows."""
+"""The experiment that reads a model folder of the hub, for any kind of model that lingo knows."""
 
 WEIGHTS = "model.safetensors"
 
 FloatType = Literal["float32", "bfloat16"]
-"""The type that weights are written in."""
+"""The dtype of the written weights."""
 
 _MAX_LINES = 10  # differences in an error
-_EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # they compute what their layers compute
+_EXECUTION_LAYERS = (Stack, Repeat, Pipeline, Remat)  # they only say how inner layers are run
 _TRAINING_FIELDS = {  # fields that do not change what a trained model computes
     "balance_loss",
     "balance_scale",
@@ -74,16 +75,16 @@ def export_hugging_face(
     The weights are in memory twice.
 
     Args:
-        experiment: that of the trained model.
+        experiment: the trained model's experiment.
         weights: path of a single layer's weight -> float32 array.
         folder: it must not exist, its parent must.
-        config: a folder whose config.json describes the model. None: the one that the
+        config: a folder whose config.json describes the model. None: the folder that the
             experiment's weights were imported from.
-        dtype: of the weights; config.json names it.
+        dtype: the dtype of the weights in the file, which config.json names.
 
     Raises:
-        ParamError: if the folder exists, there is no config.json or it is of another model, or for
-            another dtype.
+        ParamError: if the folder exists, config.json is missing or describes another model, or
+            `dtype` is unknown.
         MissingPackage: without `safetensors`.
         StorageError: if the folder cannot be written.
     """
@@ -114,19 +115,20 @@ def convert_weights(
 ) -> dict[str, np.ndarray]:
     """Returns the tensors, float32, from which a WarmStart would read the weights.
 
-    `specs` describe the weights, by program path. A tensor has one axis for heads and features.
+    `specs` describe the weights, by program path. In tensors, heads and their features are one
+    axis.
     """
     by_name = {name: spec for where, spec in specs.items() for name in path.names(where)}
     reads = warm_start.reads({name: spec.shape for name, spec in by_name.items()})
     if lost := [name for name in weights if name not in reads]:
         raise ParamError(f"a model of Hugging Face's hub has no tensor for the weight {lost[0]}")
-    parts: dict[str, dict[int, np.ndarray]] = {}  # of tensors, by name
+    parts: dict[str, dict[int, np.ndarray]] = {}  # tensor's name -> {part's index: part}
     for name, read in reads.items():
         shape = _merge_heads(by_name[name])
         parts.setdefault(read.name, {})[read.part[0]] = read.undo(weights[name], shape)
     return {
-        name: np.ascontiguousarray(np.concatenate([some[i] for i in sorted(some)], axis=-1))
-        for name, some in parts.items()
+        name: np.ascontiguousarray(np.concatenate([arrays[i] for i in sorted(arrays)], axis=-1))
+        for name, arrays in parts.items()
     }
 
 
@@ -152,14 +154,14 @@ def _import_folder(experiment: Experiment) -> Path:
     source = place if place.is_dir() else place.parent
     if not (source / CONFIG).is_file():
         raise ParamError(
-            f"the run was imported from {source}, which has no {CONFIG} now: name by"
-            " `config` a folder that has it"
+            f"the run was imported from {source}, which has no {CONFIG} now: set"
+            " `config` to a folder that has it"
         )
     return source
 
 
 def _tokenizer_files(experiment: Experiment) -> Mapping[str, bytes]:
-    """Returns the files of the training data's tokenizer, if the library `tokenizers` has such."""
+    """Returns the files of the training data's tokenizer; {} unless it is of `tokenizers`."""
     for tokenizer in experiment.p.train_input.all(LibraryTokenizer):
         try:
             return tokenizer.build().hub_files()
@@ -180,7 +182,7 @@ def _save(tensors: dict[str, np.ndarray], file: Path) -> None:
 
 
 def _check_model(trained: Layer, described: Layer, file: Path) -> None:
-    """Raises ParamError unless two tasks have models that compute the same."""
+    """Raises ParamError unless the models of two tasks compute the same."""
     ours, theirs = _settings(trained), _settings(described)
     lines = [
         f"{where}: {ours.get(where, 'absent')}, but {theirs.get(where, 'absent')} in {CONFIG}"
@@ -212,7 +214,7 @@ def _settings(task: Layer) -> dict[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Returns a setting as text; "" for layers inside, which have settings of their own."""
+    """Returns a setting as text; "" for inner layers, whose settings are listed separately."""
     first = value[0] if isinstance(value, list) and value else value
     if not isinstance(first, Params):
         return repr(value)

@@ -1,8 +1,8 @@
-"""export.json: what an exported model is, the digest of each of its files, and its own.
+"""export.json: the description of an exported model, with digests of its files and of itself.
 
-experiment, step, weights, digests      the run that it is of
+experiment, step, weights, digests      the run that was exported
 format, quantize, signatures            the programs: inputs and outputs as [shape, dtype]
-check, evaluation                       how much they differ from the run
+check, evaluation                       how much their outputs differ from the run's
 files                                   path -> {"size", "sha256"}
 """
 
@@ -23,7 +23,7 @@ from lingo.storage.files import StorageError, describe_os_error, sync
 MANIFEST = "export.json"
 
 _NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP)  # EINVAL is from `regular_file`
-_MAX_PART_BYTES = 255  # of a path, in a file system
+_MAX_PART_BYTES = 255  # of a file's or folder's name, in most file systems
 _VERSION = re.compile(r"[0-9]+/saved_model\.pb")
 
 
@@ -38,8 +38,8 @@ def write_manifest(folder: Path, content: Mapping[str, Any]) -> None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of an export, after verifying the manifest's own digest.
 
-    Raises ParamError if the folder has no manifest, or one that lingo has not written so, and
-    StorageError if it cannot be read.
+    Raises ParamError if the folder has no manifest, or one that lingo has not written, and
+    StorageError if the manifest cannot be read.
     """
     path = folder / MANIFEST
     try:
@@ -61,10 +61,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify_export(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of an export whose files are all as they were written.
+    """Returns the manifest of an export, after verifying that all files are as they were written.
 
-    Raises as `read_manifest` does, and ExportError with the names of files that are missing, links,
-    differ, or are a version of a SavedModel that the manifest does not name.
+    Raises the errors of `read_manifest`, and ExportError with the names of files that are missing,
+    are links, have changed, or are a version of a SavedModel that the manifest does not name.
     """
     content = read_manifest(folder)
     files = content["files"]
@@ -75,7 +75,7 @@ def verify_export(folder: Path) -> dict[str, Any]:
     if type(content.get("step")) is not int:
         raise ParamError(f"{folder / MANIFEST} is not what lingo wrote: it has no step")
     wrong = [name for name, seal in files.items() if not _is_sealed(folder, name, seal)]
-    wrong += [f"{name} (of no export)" for name in find_versions(folder) if name not in files]
+    wrong += [f"{name} (not exported)" for name in find_versions(folder) if name not in files]
     if wrong:
         raise ExportError(f"{folder} is not as it was exported: {', '.join(wrong)}")
     return content
@@ -83,18 +83,18 @@ def verify_export(folder: Path) -> dict[str, Any]:
 
 def find_versions(folder: Path) -> list[str]:
     """Returns the files `<version>/saved_model.pb` in a folder, as a manifest names them."""
-    found = (path.relative_to(folder).as_posix() for path in folder.glob("*/saved_model.pb"))
-    return sorted(name for name in found if _VERSION.fullmatch(name))
+    names = (path.relative_to(folder).as_posix() for path in folder.glob("*/saved_model.pb"))
+    return sorted(name for name in names if _VERSION.fullmatch(name))
 
 
 def find_link(folder: Path, names: Iterable[str]) -> Path | None:
-    """Returns a link among some files and the folders that they are in, below a folder."""
+    """Returns the first link among files in a folder and the folders between; None without one."""
     paths = {folder / part for name in names for part in (Path(name), *Path(name).parents)}
     return min((path for path in paths - {folder} if path.is_symlink()), default=None)
 
 
 def _check_name(name: str) -> str:
-    """Returns the name of a file; raises ValueError for one that leads out of the folder."""
+    """Returns the name of a file; raises ValueError if it is empty, or leads out of the folder."""
     parts = name.split("/")
     is_long = max(len(part.encode()) for part in parts) > _MAX_PART_BYTES
     if not name or name.startswith("/") or ".." in parts or "\0" in name or is_long:
@@ -103,10 +103,10 @@ def _check_name(name: str) -> str:
 
 
 def _check_seal(name: str, entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the size and the digest of a file; raises ValueError if they are of other types."""
+    """Returns the size and digest of a file; raises ValueError if they have the wrong type."""
     size, digest = entry["size"], entry["sha256"]
     if type(size) is not int or not isinstance(digest, str):
-        raise ValueError(f"{name!r:.80} has a size or digest of another type")
+        raise ValueError(f"{name!r:.80} has a size or digest of the wrong type")
     return {"size": size, "sha256": digest}
 
 

@@ -1,11 +1,11 @@
-"""Writes a trained model as a program that needs no lingo, checks it, and says what it is.
+"""Writes a trained model as a program that runs without lingo, checks it, and describes it.
 
-    signatures = what the model computes           lingo/export/signature.py
+    signatures = the functions of the model        lingo/export/signature.py
     files      = the signatures in a format        lingo/export/formats.py
     report     = files against the run             lingo/export/check.py
     export.json = run, signatures, report          lingo/export/manifest.py
 
-The folder gets its name when all of that is done.
+The folder gets its name once all of this is done.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from lingo.export.text_signature import model_signatures
 from lingo.storage.files import new_folder
 
 PROMPT_LENGTH = 64
-"""Tokens of a prompt where shapes are static, unless the model has sources or a flag says so."""
+"""Tokens per prompt in static shapes, unless the model has sources or `prompt_length` is set."""
 
 _PACKAGES = ("lingo-tf", "tensorflow", "tensorflow-cpu", "tensorflow-tpu", "jax", "jaxlib")
-"""Those that an export may be made with."""
+"""Packages whose versions the manifest records."""
 
 
 @option_class
@@ -54,18 +54,18 @@ class ExportOptions:
         default="huggingface",
     )
     config: str | Path | None = option(
-        "Folder whose config.json describes the model, of huggingface; else the one imported.",
+        "For huggingface: folder whose config.json describes the model; else the imported one.",
         default=None,
     )
     dtype: FloatType = option(
-        "The type of the weights in the file of huggingface.", default="float32"
+        "For huggingface: the dtype of the weights in the file.", default="float32"
     )
-    batch_size: int = option("Examples of a call of stablehlo and tflite.", default=1, minimum=1)
+    batch_size: int = option("For stablehlo and tflite: examples per call.", default=1, minimum=1)
     quantize: Quantize = option(
-        "The numbers of a tflite, or of the weights of a savedmodel.", default="none"
+        "The number types of a tflite, or of the weights of a savedmodel.", default="none"
     )
     prompt_length: int | None = option(
-        "Most tokens of a prompt of stablehlo and tflite; else 64, or the length of sources.",
+        "For stablehlo and tflite: most tokens per prompt; else 64, or the length of sources.",
         default=None,
         minimum=1,
     )
@@ -75,17 +75,17 @@ class ExportOptions:
 class Settings(ExportOptions):
     """How a model is exported."""
 
-    signatures: Sequence[str] = ()  # their names; none: all that the task has
+    signatures: Sequence[str] = ()  # their names; empty: all that the task has
 
     def check(self) -> None:
-        """Raises ParamError for settings that do not suit each other."""
+        """Raises ParamError for unknown values, or settings that do not fit together."""
         hub, programs = ("huggingface",), tuple(FORMATS)
-        static = tuple(name for name, one in FORMATS.items() if one.is_static)
+        static = tuple(name for name, form in FORMATS.items() if form.is_static)
         if self.format not in (known := hub + programs):
             raise ParamError(f"format={self.format!r} is not one of {', '.join(known)}")
         if self.quantize not in (kinds := get_args(Quantize)):
             raise ParamError(f"quantize={self.quantize!r} is not one of {', '.join(kinds)}")
-        quantized = tuple(n for n, one in FORMATS.items() if self.quantize in one.numbers)
+        quantized = tuple(n for n, form in FORMATS.items() if self.quantize in form.numbers)
         for name, value, default, formats in (
             ("config", self.config, None, hub),
             ("dtype", self.dtype, "float32", hub),
@@ -96,7 +96,7 @@ class Settings(ExportOptions):
         ):
             if value != default and self.format not in formats:
                 words = " or ".join(formats)
-                raise ParamError(f"{name}={value!r} is of format={words}, not of {self.format}")
+                raise ParamError(f"{name}={value!r} is for format={words}, not for {self.format}")
         if self.batch_size < 1:
             raise ParamError(f"batch_size={self.batch_size} is not positive")
         if (self.prompt_length or 0) < 0:
@@ -117,14 +117,14 @@ def export_portable(
     """Writes a model into a new folder, or nothing.
 
     Args:
-        experiment: that of the trained model.
+        experiment: the trained model's experiment.
         weights: program path -> [*stacked axes, ...], as `fold_state` or `quantize_state` returns.
-        state: the same of moving statistics, float32.
+        state: moving statistics in the same form, float32.
         folder: it must not exist, its parent must.
-        settings: the format and what is exported, checked.
+        settings: the format and its options, checked.
         run: the trained model, which the export is compared with.
-        description: what the manifest says of the run; with its `step`.
-        progress: called with what is done next, where it takes seconds.
+        description: the manifest's fields about the run, with its `step`.
+        progress: called with a description of each part that takes seconds, before it begins.
 
     Raises:
         ParamError: if the folder exists, or the format cannot hold the model.
@@ -153,11 +153,11 @@ def export_portable(
     if experiment.task.p.dtype != "float32":
         bound = check.Bound(*map(max, bound, BFLOAT16_BOUND))
     with new_folder(folder) as partial:
-        progress(f"write {', '.join(one.name for one in signatures)} as {settings.format}")
+        progress(f"write {', '.join(s.name for s in signatures)} as {settings.format}")
         export = Export(model, signatures, cases, description["step"], settings.quantize)
         functions = form.write(partial, export)
         number = len(examples["weights"])
-        progress(f"compare {number} examples of {name} with a process without lingo")
+        progress(f"compare {number} examples of {name} in a process without lingo")
         report = check.check_export(partial, form.loader, cases, run, bound)
         content = dict(description) | {
             "format": settings.format,
@@ -191,7 +191,7 @@ def _signatures(model: ExportedModel, specs: Any, settings: Settings) -> list[Si
 def _describe(
     cases: Sequence[check.Case], functions: Functions, *, is_static: bool
 ) -> dict[str, dict[str, Any]]:
-    """Returns {signature: {"inputs", "outputs"}}, {name: [shape, dtype]}; a size of None varies."""
+    """Returns {signature: {"inputs" or "outputs": {name: [shape, dtype]}}}; None is any size."""
     described = {}
     for case in cases:
         outputs = functions[case.signature.name].structured_outputs

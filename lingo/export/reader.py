@@ -20,7 +20,7 @@ Signatures = dict[str, Callable[[dict[str, np.ndarray]], dict[str, Any]]]
 
 
 def load_saved_model(folder: Path) -> Signatures:
-    """Returns the signatures of a SavedModel, which is in a folder of its version."""
+    """Returns the signatures of a SavedModel, which is in the folder of its version."""
     import tensorflow as tf
 
     (version,) = (path.parent for path in folder.glob("*/saved_model.pb"))
@@ -59,7 +59,7 @@ def load_tflite(folder: Path) -> Signatures:
 
 
 def main(loader: str, folder: str, given: str, results: str) -> None:
-    """Computes all calls of a file with a loader above, and writes their outputs into another."""
+    """Computes the calls in the file `given` with a loader above, writes outputs to `results`."""
     signatures = globals()[loader](Path(folder))
     calls: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     with np.load(given) as arrays:
@@ -77,5 +77,5 @@ def main(loader: str, folder: str, given: str, results: str) -> None:
 
 if __name__ == "__main__":
     for package in ("lingo", "tasks", "params"):
-        sys.modules[package] = None  # type: ignore[assignment]  # its import fails
+        sys.modules[package] = None  # type: ignore[assignment]  # now its import fails
     main(*sys.argv[1:])

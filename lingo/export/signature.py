@@ -1,11 +1,11 @@
-"""What an exported model computes, by name, and on which examples that is checked.
+"""The functions of an exported model, and the examples that check them.
 
-    predict       arrays of a batch -> what `Task.predict` says of each example
+    predict       arrays of a batch -> the outputs of `Task.predict` for each example
     score         these and the targets -> the log-probabilities of the targets
     decode        token ids of prompts -> their continuations, computed with caches
-    ..._text      the same of texts (`lingo/export/text_signature.py`)
+    ..._text      the same for texts (`lingo/export/text_signature.py`)
 
-A signature computes twice: `compute` in TensorFlow, for the export; `reference` by the run.
+A signature computes twice: `compute` in TensorFlow, for the export; `reference` with the run.
 
 Axes: B examples, T positions, S texts of a prompt, N new tokens of a text.
 """
@@ -31,9 +31,9 @@ from lingo.learner.task import Task
 from lingo.ops.shape import sizes_of
 
 Inputs = dict[str, tuple[tuple[int | None, ...], str]]
-"""Name -> (shape, dtype) of the inputs of a signature; a size is None if it may vary."""
+"""The inputs of a signature, name -> (shape, dtype); a size is None if it may vary."""
 
-_MIN_PROMPT, _MAX_PROMPT = 4, 16  # tokens of the prompts that a check takes from texts
+_MIN_PROMPT, _MAX_PROMPT = 4, 16  # tokens per prompt that a check takes from a text
 
 
 class Mean(NamedTuple):
@@ -44,14 +44,14 @@ class Mean(NamedTuple):
 
 
 class Run(Protocol):
-    """A trained model as its run computes it."""
+    """A trained model, computed by its run."""
 
     def predict(self, arrays: Arrays) -> Arrays:
         """Returns the predictions for a batch, {name: [B, ...]}."""
         ...
 
     def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
-        """Returns the texts of each prompt; the id of a prompt is its index, the seed is 0."""
+        """Returns the texts for each prompt; a prompt's id is its index, the seed is 0."""
         ...
 
 
@@ -68,31 +68,31 @@ class Signature:
         raise NotImplementedError
 
     def examples(self, batch: Arrays) -> dict[str, np.ndarray]:
-        """Returns inputs, [B, ...], that are made of a batch of an evaluation input."""
+        """Returns inputs, [B, ...], made from a batch of an evaluation input."""
         return {name: batch[name] for name in self.inputs}
 
     def reference(self, run: Run, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns what the run computes for inputs, with the names and shapes of `compute`."""
+        """Returns the run's outputs for inputs, with the names and shapes of `compute`."""
         raise NotImplementedError
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        """Returns, bool [B], the examples whose numbers are compared: here all."""
+        """Returns the examples whose floats are compared, bool [B]; by default all."""
         del found
         return np.ones(len(next(iter(expected.values()))), bool)
 
     def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
-        """Returns how many integers and texts differ, and how many are compared: here all."""
+        """Returns how many integers and texts differ, and how many are compared, by default all."""
         pairs = [(v, found[name]) for name, v in expected.items() if v.dtype.kind != "f"]
         return sum(int((a != b).sum()) for a, b in pairs), sum(a.size for a, _ in pairs)
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
-        """Returns metrics of the outputs for a batch of an evaluation input; {} if it has none."""
+        """Returns metrics of the outputs for an evaluation batch; {} if the signature has none."""
         del batch, outputs
         return {}
 
 
 class Predict(Signature):
-    """The predictions of the task, without what it says of targets."""
+    """The predictions of the task, without the outputs that need targets."""
 
     name = "predict"
 
@@ -108,7 +108,7 @@ class Predict(Signature):
         return dict(run.predict(inputs))
 
     def evaluate(self, batch: Arrays, outputs: Arrays) -> dict[str, Mean]:
-        """Returns the fraction of predicted `labels` that are those of the batch."""
+        """Returns the fraction of predicted `labels` that equal the batch's."""
         if "labels" not in outputs or "labels" not in batch:
             return {}
         right = outputs["labels"] == batch["labels"]
@@ -158,27 +158,27 @@ class Score(Signature):
 
 
 class Decode(Signature):
-    """Continues prompts, or answers sources, by the decoding of the experiment.
+    """Continues prompts, or answers sources, with the decoding of the experiment.
 
     Inputs: `tokens`, int32 [B, T], the ids of each prompt, or of its source if there is an encoder,
-    padded with anything; `lengths`, int32 [B], their numbers; and, if texts are drawn, `seeds`,
-    int32 [B]: the same prompt and seed give the same text. With a static T, a length outside of
-    1..T counts as the nearest in it, and prompts that are read as a whole have T tokens and no
-    `lengths`.
+    padded with any ids; `lengths`, int32 [B], the number of ids; and, if texts are sampled,
+    `seeds`, int32 [B]: the same prompt and seed give the same text. With a static T, a length
+    outside of 1..T is clipped. Then prompts that are a prefix, whose positions attend to each
+    other, have T tokens and no `lengths`.
 
-    Outputs: `tokens`, int32 [B, S, N], the end id after the end; `lengths`, int32 [B, S], without
-    the end; `log_probs`, float32 [B, S, N], those of the tokens and of the end, then 0.
+    Outputs: `tokens`, int32 [B, S, N], filled up with the end id; `lengths`, int32 [B, S], without
+    the end id; `log_probs`, float32 [B, S, N], of the tokens and the first end id, then 0.
     """
 
     name = "decode"
 
     def __init__(self, experiment: Experiment, *, num_columns: int | None = None) -> None:
-        """Takes T if it is static; raises ParamError if the experiment continues no texts."""
+        """`num_columns` is a static T. Raises ParamError if the experiment continues no texts."""
         tokenizer = getattr(experiment.train_input, "tokenizer", None)
         if type(experiment.task).decode is Task.decode or not isinstance(tokenizer, Tokenizer):
             raise ParamError(
-                f"--signature=decode: {type(experiment.task).__name__} continues no text:"
-                " leave it out"
+                f"--signature=decode: {type(experiment.task).__name__} cannot continue texts:"
+                " leave decode out"
             )
         self.decoding: Decoding = experiment.evaluate.sampling
         self.empty = experiment.train_input.prompt("")
@@ -243,7 +243,7 @@ class Decode(Signature):
         return {"tokens": tokens, "lengths": lengths, "log_probs": log_probs}
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        """Returns the prompts with equal texts: another token has another log-probability."""
+        """Returns the prompts with equal texts: other tokens have other log-probabilities."""
         return (expected["tokens"] == found["tokens"]).all(axis=(1, 2))
 
     def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
@@ -255,7 +255,7 @@ class Decode(Signature):
         return unequal + int(lengths.sum()), number + lengths.size
 
     def _check_positions(self, experiment: Experiment, num_columns: int) -> None:
-        """Raises ParamError if the model has no positions for prompts of so many tokens."""
+        """Raises ParamError if the model has too few positions for prompts of `num_columns` ids."""
         num = self.decoding.p.max_tokens
         prompt = self._prompt(np.zeros(num_columns, np.int32))
         try:
@@ -263,7 +263,7 @@ class Decode(Signature):
         except ParamError as error:
             raise ParamError(
                 f"prompt_length={num_columns} and evaluate.sampling.max_tokens={num}: {error};"
-                " set a smaller one of the two, or leave decode out by --signature"
+                " make one of the two smaller, or name the other signatures by --signature"
             ) from None
 
     def _prompt(self, ids: np.ndarray) -> Prompt:
@@ -271,11 +271,11 @@ class Decode(Signature):
         return self.empty._replace(**{whole: ids})
 
     def _batch(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the batch of `lingo.decode.text.prompt_batch`, static as the inputs are."""
+        """Returns the batch of `lingo.decode.text.prompt_batch`, static if the inputs are."""
         if self._num_columns is None:
             lengths = self._check_lengths(inputs)
             first, last = tf.reduce_min(lengths), tf.reduce_max(lengths)
-        else:  # a program of static shapes reads token by token after the first
+        else:  # in static shapes, a prompt is read token by token after its first
             last = self._num_columns
             first = last if self.empty.is_prefix else 1
             given: Any = inputs.get("lengths", last)
@@ -308,25 +308,25 @@ class Decode(Signature):
         return batch
 
     def _check_lengths(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the lengths, int32 [B], from an operation that fails for those out of range."""
+        """Returns the lengths, int32 [B], from an operation that fails if one is out of range."""
         ids, lengths = inputs["tokens"], inputs["lengths"]
-        message = "lengths are from 1 to the number of columns of tokens"
+        message = "lengths must be from 1 to the number of columns of tokens"
         checks = [
             tf.debugging.assert_greater(lengths, 0, message=message),
             tf.debugging.assert_less_equal(lengths, tf.shape(ids)[1], message=message),
         ]
         if self.empty.is_prefix:
-            same = "prompts of this model, which are read as a whole, have one length in a call"
+            same = "this model reads prompts as a whole: all prompts of a call need the same length"
             checks.append(tf.debugging.assert_equal(lengths, lengths[:1], message=same))
         with tf.control_dependencies(checks):
             return tf.identity(lengths)
 
 
 def count_changes(expected: np.ndarray, found: np.ndarray, lengths: np.ndarray) -> tuple[int, int]:
-    """Returns how many texts differ, and at how many positions they are compared.
+    """Returns how many texts differ, and how many positions are compared.
 
-    Texts, [B, S, N] of ids or bytes, are compared up to their ends, at lengths, int [B, S], or to
-    the first position that differs: what follows there continues another text.
+    Texts, [B, S, N] of ids or bytes, are compared up to their `lengths`, int [B, S], or up to their
+    first difference: later positions continue different texts.
     """
     same = expected == found
     is_compared = np.arange(same.shape[-1]) <= lengths[..., None]
@@ -341,11 +341,10 @@ def find_signatures(
     *,
     num_columns: int | None = None,
 ) -> list[Signature]:
-    """Returns the signatures with these names; none named: all that the task has.
+    """Returns the signatures with these names; without names, all that the task has.
 
-    `specs` are those of the evaluation input's batches, name -> (shape, dtype); `num_columns` is as
-    for `Decode`. Raises ParamError for a name that is not known, or that the task has no signature
-    for.
+    `specs` describe the evaluation input's batches, name -> (shape, dtype); `num_columns` is as for
+    `Decode`. Raises ParamError for an unknown name, or a signature that the task does not have.
     """
     known = ("predict", "score", "decode")
     if unknown := [name for name in names if name not in known]:
@@ -356,23 +355,23 @@ def find_signatures(
     def inputs(arrays: Sequence[str]) -> Inputs:
         return {name: (_vary(specs[name][0], has_text), specs[name][1]) for name in arrays}
 
-    found: list[Signature] = []
+    signatures: list[Signature] = []
     if not names or "predict" in names:
-        found.append(Predict(inputs(reads.arrays)))
+        signatures.append(Predict(inputs(reads.arrays)))
     is_scored = "targets" in reads.optional and "tokens" in reads.arrays
     if "score" in names and not is_scored:
         raise ParamError(
-            f"--signature=score: {type(model.task).__name__} predicts no tokens: leave it out"
+            f"--signature=score: {type(model.task).__name__} predicts no tokens: leave score out"
         )
     if is_scored and (not names or "score" in names):
         more = [n for n in ("segments", "target_weights") if n in specs]
-        found.append(Score(inputs(list(dict.fromkeys([*reads.arrays, "targets", *more])))))
+        signatures.append(Score(inputs(list(dict.fromkeys([*reads.arrays, "targets", *more])))))
     can_decode = type(model.task).decode is not Task.decode and has_text
     if "decode" in names or (can_decode and not names):
-        found.append(Decode(model.experiment, num_columns=num_columns))
-    return found
+        signatures.append(Decode(model.experiment, num_columns=num_columns))
+    return signatures
 
 
 def _vary(shape: Sequence[int], has_text: bool) -> tuple[int | None, ...]:
-    """Returns a shape whose batch size, and length if it is of tokens, may vary."""
+    """Returns a shape whose batch size, and length in the case of tokens, may vary."""
     return (None, None) if has_text and len(shape) == 2 else (None, *shape[1:])

@@ -1,4 +1,4 @@
-"""Signatures of texts instead of token ids, where a token is a byte: TensorFlow makes the ids.
+"""Signatures that take texts instead of ids, if tokens are bytes: TensorFlow makes the ids.
 
     score_text     texts -> their log-probabilities
     decode_text    prompts -> the texts that continue or answer them
@@ -31,17 +31,17 @@ from lingo.export.signature import (
 
 _FIRST_BYTE = 3  # the id of the byte 0 (`ByteTokenizer`)
 _PROBE = "ab"
-_NOT_UTF_8 = "\ufffd".encode()  # what decoding puts in the place of such bytes
+_NOT_UTF_8 = "\ufffd".encode()  # replaces bytes that are not UTF-8
 
 
 class Layout(NamedTuple):
-    """The ids that an input puts before and after those of a text, int32 [any number]."""
+    """The ids that an input puts before and after a text's ids, int32 [any number]."""
 
     prefix: np.ndarray
     suffix: np.ndarray
 
     def encode(self, texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns ids, int32 [B, T], padded with 0, and lengths, int32 [B], of string [B]."""
+        """Returns the ids of texts, int32 [B, T], padded with 0, and their lengths, int32 [B]."""
         characters = tf.strings.bytes_split(texts)
         values = tf.reshape(tf.io.decode_raw(characters.flat_values, tf.uint8), [-1])
         ids = characters.with_flat_values(tf.cast(values, tf.int32) + _FIRST_BYTE)
@@ -68,10 +68,10 @@ def find_layout(data: Input) -> Layout | None:
 
 
 class DecodeText(Signature):
-    """`text`, string [B], and `seeds` as of `Decode` -> `text`, string [B, S], UTF-8.
+    """`text`, string [B], and `seeds` as in `Decode` -> `text`, string [B, S], UTF-8.
 
-    Bytes that are not UTF-8 become U+FFFD. `log_prob`, float32 [B, S], is that of the text and its
-    end.
+    Bytes that are not UTF-8 become U+FFFD. `log_prob`, float32 [B, S], is the log-probability of
+    the text and its end id.
     """
 
     name = "decode_text"
@@ -119,22 +119,22 @@ class DecodeText(Signature):
         }
 
     def comparable(self, expected: Arrays, found: Arrays) -> np.ndarray:
-        """Returns the prompts with equal texts; U+FFFD may be of other bytes, of other tokens."""
+        """Returns the prompts with equal texts without U+FFFD, which may hide different tokens."""
         is_same = expected["text"] == found["text"]
         return (is_same & (np.char.find(expected["text"], _NOT_UTF_8) < 0)).all(axis=1)
 
     def count_unequal(self, expected: Arrays, found: Arrays) -> tuple[int, int]:
-        width = 1 + max(one["text"].itemsize for one in (expected, found))
+        width = 1 + max(outputs["text"].itemsize for outputs in (expected, found))
         values = [
-            np.frombuffer(one["text"].astype(f"S{width}").tobytes(), np.uint8)
-            for one in (expected, found)
+            np.frombuffer(outputs["text"].astype(f"S{width}").tobytes(), np.uint8)
+            for outputs in (expected, found)
         ]
         a, b = (value.reshape(*expected["text"].shape, width) for value in values)
         return count_changes(a, b, np.maximum((a > 0).sum(axis=-1), (b > 0).sum(axis=-1)))
 
 
 class ScoreText(Signature):
-    """`text`, string [B] -> `log_prob`, float32 [B], in nats, without its end; `num_tokens`."""
+    """`text`, string [B] -> `log_prob`, float32 [B], in nats, without the end; `num_tokens`."""
 
     name = "score_text"
 
@@ -180,25 +180,25 @@ class ScoreText(Signature):
 
 
 def model_signatures(model: ExportedModel, names: Sequence[str], specs: Specs) -> list[Signature]:
-    """Returns the signatures with these names, as `find_signatures`, and those of texts."""
-    found = find_signatures(model, names, specs)
-    return found + text_signatures(model.experiment.train_input, found)
+    """Returns the signatures of `find_signatures`, and their counterparts for texts."""
+    signatures = find_signatures(model, names, specs)
+    return signatures + text_signatures(model.experiment.train_input, signatures)
 
 
 def text_signatures(data: Input, signatures: Sequence[Signature]) -> list[Signature]:
-    """Returns those of texts that belong to signatures; none if TensorFlow cannot make the ids."""
+    """Returns the counterparts of signatures for texts; [] if TensorFlow cannot make the ids."""
     layout = find_layout(data)
     if layout is None:
         return []
     tokenizer = ByteTokenizer.params().build()
     arrays = {"tokens", "targets", "segments", "positions"}
-    found: list[Signature] = []
+    texts: list[Signature] = []
     for signature in signatures:
         if isinstance(signature, Decode):
-            found.append(DecodeText(signature, layout, tokenizer))
+            texts.append(DecodeText(signature, layout, tokenizer))
         elif isinstance(signature, Score) and {*signature.inputs} <= arrays and len(layout.prefix):
-            found.append(ScoreText(signature, layout, tokenizer))
-    return found
+            texts.append(ScoreText(signature, layout, tokenizer))
+    return texts
 
 
 def _ids(data: Input, text: str) -> np.ndarray:
@@ -209,7 +209,7 @@ def _ids(data: Input, text: str) -> np.ndarray:
 def _encode(
     layout: Layout, tokenizer: ByteTokenizer, texts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns what `Layout.encode` does, in NumPy."""
+    """Does the same as `Layout.encode`, in NumPy."""
     rows = [np.concatenate([layout.prefix, tokenizer.encode(t), layout.suffix]) for t in texts]
     lengths = np.array([*map(len, rows)], np.int32)
     ids = np.zeros([len(rows), max(lengths)], np.int32)

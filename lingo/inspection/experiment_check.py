@@ -1,6 +1,6 @@
 """Checks overrides on many experiments: it builds each one, without memory for its weights.
 
-On request it also computes them, to check what their layers, tasks and inputs promise.
+On request it also computes the experiments, to check their layers, tasks and inputs.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lingo.layers.wrap.reweighted import is_matrix
 
 
 class ContractBroken(LingoError):
-    """A layer, task or input is not what all of its kind promise to be."""
+    """A layer, task or input breaks a promise of its kind."""
 
 
 class CheckResult(NamedTuple):
-    """How the check of one experiment ended."""
+    """The result of the check of one experiment."""
 
     name: str
     num_weights: int | None  # the number of its parameters; None if the check failed
-    matches: dict[str, OverrideResult]  # what each override did, by the override's text
-    mismatches: dict[str, NoMatch]  # why an override matched nothing, by the override's text
+    matches: dict[str, OverrideResult]  # text of an override -> its effect
+    mismatches: dict[str, NoMatch]  # text of an override -> why it matched nothing
     error: Exception | None = None
-    num_weights_before: int | None = None  # without overrides, if these drop values and weights
+    num_weights_before: int | None = None  # without overrides, if they drop values and weights
     claims: Sequence[Claim] = ()  # about its layers, task and input, if they were checked
     params: Params | None = None  # with the overrides; None if the check failed
     products: ProductCount | None = None  # if some of its products are quantized
@@ -75,10 +75,10 @@ def check_experiments(
     contract: bool = False,
     report: Callable[[Claim], None] | None = None,
 ) -> Iterator[CheckResult]:
-    """Yields a result for each experiment as soon as it is checked; without `names` for all.
+    """Yields a result for each experiment as soon as it is checked; without `names`, for all.
 
     `trace_programs` traces training and evaluation, too, which allocates no weights. `contract`
-    computes them, to check what layers, task and input promise; `report` gets each claim at once.
+    computes them, to check claims about layers, task and input; `report` gets each claim at once.
     """
     classes = Classes(roots)
     for name in names or experiment_index.index(classes.roots).entries:
@@ -167,7 +167,7 @@ def _describe_match(text: str, applied: OverrideResult | None) -> str:
 
 
 class ProductCount(NamedTuple):
-    """Numbers of products; those of stacked layers count for each layer."""
+    """Numbers of products; a product of stacked layers counts for each layer."""
 
     num_quantized: int
     others: dict[str, int]  # class of a layer -> the number of its products that keep precision
@@ -182,8 +182,8 @@ class ProductCount(NamedTuple):
 def count_products(model: Layer) -> ProductCount:
     """Counts the products of a root layer.
 
-    A class that says its `flops` but not its `products`, and has no layers inside, counts one for
-    each matrix: no wrapper can change these.
+    A layer that defines `flops` but not `products`, and has no layers inside, counts one product
+    per matrix: no wrapper can quantize these.
     """
     quantized = {
         path.join(wrapper.path, product.path)

@@ -1,8 +1,8 @@
 """Checks that a run fits into memory: if not, the kernel would kill the process without a message.
 
-`check_memory`, before anything is drawn, counts the state that is kept between steps, and one
-batch. `step_memory` also counts, in the traced graph of a step, what the gradient keeps of the
-forward pass. Tensors that live only for a moment are not counted, so a step needs more.
+`check_memory` counts the state that is kept between steps, and one batch, before any weight is
+drawn. `step_memory` also counts the tensors of the forward pass that the gradient keeps, in the
+traced graph of a step. Tensors that live only for a moment are not counted, so a step needs more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lingo.config.lazy import tf
 from lingo.config.params import ParamError
 from lingo.contract import Experiment
 
-_WARNED = 0.6  # of the memory: measured steps take 0.9 to 1.8 times what is counted
+_WARNED = 0.6  # share of the memory: measured steps take 0.9 to 1.8 times the counted bytes
 
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -31,15 +31,15 @@ def check_memory(experiment: Experiment) -> None:
     available = memory_bytes()
     if (state := experiment.runtime.host_bytes(experiment.learner)) > available:
         raise ParamError(
-            f"task: weights, and what the optimizer keeps for each, take {size(state)}, and this"
-            f" machine has {size(available)} of memory"
+            f"task: weights and optimizer slots take {size(state)}, but this machine has"
+            f" {size(available)} of memory"
         )
     specs = experiment.train_input.specs().values()
     batch = sum(math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs)
     if batch > available:
         raise ParamError(
-            f"train_input: a batch takes {size(batch)}, and this machine has {size(available)} of"
-            " memory: a smaller batch_size or length"
+            f"train_input: a batch takes {size(batch)}, but this machine has {size(available)} of"
+            " memory: set a smaller batch_size or length"
         )
 
 
@@ -47,17 +47,17 @@ class StepMemory(NamedTuple):
     """An estimate of the memory of this machine that a training step holds, in bytes."""
 
     state: int  # of weights, slots and statistics
-    activations: int  # of what the gradient reads of the forward pass; 0 on accelerators
+    activations: int  # of tensors that the gradient reads; 0 on accelerators
     available: int
 
     def __str__(self) -> str:
-        """Returns the numbers as a sentence without its end."""
+        """Returns the numbers as a sentence without a full stop."""
         whole, state, read, there = map(
             size, (self.state + self.activations, self.state, self.activations, self.available)
         )
         return (
-            f"a step holds about {whole}: {state} of weights and of what the optimizer keeps,"
-            f" {read} of the forward pass for the gradient; this machine has {there} of memory"
+            f"a step holds about {whole}: {state} of weights and optimizer slots, {read} of"
+            f" activations for the gradient; this machine has {there} of memory"
         )
 
 
@@ -75,15 +75,15 @@ def step_memory(experiment: Experiment, graph: tf.Graph, *, num_processes: int =
 def check_step(
     memory: StepMemory, *, tell: Callable[[str], None], was_killed: bool = False
 ) -> None:
-    """Warns of a step that may not fit; raises ParamError for more than twice the memory there is.
+    """Warns of a step that may not fit; raises ParamError if it needs over twice the memory.
 
-    The kernel may have room for some of it elsewhere, as in a swap file. `was_killed` says that the
-    process before ended without a word, perhaps by the kernel.
+    With less, the kernel may have room elsewhere, as in a swap file. `was_killed` says that the
+    previous process ended without a message, perhaps killed by the kernel.
     """
     if was_killed:
         tell(f"the last process was killed, or ended inside a step: {memory}")
     needed = memory.state + memory.activations
-    advice = "a smaller batch_size or length, accumulation_steps, or Remat around layers"
+    advice = "set a smaller batch_size or length, accumulation_steps, or Remat around layers"
     if needed > 2 * memory.available:
         raise ParamError(f"{memory}: {advice}")
     if needed > _WARNED * memory.available:
@@ -116,7 +116,7 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes:.0f} {unit}" if num_bytes >= 1000 else f"{num_bytes:.3g} {unit}"
 
 
-# ---- what a gradient keeps, in the graph of a step -----------------------------------------------
+# ---- tensors that a gradient keeps, in the graph of a step ---------------------------------------
 
 _GRADIENT = "gradient_tape/"  # in the name of each operation of a gradient
 _ALIASES = {"Identity", "Reshape", "ExpandDims", "Squeeze", "StopGradient", "PreventGradient"}
@@ -128,8 +128,8 @@ _CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
 def kept_bytes(graph: tf.Graph) -> int:
     """Returns the bytes of the tensors of a forward pass that the gradient reads, each once.
 
-    In a loop that the gradient goes back through, TensorFlow pushes them to lists, one for each
-    iteration. Tensors of an unknown shape count as 0.
+    In a loop that the gradient goes back through, TensorFlow pushes them to lists, one tensor for
+    each iteration. Tensors of an unknown shape count as 0.
     """
     read: dict[Any, int] = {}
     for op in graph.get_operations():
@@ -143,8 +143,9 @@ def kept_bytes(graph: tf.Graph) -> int:
 def _call_bytes(body: tf.Graph, times: int) -> int:
     """Returns the bytes that all calls of a body keep.
 
-    A gradient goes back through a body that pushes to lists, so that each call keeps its own. Calls
-    of another body, such as a part of a batch with its gradient, keep theirs one after the other.
+    A body that pushes to lists is one that a gradient goes back through: each call keeps its own
+    tensors. Calls of another body, such as a part of a batch with its gradient, keep theirs one
+    after the other.
     """
     pushed = [op.inputs[1] for op in body.get_operations() if op.type == "TensorListPushBack"]
     own = sum(_bytes(x) for x in pushed if _source(x).op.type != "TensorListGetItem")
@@ -163,7 +164,7 @@ def _bodies(graph: tf.Graph) -> Iterator[tuple[tf.Graph, int]]:
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the tensor whose memory another one shares."""
+    """Returns the tensor whose memory a tensor shares."""
     while tensor.op.type in _ALIASES:
         tensor = tensor.op.inputs[0]
     return tensor

@@ -1,7 +1,7 @@
-"""How a pipeline is split: what each stage computes, holds and passes on, and when.
+"""The split of a pipeline: each stage's layers, FLOPs, bytes and schedule.
 
 Nothing runs: layers count their FLOPs and declare their weights, and a schedule gives the times.
-Shapes are those with which the task calls its layers when it counts the FLOPs of a batch.
+Shapes are recorded when the task calls its layers to count the FLOPs of a batch.
 n layers, K stages, M micro-batches, R repeats.
 """
 
@@ -42,7 +42,7 @@ class Stage(NamedTuple):
     flops: int  # forward FLOPs of the layers of all repeats, for one micro-batch
     weight_bytes: int  # bytes of the weights of all repeats, in float32
     input_bytes: int  # bytes of the stage's input for one micro-batch, in one repeat
-    output_bytes: int  # bytes of the stage's output, likewise
+    output_bytes: int  # bytes of the stage's output for one micro-batch, in one repeat
     # The largest number of inputs that the schedule keeps at once, one per micro-batch and repeat.
     live: int
     # The ids of the devices that have this stage; () if every device has all stages.
@@ -53,14 +53,14 @@ class Alternative(NamedTuple):
     """Another schedule for the same number of stages and micro-batches."""
 
     schedule: Schedule
-    needs: str  # what would have to change to use it
+    needs: str  # the change that it needs
 
 
 class Location(NamedTuple):
-    """Where the stages are."""
+    """The devices of the stages."""
 
     text: str  # a description of the devices
-    devices: list[tuple[int, ...]]  # [K] device ids of each stage, () if all devices have all
+    devices: list[tuple[int, ...]]  # [K] device ids of each stage, () if each device has all stages
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ class PipelineReport:
         return num if self.is_chain else num + self.schedule.num_stages - 1
 
     def stage_sums(self, values: Sequence[float]) -> list[list[float]]:
-        """Returns the sums of values of layers, [n], over what stages compute, [R][K].
+        """Sums the layers' values, [n], over the layers that each stage computes, [R][K].
 
-        A `Pipeline` computes all stages as full ones, and discards the results of padding layers.
-        A stage of a `PipelinedChain` computes its own layers only.
+        Each stage of a `Pipeline` computes as many layers as a full one, and discards the results
+        of padding layers. A stage of a `PipelinedChain` computes only its own layers.
         """
         stages = self.stage_layers
         if not self.is_chain:
@@ -143,8 +143,8 @@ class PipelineReport:
     def bubble_fraction(self) -> float:
         """The idle share of the time of all stages, if all FLOPs take the same time.
 
-        If stages are equal or have no FLOPs, it is that of the schedule. Otherwise padding layers
-        count as idle time: 6 layers in 4 stages take the time of 8.
+        If stages are equal or have no FLOPs, it is the schedule's. Otherwise padding layers count
+        as idle time: 6 layers in 4 stages take the time of 8.
         """
         flops, schedule = self._layer_flops, self.schedule
         own = {sum(flops[i] for i in layers) for repeat in self.stage_layers for layers in repeat}
@@ -157,7 +157,7 @@ class PipelineReport:
 
     @property
     def is_even(self) -> bool:
-        """Whether the bubble is that of equal stages."""
+        """Whether the bubble is as large as with equal stages."""
         return self.bubble_fraction == self.schedule.bubble_fraction
 
     @cached_property
@@ -187,34 +187,34 @@ class PipelineReport:
 
     @property
     def balance(self) -> float:
-        """FLOPs of the largest stage relative to the mean; 1 if none multiplies anything."""
+        """FLOPs of the largest stage relative to the mean; 1 if no stage has FLOPs."""
         flops = [stage.flops for stage in self.stages]
         return max(flops) * len(flops) / sum(flops) if any(flops) else 1.0
 
     @property
     def alternatives(self) -> list[Alternative]:
-        """Other schedules for as many stages and micro-batches."""
+        """Other schedules for the same numbers of stages and micro-batches."""
         layer, p, backward = self.layer, self.layer.p, self.backward_units
         schedule = one_forward_one_backward(p.num_stages, p.num_micro_batches, backward)
-        found = [Alternative(schedule, "a program of its own for each stage: not built")]
+        others = [Alternative(schedule, "a separate program for each stage, which lingo lacks")]
         if isinstance(layer, Pipeline) and len(self.stage_layers) == 1:
             has_layers = layer.p.num_layers // len(layer.pattern) >= 2 * p.num_stages
             if has_layers and 1 < p.num_stages <= p.num_micro_batches:
                 schedule = circular(p.num_stages, p.num_micro_batches, 2, backward)
-                found.append(Alternative(schedule, "circular_repeats=2"))
-        return found
+                others.append(Alternative(schedule, "circular_repeats=2"))
+        return others
 
 
 def _num_bytes(shape: Any, dtype: Dtype) -> int:
     if isinstance(shape[0], Sequence):
-        return sum(_num_bytes(one, dtype) for one in shape)
+        return sum(_num_bytes(part, dtype) for part in shape)
     return math.prod(shape) * _BYTES[dtype]
 
 
 def find_pipelines(experiment: Experiment, *, started: bool = False) -> list[PipelineReport]:
-    """Returns how the pipelines of an experiment are split.
+    """Returns the reports on the pipelines of an experiment.
 
-    Its devices count only if they are `started`. Raises ParamError if a pipeline's input is
+    Its devices are counted only if they are `started`. Raises ParamError if a pipeline's input is
     unknown, its micro-batches are unequal, or its stages are not on equal parts of the mesh.
     """
     task, runtime = experiment.task, experiment.runtime
@@ -261,15 +261,15 @@ def _weight_bytes(layer: Pipeline | PipelinedChain, task: Task) -> Counter[int]:
 
 
 _ONE_REPLICA = (
-    "; only their devices tell how many share a batch (--devices=2 makes two): micro-batches are"
-    " shown as those of one replica that has all of it"
+    "; the number of replicas depends on the devices (--devices=2 makes two): micro-batches are"
+    " shown as if one replica had the whole batch"
 )
 
 
 def _locate(
     layer: Pipeline | PipelinedChain, experiment: Experiment, num_replicas: int | None
 ) -> Location:
-    """Returns where the stages are; the number of replicas is None if nobody knows it."""
+    """Returns the devices of the stages; `num_replicas` is None if it is not known."""
     runtime, num = experiment.runtime, layer.p.num_stages
     layout = runtime.layout(experiment.learner)
     who = {None: "each replica", 1: "one device"}.get(
@@ -283,7 +283,10 @@ def _locate(
         if devices == 1:
             text = f"{who} computes its stages one after the other, none of them idle"
             return Location(text + note, [()] * num)
-        text = f"each of {devices} devices has its stages and their weights, the first all others"
+        text = (
+            f"each of {devices} devices has its stages and their weights, the first also has all"
+            " other layers"
+        )
         return Location(text + note, [(i % devices,) for i in range(num)])
     parts = [] if layout is None else _mesh_parts(layout)
     if len(parts) < 2:
@@ -291,10 +294,10 @@ def _locate(
         return Location(text + note, [()] * num)
     if num % len(parts):
         raise ParamError(
-            f"{layer.path}: num_stages={num} do not divide into {len(parts)} equal parts"
-            " of the mesh: its axis stage has to divide them"
+            f"{layer.path}: num_stages={num} is not a multiple of the {len(parts)} parts of the"
+            " mesh along its axis stage"
         )
-    text = f"{who} has the weights of the stages that it computes, of no others"
+    text = f"{who} has only the weights of the stages that it computes"
     return Location(text + note, [parts[i * len(parts) // num] for i in range(num)])
 
 

@@ -16,8 +16,8 @@ from lingo.mesh.pipeline import Schedule, draw_text
 _WIDTH = 100  # characters of a line
 
 LEFT_OUT = (
-    "sending from stage to stage, all that is outside of the pipeline, and what stages on one"
-    " machine take from each other"
+    "sending from stage to stage, everything outside of the pipeline, and the slowdown of stages"
+    " that share a machine"
 )
 
 
@@ -72,17 +72,17 @@ def _columns(report: PipelineReport, simulation: Simulation | None) -> Columns:
 
 
 def _notes(report: PipelineReport) -> Iterator[str]:
-    """Yields notes on the balance of stages, and on what a stage keeps for the gradient."""
+    """Yields notes on the balance of stages, and on the tensors kept for the gradient."""
     yield (
         f"the largest stage is {report.balance:.4g} times the mean; {report.share:.1%} of the FLOPs"
         " of a forward pass are in the pipeline"
     )
     extra = report.num_inputs_kept - report.schedule.num_micro_batches * report.schedule.num_repeats
     idle = f" (and of {extra} idle iterations of the loop)" if extra else ""
-    inner = "there for one micro-batch at a time" if report.recomputes else "kept as long"
+    inner = "for one micro-batch at a time" if report.recomputes else "as long"
     yield (
         f"a stage keeps boundary activations, the inputs of `live` micro-batches{idle}, until they"
-        f" go backward; what its layers compute from them is {inner}, and not counted"
+        f" go backward; its layers' other activations are kept {inner}, and not counted"
     )
 
 
@@ -90,7 +90,7 @@ def _bubbles(report: PipelineReport) -> Iterator[str]:
     """Yields notes on the bubble of unequal stages, and on other schedules of equal stages."""
     if not report.is_even:
         yield (
-            "bubble fraction if stages were equal, as the clock has them:"
+            "bubble fraction if stages were equal, as in the picture:"
             f" {report.schedule.bubble_fraction:.4f}; by their FLOPs: {report.bubble_fraction:.4f}"
         )
     for schedule, needs in report.alternatives:

@@ -3,11 +3,11 @@
     kind        tensors  type     bytes  axes   phase    layer
     all-reduce        8  f32   2.00 MiB  model  forward  model/stack/layers/*/ffn
 
-A row has the tensors of all equal layers. Bytes are those on one device, of the larger of input
-and output, summed over a step; in the types that the compiler chose: a CPU has float32 where an
-accelerator has bfloat16.
+A row has the tensors of all equal layers. Bytes are on one device, of the larger of input and
+output, summed over a step. They are in the compiler's types: a CPU has float32 where an accelerator
+has bfloat16.
 
-An operation belongs to the layer that its name has:
+An operation belongs to the layer that its name contains:
 
     jit(run)/while/body/call_tf/local/stack/layers/3/ffn/einsum/Einsum
     jit(run)/.../gradient_tape/local/stack/while/gradients/.../layers/_0_12_/IdentityN_grad/ffn/...
@@ -45,10 +45,10 @@ class Row(NamedTuple):
     dtype: str  # type of the tensors, as XLA names it
     axes: Axes | None  # mesh axes along which devices communicate; None if they match no axes
     phase: str  # phase of the step, one of `PHASES`; "" if unknown
-    layer: str  # path of the layer; "" if there is none
-    tensors: int = 0  # number of tensors; those in a loop count once per iteration
-    bytes: int = 0  # bytes of all of them on one device
-    # False if some are in a loop of unknown length, whose iterations count once.
+    layer: str  # path of the layer; "" if they belong to no layer
+    tensors: int = 0  # number of tensors; a tensor in a loop counts once per iteration
+    bytes: int = 0  # bytes of all tensors on one device
+    # False if some tensors are in a loop of unknown length, whose iterations count once.
     is_known: bool = True
 
     def plus(self, tensors: int, num_bytes: int, *, is_known: bool) -> Row:
@@ -72,18 +72,18 @@ class Report(NamedTuple):
     rows: list[Row]  # collectives, in program order
     product_flops: int  # of a step on one device (`flops.product_flops`)
     operations: int = 0  # of a step on one device (`flops.operations`)
-    update_operations: int = 0  # those of them in the phase `update`
-    cycles: int = 0  # of a step, as a TPU's compiler estimates them; 0 from others
+    update_operations: int = 0  # operations in the phase `update`
+    cycles: int = 0  # of a step, as a TPU's compiler estimates them; 0 from other compilers
     padding: int = 0  # bytes of the arguments' padding to tiles of a TPU's memory
 
     @property
     def seconds(self) -> float:
-        """The time of a step's cycles on a TPU, a prediction: exchanges are not in it."""
+        """The predicted time of a step's cycles on a TPU, without exchanges."""
         return self.cycles / self._generation.clock
 
     @property
     def utilization(self) -> float:
-        """The part of a TPU's peak in bfloat16 that the FLOPs of products are in that time."""
+        """FLOPs of products, relative to a TPU's bfloat16 peak over `seconds`."""
         return self.product_flops / (self.seconds * self._generation.flops_per_second)
 
     @property
@@ -105,13 +105,13 @@ def report(program: CompiledProgram, task: Layer) -> Report:
     rows: dict[Row, Row] = {}
     try:
         read = module.parse(program.text)
-        found, is_tpu = collectives(read, program.mesh), program.topology is not None
+        exchanges, is_tpu = collectives(read, program.mesh), program.topology is not None
         products = flops.product_flops(read, is_tpu=is_tpu)
         counts = list(flops.operations(read, is_tpu=is_tpu))
     except (LookupError, ValueError, TypeError) as error:
         kind = type(error).__name__
         raise UnreadableProgram(f"the compiled program cannot be read: {kind}: {error}") from error
-    for one in found:
+    for one in exchanges:
         origin = finder.find(one.op_name)
         empty = Row(one.kind, one.array.dtype, one.axes, origin.phase, origin.layer)
         row = rows.get(empty, empty)
@@ -133,7 +133,7 @@ def report(program: CompiledProgram, task: Layer) -> Report:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """Returns a report as JSON values; each layer has rows of its own."""
+    """Returns a report as JSON values; each layer has its own rows."""
     program = report.program
     return {
         "mesh": dict(program.mesh.sizes),
@@ -174,7 +174,7 @@ def text(report: Report) -> str:
     whose = f", compiled for TPUs, {program.topology}" if program.topology else ""
     lines = [f"on {where}{whose}", "", *_table(rows)]
     if not all(row.is_known for row in rows):
-        lines += ["* and more: in a loop of unknown length, whose turns count once"]
+        lines += ["* at least: in a loop of unknown length, whose iterations count once"]
     lines += [""] + ([_memory(program.memory)] if program.memory else [])
     lines += [f"FLOPs    {report.product_flops:.4g}, of products and convolutions"]
     lines += [*_tpu(report), *_update(report)]
@@ -188,7 +188,7 @@ def seconds(program: CompiledProgram) -> str:
 
 
 def _tpu(report: Report) -> list[str]:
-    """Returns lines on what a TPU's compiler estimates; none for other compilers."""
+    """Returns lines on the estimates of a TPU's compiler; [] for other compilers."""
     if not report.cycles:
         return []
     seconds, share = report.seconds, report.utilization
@@ -201,7 +201,7 @@ def _tpu(report: Report) -> list[str]:
 
 
 def _update(report: Report) -> list[str]:
-    """Returns lines on the share of the optimizer's update in a step; none for an evaluation."""
+    """Returns lines on the share of the optimizer's update in a step; [] for an evaluation."""
     if not report.update_operations:
         return []
     share = f"{report.update_operations / report.operations:.1%} of {report.operations:.4g}"
@@ -221,10 +221,10 @@ def _update(report: Report) -> list[str]:
 
 
 def gradient_sums(report: Report) -> dict[str, int]:
-    """Returns how many tensors are summed for an update in shards, by the kind of collective.
+    """Returns how many tensors are summed for a sharded update, by the kind of collective.
 
-    These are gradients, and norms of them: sums of the phases backward and update along the axes
-    along which the update gathers weights; {} if it gathers none.
+    These are gradients and their norms: sums in the phases backward and update, along the axes
+    along which the update gathers weights; {} if it gathers no weights.
     """
     axes = {row.axes for row in report.rows if (row.kind, row.phase) == ("all-gather", "update")}
     sums: dict[str, int] = {}
@@ -238,19 +238,19 @@ def gradient_sums(report: Report) -> dict[str, int]:
 def _memory(memory: Mapping[str, int]) -> str:
     new_outputs = memory["outputs"] - memory["aliased"]
     return (
-        f"memory   {size(memory['arguments'])} arguments, {size(new_outputs)} outputs beside them,"
+        f"memory   {size(memory['arguments'])} arguments, {size(new_outputs)} new outputs,"
         f" {size(memory['temporaries'])} temporaries"
     )
 
 
 def _fold_layers(rows: Iterable[Row]) -> list[Row]:
     """Returns the rows, with one row for equal layers."""
-    found: dict[Row, Row] = {}
+    folded: dict[Row, Row] = {}
     for row in rows:
         empty = Row(row.kind, row.dtype, row.axes, row.phase, fold_indices(row.layer))
-        one = found.get(empty, empty)
-        found[empty] = one.plus(row.tensors, row.bytes, is_known=row.is_known)
-    return list(found.values())
+        before = folded.get(empty, empty)
+        folded[empty] = before.plus(row.tensors, row.bytes, is_known=row.is_known)
+    return list(folded.values())
 
 
 def _totals(rows: Iterable[Row]) -> dict[str, int]:
@@ -296,7 +296,7 @@ PHASES = ("loss_denominators", "forward", "backward", "update")
 
 _FORWARD = "local"  # the scope in which the step computes losses
 _BACKWARD = re.compile(r"gradient_tape|gradients|\w+_grad")
-_REPEATED = re.compile(r"_\d+$")  # what TensorFlow adds to a scope that is opened once more
+_REPEATED = re.compile(r"_\d+$")  # TensorFlow's suffix for a scope that is opened again
 
 
 class OperationOrigin(NamedTuple):
@@ -357,6 +357,6 @@ def _is_index(part: str) -> bool:
 
 
 def _common(one: str, other: str) -> str:
-    """Returns two paths of one length as one, with `*` for parts in which they differ."""
+    """Merges two paths of equal length into one, with `*` for parts in which they differ."""
     pairs = zip(one.split("/"), other.split("/"), strict=True)
     return "/".join(a if a == b else "*" for a, b in pairs)

@@ -30,7 +30,7 @@ from lingo.learner.state import FLOAT_BYTES
 from lingo.mesh.pipeline import Schedule
 from lingo.ops import random
 
-_MEASURED_SECONDS = 0.25  # of each function
+_MEASURED_SECONDS = 0.25  # per function
 _MIN_CALLS = 3
 
 
@@ -88,7 +88,7 @@ def _measure(layer: Layer, shape: Any, report: PipelineReport) -> tuple[float, f
     specs = layer.weights().values()
     size = sum(FLOAT_BYTES * math.prod(_layer_shape(spec, layer)) for spec in specs)
     if 2 * size > memory_bytes():  # gradients are as large
-        raise ParamError(f"{layer.path}: its {size:,} bytes of weights have no room here")
+        raise ParamError(f"{layer.path}: its {size:,} bytes of weights do not fit into memory here")
     draw = np.random.default_rng(0)
     state = {
         where: np.ones(_layer_shape(s, layer), "float32") for where, s in layer.states().items()
@@ -125,7 +125,7 @@ def _measure(layer: Layer, shape: Any, report: PipelineReport) -> tuple[float, f
         times = [_fastest(f, weights, x, compiled=report.is_compiled) for f in (forward, gradients)]
     except (ValueError, TypeError) as error:  # it needs inputs that are not known here
         raise ParamError(f"{layer.path} cannot be computed alone: {error}") from error
-    once = min(times)  # the gradient alone may need no result
+    once = min(times)  # the gradient's program may be faster, as it returns no result
     return times[0], times[1] - once + report.num_recomputed * once
 
 
@@ -152,7 +152,7 @@ def _layer_shape(spec: ParamSpec, layer: Layer) -> tuple[int, ...]:
 
 
 def _first_indices(where: str) -> dict[str, int]:
-    """Returns the first index of each slice in a path, by the path up to there."""
+    """Returns the first index of each slice in a path, by the path up to that slice."""
     parts = where.split("/")
     return {
         "/".join(parts[:end]): copies.start
@@ -168,10 +168,10 @@ def _random(shape: Any, draw: np.random.Generator, dtype: str) -> Any:
 
 
 def _inputs(layer: Layer, shape: Any, draw: np.random.Generator) -> dict[str, Any]:
-    """Returns what a Transformer layer reads beside x, for x of shape [B, T, D].
+    """Returns the inputs of a Transformer layer in addition to x, for x of shape [B, T, D].
 
-    That is `memory`, [B, T, width], in its dtype; `token_ids`, int32 [B, T]; `position_table`,
-    float32 [buckets, N heads].
+    They are, if the layer reads them, `memory`, [B, T, width], in its dtype; `token_ids`, int32
+    [B, T]; `position_table`, float32 [buckets, N heads].
     """
     inputs: dict[str, Any] = {}
     tree = list(layer.tree())

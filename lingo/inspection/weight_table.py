@@ -2,7 +2,7 @@
 
 On a mesh the table has the shard of each weight on a device, and total bytes. If a program stacks
 the layers of several stages, a device has only the weights of its stages; the totals below the
-table count these.
+table count only these.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lingo.optim.optimizer import Optimizer
 from lingo.runtimes.layout import Layout, bytes_per_device
 
 MANY = 128
-"""The largest number of equal layers that have rows of their own in a brief table."""
+"""The most equal layers that have their own rows in a brief table; more of them share rows."""
 
 
 class Row(NamedTuple):
@@ -51,7 +51,7 @@ class Columns(NamedTuple):
 def rows(layer: Layer) -> list[Row]:
     """Returns the weights of a root layer, one row each.
 
-    The order is that of declaration, layer by layer: the same with and without `Repeat`.
+    They are in the order of declaration, layer by layer: the same with and without `Repeat`.
     """
     return list(_leaves(_tree(layer), ""))
 
@@ -65,9 +65,9 @@ def compact(layer: Layer) -> list[Row]:
 
 
 def brief(layer: Layer) -> list[Row]:
-    """Returns one row per weight, but one for all equal layers if there are more than `MANY`.
+    """Returns one row per weight, but one row for the weights of more than `MANY` equal layers.
 
-    So 48 layers have rows of their own, but not the 2,048 experts in each.
+    So each of 48 layers has its own rows, but not each of the 2,048 experts in a layer.
     """
     return list(_leaves(_fold_equal(_tree(layer), more_than=MANY), ""))
 
@@ -93,7 +93,7 @@ def find_frozen(learner: Learner) -> set[str]:
 def select(table: Iterable[Row], pattern: str) -> list[Row]:
     """Returns the rows with a path in which a regular expression matches somewhere.
 
-    Raises ParamError if the expression is not one.
+    Raises ParamError if the pattern is no regular expression.
     """
     check_regex(pattern)
     return [row for row in table if re.search(pattern, row.path)]
@@ -107,14 +107,14 @@ def total_parameters(table: Iterable[Row]) -> int:
 def text(table: Iterable[Row], frozen: Collection[str] = ()) -> str:
     """Returns a table as text: aligned columns, with the total below.
 
-    A last column marks the weights of `frozen`, paths of weights, if there are any.
+    A last column marks the weights whose paths are in `frozen`, if there are any.
     """
     table = list(table)
     return align_columns(columns(table), frozen_marks(table, frozen))
 
 
 def frozen_marks(table: Iterable[Row], frozen: Collection[str]) -> dict[str, list[str]]:
-    """Returns a column without a name that marks rows of frozen weights; none if there are none."""
+    """Returns a column without a name that marks rows of frozen weights; {} if none is frozen."""
     return {"": [*(_mark(row, frozen) for row in table), ""]} if frozen else {}
 
 
@@ -176,7 +176,7 @@ def columns(table: Iterable[Row]) -> Columns:
 
 
 def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProxyType({})) -> str:
-    """Returns columns as text, with their names above; those of `marks` are the last ones."""
+    """Returns columns as text, with their names above; the columns of `marks` come last."""
     left = [_pad_column(k, cells, str.ljust) for k, cells in columns.words.items()]
     right = [_pad_column(k, cells, str.rjust) for k, cells in columns.numbers.items()]
     last = [_pad_column(k, cells, str.ljust) for k, cells in marks.items()]
@@ -185,10 +185,10 @@ def align_columns(columns: Columns, marks: Mapping[str, list[str]] = MappingProx
 
 
 def as_json(table: Iterable[Row], frozen: Collection[str] = ()) -> dict[str, Any]:
-    """Returns a table as JSON values: `total_parameters`, and `weights`, with whether frozen."""
+    """Returns a table as JSON values: `total_parameters`, and `weights`, frozen ones marked."""
     table, names = list(table), (*Row._fields, "parameters", "frozen")
     values = [(*row, row.parameters, row.path in frozen) for row in table]
-    weights = [dict(zip(names, one, strict=True)) for one in values]
+    weights = [dict(zip(names, row, strict=True)) for row in values]
     return {"total_parameters": total_parameters(table), "weights": weights}
 
 
@@ -304,18 +304,18 @@ class Shard(NamedTuple):
 
 def shards(learner: Learner, layout: Layout) -> dict[str, Shard]:
     """Returns the shard of each weight on a device, by the weight's path."""
-    found: dict[str, Shard] = {}
+    by_path: dict[str, Shard] = {}
     for where, spec in learner.task.weights().items():
         rest = layout.rest[where]
         split = Split(rest.axes[spec.num_stacked :], rest.row_axes)
         size = FLOAT_BYTES * split.part_size(spec.shape, layout.mesh)
         shape, text = split.part_shape(spec.shape, layout.mesh), str(tiles(split, layout.mesh))
-        found |= dict.fromkeys(path.names(where), Shard(where, split, shape, size, text))
-    return found
+        by_path |= dict.fromkeys(path.names(where), Shard(where, split, shape, size, text))
+    return by_path
 
 
 def split_text(learner: Learner, layout: Layout, table: Sequence[Row]) -> str:
-    """Returns a table with the shard of each weight, and below it the bytes per device of all.
+    """Returns a table with each weight's shard, and below it the bytes per device of all weights.
 
     The table is `brief` of the task, or some of its rows in any order.
     """
@@ -334,10 +334,10 @@ def split_text(learner: Learner, layout: Layout, table: Sequence[Row]) -> str:
 
 
 def split_json(learner: Learner, layout: Layout, table: Iterable[Row]) -> dict[str, Any]:
-    """Returns a table as JSON values: those of `as_json`, with shards and bytes.
+    """Returns a table as JSON values: the values of `as_json`, with shards and bytes.
 
-    The table is `rows` of the task, or some of its rows in any order; the bytes per device are
-    those of all.
+    The table is `rows` of the task, or some of its rows in any order; the total bytes per device
+    are always of all weights.
     """
     values = as_json(table, find_frozen(learner))
     known = shards(learner, layout)
@@ -349,12 +349,12 @@ def split_json(learner: Learner, layout: Layout, table: Iterable[Row]) -> dict[s
             "bytes_per_device": shard.num_bytes,
             "tiles": shard.tiles,
         }
-    found = bytes_per_device(learner, layout)
+    totals = bytes_per_device(learner, layout)
     return values | {
         "mesh": dict(layout.mesh.sizes),
         "num_devices": layout.mesh.num_devices,
-        "bytes_per_device": {kind: size.per_device for kind, size in found.items()},
-        "padding_bytes": {kind: size.padding for kind, size in found.items()},
+        "bytes_per_device": {kind: size.per_device for kind, size in totals.items()},
+        "padding_bytes": {kind: size.padding for kind, size in totals.items()},
     }
 
 
@@ -369,13 +369,13 @@ def _num_held(row: str, tensor: str, layout: Layout) -> int:
 
 
 def _totals(learner: Learner, layout: Layout) -> str:
-    found = bytes_per_device(learner, layout)
+    totals = bytes_per_device(learner, layout)
     mesh = layout.mesh
-    sizes = [size.per_device for size in found.values()]
-    padding = [size.padding for size in found.values()]
+    sizes = [size.per_device for size in totals.values()]
+    padding = [size.padding for size in totals.values()]
     return align_columns(
         Columns(
-            {f"on {mesh.num_devices} devices ({mesh})": [*found, "total"]},
+            {f"on {mesh.num_devices} devices ({mesh})": [*totals, "total"]},
             {
                 "bytes per device": [f"{number:,}" for number in (*sizes, sum(sizes))],
                 "padding in all": [f"{number:,}" for number in (*padding, sum(padding))],

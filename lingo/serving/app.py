@@ -5,8 +5,9 @@
     GET  /v1/models/NAME[/versions/V][/metadata]
     GET  /healthz    GET /metrics
 
-At most `max_requests` are read, wait or are computed at a time, so that the memory of bodies has a
-bound; another one is refused before its body is read. Answers not yet taken are not counted.
+At most `max_requests` requests are in progress (being read, waiting or being computed), which
+bounds the memory of their bodies; a further one is refused before its body is read. Answers that
+clients have not taken yet are not counted.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ T = TypeVar("T")
 
 _AGAIN = {"Retry-After": "1"}
 _VERSIONS = ("1.0", "1.1")
-_NUM_CHATS = 2  # answers of conversations computed at a time; others wait
-_NUM_READERS = 2  # threads that read and write JSON, so that others are answered meanwhile
-_VALUES_OF_FORM = 1000  # names, brackets and settings of a body, added to the values of its inputs
+_NUM_CHATS = 2  # chat answers computed at a time; further ones wait
+_NUM_READERS = 2  # threads that read and write JSON, so that the event loop stays responsive
+_VALUES_OF_FORM = 1000  # a body's names, brackets and settings, added to the values of its inputs
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -59,23 +60,23 @@ _EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Limits(NamedTuple):
-    """What a client may ask for."""
+    """Limits of a client's requests."""
 
     batch: BatchLimits
-    max_requests: int  # at a time
+    max_requests: int  # in progress at a time
     max_body_bytes: int
-    timeout_seconds: float  # of a request, from its head to the answer
-    read_timeout_seconds: float  # of a head, and of a body
-    api_key: bytes = b""  # that requests under /v1 have to give; none: they need none
+    timeout_seconds: float  # per request, from its head to the answer
+    read_timeout_seconds: float  # per head, and per body
+    api_key: bytes = b""  # which requests under /v1 must send; empty: no key is needed
 
 
 class Service:
-    """A model, the requests that are in progress, and the numbers of those before."""
+    """A model, its requests in progress, and the metrics of all its requests."""
 
     def __init__(
         self, model: ServedModel, limits: Limits, *, report: Callable[[str], None]
     ) -> None:
-        """`report` is called with a line on each error that is not the client's."""
+        """`report` gets one line for each error that is not the client's fault."""
         self.model, self.limits, self._report = model, limits, report
         self.num_running = 0
         self.is_draining = False
@@ -113,7 +114,7 @@ class Service:
             exception_handlers={
                 Refusal: _answer_refusal,
                 HTTPException: self._answer_http_error,
-                Exception: _answer_failure,  # and then it is raised, for the server's output
+                Exception: _answer_failure,  # Starlette then raises it, and the server reports it
             },
         )
 
@@ -169,11 +170,11 @@ class Service:
             return await self._predict(request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except Exception as error:  # noqa: BLE001  # also a mistake of lingo's ends one request only
+        except Exception as error:  # noqa: BLE001  # a bug of lingo, too, ends only this request
             return self._refuse(request, error)
 
     def _refuse(self, request: Request, error: BaseException) -> Response:
-        """Returns the answer to a request that has failed; reports what is not the client's."""
+        """Returns the answer to a failed request; reports errors that are not the client's."""
         match error:
             case Refusal():
                 return _answer_refusal(request, error)
@@ -188,9 +189,9 @@ class Service:
     def _admit(self) -> Iterator[None]:
         """Counts a request as one in progress; raises Refusal if there are too many."""
         if self.is_draining:
-            why = "the server is stopping: ask another one"
+            why = "the server is stopping: ask another server"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, _AGAIN | {"Connection": "close"})
-        # one that has timed out takes its memory until it is computed
+        # a request that has timed out keeps its memory until its batch is computed
         num_abandoned = sum(batcher.num_abandoned for batcher in self._batchers.values())
         if self.num_running + num_abandoned >= (most := self.limits.max_requests):
             why = f"{most} requests are in progress: try again later"
@@ -226,13 +227,13 @@ class Service:
         )
 
     async def _read_call(self, request: Request, convert: Callable[[bytes], T]) -> T:
-        """Returns the body of a request as a thread converts it."""
+        """Returns the result of `convert`, run in a reader thread, for the request's body."""
         body = await self._read(request)
         codec.check_size(body, self._max_values)
         return await self._in_thread(convert, body)
 
     def _convert(self, body: bytes) -> tuple[str, bool, dict[str, np.ndarray]]:
-        """Returns the signature that a body names, whether it has rows, and the inputs."""
+        """Returns the signature that a body names, whether the body has rows, and the inputs."""
         call = codec.read_call(body)
         name = codec.find_signature(self.model, call.signature)
         return name, call.is_rows, codec.read_inputs(call, self.model.signatures[name].inputs)
@@ -264,20 +265,20 @@ class Service:
         raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
 
     def _check_key(self, request: Request) -> None:
-        """Raises Refusal unless a request has the key, if one is wanted; takes constant time."""
+        """Raises Refusal if a key is needed and the request lacks it; compares in constant time."""
         wanted = self.limits.api_key
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         is_right = hmac.compare_digest(given.strip().encode(), wanted)
         if wanted and not (is_right and scheme.lower() == "bearer"):
-            why = "the request has no right key: send the header 'Authorization: Bearer KEY'"
+            why = "the request has no valid key: send the header 'Authorization: Bearer KEY'"
             raise Refusal(HTTPStatus.UNAUTHORIZED, why, {"WWW-Authenticate": "Bearer"})
 
     def _check_path(self, request: Request) -> None:
-        """Raises Refusal for another model, version or verb."""
+        """Raises Refusal if the path names a model, version or verb that is not served."""
         name, version = self.model.name, str(self.model.version)
         given = request.path_params
         if request.method != "POST" and ":" in given.get("version", given["name"]):
-            why = "predictions are asked for by POST"
+            why = "predictions need the method POST"
             raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, why, {"Allow": "POST"})
         if given["name"] != name:
             raise _not_found(f"there is no model {given['name']!r:.100}: there is {name}")
@@ -288,7 +289,7 @@ class Service:
             raise _not_found(f"{name} has no {given['verb']!r:.100}: it has {', '.join(verbs)}")
 
     def _answer_http_error(self, request: Request, error: Exception) -> Response:
-        """Answers a request for a path or method that there is not."""
+        """Answers a request whose path or method is not served."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         headers = dict(getattr(error, "headers", None) or {})
         verbs = ":predict" if self.model.chat is None else ":predict and :chat"
@@ -298,10 +299,10 @@ class Service:
 
 
 class Metrics:
-    """Counts of requests, their seconds, sizes of batches, and requests in progress."""
+    """Prometheus metrics: request counts and seconds, batch sizes, waiting and running requests."""
 
     def __init__(self, model: str) -> None:
-        disable_created_metrics()  # no time of creation beside each number
+        disable_created_metrics()  # else each metric has a second line with its creation time
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "lingo_requests",  # the page adds _total
@@ -332,12 +333,12 @@ class Metrics:
         self.running = running.labels(model)
 
     def count(self, signature: str, *, status: int, seconds: float) -> None:
-        """Counts a request that was answered; "" is the signature of one that names none."""
+        """Counts an answered request; its signature is "" if it was refused before it was read."""
         self._requests.labels(signature, status).inc()
         self._seconds.labels(signature).observe(seconds)
 
     def page(self) -> str:
-        """Returns the text of all numbers."""
+        """Returns all metrics in Prometheus's text format."""
         return generate_latest(self._registry).decode()
 
 
@@ -352,7 +353,7 @@ class _KnownVersions:
         if version in _VERSIONS:
             await self._app(scope, receive, send)
         else:
-            answer = _error(HTTPStatus.BAD_REQUEST, f"HTTP/{version:.10} is not served: 1.0, 1.1")
+            answer = _error(HTTPStatus.BAD_REQUEST, f"HTTP/{version:.10} is not served: use 1.1")
             await answer(scope, receive, send)
 
 

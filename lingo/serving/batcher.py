@@ -1,11 +1,11 @@
-"""Puts concurrent requests into batches: one program computes several at the time of few.
+"""Computes concurrent requests in batches, which takes less time than one after the other.
 
-    key   = the shapes and types of a request's inputs, but for the number of examples
-    batch = requests of one key, oldest first; it is due when it is full, or when its first
+    key   = the shapes and types of a request's inputs, without the number of examples
+    batch = requests with the same key, oldest first; it is due when it is full, or when its first
             request has waited `max_delay_seconds`
 
-A request that fails in a batch is computed again, alone, as each of that batch is: what is wrong
-with one is not the fault of the others.
+If a batch fails, each of its requests is computed again alone, so that a bad request fails only
+itself.
 
 Axes: B examples of a request or a batch.
 """
@@ -27,19 +27,19 @@ from lingo.runtimes.program import ProgramError
 from lingo.serving.model import Refusal, ServedSignature
 
 NUM_THREADS = 2
-"""Batches of one signature computed at a time: while the result of one is copied out, the next is
+"""Batches per signature in progress: while one batch's result is copied out, the next is
 computed."""
 
 MAX_LONGEST = 4
-"""Examples of `max_positions` that are computed in one batch; of shorter ones there are more."""
+"""How many examples of `max_positions` positions fit into a batch; of shorter examples more fit."""
 
 
 class BatchLimits(NamedTuple):
-    """When a batch is due."""
+    """The largest size of a batch, and the longest wait for it."""
 
     max_examples: int
-    max_delay_seconds: float  # that its first request waits for others
-    max_positions: int = 1024  # of an example: token ids, or the bytes of a text
+    max_delay_seconds: float  # how long a batch's first request waits for others
+    max_positions: int = 1024  # per example: token ids, or the bytes of a text
 
 
 class _Request:
@@ -70,7 +70,7 @@ class Batcher:
         """`observe` is called with the number of examples of each batch."""
         self.signature, self.limits, self._observe = signature, limits, observe
         self._waiting: dict[Hashable, list[_Request]] = {}
-        self._failed: collections.deque[_Request] = collections.deque()  # in a batch
+        self._failed: collections.deque[_Request] = collections.deque()  # to be computed alone
         self._num_computing = 0
         self.num_abandoned = 0  # requests that timed out and are still computed
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix=signature.name)
@@ -84,7 +84,7 @@ class Batcher:
         """Returns the outputs, {name: [B, ...]}, for inputs of the signature, {name: [B, ...]}.
 
         A request that is cancelled before its batch begins is dropped. Raises Refusal for a
-        request that is too large, and what the signature raises for these inputs.
+        request that is too large, and the signature's errors for these inputs.
         """
         num_examples = len(next(iter(inputs.values())))
         self._check_size(num_examples, self.signature.num_positions(inputs))
@@ -111,7 +111,7 @@ class Batcher:
         if num_examples > limits.max_examples:
             why = (
                 f"the request has {num_examples} examples, more than {limits.max_examples}: send"
-                " several"
+                " several requests"
             )
         elif num_positions > length:
             why = (
@@ -120,8 +120,8 @@ class Batcher:
             )
         elif num_examples * num_positions**2 > MAX_LONGEST * length**2:
             why = (
-                f"{num_examples} examples of up to {num_positions:,} positions are more than are"
-                f" computed at a time, {MAX_LONGEST} of {length:,}: send several requests"
+                f"{num_examples} examples of up to {num_positions:,} positions are more than a"
+                f" batch holds, {MAX_LONGEST} of {length:,}: send several requests"
             )
         if why:
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
@@ -131,7 +131,7 @@ class Batcher:
         self._threads.shutdown()
 
     def _drop(self, request: _Request, key: Hashable) -> bool:
-        """Removes a request from those that wait; returns whether it was one of them."""
+        """Removes a request from the waiting ones; returns whether it was waiting."""
         is_dropped = False
         for requests in (self._waiting.get(key, []), self._failed):
             if request in requests:
@@ -155,7 +155,7 @@ class Batcher:
             done.add_done_callback(lambda done, batch=batch: self._finish(batch, done))
 
     def _take(self) -> list[_Request]:
-        """Removes and returns the requests of a batch that is due; none if there is none."""
+        """Removes and returns the requests of the next due batch; empty if no batch is due."""
         while self._failed:
             if not (request := self._failed.popleft()).future.done():
                 return [request]
@@ -166,7 +166,7 @@ class Batcher:
             is_due = bool(requests) and (is_full or requests[0].has_waited)
             batch, rest = (requests[:size], requests[size:]) if is_due else ([], requests)
             if batch or not rest:
-                del self._waiting[key]  # if requests are left, their turn is after the other keys
+                del self._waiting[key]  # requests that are left go behind the other keys
             if rest:
                 self._waiting[key] = rest
             if batch:
@@ -180,13 +180,13 @@ class Batcher:
         """
         sizes = itertools.accumulate(request.num_examples for request in requests)
         num = sum(size <= self.limits.max_examples for size in sizes)
-        length = max((self.signature.num_positions(one.padded) for one in requests), default=0)
+        length = max((self.signature.num_positions(r.padded) for r in requests), default=0)
         most = max(1, MAX_LONGEST * self.limits.max_positions**2 // max(length, 1) ** 2)
         sizes = itertools.accumulate(request.num_examples for request in requests[:num])
         return max(min(num, 1), sum(size <= most for size in sizes))
 
     def _finish(self, batch: Sequence[_Request], done: asyncio.Future[list[Arrays]]) -> None:
-        """Gives each request of a batch its outputs; if it failed, each is computed alone."""
+        """Gives each request of a batch its outputs; if the batch failed, retries each alone."""
         self._num_computing -= 1
         error = done.exception()
         for i, request in enumerate(batch):
@@ -207,9 +207,9 @@ def _num_examples(requests: Sequence[_Request]) -> int:
 
 
 def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list[Arrays]:
-    """Returns the outputs of each request, without those that were computed for padding.
+    """Returns each request's outputs, without the padding's.
 
-    Raises what the signature raises, and ProgramError if its outputs are not of examples.
+    Raises the signature's errors, and ProgramError if an output has not one row per example.
     """
     if len(batch) == 1:
         return [_compute(signature, batch[0].inputs)]
@@ -218,12 +218,12 @@ def compute_batch(signature: ServedSignature, batch: Sequence[_Request]) -> list
         for name in signature.inputs
     }
     outputs = _compute(signature, inputs)
-    found, end = [], 0
+    results, end = [], 0
     for request in batch:
         begin, end = end, end + request.num_examples
         own = {name: value[begin:end] for name, value in outputs.items()}
-        found.append(signature.cut(own, inputs=request.inputs, padded=request.padded))
-    return found
+        results.append(signature.cut(own, inputs=request.inputs, padded=request.padded))
+    return results
 
 
 def _compute(signature: ServedSignature, inputs: Arrays) -> Arrays:

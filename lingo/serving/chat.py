@@ -8,7 +8,7 @@
     data: {"text": "Hi there", "details": {...}}
 
 The format is called server-sent events (HTML standard, sec. 9.2).
-A mistake that shows before the first event is answered by a status, as on the other paths.
+An error before the first event is answered with an HTTP status, as on the other paths.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lingo.serving.codec import json_type, read_object
 from lingo.serving.model import Refusal
 
 CONTENT_TYPE = "text/event-stream"
-CLIENT_CLOSED_REQUEST = 499  # the status in the counts for a client that is gone, as nginx has it
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has left, for the metrics
 
 _SPEAKERS = ("user", "model")
 _OPTIONS = [field.name for field in dataclasses.fields(ChatOptions)]
@@ -46,10 +46,10 @@ class ChatCall(NamedTuple):
 
 
 def read_chat(body: bytes, *, max_positions: int) -> ChatCall:
-    """Returns what a body asks for; raises Refusal if it is no JSON of a conversation.
+    """Parses a body; raises Refusal if it is not the JSON of a conversation.
 
-    The last turn has at most `max_positions` bytes, and the answer as many tokens. Earlier turns
-    that do not fit are left out by the model.
+    The last turn may have up to `max_positions` bytes, and the answer up to `max_positions` tokens.
+    The model leaves out earlier turns that do not fit.
     """
     message = read_object(body, example='{"turns": [{"speaker": "user", "text": "hi"}]}')
     if unknown := sorted({*message} - {"turns", *_OPTIONS}):
@@ -57,8 +57,8 @@ def read_chat(body: bytes, *, max_positions: int) -> ChatCall:
             f"the body has {unknown[0]!r:.100}: besides turns it may have {', '.join(_OPTIONS)}"
         )
     if not isinstance(given := message.get("turns"), list) or not given:
-        found = "missing" if given is None else "an empty list" if given == [] else json_type(given)
-        raise _mistake(f"turns is {found}: wanted a list of at least one turn")
+        kind = "missing" if given is None else "an empty list" if given == [] else json_type(given)
+        raise _mistake(f"turns is {kind}: wanted a list of at least one turn")
     turns = [_turn(value, f"turns[{i}]") for i, value in enumerate(given)]
     if turns[-1].speaker != "user":
         raise _mistake("the last turn is the model's: end with one of the user's")
@@ -92,20 +92,20 @@ def _mistake(message: str) -> Refusal:
 
 
 class Answering:
-    """An answer that a thread makes for a coroutine, in pieces; it can be stopped at each."""
+    """An answer that a thread generates piece by piece for a coroutine, which may stop it."""
 
     def __init__(self, chat: Chat, text: str, threads: Executor) -> None:
-        """Begins once a thread is free; called within the event loop."""
+        """Begins once a thread is free. Create it inside the event loop."""
         self._chat, self._text = chat, text
         self._is_stopped = threading.Event()
         self._loop = asyncio.get_running_loop()
-        self._found: asyncio.Queue[str | Reply | BaseException] = asyncio.Queue()
+        self._pieces: asyncio.Queue[str | Reply | BaseException] = asyncio.Queue()
         self._job = threads.submit(self._answer)
         self._job.add_done_callback(self._finish)
 
     async def next(self) -> str | Reply | BaseException:
         """Returns the next piece; after the last the reply, or the error that ended the answer."""
-        return await self._found.get()
+        return await self._pieces.get()
 
     async def stop(self) -> None:
         """Stops the answer; returns when its thread is free."""
@@ -130,12 +130,12 @@ class Answering:
             error = _mistake(str(error))
         self._put(error or job.result())
 
-    def _put(self, found: str | Reply | BaseException) -> None:
-        self._loop.call_soon_threadsafe(self._found.put_nowait, found)
+    def _put(self, piece: str | Reply | BaseException) -> None:
+        self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
 
 
 class EventStream(Response):
-    """The events of an answer; a client that leaves stops it."""
+    """An answer as a stream of events; it stops when the client leaves."""
 
     def __init__(
         self,
@@ -146,14 +146,14 @@ class EventStream(Response):
     ) -> None:
         """Sends events until `deadline`, a time of the event loop.
 
-        `refuse` makes the answer to a request whose answer fails.
+        `refuse` makes the response that reports an error.
         """
         super().__init__(media_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
         del self.headers["content-length"]
         self._answering, self._deadline = answering, deadline
         self._refuse = refuse
         self.on_end: Callable[[int], None] = lambda status: None
-        """Is called with the status when nothing is computed any more."""
+        """Called with the status once the computation has ended."""
         self._status = CLIENT_CLOSED_REQUEST
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -168,24 +168,24 @@ class EventStream(Response):
             self.on_end(self._status)
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends all events; a refusal in their place if there is an error before the first."""
+        """Sends all events, or only a refusal if there is an error before the first event."""
         has_begun = False
         try:
             async with asyncio.timeout_at(self._deadline):
-                while isinstance(found := await self._answering.next(), str):
+                while isinstance(piece := await self._answering.next(), str):
                     if not has_begun:
                         await send(self._head())
                         has_begun = True
-                    await send(_part(_event({"text": found})))
+                    await send(_part(_event({"text": piece})))
         except TimeoutError as error:
-            found = error
-        if isinstance(found, Reply):
+            piece = error
+        if isinstance(piece, Reply):
             self._status = HTTPStatus.OK.value
-            if not has_begun:  # an answer of no text
+            if not has_begun:  # an empty answer
                 await send(self._head())
-            await send(_part(_event(found._asdict(), "end"), is_last=True))
+            await send(_part(_event(piece._asdict(), "end"), is_last=True))
             return
-        refusal = self._refuse(found)
+        refusal = self._refuse(piece)
         self._status = refusal.status_code
         if has_begun:
             await send(_part(_event(json.loads(bytes(refusal.body)), "error"), is_last=True))
@@ -202,7 +202,7 @@ async def _wait_for_leaving(receive: Receive) -> None:
 
 
 def _event(data: Mapping[str, Any], name: str = "") -> bytes:
-    text = json.dumps(data, default=str)  # details may hold what JSON has not
+    text = json.dumps(data, default=str)  # details may hold objects
     return "".join([f"event: {name}\n" if name else "", f"data: {text}\n\n"]).encode()
 
 

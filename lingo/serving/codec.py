@@ -4,8 +4,8 @@
     columns    {"inputs": {"tokens": [[5, 6], ...]}}        -> {"outputs": {...}}
 
 Where a signature has one input or output, its name is left out. `{"b64": "..."}` is a string of any
-bytes; in answers, one that is not UTF-8, and those of outputs whose names end with `_bytes`. See
-https://www.tensorflow.org/tfx/serving/api_rest.
+bytes; answers use it for strings that are not UTF-8 and for outputs whose names end with `_bytes`.
+See https://www.tensorflow.org/tfx/serving/api_rest.
 
 Axes: B examples.
 """
@@ -27,7 +27,7 @@ from lingo.serving.model import Refusal, ServedModel, ServedSignature, ServedSpe
 
 _BASE64 = "b64"
 _KINDS = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}
-"""Kinds of NumPy dtypes: of an input -> of the JSON numbers that it takes."""
+"""{kind of an input's NumPy dtype: kinds that the array of its JSON numbers may have}."""
 
 _DEFAULT = "serving_default"  # the signature of a request that names none, if there is one
 
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 def check_size(body: bytes, most: int) -> None:
-    """Raises Refusal if a body has more than `most` values, which it counts without parsing.
+    """Raises Refusal if a body has more than `most` values, counted without parsing.
 
     Parsed values are Python objects, which take many times the bytes of the body.
     """
@@ -49,13 +49,13 @@ def check_size(body: bytes, most: int) -> None:
     if num > most:
         raise Refusal(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the body has {num:,} values, more than {most:,}, which the largest request has: send"
-            " several",
+            f"the body has {num:,} values, the largest request at most {most:,}: send several"
+            " requests",
         )
 
 
 def read_object(body: bytes, *, example: str) -> dict[str, Any]:
-    """Returns the JSON object of a body; raises Refusal, with an example, for others."""
+    """Returns a body's JSON object; raises Refusal, with an example, if the body is no object."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -66,14 +66,16 @@ def read_object(body: bytes, *, example: str) -> dict[str, Any]:
 
 
 def read_call(body: bytes) -> Call:
-    """Returns what a body asks for; raises Refusal if it is no JSON of a request."""
+    """Parses a body; raises Refusal if it is not the JSON of a request."""
     message = read_object(body, example='{"instances": [...]}')
     given = [key for key in ("instances", "inputs") if key in message]
     if len(given) != 1:
         found = "both instances and inputs" if given else "neither instances nor inputs"
         raise _mistake(f"the body has {found}: give one")
     if unknown := sorted({*message} - {"instances", "inputs", "signature_name"}):
-        raise _mistake(f"the body has {unknown[0]!r:.100}, besides signature_name and {given[0]}")
+        raise _mistake(
+            f"the body has {unknown[0]!r:.100}: it may have only {given[0]} and signature_name"
+        )
     signature = message.get("signature_name")
     if signature is not None and not isinstance(signature, str):
         raise _mistake(f"signature_name is {json_type(signature)}, not a string")
@@ -83,7 +85,7 @@ def read_call(body: bytes) -> Call:
 def find_signature(model: ServedModel, name: str | None) -> str:
     """Returns the name of the signature that a request means.
 
-    Without a name it is `serving_default`, or the only one. Raises Refusal if there is none.
+    Without a name it is `serving_default`, or the only signature. Raises Refusal if neither exists.
     """
     known = model.signatures
     if name is None:
@@ -118,7 +120,7 @@ def read_inputs(call: Call, specs: Specs) -> dict[str, np.ndarray]:
 
 
 def _columns(instances: Any, specs: Specs) -> dict[str, list[Any]]:
-    """Returns the values of each input, of rows."""
+    """Returns each input's values, collected from rows."""
     if not isinstance(instances, list):
         raise _mistake(f"instances is {json_type(instances)}, not a list")
     rows = [_by_name(row, specs, f"instances[{i}]") for i, row in enumerate(instances)]
@@ -126,7 +128,7 @@ def _columns(instances: Any, specs: Specs) -> dict[str, list[Any]]:
 
 
 def _by_name(value: Any, specs: Specs, where: str = "inputs") -> Mapping[str, Any]:
-    """Returns {input: value}; a value that is not an object is that of the only input."""
+    """Returns {input: value}; a value that is not an object belongs to the only input."""
     is_object = isinstance(value, dict) and {*value} != {_BASE64}
     if not is_object:
         if len(specs) == 1:
@@ -141,7 +143,7 @@ def _by_name(value: Any, specs: Specs, where: str = "inputs") -> Mapping[str, An
 
 
 def _array(name: str, value: Any, spec: ServedSpec) -> np.ndarray:
-    """Returns an input as an array of its dtype and shape; raises Refusal for another."""
+    """Returns an input as an array; raises Refusal unless it has the dtype and shape of `spec`."""
     if not isinstance(value, list):
         raise _mistake(f"{name} is {json_type(value)}: wanted {spec}, a list of examples")
     try:
@@ -157,8 +159,8 @@ def _array(name: str, value: Any, spec: ServedSpec) -> np.ndarray:
 
 def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
     dtype = np.dtype(tf.as_dtype(spec.dtype).as_numpy_dtype)
-    kind = dtype.kind if dtype.kind in _KINDS else "f"  # of bfloat16 it is V
-    # As objects first: of strings, NumPy makes an array in which each has the size of the longest.
+    kind = dtype.kind if dtype.kind in _KINDS else "f"  # bfloat16's is V
+    # Objects first: from strings, NumPy would make an array where each takes the longest's size.
     leaves = np.array(value, dtype=object).ravel()
     if strange := {*map(type, leaves)} - {bool, int, float}:
         if list in strange:
@@ -174,12 +176,12 @@ def _numbers(value: list[Any], spec: ServedSpec) -> np.ndarray:
         bounds: Any = np.iinfo(dtype.name)
         if array.min() < bounds.min or array.max() > bounds.max:
             raise ValueError(f"values are not all in {bounds.min}..{bounds.max}")
-    with np.errstate(over="ignore"):  # as in TensorFlow, too large is infinite
+    with np.errstate(over="ignore"):  # as in TensorFlow, a number that is too large becomes inf
         return array.astype(dtype)
 
 
 def _strings(value: list[Any]) -> np.ndarray:
-    """Returns bytes as an array of objects."""
+    """Returns strings as an object array of bytes."""
     array = np.array(_decode(value), dtype=object)
     if not all(isinstance(item, bytes) for item in array.ravel()):
         raise ValueError("lists of different lengths")
@@ -187,7 +189,7 @@ def _strings(value: list[Any]) -> np.ndarray:
 
 
 def _decode(value: Any) -> Any:
-    """Returns JSON with bytes in the place of strings and of `{"b64": ...}`."""
+    """Returns JSON in which bytes replace each string and each `{"b64": ...}`."""
     match value:
         case str():
             return value.encode()
@@ -252,7 +254,7 @@ def status_of(model: ServedModel) -> dict[str, Any]:
 
 def metadata_of(model: ServedModel) -> dict[str, Any]:
     """Returns inputs and outputs of the signatures, in TensorFlow Serving's words."""
-    definitions = {name: _definition(one) for name, one in model.signatures.items()}
+    definitions = {name: _definition(signature) for name, signature in model.signatures.items()}
     return {
         "model_spec": {"name": model.name, "signature_name": "", "version": str(model.version)},
         "metadata": {"signature_def": {"signature_def": definitions}},
@@ -282,7 +284,7 @@ def _tensor(name: str, spec: ServedSpec) -> dict[str, Any]:
 
 
 def json_type(value: Any) -> str:
-    """Returns what JSON calls a value."""
+    """Returns the JSON type of a value, in words."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
     return "null" if value is None else names.get(type(value), "a number")
 

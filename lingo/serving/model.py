@@ -29,7 +29,7 @@ from lingo.runtimes.program import ProgramError, explain_program_errors
 from lingo.trainer.evaluation.generate import can_decode
 from lingo.trainer.trained import Trained
 
-MIN_LENGTH = 16  # to which texts are padded, at least
+MIN_LENGTH = 16  # the shortest length to which token ids are padded
 
 
 class Refusal(LingoError):
@@ -58,10 +58,10 @@ Specs = Mapping[str, ServedSpec]
 
 
 class ServedSignature:
-    """A function of a model: arrays [B, ...] in and out, by name, as `inputs` and `outputs` say."""
+    """A function of a model, from named arrays [B, ...] (`inputs`) to named arrays (`outputs`)."""
 
     def __init__(self, name: str, function: Any) -> None:
-        """Takes a concrete function of TensorFlow, of keywords."""
+        """`function` is a concrete function of TensorFlow that takes keyword arguments."""
         self.name, self._function = name, function
         self.inputs = _specs(function.structured_input_signature[1])
         self.outputs = _specs(function.structured_outputs)
@@ -85,7 +85,7 @@ class ServedSignature:
     def num_positions(self, inputs: Arrays) -> int:
         """Returns the positions of the longest example: token ids, or the bytes of a text.
 
-        Inputs of one size, or of several sizes such as images, have none.
+        Inputs with no free dimension, or with several such as images, have no positions.
         """
         lengths = [0]
         for name, spec in self.inputs.items():
@@ -96,7 +96,7 @@ class ServedSignature:
         return max(lengths)
 
     def max_values(self, *, num_examples: int, num_positions: int) -> int:
-        """Returns how many numbers, and bytes of texts, an input of some examples has at most."""
+        """Returns the most numbers, and bytes of texts, in inputs of `num_examples` examples."""
         each = 0
         for spec in self.inputs.values():
             sizes = [num_positions if size is None else size for size in spec.shape[1:]]
@@ -104,10 +104,10 @@ class ServedSignature:
         return num_examples * each
 
     def pad(self, inputs: Arrays) -> Arrays:
-        """Returns the inputs, padded to the next of few lengths, so that more of them are equal.
+        """Returns the inputs with token ids padded to a power of two, so that more shapes agree.
 
-        That is the next power of two. Only token ids are padded where the signature knows which of
-        them count, by `segments` or `lengths`; the others are returned as they are.
+        Padding needs a signature with `segments` or `lengths`, which say which tokens are padding;
+        other inputs are returned as they are.
         """
         if not {"segments", "lengths"} & {*self.inputs}:
             return inputs
@@ -117,13 +117,13 @@ class ServedSignature:
             return inputs
         (length,) = lengths
         if "lengths" in inputs and (inputs["lengths"] > length).any():
-            return inputs  # with more columns, the model would not refuse it
+            return inputs  # a wrong length, which the model refuses only without padding
         more = max(MIN_LENGTH, 1 << (length - 1).bit_length()) - length
         padded = {name: np.pad(inputs[name], [(0, 0), (0, more)]) for name in texts}
         return {**inputs, **padded}
 
     def cut(self, outputs: Arrays, *, inputs: Arrays, padded: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs for padded inputs without what was computed for padding."""
+        """Returns the outputs for padded inputs, without the padding's positions."""
         texts = [name for name in inputs if inputs[name].shape != padded[name].shape]
         if not texts or "segments" not in self.inputs:
             return dict(outputs)
@@ -140,8 +140,8 @@ class ServedModel(NamedTuple):
     name: str
     version: int
     signatures: dict[str, ServedSignature]
-    owner: Any  # of the variables, which are deleted with it: functions do not keep them
-    chat: Callable[[ChatOptions], Chat] | None = None  # begins a conversation; None: it has no text
+    owner: Any  # keeps the variables alive, which functions do not
+    chat: Callable[[ChatOptions], Chat] | None = None  # begins a conversation; None: no text model
 
 
 def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
@@ -153,7 +153,7 @@ def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
     manifest = read_manifest(folder)
     if (form := manifest.get("format")) != "savedmodel":
         raise ParamError(
-            f"{folder} is a model of {form}: what is served is of lingo export --format=savedmodel"
+            f"{folder} is a model of {form}: export it with lingo export --format=savedmodel"
         )
     files = [folder / name for name in find_versions(folder) if name in manifest["files"]]
     versions = {int(file.parent.name): file.parent for file in files}  # a name may begin with 0
@@ -167,14 +167,14 @@ def load_export(folder: Path, *, name: str | None = None) -> ServedModel:
 
 
 def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> ServedModel:
-    """Returns the signatures that `lingo export` writes for a trained model, traced here.
+    """Returns a trained model with the signatures of `lingo export`, traced in this process.
 
     Raises ParamError if the task has no predictions, or a layer calls Python.
     """
     owner, experiment = trained.exported_model(), trained.experiment
     data = next(iter(experiment.eval_inputs.values()), experiment.train_input)
-    found = model_signatures(owner, (), data.specs())
-    functions = {signature.name: trace(owner, signature) for signature in found}
+    signatures = model_signatures(owner, (), data.specs())
+    functions = {signature.name: trace(owner, signature) for signature in signatures}
     model = _model(name or folder.resolve().name, trained.step, functions, owner)
     begin = functools.partial(Chat, trained, experiment.chat)
     return model._replace(chat=begin if can_decode(experiment) else None)
@@ -183,10 +183,10 @@ def load_run(trained: Trained, folder: Path, *, name: str | None = None) -> Serv
 def _model(name: str, version: int, functions: Mapping[str, Any], owner: Any) -> ServedModel:
     if "/" in name or ":" in name:
         raise ParamError(
-            f"the model's name {name!r} has / or :, which its path cannot have: "
-            "give another by --name"
+            f"the model's name {name!r} has / or :, which its URL cannot contain: "
+            "give another with --name"
         )
-    signatures = {one: ServedSignature(one, function) for one, function in functions.items()}
+    signatures = {key: ServedSignature(key, function) for key, function in functions.items()}
     return ServedModel(name, version, signatures, owner)
 
 

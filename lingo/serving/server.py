@@ -1,8 +1,8 @@
-"""Serves a model over HTTP until a signal, then answers what is in progress.
+"""Serves a model over HTTP until a signal, then answers the requests in progress.
 
-listen   the address is taken before the model is read, so that a mistake in it is found at once
-drain    after a signal: health and new requests get 503, those in progress their answers
-end      when none is in progress; at once, after a second signal
+listen   the address is bound before the model is read, so that a wrong address is found at once
+drain    after a signal, health and new requests get 503, requests in progress their answers
+end      the server ends when no request is in progress, or at once after a second signal
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from lingo.serving.app import Limits, Service
 from lingo.serving.model import ServedModel
 
 _AGAIN_SECONDS = 0.5  # a signal may arrive twice at once: for the process, and for its group
-_WRITE_SECONDS = 5  # in which clients take the last answers
+_WRITE_SECONDS = 5  # time for clients to take the last answers
 _MIN_PIECE_BYTES, _MAX_PIECE_BYTES = 2048, 64 * 1024  # read from a connection at a time
-_PIECE_SECONDS = 0.002  # of the processor; a piece that takes longer is followed by a small one
+_PIECE_SECONDS = 0.002  # CPU time of a piece; after a piece that takes longer the next is small
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Returns a socket with an address, which does not listen yet; port 0 is any that is free.
+    """Returns a socket bound to an address, not listening yet; port 0 is any free port.
 
-    Raises ParamError if it cannot have the address.
+    Raises ParamError if the address cannot be bound.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as stack:
-            # asyncio turns the delay of small writes off (TCP_NODELAY) only where TCP is named
+            # only if TCP is named does asyncio send small writes without delay (TCP_NODELAY)
             bound = stack.enter_context(
                 socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
             )
@@ -65,8 +65,8 @@ def serve(
 ) -> None:
     """Serves a model until SIGINT, SIGTERM or SIGHUP, then raises Stop.
 
-    `report` is called with a line on each error of the server's, `on_ready` when it listens. Raises
-    ParamError if another process listens at the address by now.
+    `report` gets one line for each error of the server; `on_ready` is called when it listens.
+    Raises ParamError if another process listens at the address by now.
     """
     try:
         bound.listen()  # sockets may share an address until one of them listens
@@ -78,7 +78,7 @@ def serve(
         server = _Server(service, signals, report=report, on_ready=on_ready)
         asyncio.run(server.serve(sockets=[bound]))
         _restore_default_handlers()
-        service.close()  # it waits for batches, though their requests may have timed out
+        service.close()  # waits for running batches, even if their requests have timed out
         signals.check()
 
 
@@ -90,7 +90,7 @@ def _restore_default_handlers() -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, but for what it does about signals and about connections without a request."""
+    """uvicorn's server with lingo's handling of signals and of connections without a request."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         self._service, self._signals, self._on_ready = service, signals, on_ready
         logger = logging.getLogger("uvicorn.error")
-        logger.setLevel(logging.ERROR)  # not each client's mistake
+        logger.setLevel(logging.ERROR)  # leaves out the mistakes of clients
         logger.addHandler(_Lines(report))
         logger.propagate = False
 
@@ -159,20 +159,20 @@ class _Lines(logging.Handler):
 
 
 class _Protocol(H11Protocol, asyncio.BufferedProtocol):
-    """A connection, which is closed when it has had no request for some time.
+    """A connection, which is closed after `idle_seconds` without a request in progress.
 
-    Then its client sends no whole head, sends the rest of a body that was refused, takes no answer,
-    or has nothing to ask. A client that asks on without taking answers has the same time.
+    Its client then sends no whole head, sends the rest of a refused body, takes no answer, or has
+    nothing to ask. A client that sends more requests but takes no answers has the same time.
 
-    Each turn of the loop reads one piece. A piece in chunks of one byte takes far longer to
-    parse than another, so the next one is small, and other connections have their turn.
+    Each iteration of the event loop reads one piece. A piece of one-byte chunks takes far longer to
+    parse; the next piece is then small, so that other connections do not wait.
     """
 
     idle_seconds: float
     _idle: asyncio.TimerHandle | None = None
     _untaken: asyncio.TimerHandle | None = None
     _piece_bytes = _MIN_PIECE_BYTES
-    _buffer = memoryview(bytearray(_MAX_PIECE_BYTES))  # of all connections: each copies its piece
+    _buffer = memoryview(bytearray(_MAX_PIECE_BYTES))  # shared: each connection copies its piece
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -220,7 +220,7 @@ class _Protocol(H11Protocol, asyncio.BufferedProtocol):
         super().connection_lost(exc)
 
     def _wait_for_request(self) -> None:
-        """Begins to wait for a request, or ends that if there is one."""
+        """Starts to wait for a request, or stops waiting while one is in progress."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_waiting()
         elif self._idle is None:

@@ -22,7 +22,7 @@ TABLE = [
     ([*RUN, "--set=max_steps=0"], "max_steps=0 is not positive"),
     ([*RUN, "--set=max_steps=99999999999"], "max_steps=99999999999 is more than 2147483647"),
     ([*RUN, "--set=Stack.num_layers=1000000000"], "more than 50,000 parts"),
-    ([*RUN, "--set=train_input.batch_size=1000000000000"], "of memory: a smaller batch_size"),
+    ([*RUN, "--set=train_input.batch_size=1000000000000"], "of memory: set a smaller batch_size"),
     # a size that does not fit
     ([*RUN, "--set=FeedForward.dim=64"], "dim=64, but TransformerLayer, which builds it, has"),
     ([*RUN, "--set=task.model.vocab_size=100"], "has vocab_size=259: leave it out"),

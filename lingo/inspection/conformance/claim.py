@@ -1,4 +1,4 @@
-"""A claim about an experiment, and how its check ended."""
+"""A claim about an experiment, and the outcome of its check."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Outcome = Literal["pass", "FAILED", "not checked"]
 
 
 class NotChecked(Exception):
-    """A claim that is not made of what is checked; the message says why."""
+    """A claim does not apply to its subject; the message says why."""
 
 
 class Broken(Exception):
-    """What is checked is not as claimed; the message says what differs.
+    """A claim is false; the message says what differs.
 
-    `where`, file:line, is what is wrong, if it is not the whole subject.
+    `where` is the file:line of the wrong part, if it is not the whole subject.
     """
 
     def __init__(self, message: str, *, where: str = "") -> None:
@@ -29,10 +29,10 @@ class Broken(Exception):
 
 
 class Claim(NamedTuple):
-    """A claim, and how its check ended."""
+    """A claim, and the outcome of its check."""
 
-    text: str  # what is claimed
-    subject: str  # of what: path and class of a layer, name and class of an input
+    text: str
+    subject: str  # path and class of a layer, name and class of an input
     outcome: Outcome
     detail: str = ""  # what differs, or why it was not checked
 
@@ -42,7 +42,7 @@ class Claim(NamedTuple):
 
 
 def check_claim(text: str, subject: str, check: Callable[[], None], *, where: str = "") -> Claim:
-    """Checks a claim; `where`, file:line of its subject, is named if something differs.
+    """Checks a claim; if it fails, its detail names `where`, the file:line of the subject.
 
     `check` raises `Broken`, `NotChecked`, or any other error of the code that it calls.
     """
@@ -66,13 +66,13 @@ def _describe(error: Exception, where: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error, as TensorFlow's may be pages long, after its class."""
+    """Returns an error's class and first line: errors of TensorFlow may be pages long."""
     first = (str(error).strip() or "no message").splitlines()[0]
     return first if isinstance(error, ParamError) else f"{type(error).__name__}: {first}"
 
 
 def own_line(cls: type) -> str:
-    """Returns `file:line` of a class of the user's own, "" of lingo's."""
+    """Returns `file:line` of a class of the user's own; "" for a class of lingo's."""
     return "" if is_lingos(cls) else definition_line(cls)
 
 
@@ -87,14 +87,14 @@ def require_same(
     tolerance: float,
     floor: float = 0.0,
 ) -> None:
-    """Raises Broken unless arrays are the same by name, but for rounding.
+    """Raises Broken unless arrays of the same name are equal up to rounding.
 
     Args:
         plain: name -> array of any shape.
         other: the same, computed in another way.
         what: the other way, for the message: "in XLA".
         tolerance: the largest difference, relative to the largest element of an array.
-        floor: of the largest element that a difference is relative to.
+        floor: the least value that a difference is relative to.
     """
     if plain.keys() != other.keys():
         names = ", ".join(sorted(plain.keys() ^ other.keys()))
@@ -126,7 +126,7 @@ def _difference(a: np.ndarray, b: np.ndarray, *, tolerance: float, floor: float)
 
 
 def largest_of(arrays: Sequence[np.ndarray]) -> float:
-    """Returns the largest absolute value in some arrays of any shapes; 0 if there is none."""
+    """Returns the largest absolute value in arrays of any shapes; 0 if they have no element."""
     return max((float(np.abs(array).max(initial=0.0)) for array in arrays), default=0.0)
 
 

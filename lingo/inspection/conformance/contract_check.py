@@ -1,11 +1,11 @@
 """Checks an experiment by the conformance tests of lingo: its input, its layers and its task.
 
     float32, on one device, with a few examples of the first batch
-    input:   the same batches whenever they are made, as specs say
-    layers:  the first call that the task makes of each; one layer of each class
-    task:    additive over examples; 20 steps interrupted are 20 steps
+    input:   batches fit the specs, and are the same whenever they are made
+    layers:  one layer of each class, with the first call that the task makes of it
+    task:    sums are additive over examples; 20 interrupted steps equal 20 steps
 
-The layers of the user's own classes are checked; of an experiment that has none, all are.
+If the user has layer classes of his own, only these are checked; else all layers.
 
 Axes: B examples.
 """
@@ -39,7 +39,7 @@ from lingo.learner.task import Batch, find_owner
 from lingo.ops import random
 from lingo.runtimes.local import Local
 
-_NUM_EXAMPLES = 4  # at least; of a batch with as many
+_NUM_EXAMPLES = 4  # at least, if the batch has as many
 _NUM_STEPS = 20
 
 _Claims = Iterator[tuple[str, Callable[[], None]]]
@@ -75,7 +75,7 @@ def check_contract(params: Params) -> Iterator[Claim]:
 
 def _input_claims(input: Input, again: Input) -> _Claims:
     """Yields each claim about an input; `again` is built of the same params."""
-    last = 2 if input.p.repeat else min(2, input.num_batches() - 1)  # after the first, if there is
+    last = 2 if input.p.repeat else min(2, input.num_batches() - 1)  # a later step, if any
 
     def check_twice() -> None:
         for step in sorted({0, last}):
@@ -104,8 +104,8 @@ def _check_rows(input: Input, step: int) -> None:
         for name, value in whole.items():
             if name not in part or array_content(value[rows]) != array_content(part[name]):
                 raise Broken(
-                    f"the array {name!r} of batch({step}, rows={rows.start}:{rows.stop}) is not"
-                    " that of the same rows of the whole batch, as processes of a run need it"
+                    f"the array {name!r} of batch({step}, rows={rows.start}:{rows.stop}) differs"
+                    " from the same rows of the whole batch: processes of a run need them equal"
                 )
 
 
@@ -128,7 +128,7 @@ def _check_task(experiment: Experiment) -> Iterator[Claim]:
         yield called
     for layer in _select_layers([*layers.calls]):
         yield from _check_layer(layers.example(layer, task, values))
-    broken = next((one for one in (traced, called) if one.outcome == "FAILED"), None)
+    broken = next((check for check in (traced, called) if check.outcome == "FAILED"), None)
     for text, check in _task_claims(_TaskExample(experiment, values, batch, unit)):
         if broken is not None:
             why = f"as this failed: {broken.text}"
@@ -150,9 +150,9 @@ def _check_layer(example: layer_claims.Example) -> Iterator[Claim]:
 
 
 def _select_layers(layers: Sequence[Layer]) -> list[Layer]:
-    """Returns a layer of each class: of own classes, one for all params that differ.
+    """Returns a layer of each class; of the user's own classes, a layer for all params that differ.
 
-    Without own classes, lingo's stacks are left out: they compute most of what the task does.
+    Without own classes, lingo's stacks are left out: they would compute most of the task again.
     """
     own = [layer for layer in layers if not is_lingos(type(layer))]
     others = [layer for layer in layers if not isinstance(layer, (Stack, Chain))]
@@ -190,7 +190,7 @@ def _call(
 
 
 def _unit(experiment: Experiment, recorder: layer_claims.Recorder) -> int:
-    """Returns the number of examples that parts of a batch have to be multiples of."""
+    """Returns the number of examples that the size of each part of a batch is a multiple of."""
     shapes = recorder.input_shapes().items()
     return math.lcm(*(layer_claims.rows_together(layer, shape) for layer, shape in shapes))
 
@@ -214,7 +214,7 @@ class _TaskExample(NamedTuple):
         experiment: a built experiment on one device.
         values: weights and states of its task.
         batch: {name: [B, ...]} arrays, with `rows`.
-        unit: the number of examples that parts of a batch are multiples of.
+        unit: the number of examples that the size of each part of a batch is a multiple of.
     """
 
     experiment: Experiment
@@ -229,7 +229,7 @@ class _TaskExample(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """What a step sums over examples: scalars by name, and gradients by weight."""
+    """A step's sums over examples: scalars by name, and gradients by weight."""
 
     scalars: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
@@ -288,9 +288,9 @@ def _step_sums(
     batch: Mapping[str, np.ndarray] | None = None,
     denominators: Mapping[str, Any] | None = None,
 ) -> _Sums:
-    """Returns what a part of the batch adds to a step; the whole batch if None is given.
+    """Returns the sums over `batch`, a part of the batch; None: the whole batch.
 
-    `denominators` are those of the whole batch, term -> float32 scalar.
+    `denominators` belong to the whole batch, term -> float32 scalar.
     """
     task, values = example.experiment.task, example.values
     batch = example.batch if batch is None else batch
@@ -367,7 +367,7 @@ def _describe_parts(parts: Sequence[Mapping[str, np.ndarray]]) -> str:
 
 
 def _parts(example: _TaskExample) -> list[dict[str, np.ndarray]]:
-    """Returns two parts of the batch, the first the smallest that there can be."""
+    """Returns two parts of the batch, the first as small as possible."""
     if example.size < 2 * example.unit:
         raise NotChecked(f"the {example.size} examples of a batch are computed as one")
     cut = example.unit
@@ -429,7 +429,7 @@ def _check_resumed(example: _TaskExample) -> None:
 
 
 def _train(experiment: Experiment, size: int, state: Any, num_steps: int) -> Any:
-    """Returns the state after some steps on `size` examples each, in a program of its own."""
+    """Returns the state after some steps on `size` examples each, in a new program."""
     learner = experiment.learner._replace(accumulation_steps=1)
     program = experiment.runtime.start(learner, state)
     first = int(np.asarray(state.step))

@@ -49,11 +49,11 @@ class LayerValues(NamedTuple):
 
 
 class LayerResult(NamedTuple):
-    """What a training call of a layer returns.
+    """The results of a training call of a layer.
 
     Attributes:
         outputs: the results, and then the side losses, in the order of `tf.nest.flatten`.
-        gradients: of the weights, by the names of single layers; of one copy by program path.
+        gradients: gradients by the names of single layers' weights; by program path for one copy.
         without_gradient: the program paths of weights that no result depends on.
     """
 
@@ -70,9 +70,9 @@ def initial_values(layer: Layer) -> LayerValues:
 
 
 def perturbed_values(layer: Layer) -> LayerValues:
-    """Returns weights near the initial ones, none of which is zero, and states, of a root layer.
+    """Returns nonzero weights near the initial ones, and the initial states, of a root layer.
 
-    With weights that are zeros or ones at first, many mistakes make no difference.
+    Initial weights of zeros or ones would hide many mistakes.
     """
     weights = {where: tf.constant(_perturb(spec)) for where, spec in layer.weights().items()}
     return initial_values(layer)._replace(weights=weights)
@@ -101,7 +101,7 @@ def values_of(layer: Layer, root: LayerValues) -> LayerValues:
 
 
 def _first_indices(where: str) -> dict[str, int]:
-    """Returns the first index of each slice in a path, by the path up to there."""
+    """Returns the first index of each slice in a path, by the path up to that slice."""
     parts = where.split("/")
     return {
         "/".join(parts[:end]): copies.start
@@ -127,8 +127,8 @@ def compute(
     fields = {"training": training, "key": key, "compiled": engine == "xla"}
 
     def step() -> Any:
-        # as in a training step, tensors of the graph: the gradient of a loop with a rematerialized
-        # layer cannot capture others
+        # tensors of the graph, as in a training step: the gradient of a loop with a rematerialized
+        # layer cannot capture other tensors
         own, state, rows, args, inputs = tf.nest.map_structure(
             lambda v: tf.identity(v) if tf.is_tensor(v) else v, given
         )
@@ -150,13 +150,13 @@ def compute(
     outputs, gradients = run(step, engine)
     reached = {k: tf.convert_to_tensor(v) for k, v in gradients.items() if v is not None}
     without = [where for where, value in gradients.items() if value is None]
-    copies = values.indices  # of them, the values of one
+    copies = values.indices  # if there are copies, values belong to one of them
     named = {k: v.numpy() for k, v in reached.items()} if copies else by_name(reached)
     return LayerResult([v.numpy() for v in outputs], named, without)
 
 
 def run(function: Callable[[], Any], engine: Engine) -> Any:
-    """Returns the tensors that a function returns, computed in one of three ways."""
+    """Returns the tensors that a function returns, computed by an engine."""
     if engine == "eager":
         return function()
     compiled = tf.function(function, autograph=False, jit_compile=engine == "xla")
@@ -166,9 +166,9 @@ def run(function: Callable[[], Any], engine: Engine) -> Any:
 def compute_by_steps(
     layer: Layer, values: LayerValues, x: Any, sizes: Sequence[int], **inputs: Any
 ) -> np.ndarray:
-    """Computes the layer's steps on chunks of x, [B, T, ...] of any type, of these sizes.
+    """Computes the layer's steps on chunks of x, [B, T, ...] of any type; `sizes` are the chunks'.
 
-    `inputs` are further inputs, [B, T, ...]. Returns [B, T, ...], what the steps return together.
+    `inputs` are further inputs, [B, T, ...]. Returns the steps' concatenated results, [B, T, ...].
     """
     batch, length = x.shape[:2]
     stacked = len(path.stack_shape(layer.path))
@@ -189,11 +189,11 @@ def compute_by_steps(
 
 def by_name(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns tensors by program path as arrays by the names of single layers."""
-    found = {}
+    arrays = {}
     for where, value in tensors.items():
         parts = value.numpy().reshape(-1, *value.shape[len(path.stack_shape(where)) :])
-        found |= dict(zip(path.names(where), parts, strict=True))
-    return found
+        arrays |= dict(zip(path.names(where), parts, strict=True))
+    return arrays
 
 
 def as_tensors(structure: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What every layer promises, as claims about a layer of a task and a call that the task makes.
+"""The promises of every layer, as claims about a layer of a task and a call that the task makes.
 
 Axes: B batch, T positions.
 """
@@ -46,8 +46,8 @@ from lingo.learner.task import Task
 from lingo.ops import random
 
 ROUNDING = 1e-3  # of results in float32, relative to the largest
-GRADIENT_ROUNDING = 1e-2  # of gradients, relative to the largest of a weight
-FLOOR = 1e-2  # below which a weight's gradient is rounding, relative to the largest of all
+GRADIENT_ROUNDING = 1e-2  # of gradients, relative to the largest element of a weight's gradient
+FLOOR = 1e-2  # a smaller gradient is rounding; relative to the largest element of all gradients
 
 _NOT_VECTORIZED = ("expected to be loop invariant", "No pfor vectorization defined")
 """Parts of the errors of `tf.vectorized_map` for operations that it does not know."""
@@ -59,12 +59,12 @@ class Example(NamedTuple):
     """A layer of a task, and its first call in a training step.
 
     Attributes:
-        layer: in its tree.
-        values: its weights and states, where they are in that tree.
+        layer: the layer, in the tree of its task.
+        values: its weights and states, by their paths in that tree.
         call: arguments with the values of one batch; `inputs` is the only name of a `CallInputs`.
-        examples_together: how many neighbouring examples it computes as one, as it says.
-        mixes_in_training: whether it says that in training results depend on all examples.
-        inherited_fields: values that its parents have for fields of what is inside it.
+        examples_together: how many neighbouring examples it declares to compute as one.
+        mixes_in_training: whether it declares that in training results depend on all examples.
+        inherited_fields: values that it may inherit from its parents' fields.
     """
 
     layer: Layer
@@ -90,7 +90,7 @@ def layer_claims(example: Example) -> Iterator[tuple[str, Check]]:
 
 
 def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
-    """Raises Broken unless two results of a layer are the same but for rounding."""
+    """Raises Broken unless two results of a layer are equal up to rounding."""
     ours, theirs = (
         {f"result {i}": value for i, value in enumerate(result.outputs)}
         for result in (plain, other)
@@ -102,9 +102,9 @@ def check_results(plain: LayerResult, other: LayerResult, *, what: str) -> None:
 def check_gradients(
     plain: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, what: str
 ) -> None:
-    """Raises Broken unless gradients of weights, by name, are the same but for rounding.
+    """Raises Broken unless gradients of weights, by name, are equal up to rounding.
 
-    A missing one is zero: a loop over layers gives zeros to weights that it does not use.
+    A missing gradient is zero: a loop over layers gives zeros to weights that it does not use.
     """
     zeros = {name: np.zeros_like(value) for name, value in {**plain, **other}.items()}
     ours, theirs = (
@@ -156,7 +156,7 @@ def _check_rows(example: Example) -> None:
             part = example._replace(call=_select_rows(example.call, rows, num))
             results = _compute(part, training=training).outputs
             when = "in training" if training else "in evaluation"
-            what = f"{when}, without the other rows, that of rows {rows.start} to {rows.stop - 1}"
+            what = f"{when}, rows {rows.start} to {rows.stop - 1} without the other rows"
             of_rows = [i for i, value in enumerate(whole) if _has_rows(value, num)]
             require_same(
                 {f"result {i}": whole[i][rows] for i in of_rows},
@@ -193,7 +193,7 @@ def _check_steps(example: Example) -> None:
     example = _without_limits(example)
     whole = _whole(example, x, documents)
     if whole.shape[:2] != x.shape[:2]:
-        raise NotChecked(f"its result, {list(whole.shape)}, has not the positions of its input")
+        raise NotChecked(f"its result, {list(whole.shape)}, lacks the positions of its input")
     if _sees_later_positions(example, x, documents, whole):
         if is_lingos(_class_that_steps(layer)):
             raise NotChecked("a result depends on later positions, so it is not decoded")
@@ -209,7 +209,7 @@ def _check_steps(example: Example) -> None:
 
 
 def _stack_call(example: Example) -> LayerCall:
-    """Returns the call of a layer that a stack could make; raises NotChecked for others."""
+    """Returns the call of a layer; raises NotChecked if no stack could make this call."""
     call = example.call
     if len(call.args) != 1 or {*call.inputs} - {"inputs"} or not hasattr(call.args[0], "shape"):
         raise NotChecked("it is not called with one tensor and `inputs`, as a stack calls layers")
@@ -217,7 +217,7 @@ def _stack_call(example: Example) -> LayerCall:
 
 
 def _positions(call: LayerCall) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns x, [B, T, ...], and further inputs, [B, T], of a single document in each row."""
+    """Returns x, [B, T, ...], and further inputs, [B, T], for a single document in each row."""
     x, passed = np.asarray(call.args[0]), call.inputs.get("inputs", NO_INPUTS)
     if x.ndim < 2 or x.shape[1] < 2:
         raise NotChecked(f"its input, {list(x.shape)}, has no positions")
@@ -244,7 +244,7 @@ def _sees_later_positions(
     example: Example, x: np.ndarray, documents: Mapping[str, np.ndarray], whole: np.ndarray
 ) -> bool:
     half = x.shape[1] // 2
-    later = [0] * (x.shape[1] - half)  # not another order, which attention may not see
+    later = [0] * (x.shape[1] - half)  # copies of x[:, 0]; attention may ignore another order
     changed = _whole(example, x[:, [*range(half), *later]], documents)
     try:
         require_same({"": whole[:, :half]}, {"": changed[:, :half]}, what="", tolerance=ROUNDING)
@@ -254,7 +254,7 @@ def _sees_later_positions(
 
 
 def _class_that_steps(layer: Layer) -> type:
-    """Returns the class that says how a layer computes position by position."""
+    """Returns the class that defines how a layer computes position by position."""
     names = {"step", "positionwise", "__call__"}
     return next(cls for cls in type(layer).__mro__ if names & vars(cls).keys())
 
@@ -268,7 +268,7 @@ def _chunks(length: int) -> list[list[int]]:
 
 
 def _without_limits(example: Example) -> Example:
-    """Returns a layer whose experts drop no token; parts of a text drop others than the whole."""
+    """Returns the layer with experts that drop no token: parts of a text would drop others."""
     mixtures = [layer for layer in example.layer.tree() if isinstance(layer, MoE)]
     if not mixtures:
         return example
@@ -293,12 +293,14 @@ def _check_stacks(example: Example) -> None:
 
 
 def _stack_params(example: Example) -> Params:
-    """Returns the params of a layer that a stack can hold; raises NotChecked for others."""
+    """Returns the params of a layer; raises NotChecked if no stack can hold the layer."""
     call, weights = _stack_call(example), example.values.weights
     x, inputs = as_tensors(call.args[0]), as_tensors(dict(call.inputs))
     y, _ = context.apply(example.layer, weights, x, call=_fields(example), **inputs)
     if not tf.is_tensor(y) or (y.shape, y.dtype) != (x.shape, x.dtype):
-        raise NotChecked("no stack can hold it: its result is not of its input's shape and type")
+        raise NotChecked(
+            "no stack can hold it: its result has another shape or type than its input"
+        )
     return example.layer.p
 
 
@@ -322,7 +324,7 @@ def _compute_in(params: Params, example: Example, *, engine: Engine) -> LayerRes
 
 
 def _build_alone(params: Params, inherited: Mapping[str, Any]) -> Any:
-    """Builds a layer without its parents; only if it needs them, it gets what they know."""
+    """Builds a layer without its parents; if that fails, with the fields that it inherits."""
     try:
         return params.copy().build()
     except ParamError:
@@ -337,7 +339,7 @@ def _build_alone(params: Params, inherited: Mapping[str, Any]) -> Any:
 
 
 class Recorder:
-    """The first call of each layer, as an observer of a call context gets them."""
+    """An observer of a call context that records the first call of each layer."""
 
     def __init__(self) -> None:
         self.calls: dict[Layer, LayerCall] = {}
@@ -348,7 +350,7 @@ class Recorder:
             self.calls[layer] = LayerCall(args, _merge_inputs(layer, keywords), rows)
 
     def input_shapes(self) -> dict[Layer, tuple[int | None, ...]]:
-        """Returns the shape of the first tensor with positions that each layer got."""
+        """Returns the shape of each layer's first argument that has two or more dims."""
         shapes = {}
         for layer, call in self.calls.items():
             tensors = [v for v in tf.nest.flatten(call.args) if tf.is_tensor(v)]
@@ -358,7 +360,7 @@ class Recorder:
         return shapes
 
     def example(self, layer: Layer, task: Task, values: LayerValues) -> Example:
-        """Returns the call of a layer of a task, whose weights and states are given."""
+        """Returns the recorded call of a layer; `values` are the task's weights and states."""
         shape = self.input_shapes().get(layer, (None, None))
         requirements = [inner.batch_requirements() for inner in layer.tree()]
         return Example(
@@ -379,7 +381,7 @@ def rows_together(layer: Layer, shape: Sequence[int | None]) -> int:
 
 
 def _merge_inputs(layer: Layer, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns keywords with one `inputs` in place of those that `accept_inputs` puts into it."""
+    """Returns keywords with one `inputs` instead of the keywords that `accept_inputs` merges."""
     own = inspect.signature(type(layer).__call__).parameters
     merged = {name: v for name, v in keywords.items() if name in CallInputs._fields}
     merged = {name: value for name, value in merged.items() if name not in own}
@@ -400,7 +402,7 @@ def _with_values(call: LayerCall) -> LayerCall:
 
 
 def _value(tensor: Any) -> Any:
-    """Returns a tensor's value; of a tensor of a graph one that is drawn: ones unless floats."""
+    """Returns a tensor's value; for a symbolic tensor, random floats, or ones for other dtypes."""
     if not tf.is_tensor(tensor):
         return tensor
     if not tf.is_symbolic_tensor(tensor):
@@ -423,7 +425,7 @@ def _one_document(inputs: CallInputs, recorded: CallInputs) -> CallInputs:
 
 
 def _fields_of_parents(layer: Layer, task: Task) -> dict[str, Any]:
-    """Returns the numbers and texts among the fields of all layers around one; the nearest wins."""
+    """Returns the numbers and texts in the fields of all layers around a layer; nearest wins."""
     fields: dict[str, Any] = {}
     for parent in task.tree():  # from the root down
         if parent is not layer and any(inner is layer for inner in parent.tree()):

@@ -1,6 +1,6 @@
 """Measures the devices of this machine, as hardware for plans.
 
-All of them work at the same time, since virtual devices share a processor. Exchanges follow the
+All devices work at the same time, since virtual devices share a processor. Exchanges follow the
 alpha-beta model: a switch connects all devices, and has a latency and a bandwidth.
 """
 
@@ -23,7 +23,7 @@ from lingo.runtimes.mesh import engine
 _DTYPES = ("float32", "bfloat16")
 _REPEATS = 5
 _SMALL, _LARGE = 2**10, 2**20
-"""Elements on a device of the tensors that are exchanged, float32."""
+"""Elements per device of exchanged tensors, float32."""
 
 _MEMORY_ELEMENTS = 2**22
 _FLOAT_BYTES = 4
@@ -60,13 +60,13 @@ def _memory_bandwidth(num_devices: int) -> float:
 def _fit_exchanges(num_devices: int) -> tuple[float, float]:
     """Returns the latency in seconds, and the bandwidth in bytes a second, of exchanges.
 
-    They are means over all-gather, all-reduce and all-to-all, as `Network` counts latencies and
-    bytes of each.
+    They are means over all-gather, all-reduce and all-to-all; latencies and bytes of each are
+    counted as in `Network`.
     """
     jax = engine.engine()
     part = (num_devices - 1) / num_devices
     levels = math.log2(num_devices)
-    forms: list[tuple[Callable[[Any], Any], float, float]] = [  # with latencies, and elements
+    forms: list[tuple[Callable[[Any], Any], float, float]] = [  # exchange, latencies, elements
         (lambda x: jax.lax.psum(x, "data"), 2 * levels, 2 * part),
         (lambda x: jax.lax.all_gather(x, "data"), levels, num_devices * part),
         (lambda x: jax.lax.all_to_all(x, "data", 0, 0, tiled=True), 1, part),
@@ -81,7 +81,7 @@ def _fit_exchanges(num_devices: int) -> tuple[float, float]:
 
 
 def _time(function: Callable[[Any], Any], num_devices: int, number: int) -> float:
-    """Returns the least seconds of a function of `number` floats on each device at once."""
+    """Returns a function's shortest time on `number` floats per device, on all devices at once."""
     jax = engine.engine()
     mesh, split = engine.device_mesh(topology({"data": num_devices})), jax.sharding.PartitionSpec
     spec = split("data")

@@ -12,15 +12,15 @@ from lingo.mesh.rules import Recipe
 from lingo.mesh.topology import AXES, Topology, topology
 
 MICRO_BATCHES_PER_STAGE = (1, 2, 4, 8)
-"""The numbers of micro-batches that are tried, over the number of stages."""
+"""Numbers of micro-batches that are tried, per stage."""
 
 ACCUMULATION_STEPS = (1, 2, 4, 8, 16, 32)
 
 LONG = 4096
-"""Positions of an example from which on splitting them is tried, besides where examples are few."""
+"""Examples with this many positions are tried split; shorter ones only where examples are few."""
 
 REPEATS = (1, 2, 4)
-"""The numbers of circular repeats that are tried; of 8, predicted bytes were off by over 10 %."""
+"""Numbers of circular repeats that are tried; with 8, predicted bytes were off by over 10 %."""
 
 
 class Candidate(NamedTuple):
@@ -31,7 +31,7 @@ class Candidate(NamedTuple):
     shard_update: bool = False
     shard_weights: bool = False
     accumulation_steps: int = 1
-    remat: bool = False  # whether gradients keep only what passes between layers of the stack
+    remat: bool = False  # whether gradients keep only the tensors between layers of the stack
     micro_batches: int = 1  # of a pipeline, if the mesh has stages
     repeats: int = 1  # how often a micro-batch passes all stages
 
@@ -41,13 +41,13 @@ class Candidate(NamedTuple):
 
     @property
     def bubble(self) -> float:
-        """The idle share of the time of the stages of a pipeline, if they are equal."""
+        """The idle share of the time of a pipeline's stages, if they are equal."""
         return bubble_fraction(self.num_stages, self.micro_batches, self.repeats)
 
     def settings(self, workload: Workload, rules: Mapping[str, object]) -> list[str]:
-        """Returns the overrides that make it of an experiment, as `--set` takes them.
+        """Returns the overrides that run an experiment in this way, as `--set` takes them.
 
-        `rules` has the fields of the runtime that stay: rules of single axes.
+        `rules` has the runtime's fields that stay: its rules of single axes.
         """
         fields: dict[str, object] = {axis: size for axis, size in self.mesh.sizes if size > 1}
         fields |= {"rules": self.rules} if self.rules != "1d" else {}
@@ -74,7 +74,7 @@ class Candidate(NamedTuple):
             texts.append("Pipeline=Repeat")
         if self.remat and not workload.is_recomputed:
             if self.num_stages == 1 and workload.stack == "Stack":
-                texts.append("Stack=Repeat")  # under XLA only a loop computes again
+                texts.append("Stack=Repeat")  # under XLA only a loop recomputes
             texts.append(f"{workload.layer}=Remat(layer=_)")
         return texts
 
@@ -86,9 +86,9 @@ def _arguments(fields: Mapping[str, object]) -> str:
 def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
     """Yields the ways to run a workload on a number of devices.
 
-    Mesh axes are those that the model has: `expert` with experts, `stage` with one stack of layers,
-    `sequence` with long examples or few, `height` with images and volumes. Each is tried in all
-    sizes that divide the number of devices, and what it splits.
+    Mesh axes are those that the model can use: `expert` with experts, `stage` with a single stack
+    of layers, `sequence` with long examples or few, `height` with images and volumes. Each is tried
+    in all sizes that divide the number of devices and the dim that it splits.
     """
     remats = (False, True) if workload.stack and not workload.is_recomputed else (False,)
     for sizes in meshes(workload, num_devices):
@@ -104,9 +104,9 @@ def candidates(workload: Workload, num_devices: int) -> Iterator[Candidate]:
 def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, bool]]:
     """Yields rules, and whether updates and weights are split along the batch.
 
-    `2d_attempt_2` differs from `1d` only where `data` splits weights, `2d_finalized` from it only
-    where `model` splits activations; both only where a weight has `embed`. `2d_attempt_1`, which
-    the others replaced, is not tried.
+    `2d_attempt_2` differs from `1d` only where `data` splits weights, `2d_finalized` from
+    `2d_attempt_2` only where `model` splits activations; both only where a weight has `embed`.
+    `2d_attempt_1`, which the others replaced, is not tried.
     """
     has_embed = any("embed" in one.axes for unit in workload.units for one in unit.matrices)
     has_batch = mesh.size(["data", "expert"]) > 1
@@ -119,7 +119,7 @@ def _splits(workload: Workload, mesh: Topology) -> Iterator[tuple[Recipe, bool, 
         yield rules, False, False
         if has_batch:
             yield rules, True, False
-        if has_batch and rules == "1d":  # the others split weights already
+        if has_batch and rules == "1d":  # the 2d recipes split weights already
             yield rules, True, True
 
 
@@ -131,13 +131,13 @@ def _counts(workload: Workload, mesh: Topology) -> list[tuple[int, int, int]]:
         repeats = [n for n in REPEATS if workload.num_steps % (stages * n) == 0]
         numbers = [stages * n for n in MICRO_BATCHES_PER_STAGE]
         pipelines = list(itertools.product(numbers, repeats))
-    found = [
+    counts = [
         (steps, number, repeats)
         for steps in ACCUMULATION_STEPS
         for number, repeats in pipelines
         if workload.batch_size % (steps * number * batch) == 0
     ]
-    return found if found or stages > 1 else [(1, 1, 1)]
+    return counts if counts or stages > 1 else [(1, 1, 1)]
 
 
 def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
@@ -157,7 +157,7 @@ def meshes(workload: Workload, num_devices: int) -> Iterator[dict[str, int]]:
                     yield {name: size, **rest}
 
     for sizes in divide(num_devices, axes):
-        # what a pipeline of split sequences exchanges was not compared with a program
+        # the exchanges of a pipeline with split sequences were not compared with a program
         if min(sizes.get("stage", 1), sizes.get("sequence", 1)) == 1:
             yield sizes
 

@@ -1,14 +1,14 @@
-"""Predicts the bytes on a device and the seconds of a step, of a way to run an experiment.
+"""Predicts the bytes on a device and the seconds of a step, for a way to run an experiment.
 
-Bytes of weights, slots and gradients are exact: those of the layout. The rest is a model:
+Bytes of weights, slots and gradients are exact: they come from the layout. The rest is a model:
 
-- *Arithmetic*: each product takes its FLOPs on a device over the peak, with matrices padded to
-  whole tiles of the unit that multiplies, or the bytes that it reads and writes over the memory's
-  bandwidth if that is longer (a roofline). A backward pass takes twice a forward pass; what is
-  recomputed takes one more.
-- *Exchange*: collectives as XLA's partitioner makes them (`exchange.py`, `memory.py`), those
-  of weights and gradients combined. None overlaps with arithmetic.
-- *Memory*: what gradients need of each layer (`Layer.residuals`), and the largest phase of a step
+- *Arithmetic* (a roofline): each product takes its FLOPs on a device divided by the peak, with
+  matrices padded to whole tiles of the matrix unit, or the bytes that it reads and writes divided
+  by the memory's bandwidth, whichever is longer. A backward pass takes twice as long as a forward
+  pass; a recomputed layer takes one forward pass more.
+- *Exchange*: collectives as XLA's partitioner makes them (`exchange.py`, `memory.py`); small ones
+  of weights and of gradients are combined. None overlaps with arithmetic.
+- *Memory*: the residuals of each layer (`Layer.residuals`), and the largest phase of a step
   (`memory.py`).
 """
 
@@ -49,9 +49,9 @@ class Estimate(NamedTuple):
     bytes: dict[str, float]  # on a device, by kind
     seconds: dict[str, float]  # of a step, by kind
     exchanges: tuple[ExchangeTime, ...]  # the longest first
-    flops: float  # of products on a device, with what is recomputed
-    bubble: float  # share of the time of stages of a pipeline in which they are idle
-    utilization: float  # FLOPs of the model over those that the devices could do in the step
+    flops: float  # of products on a device, recomputation included
+    bubble: float  # idle share of the time of a pipeline's stages
+    utilization: float  # the model's FLOPs over the devices' peak FLOPs in the step's time
 
     @property
     def total_bytes(self) -> float:
@@ -63,23 +63,23 @@ class Estimate(NamedTuple):
 
 
 class _Layers(NamedTuple):
-    """The layers of a unit that a device has."""
+    """A device's layers of one unit."""
 
     unit: Unit
     part: UnitPart  # of one layer, for all examples of a step
     number: float  # how many layers
-    idle_factor: float  # turns of a stage of a pipeline, over those that are not idle
-    calls: float  # of a layer in a step: parts of a batch, or turns of a stage, idle ones too
+    idle_factor: float  # all turns of a pipeline's stage, divided by the turns that are not idle
+    calls: float  # of a layer per step: parts of a batch, or turns of a stage, idle ones included
     num_recomputed: int  # how often the gradient computes a forward pass again
 
     @property
     def passes(self) -> int:
-        """Forward passes that take as long as all of a step's: a backward pass is two."""
+        """A step's passes in units of a forward pass: a backward pass counts as two."""
         return 3 + self.num_recomputed
 
     @property
     def flops(self) -> float:
-        """Of a step."""
+        """FLOPs of all these layers in a step."""
         return self.passes * self.number * self.idle_factor * self.part.flops
 
 
@@ -113,7 +113,7 @@ class Estimator:
         )
 
     def rules(self, recipe: Recipe) -> Rules:
-        """Returns the rules of a recipe, with those that the experiment sets for single axes."""
+        """Returns a recipe's rules, overridden by those that the experiment sets for some axes."""
         rules, runtime = RECIPES[recipe], self._experiment(()).runtime
         if not isinstance(runtime, Sharded):
             return rules
@@ -123,26 +123,28 @@ class Estimator:
             {**rules.activations, **{name: tuple(axes) for name, axes in activations.items()}},
         )
 
-    # ---- what a device has
+    # ---- layers and state of a device
 
     def _layers(self, candidate: Candidate) -> list[_Layers]:
         """Returns the layers of a device, by unit.
 
-        The gradient of a pipeline computes each pattern step again; one that keeps only the inputs
-        of turns computes these again before.
+        The gradient of a pipeline computes each pattern step again. If the pipeline keeps only the
+        inputs of turns, the gradient first computes each whole turn again.
         """
         stages, turns = candidate.num_stages, 1 / (1 - candidate.bubble)
-        parts, found = candidate.accumulation_steps, []
+        parts, all_layers = candidate.accumulation_steps, []
         for unit, part in self._units(candidate.mesh, candidate.rules).items():
             number, num_recomputed = self._workload.units[unit], int(unit.is_recomputed)
             if unit.in_stack:
                 num_recomputed = max(num_recomputed, candidate.remat, stages > 1)
                 num_recomputed += stages > 1 and self._workload.keeps_turns
                 calls = parts * candidate.micro_batches * turns
-                found.append(_Layers(unit, part, number / stages, turns, calls, num_recomputed))
+                all_layers.append(
+                    _Layers(unit, part, number / stages, turns, calls, num_recomputed)
+                )
             else:
-                found.append(_Layers(unit, part, number, 1.0, parts, num_recomputed))
-        return found
+                all_layers.append(_Layers(unit, part, number, 1.0, parts, num_recomputed))
+        return all_layers
 
     def _find_units(self, mesh: Topology, recipe: Recipe) -> dict[Unit, UnitPart]:
         rules, rows = self.rules(recipe), self._workload.batch_size
@@ -223,7 +225,7 @@ class Estimator:
     def _memory(
         self, candidate: Candidate, state: memory.StatePart, layers: Sequence[_Layers]
     ) -> dict[str, float]:
-        """Returns the bytes of what gradients need, and of what a layer has while it computes."""
+        """Returns the bytes of residuals, and of temporaries while a layer computes."""
         parts = candidate.accumulation_steps
         gathered = max(one.part.weight_bytes for one in layers)
         if self._steps_per_turn(candidate) == 1:  # gathered before the loop, for all turns
@@ -288,18 +290,18 @@ class Estimator:
         if self._hardware.is_tpu:
             weights = 0.0  # iterations read them from the state
         share = 1 / max(1, number)
-        if number:  # of several stacks, the mean of what passes between their layers
+        if number:  # several stacks: the mean of their boundaries
             elements = sum(one.num_steps * one.boundary for one in stacks) / number
             boundary *= elements / math.prod(self._workload.boundary)
         return memory.Loop(number, share * weights, boundary, share, is_recomputed)
 
     def _steps_per_turn(self, candidate: Candidate) -> int:
-        """Returns the pattern steps of a stage in a turn of a pipeline; 0 for no pipeline."""
+        """Returns a stage's pattern steps in a turn of a pipeline; 0 without a pipeline."""
         stages = candidate.num_stages
         return math.ceil(self._workload.num_steps / (stages * candidate.repeats)) * (stages > 1)
 
     def _boundary_bytes(self, candidate: Candidate) -> float:
-        """Returns the bytes on a device of what passes from layer to layer."""
+        """Returns the bytes on a device of the tensor that passes from layer to layer."""
         table = self.rules(candidate.rules).activations
         axes = {axis for name in ("batch", "length", "embed") for axis in table[name]}
         whole = math.prod(self._workload.boundary) * ITEM_BYTES[self._workload.dtype]
@@ -311,8 +313,9 @@ def _exchange_weights(
 ) -> None:
     """Adds the exchanges of weights and their gradients.
 
-    Weights are gathered in each part of a batch or pattern step of a pipeline that slices them,
-    else once: those outside stacks, and those of stages of one pattern step.
+    A stack's weights are gathered in each part of a batch and, in a pipeline with several pattern
+    steps per turn, in each turn. Other weights are gathered once, and so are a pipeline's weights
+    with one pattern step per turn.
     """
     parts = candidate.accumulation_steps
     uses: float = parts
@@ -321,9 +324,9 @@ def _exchange_weights(
     for one in state.stack_uses:
         number = uses
         if one.purpose == "gradients":
-            number /= candidate.repeats  # a turn has those of one repeat
+            number /= candidate.repeats  # a turn has the gradients of one repeat
         elif steps_per_turn == 1:
-            number = 0.5  # a use is one forward and one backward
+            number = 0.5  # a use gathers forward and backward
         sums.add_exchange(one, calls=number, number=number)
     for one in state.other_uses:
         number = 1 if one.purpose == "weights" else parts

@@ -1,20 +1,20 @@
-"""What devices exchange in a step, and the part of a unit that is on one device.
+"""The exchanges of devices in a step, and the part of a unit that is on one device.
 
-A compiler combines small tensors that are ready together into one collective, whose latency is that
-of one (XLA's `AllReduceCombiner`, `AllGatherCombiner` and `ReduceScatterCombiner`).
+A compiler combines small tensors that are ready together into one collective, which costs one
+latency (XLA's `AllReduceCombiner`, `AllGatherCombiner` and `ReduceScatterCombiner`).
 
-A product of activations x and a weight sums over dims that both have. The weight is split along
-mesh axes by its rules, the activations by theirs; mesh axes that split the batch gather the weight
-(`memory.py`). What remains is, as XLA's partitioner has it (Xu et al. 2021, sec. 3.4):
+A product of activations x and a weight sums over dims that both have. Rules split the weight and
+the activations along mesh axes. A weight that is split along axes of the batch is gathered first
+(`memory.py`). For the other axes, XLA's partitioner exchanges (Xu et al. 2021, sec. 3.4):
 
-    the weight splits a dim of the sum       each device has a summand: all-reduce, or
+    a summed dim of the weight is split      each device has a summand: all-reduce, or
                                              reduce-scatter if the result is split along these axes
-    only x splits it                         x is gathered
-    the weight splits a dim of the result    the gradient of x is such a sum
+    a summed dim of x alone is split         x is gathered
+    another dim of the weight is split       the gradient of x is summed in the same way
 
-Products of one unit with the same x share its gathering. Backward, the exchanges of the forward
-pass are mirrored, and x is gathered once more for the gradient of the weight. The compiler for TPUs
-adds the gradients of one x before devices sum them.
+Products of one unit with the same x share one gather of x. The backward pass mirrors the exchanges
+of the forward pass, and gathers x once more for the gradient of the weight. The compiler for TPUs
+adds the gradients of the same x before devices sum them.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Exchange(NamedTuple):
     axes: Axes  # mesh axes along which devices exchange
     purpose: Purpose
     tensors: float = 0  # how many
-    bytes: float = 0  # of all of them on one device
-    collectives: float = 0  # that exchange them: as many, unless some are combined
+    bytes: float = 0  # of all tensors on one device
+    collectives: float = 0  # as many as tensors, unless some are combined
 
     def seconds(self, network: Network) -> float:
-        """Returns the time of all of them."""
+        """Returns the time of all collectives."""
         number = max(1.0, self.collectives)
         return number * network.seconds(self.kind, self.bytes / number, self.axes)
 
     def combine(self, most_bytes: float, *, iterations: float = 1) -> Exchange:
-        """Returns the exchange with its tensors combined, those of each iteration of a loop.
+        """Returns the exchange with the tensors of each iteration of a loop combined.
 
-        Collectives are of up to `most_bytes`, but a larger tensor stays whole; 0 combines nothing.
+        A collective has up to `most_bytes`, but a larger tensor stays whole; 0 combines nothing.
         """
         if not most_bytes:
             return self
@@ -75,14 +75,14 @@ class Exchanges:
         num_bytes: float,
         tensors: float = 1,
     ) -> None:
-        """Adds tensors of so many bytes in all; along axes of one device there are none."""
+        """Adds tensors of `num_bytes` in all; nothing is exchanged along axes of one device."""
         names = set(axes)
         names = tuple(axis for axis, size in self._mesh.sizes if axis in names and size > 1)
         if names and num_bytes:
             self._add(Exchange(kind, names, purpose), tensors, num_bytes, tensors)
 
     def add_exchange(self, one: Exchange, *, number: float = 1, calls: float = 1) -> None:
-        """Adds equal exchanges: so many times the bytes, in so many times the tensors."""
+        """Adds an exchange with `number` times its bytes, in `calls` times its tensors."""
         key = Exchange(one.kind, one.axes, one.purpose)
         self._add(key, calls * one.tensors, number * one.bytes, calls * one.collectives)
 
@@ -106,12 +106,12 @@ class Exchanges:
 
 
 class UnitPart(NamedTuple):
-    """What a device has of a unit, for all examples that it computes in a step."""
+    """A device's part of a unit, for all examples that the device computes in a step."""
 
     flops: float  # of a forward pass
     padded_flops: float  # with matrices padded to whole tiles
     moved_bytes: float  # that a forward pass reads and writes
-    weight_bytes: float  # of its matrices, in the type of the computation
+    weight_bytes: float  # of its matrices, in the dtype of the computation
     forward: tuple[Exchange, ...]  # exchanges of a forward pass
     backward: tuple[Exchange, ...]
 
@@ -120,12 +120,12 @@ class _Product(NamedTuple):
     """A product of activations and a weight, on one device."""
 
     matrix: Matrix
-    sum_size: int  # of the weight's part: elements of the dims of the sum
-    result_size: int  # and of its other dims
-    sum_axes: set[str]  # mesh axes along which the weight splits dims of the sum
-    result_axes: set[str]  # and its other dims
-    x_axes: set[str]  # mesh axes along which rules split the activations' dims of the sum
-    y_axes: set[str]  # and those of the result
+    sum_size: int  # elements of the summed dims, in the device's part of the weight
+    result_size: int  # elements of the weight's other dims, in the same part
+    sum_axes: set[str]  # mesh axes that split the weight's summed dims
+    result_axes: set[str]  # mesh axes that split the weight's other dims
+    x_axes: set[str]  # mesh axes that split the summed dims of the activations
+    y_axes: set[str]  # mesh axes that split the dims of the result
 
     @property
     def reduction(self) -> Kind:
@@ -143,9 +143,9 @@ class _Axes(NamedTuple):
     rules: Rules
 
     def of(self, table: Table, names: Iterable[str | None]) -> set[str]:
-        """Returns the mesh axes that split some logical axes, but for those of the batch."""
-        found = {axis for name in names if name for axis in table.get(name, ())}
-        return {axis for axis in found if self.mesh.size([axis]) > 1} - self.batch
+        """Returns the mesh axes that split some logical axes, without the batch's mesh axes."""
+        axes = {axis for name in names if name for axis in table.get(name, ())}
+        return {axis for axis in axes if self.mesh.size([axis]) > 1} - self.batch
 
     @property
     def batch(self) -> set[str]:
@@ -179,7 +179,7 @@ def unit_part(
         unit: the unit.
         mesh: the mesh.
         rules: mesh axes of logical axes.
-        share: of the examples of a batch, that a device computes.
+        share: share of a batch's examples that a device computes.
         tile: rows and columns to which the hardware pads matrices.
         is_tpu: whether gradients of one tensor are added before devices sum them.
     """
@@ -230,17 +230,17 @@ def _exchange_sums(
     num_bytes: float,
     adds_first: bool,
 ) -> None:
-    """Adds what products with split dims exchange; `num_bytes` of a column of activations."""
+    """Adds the exchanges of products with split dims; activations have `num_bytes` per column."""
     gathered: set[tuple[int, ...]] = set()
     for p in products:
         x, y = num_bytes * p.sum_size, num_bytes * p.result_size
         forward.add(p.reduction, p.sum_axes, "activations", y)
-        if p.reduction == "reduce-scatter":  # its gradient is gathered for both gradients
+        if p.reduction == "reduce-scatter":  # the gradient of y is gathered for both gradients
             backward.add("all-gather", p.sum_axes, "activations", 2 * y, 2)
         dims = p.matrix.shape[: p.matrix.num_summed]
         if dims not in gathered or not adds_first:
             backward.add(p.gradient_reduction, p.result_axes, "activations", x)
-        if dims not in gathered:  # products of the same x share it
+        if dims not in gathered:  # products of the same x share one gather
             gathered.add(dims)
             forward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)
             backward.add("all-gather", p.x_axes - p.sum_axes, "activations", x)
@@ -256,11 +256,11 @@ def _exchange_examples(
     num_bytes: float,
     inputs: float,
 ) -> None:
-    """Adds what experts, attention and convolutions exchange along axes of the batch or of images.
+    """Adds the exchanges of experts, attention and convolutions along batch and position axes.
 
-    `num_bytes` are those of a column of activations, `inputs` those of the unit's input. Each
-    expert gets the tokens of all devices, and returns them. Attention reads keys and values of all
-    positions. A convolution reads rows and columns of its neighbours.
+    Activations have `num_bytes` per column; the unit's input has `inputs` bytes. Each expert gets
+    the tokens of all devices, and returns them. Attention reads keys and values of all positions. A
+    convolution reads rows and columns of its neighbours.
     """
     if unit.num_experts > 1:
         for passes in (forward, backward):
@@ -296,7 +296,7 @@ def _exchange_halos(
 ) -> None:
     """Adds rows and columns of neighbours: of the input, backward also of the result's gradient.
 
-    A window of w elements that moves by s reads w - s of them.
+    A window of w elements that moves by s reads w - s elements of neighbours.
     """
     windows = product.matrix.shape[: product.matrix.num_summed - 1]
     outputs, names = num_bytes * product.result_size, POSITION_AXES[len(unit.shape)]
@@ -310,11 +310,11 @@ def _exchange_halos(
 
 
 def _padded_flops(products: Sequence[_Product], rows: float, experts: float, *, tile: int) -> float:
-    """Returns the FLOPs of products whose rows are those of some experts.
+    """Returns the FLOPs of products whose rows are divided among experts.
 
-    Rows and columns of matrices are padded to whole tiles, unless these are 0.
+    Rows and columns of matrices are padded to whole tiles; a tile of 0 pads nothing.
     """
     sizes = [(rows / experts, p.sum_size, p.result_size) for p in products]
     if tile:
-        sizes = [tuple(math.ceil(n / tile) * tile for n in one) for one in sizes]
-    return sum(2 * experts * math.prod(one) for one in sizes)
+        sizes = [tuple(math.ceil(n / tile) * tile for n in dims) for dims in sizes]
+    return sum(2 * experts * math.prod(dims) for dims in sizes)

@@ -1,8 +1,8 @@
-"""What plans know of hardware: memory, arithmetic and network of its devices.
+"""Hardware as plans know it: memory, arithmetic and network of its devices.
 
-A device is what lingo's mesh counts: a core of a TPU v3, a chip of later TPUs, a GPU, a processor's
-virtual device. Devices form a network of dimensions, innermost first: the cores of a chip, then the
-sides of a torus of chips; or the GPUs of a machine, then the machines.
+A device is an element of lingo's mesh: a core of a TPU v3, a chip of later TPUs, a GPU, a
+processor's virtual device. Devices form a network of dimensions, innermost first: the cores of a
+chip, then the sides of a torus of chips; or the GPUs of a machine, then the machines.
 
     read("tpu_v3").arrange(64)          # 2 cores x 8 chips x 4 chips
     read("measured.json")               # a file that `lingo plan --calibrate` wrote
@@ -22,8 +22,8 @@ from lingo.runtimes.mesh.tpu_compiler import GENERATIONS
 class Dimension(NamedTuple):
     """Devices along one dimension of a network."""
 
-    # "ring": each is connected to the two beside it, the last one to the first if `wraps`.
-    # "switch": each is connected to all others, and has one link.
+    # "ring": each device is connected to its two neighbours, the last to the first if `wraps`.
+    # "switch": each device is connected to all others by one link.
     kind: Literal["ring", "switch"]
     size: int
     bandwidth: float  # of a link in one direction, bytes a second
@@ -32,54 +32,54 @@ class Dimension(NamedTuple):
 
 
 class Hardware(NamedTuple):
-    """A kind of device and its network. Rates are those of one device."""
+    """A kind of device and its network. Rates are per device."""
 
     name: str
     memory_bytes: float
     flops_per_second: dict[str, float]  # of matrix products, by type; a multiply-add is two
     memory_bandwidth: float  # bytes a second
-    # Rows and columns of the unit that multiplies: a matrix takes as long as one padded to it.
+    # Rows and columns of the matrix unit: a matrix takes as long as if it was padded to multiples.
     matrix_tile: int
     dimensions: tuple[Dimension, ...]  # innermost first, each of its largest size
-    torus: int  # how many of the dimensions are sides of a torus, which `arrange` chooses
+    torus: int  # how many of the last dimensions are sides of a torus, which `arrange` chooses
     devices_per_host: int
     cores_per_host: int  # that make examples
-    # Up to how many the compiler combines tensors into one collective; 0: each is one.
+    # The compiler combines tensors up to this size into one collective; 0: it combines nothing.
     combined_bytes: float = 0.0
-    closed_sides: int = 4  # sides of a torus are rings if they are multiples of it
+    closed_sides: int = 4  # a side of a torus is a closed ring if its size is a multiple of this
     is_tpu: bool = False  # whether the compiler for TPUs makes its programs
 
     def arrange(self, num_devices: int) -> tuple[Dimension, ...]:
-        """Returns the dimensions of a network of so many devices.
+        """Returns the dimensions of a network of `num_devices` devices.
 
-        Devices fill inner switches first, as far as each has as many: 6 GPUs are in one machine of
-        8, 12 in two. A torus is the one whose sides are most alike, the longest first, and wraps
-        along sides that are multiples of `closed_sides`. Raises ParamError if no network has so
-        many.
+        Devices fill inner switches first, with equal numbers in each: 6 GPUs are in one machine of
+        8, 12 in two. The torus is the one with the most equal sides, the longest first; it wraps
+        along sides that are multiples of `closed_sides`. Raises ParamError if no network has this
+        number of devices.
         """
         if num_devices > self.max_devices:
             raise ParamError(self._limit_message(num_devices))
-        found: list[Dimension] = []
+        arranged: list[Dimension] = []
         for dimension in self.dimensions[: len(self.dimensions) - self.torus]:
             is_last = self.torus == 0 and dimension is self.dimensions[-1]
             size = num_devices if is_last else _largest_divisor(num_devices, dimension.size)
             if size > dimension.size:
                 raise ParamError(
-                    self._limit_message(num_devices * math.prod(one.size for one in found))
+                    self._limit_message(num_devices * math.prod(inner.size for inner in arranged))
                 )
-            found.append(dimension._replace(size=size))
+            arranged.append(dimension._replace(size=size))
             num_devices //= size
         if self.torus:
             sides = _sides(num_devices, [d.size for d in self.dimensions[-self.torus :]])
             if sides is None:
                 raise ParamError(
-                    f"devices: {num_devices} chips of {self.name} are no torus within"
+                    f"devices: {num_devices} chips of {self.name} form no torus within"
                     f" {' x '.join(str(d.size) for d in self.dimensions[-self.torus :])}"
                 )
             for dimension, side in zip(self.dimensions[-self.torus :], sides, strict=True):
                 wraps = dimension.wraps and side % self.closed_sides == 0
-                found.append(dimension._replace(size=side, wraps=wraps))
-        return tuple(found)
+                arranged.append(dimension._replace(size=side, wraps=wraps))
+        return tuple(arranged)
 
     def _limit_message(self, num_devices: int) -> str:
         return (
@@ -88,7 +88,7 @@ class Hardware(NamedTuple):
         )
 
     def num_hosts(self, num_devices: int) -> int:
-        """Returns how many hosts so many devices have."""
+        """Returns how many hosts `num_devices` devices have."""
         return -(-num_devices // self.devices_per_host)
 
     @property
@@ -97,7 +97,7 @@ class Hardware(NamedTuple):
         return math.prod(dimension.size for dimension in self.dimensions)
 
     def rate(self, dtype: str) -> float:
-        """Returns the FLOPs a second of products of a type, or of the next one that it has."""
+        """Returns the FLOPs a second of products of a dtype, or else of bfloat16 or the first."""
         rates = self.flops_per_second
         return rates.get(dtype) or rates.get("bfloat16") or next(iter(rates.values()))
 
@@ -105,8 +105,8 @@ class Hardware(NamedTuple):
 COMBINED_BYTES = 30.0 * 2**20
 """The default of XLA's combiners of collectives (`xla/service/collective_utils.h`).
 
-That of its compiler for TPUs, whose flag is `xla_jf_crs_combiner_threshold_in_bytes`, is not
-published; it is taken to be the same.
+The default of its compiler for TPUs, whose flag is `xla_jf_crs_combiner_threshold_in_bytes`, is not
+published; it is assumed to be the same.
 """
 
 
@@ -115,7 +115,7 @@ def _largest_divisor(number: int, limit: int) -> int:
 
 
 def _sides(num_chips: int, largest: list[int]) -> tuple[int, ...] | None:
-    """Returns the sides of the most cubic torus of so many chips, the longest first."""
+    """Returns the sides of the most cubic torus of `num_chips` chips, the longest first."""
     if len(largest) == 1:
         return (num_chips,) if num_chips <= largest[0] else None
     best: tuple[int, ...] | None = None
@@ -137,7 +137,7 @@ def _tpu(
     devices_per_host: int = 4,
     closed_sides: int = 4,
 ) -> Hardware:
-    """Returns a TPU: by default XLA rounds operands of float32 products to bfloat16."""
+    """Returns a TPU; by default XLA rounds operands of float32 products to bfloat16."""
     peak = GENERATIONS[name].flops_per_second
     return Hardware(
         f"tpu_{name}",
@@ -232,10 +232,10 @@ HARDWARE: dict[str, Hardware] = {one.name: one for one in _HARDWARE}
 """Hardware by name, from data sheets.
 
 TPU v3 and v4: Jouppi et al. 2023 (TPU v4), table 4. A core of v3 has half of its chip; the torus of
-a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5e, v5p and v6e: Google Cloud's pages of
-them; a torus of v5e or v6e is closed along sides of 16 chips only. GPUs: NVIDIA's data sheets,
-without sparsity, float32 as TF32. A100, H100, H200 and B200 are of the form SXM, eight in a
-machine, each with a network card of 200 (A100) or 400 Gbit/s. L4 and A10 exchange through PCIe 4.0
+a multipod has up to 128 x 32 chips (Kumar et al. 2021). v5e, v5p and v6e: Google Cloud's pages; a
+torus of v5e or v6e is closed along sides of 16 chips only. GPUs: NVIDIA's data sheets, without
+sparsity, float32 as TF32. A100, H100, H200 and B200 have the form factor SXM, eight in a machine,
+each with a network card of 200 (A100) or 400 Gbit/s. L4 and A10 exchange through PCIe 4.0
 x16. The eight L4s of a machine (Google's `g2-standard-96`), and the four A10s of one (Oracle's
 `BM.GPU.A10.4`), share 100 Gbit/s. Hosts of GPUs have the cores of NVIDIA's DGX machines, and hosts
 of A10s the cores of Oracle's. On Google Cloud half of the virtual cores count (v3: 96, v4: 240,
@@ -245,17 +245,17 @@ magnitude, and a file of measurements replaces them.
 
 
 def read(name: str) -> Hardware:
-    """Returns hardware by its name, or from a JSON file, which `write` made.
+    """Returns hardware by its name, or from a JSON file that `write` made.
 
-    Raises ParamError for an unknown name, and for a file that is missing or is not of hardware.
+    Raises ParamError for an unknown name, and for a file that is missing or describes no hardware.
     """
     if name in HARDWARE:
         return HARDWARE[name]
     path = Path(name)
     if path.suffix != ".json":
         raise ParamError(
-            f"hardware: {name!r} is none of {', '.join(HARDWARE)}, nor a file that ends in"
-            f" .json, as `lingo plan --calibrate` writes it.{suggest(name, HARDWARE)}"
+            f"hardware: {name!r} is not one of {', '.join(HARDWARE)}, and no .json file as"
+            f" `lingo plan --calibrate` writes it.{suggest(name, HARDWARE)}"
         )
     try:
         text = path.read_text()
@@ -272,7 +272,7 @@ def read(name: str) -> Hardware:
 
 
 def _parse(values: Any) -> Hardware:
-    """Returns hardware of JSON values; raises ValueError for fields that are wrong or missing."""
+    """Returns hardware from JSON values; raises ValueError for wrong or missing fields."""
     _check_fields(values, Hardware, "it")
     if not isinstance(values["dimensions"], list):
         raise ValueError("dimensions is not a list")
@@ -288,7 +288,7 @@ def _parse(values: Any) -> Hardware:
 
 
 def _check_fields(values: Any, kind: Any, where: str) -> None:
-    """Raises ValueError if values are not {field: value} with all fields of a NamedTuple."""
+    """Raises ValueError unless values are {field: value} with all fields of a NamedTuple."""
     if not isinstance(values, dict):
         raise ValueError(f"{where} is not of the form {{field: value}}")
     if unknown := values.keys() - set(kind._fields):
@@ -299,7 +299,7 @@ def _check_fields(values: Any, kind: Any, where: str) -> None:
 
 
 def _check(hardware: Hardware) -> None:
-    """Raises ValueError for a field that is no possible value."""
+    """Raises ValueError for a field with an impossible value."""
     numbers = {name: getattr(hardware, name) for name in (*_POSITIVE, *_COUNTS)}
     numbers |= {f"flops_per_second.{k}": v for k, v in hardware.flops_per_second.items()}
     counts = {name: numbers[name] for name in _COUNTS}

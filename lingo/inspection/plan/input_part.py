@@ -1,14 +1,14 @@
-"""What the input of a way needs: hosts, their cores, and the time of a step that waits for it.
+"""The input of a way to run: hosts, their cores, and the time of a step that waits for input.
 
-Each host makes the examples of the parts of the batch that its devices have; devices that share a
-part share its host's examples, or make them again on another host, as `Rows` of a mesh
-does. Rates are those of one core, given or measured on this machine, and are assumed to add up over
-the cores of a host.
+Each host makes the examples for the parts of the batch that its devices have. Devices of one host
+share the examples of an equal part; other hosts with this part make them again, as `Rows` of a mesh
+does. Rates are per core, given or measured on this machine, and are assumed to add up over the
+cores of a host.
 
-Batches of hosts may take unequal times, and a step waits for the slowest host; `simulate_step`
-simulates this. Host h makes batches one after another; batch j takes it X[h, j] seconds, and may
-begin once batch j - k was taken, if k are ready or being made (`lingo/data/prefetch.py`). Step j
-begins when all hosts have batch j, and the step before is done:
+Hosts may take unequal times for their batches, and a step waits for the slowest host;
+`simulate_step` simulates this. Host h makes batches one after another. Batch j takes X[h, j]
+seconds, and begins once batch j - k was taken: at most k batches are ready or being made
+(`lingo/data/prefetch.py`). Step j begins when all hosts have batch j, and the step before is done:
 
     F[h, j] = max(F[h, j-1], S[j-k]) + X[h, j]        host h has finished batch j
     S[j]    = max(S[j-1] + step, max over h F[h, j])  step j begins
@@ -34,19 +34,19 @@ from lingo.mesh.topology import Topology
 
 
 class InputNeed(NamedTuple):
-    """What a step needs of hosts that make examples at a rate."""
+    """The cores and hosts that a step needs, and its time, for a rate of examples per core."""
 
     cores: float  # of each host, so that the step does not wait
-    hosts: int  # that have so many in all, if each has as many as the hardware's
-    limit: Literal["step", "input"]  # what takes longer
+    hosts: int  # how many of the hardware's hosts have all these cores
+    limit: Literal["step", "input"]  # the one that takes longer
     even_seconds: float  # of a step, if all cores make examples and all hosts are alike
-    slowdown: float  # of uneven hosts over even ones, simulated; 1 without variation
+    slowdown: float  # step time of uneven hosts over even ones, simulated; 1 without variation
     simulated_steps: int  # 0 without variation
-    one_thread_seconds: float  # of a step, if one thread of each host makes examples, as lingo's
+    one_thread_seconds: float  # of a step, if one thread per host makes examples, as in lingo
 
     @property
     def step_seconds(self) -> float:
-        """Of a step that waits for the slowest host."""
+        """The time of a step that waits for the slowest host."""
         return self.even_seconds * self.slowdown
 
 
@@ -55,7 +55,7 @@ class InputPart(NamedTuple):
 
     hosts: int
     cores_per_host: int
-    host_examples: int  # of a step, that each host makes
+    host_examples: int  # examples that each host makes per step
     examples_per_second: float  # that the devices take
     bytes_per_second: float
     need: InputNeed | None  # None if the rate of a core is not known
@@ -64,7 +64,7 @@ class InputPart(NamedTuple):
 def host_examples(
     mesh: Topology, batch_axes: Container[str], *, batch_size: int, devices_per_host: int
 ) -> int:
-    """Returns how many examples of a batch the first host makes, whose devices are the first."""
+    """Returns how many examples of a batch the first host makes, which has the first devices."""
     sizes = [size for _, size in mesh.sizes]
     places = np.unravel_index(np.arange(min(devices_per_host, mesh.num_devices)), sizes)
     split = [i for i, (axis, _) in enumerate(mesh.sizes) if axis in batch_axes]
@@ -83,7 +83,7 @@ def input_part(
     step_seconds: float,
     rate: InputRate | None,
 ) -> InputPart:
-    """Returns what a way needs of its input; `examples` are those of a host in a step."""
+    """Returns the input of a way to run; `examples` is the number per host and step."""
     hosts = hardware.num_hosts(num_devices)
     return InputPart(
         hosts=hosts,
@@ -121,7 +121,7 @@ def _need(cores: int, hosts: int, examples: int, step_seconds: float, rate: Inpu
 
 SECONDS, MIN_BATCHES = 3.0, 5
 MAX_EXAMPLES = 256
-"""Examples of a batch that is timed, at most."""
+"""The most examples of a batch that is timed."""
 
 
 class InputRate(NamedTuple):
@@ -140,14 +140,14 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     core_clock: Callable[[], float] = time.process_time,
 ) -> InputRate:
-    """Returns the rate of an input on this machine, whose data is opened.
+    """Opens an input's data, and returns its rate on this machine.
 
-    Examples are counted over the seconds that all threads computed: what waits for a disk needs no
-    core. The variation is that of the time of whole batches. The first batch, which opens files and
-    traces programs, does not count. Raises DataError if data is missing.
+    The rate is per second that threads compute, since a thread that waits for a disk needs no core.
+    The variation is of the time of whole batches. The first batch, which opens files and traces
+    programs, does not count. Raises DataError if data is missing.
 
     Args:
-        num_examples: of a step, that one host makes; batches of MAX_EXAMPLES are timed at most.
+        num_examples: examples of a step that one host makes; at most MAX_EXAMPLES are timed.
         seconds: how long batches are made; MIN_BATCHES may take longer.
     """
     data.prepare()
@@ -173,15 +173,15 @@ def measure(
 
 MAX_STEPS, MIN_STEPS = 2000, 50
 MAX_DRAWS = 5_000_000
-"""Times of batches that are drawn, unless MIN_STEPS need more."""
+"""The most batch times that are drawn, unless MIN_STEPS need more."""
 
 SEED = 0
 EVEN = 1e-6
-"""Variations below it are none."""
+"""A smaller variation counts as 0."""
 
 
 def num_steps(num_hosts: int) -> int:
-    """Returns how many steps of so many hosts are simulated: fewer of many hosts."""
+    """Returns how many steps are simulated: fewer with many hosts."""
     return max(MIN_STEPS, min(MAX_STEPS, MAX_DRAWS // num_hosts))
 
 
@@ -194,14 +194,14 @@ def simulate_step(
     depth: int = prefetch.DEPTH,
     steps: int | None = None,
 ) -> float:
-    """Returns the mean seconds from one step to the next, after a first quarter of the steps.
+    """Returns the mean seconds from one step to the next, without the first quarter of the steps.
 
     Args:
-        step_seconds: of the devices alone.
+        step_seconds: time of a step on the devices alone.
         batch_seconds: mean time in which a host makes its part of a batch.
         variation: coefficient of variation of that time, its standard deviation over its mean.
         depth: how many batches of a host are ready or being made.
-        steps: how many are simulated; None: `num_steps` of the hosts.
+        steps: how many steps are simulated; None: `num_steps(num_hosts)`.
     """
     if variation < EVEN or not batch_seconds:
         return max(step_seconds, batch_seconds)

@@ -1,34 +1,34 @@
-"""What a device holds, and what devices exchange for it: the state, and the rest of a step.
+"""A device's memory in a step, and the exchanges of weights: the state, and the rest of a step.
 
-Weights, slots and gradients are those of the layout, exactly. A weight that is split along mesh
-axes of the batch is gathered where it is used, in a loop over layers also backward, and its
-gradient is reduced and scattered. All devices of the other axes of the batch, and of those along
-which positions are split, sum its gradient; if each updates a part (Xu et al. 2020), they gather
-the new weight.
+Weights, slots and gradients have exactly the layout's bytes. A weight that is split along mesh axes
+of the batch is gathered where it is used, in a loop over layers also in the backward pass, and its
+gradient is reduce-scattered. All devices along the other axes of the batch, and along axes that
+split positions, sum its gradient; if each device updates a shard (Xu et al. 2020), they gather the
+new weight.
 
-Beside the state, a step needs the largest of what its phases need:
+In addition to the state, a step needs the memory of its largest phase:
 
     end of the forward pass   all residuals, and the gradient of the largest
-    backward pass             residuals of layers before, the new state of layers behind
+    backward pass             residuals of earlier layers, the new state of later layers
     backward pass of a loop   residuals of the loop, what one iteration computes again, gradients
     update                    the new state
 
-A gradient becomes new weights and slots as soon as it is there. These wait beside the old ones, as
-the step may be skipped, until all gradients are known to be finite.
+A gradient becomes new weights and slots as soon as it is computed. Old and new ones exist together
+until all gradients are known to be finite, since the step may be skipped.
 
-A loop over layers keeps everything to its end, and for each layer the weights that it read; one
-whose gradient computes layers again keeps their inputs in the place of residuals. Accumulation
-carries gradients from part to part of the batch.
+A loop over layers keeps everything to its end, and for each layer the weights that it read; a loop
+whose gradient computes layers again keeps the layers' inputs instead of residuals. Accumulation
+carries gradients from one part of the batch to the next.
 
-In a pipeline each turn is an iteration, idle ones too. It keeps the input of each of its pattern
-steps (with `remat`: of the first alone), and its result, but no weights: its gradient reads them
-again. The buffers of gradients, of weights and of the inputs of turns, exist from the start, as a
-loop writes into them. Where a stage has several pattern steps these are a loop inside, with a copy
-of the weights in the order of steps, and gradients of the weights in one turn.
+In a pipeline each turn is an iteration of a loop, idle turns included. A turn keeps the input of
+each of its pattern steps (with `remat` only of the first) and its result, but no weights: its
+gradient reads them again. The buffers for gradients of weights and of turns' inputs exist from the
+start, since a loop writes into them. If a stage has several pattern steps, they are an inner loop,
+with a copy of the weights in the order of steps, and gradients of the weights in one turn.
 
-The compiler for processors does so. The one for TPUs (docs/tpu.md) computes elementwise results
-again, and keeps no weights of a loop. It frees residuals of later layers before it makes the
-gradient of an earlier one, and sums gradients in the type of the computation.
+XLA's compiler for processors works like this. The one for TPUs (docs/tpu.md) computes elementwise
+results again, and keeps no weights of a loop. It frees residuals of later layers before it makes
+the gradient of an earlier one, and sums gradients in the dtype of the computation.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from lingo.runtimes.layout import batch_axes, bytes_per_device, layout
 
 
 POSITIONS = ("length", "height", "width", "depth")
-"""Logical axes of the positions of an example."""
+"""Logical axes of an example's positions."""
 
 
 class StatePart(NamedTuple):
-    """What a device has of the state of a learner."""
+    """A device's part of the state of a learner."""
 
     bytes: dict[str, int]  # of `weights`, `slots`, `gradients` and `statistics`
-    gathered_bytes: float  # of weights that stay gathered until the backward pass: of no loop
-    stack_bytes: float  # of weights that loops over layers read, in the type of the computation
-    stack_gathered_bytes: float  # of those among these that are gathered to be read
-    # Exchanges of one use of the weights of a stack, and of other weights, in a part of a batch.
+    gathered_bytes: float  # of weights outside loops, which stay gathered until the backward pass
+    stack_bytes: float  # of weights that loops over layers read, in the dtype of the computation
+    stack_gathered_bytes: float  # of the weights that loops over layers gather to read them
+    # Exchanges of one use of the weights of stacks, and of other weights, in a part of a batch.
     stack_uses: tuple[Exchange, ...]
     other_uses: tuple[Exchange, ...]
     updates: tuple[Exchange, ...]  # exchanges of an update
@@ -73,12 +73,12 @@ class _Weight(NamedTuple):
     """A weight's part on a device."""
 
     size: int  # elements
-    read_bytes: float  # when gathered, in the type of the computation
-    num_layers: float  # of a device that are stacked in it; 1 for a weight of one layer
+    read_bytes: float  # when gathered, in the dtype of the computation
+    num_layers: float  # a device's layers that are stacked in it; 1 for a weight of one layer
     is_stacked: bool
-    num_gradients: int  # that are summed: two for a table that is the head's, too
+    num_gradients: int  # gradients that are summed: two for a table that is also the head's
     gathered: set[str]  # mesh axes along which it is gathered to be used
-    summed: set[str]  # and those along which its gradient is summed
+    summed: set[str]  # mesh axes along which its gradient is summed
 
 
 def state_part(
@@ -93,8 +93,8 @@ def state_part(
 ) -> StatePart:
     """Returns the part of a learner's state on a device.
 
-    Exchanges of a layer in a loop are combined up to `combined_bytes`, and those of all weights
-    outside of loops. Raises ParamError if the rules do not fit a weight.
+    Exchanges of a layer in a loop are combined up to `combined_bytes`, and so are the exchanges of
+    all weights outside of loops. Raises ParamError if the rules do not fit a weight.
     """
     splits = layout(learner, mesh, rules, shard_update=shard_update, shard_weights=shard_weights)
     batch = set(batch_axes(rules, mesh))
@@ -132,7 +132,7 @@ def state_part(
 
 
 def _num_uses(purpose: Purpose) -> int:
-    """Returns how often a step exchanges for a purpose in a loop: it gathers also backward."""
+    """Returns how often a loop exchanges for a purpose: it gathers weights also backward."""
     return 2 if purpose == "weights" else 1
 
 
@@ -171,9 +171,9 @@ def _exchange_weight(
     is_sharded: bool,
     width: int,
 ) -> None:
-    """Adds the exchanges of a use of a weight, and those of its update, if this is in shards.
+    """Adds the exchanges of a use of a weight, and of its update if the update is sharded.
 
-    `width` is the bytes of an element of a gradient that is summed.
+    `width` is the number of bytes per element of a summed gradient.
     """
     times, sums = _num_uses("weights") if weight.is_stacked else 1, weight.num_gradients
     read, tensors = weight.read_bytes, weight.num_layers
@@ -188,31 +188,31 @@ def _exchange_weight(
         uses.add("all-reduce", axes, "gradients", size, sums)
 
 
-# ---- what else a step needs ----------------------------------------------------------------------
+# ---- the rest of a step --------------------------------------------------------------------------
 
 
 class ResidualBytes(NamedTuple):
-    """Bytes on a device of what gradients need, of a part of a batch."""
+    """Bytes of residuals on a device, for one part of a batch."""
 
     of_stack: float
     of_others: float  # layers outside the stack
     largest: float  # one tensor
     largest_of_stack: float
     logits: float  # of the loss, one tensor
-    # of the layers up to each, in order, with the share of all weights that layers from it on have
+    # Running sums in forward order, each with the share of all weights in this and later layers.
     sums: tuple[tuple[float, float], ...]
 
 
 class Loop(NamedTuple):
-    """How a stack computes its layers."""
+    """The loop in which a device computes its layers of a stack."""
 
-    iterations: float  # that a device does; 0 for a stack that is no loop
-    weights: float  # bytes that an iteration reads; of a pipeline, those of all layers of a device
-    boundary: float  # bytes of what passes from one to the next
-    share: float  # of the device's layers that are computed, or computed again, at once
+    iterations: float  # 0 for a stack that is no loop
+    weights: float  # bytes that an iteration reads; in a pipeline, all layers' bytes on the device
+    boundary: float  # bytes of the tensor that passes from one iteration to the next
+    share: float  # share of the device's layers that are computed, or computed again, at once
     is_recomputed: bool
-    num_steps: int = 0  # pattern steps of a stage in a turn of a pipeline; 0 for no pipeline
-    keeps_turns: bool = False  # whether a pipeline keeps the input of a turn, not of each step
+    num_steps: int = 0  # pattern steps of a stage in a turn of a pipeline; 0 without a pipeline
+    keeps_turns: bool = False  # whether a pipeline keeps each turn's input, not each step's
 
 
 def residual_bytes(
@@ -227,9 +227,10 @@ def residual_bytes(
 ) -> ResidualBytes:
     """Returns the residuals of one of the parts of a batch.
 
-    A stack, unlike other layers, computes a micro-batch of this part. What enters a pipeline is
-    among what its turns keep, and no residual of the layer before. With `loop_keeps_all` the stack
-    is a loop that keeps what TensorFlow's gradient reads, which a TPU's compiler cannot change.
+    A stack, unlike other layers, computes a micro-batch of this part. A pipeline's input counts
+    among the inputs that its turns keep, not as a residual of the layer before. With
+    `loop_keeps_all` the stack is a loop that keeps all that TensorFlow's gradient reads, which a
+    TPU's compiler cannot change.
     """
     stages = mesh.size(["stage"])
     stack = others = largest = largest_of_stack = logits = 0.0
@@ -270,7 +271,7 @@ def _gradient_peak(
     sizes: Mapping[LayerResidual, float],
     singles: Mapping[LayerResidual, float],
 ) -> float:
-    """Returns what a backward pass needs at most in addition to all residuals.
+    """Returns the most bytes that a backward pass needs in addition to all residuals.
 
     It frees residuals of later layers before it makes the gradient of an earlier one.
     """
@@ -288,10 +289,10 @@ def working_bytes(
     gathered: float,
     is_accumulated: bool,
 ) -> dict[str, float]:
-    """Returns bytes by kind: `activations`, `temporaries` and, negative, `reused`.
+    """Returns bytes by kind: `activations`, `temporaries` and `reused`, which is not positive.
 
-    `reused` are bytes of gradients that are not there while activations are, and the reverse.
-    `gathered` are weights that are whole while they are used.
+    `reused` is memory that gradients and activations use at different times. `gathered` are bytes
+    of weights that are whole while they are used.
     """
     stack, layer = found.of_stack, 0.0
     buffers = turn_gradients = 0.0
@@ -314,15 +315,15 @@ def working_bytes(
     if loop.num_steps:
         backward = stack + layer + 2 * found.largest_of_stack + gathered + buffers + turn_gradients
     elif loop.iterations:
-        # of the largest tensor two gradients: of the result of its operation, and of the input
+        # the largest tensor has two gradients: of its operation's result, and of the input
         backward = stack + layer + 2 * found.largest_of_stack + found.logits + gathered + gradients
     elif not is_accumulated:
         backward = max((size + share * new_state for size, share in found.sums), default=0.0)
     carried = gradients if is_accumulated else 0.0
     peak = carried + max(forward_end, backward, new_state)
-    beside = peak - activations - temporaries - gradients
+    excess = peak - activations - temporaries - gradients
     return {
         "activations": activations,
-        "temporaries": temporaries + max(0.0, beside),
-        "reused": min(0.0, beside),
+        "temporaries": temporaries + max(0.0, excess),
+        "reused": min(0.0, excess),
     }

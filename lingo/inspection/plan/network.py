@@ -3,12 +3,12 @@
 A message takes a latency for each hop, and its bytes divided by the bandwidth of the links that
 carry it. Mesh axes are placed on the network as on TPUs (`lingo/mesh/torus.py`): inner axes on the
 nearest devices. Along a ring, a collective uses both directions, and all sides of a torus at once
-(Ying et al. 2018, sec. 3.3); the links are shared with the other groups that cross them. Switches
-inside and outside are used one after the other, the outer one with the part that is left.
+(Ying et al. 2018, sec. 3.3); the links are shared with the other groups that cross them. A
+collective uses the inner switch first, then the outer one with its reduced share of the bytes.
 
-p devices of a ring or a switch, S bytes. Each device:
+Seconds of p devices of a ring or a switch for S bytes (as of `Network.seconds`), without latency:
 
-    all-gather, reduce-scatter   S (p - 1) / p over the bandwidth, to S bytes, from S bytes
+    all-gather, reduce-scatter   S (p - 1) / p over the bandwidth
     all-reduce                   both
     all-to-all                   S p / 8 over a link of a ring, S (p - 1) / p over one of a switch
     permute                      S, to the next device of the axis
@@ -52,7 +52,7 @@ class Network:
     """The network of a mesh of devices."""
 
     def __init__(self, hardware: Hardware, mesh: Topology) -> None:
-        """Places the axes; raises ParamError if the hardware has no network of so many devices."""
+        """Places the axes; raises ParamError if the hardware has no network for these devices."""
         self._axes = mesh.axes
         self._dimensions = hardware.arrange(mesh.num_devices)
         num_inner = len(self._dimensions) - max(hardware.torus, 1)
@@ -80,8 +80,8 @@ class Network:
     def seconds(self, kind: Kind, num_bytes: float, axes: Iterable[str]) -> float:
         """Returns the time of a collective of devices along mesh axes.
 
-        `num_bytes` are those of one device: of the result of an all-gather, of what all others
-        send or reduce.
+        `num_bytes` are bytes on one device: of an all-gather's result, of any other collective's
+        input.
         """
         hops = self._hops(tuple(axis for axis in self._axes if axis in set(axes)))
         if not hops:

@@ -1,11 +1,11 @@
-"""A plan and all that is said of it, computed once: for text, JSON and pictures.
+"""The report on a plan, computed once for text, JSON and pictures.
 
-`compare` compares a prediction with the program that XLA makes for the devices of its mesh. The
-step is compiled for virtual devices of this machine's processor. So what is compared is exact for a
-processor: bytes of arguments and outputs, FLOPs of products, bytes that devices exchange.
-Temporaries depend on how a compiler orders operations, and fuses them. XLA computes in float32 on a
-processor, whatever the type of the experiment is: the prediction that is compared is the one in
-float32. A TPU's compiler computes in the experiment's type, and estimates cycles, too.
+`compare` compares a prediction with the program that XLA makes for the devices of its mesh. By
+default the step is compiled for virtual devices of this machine's processor. For these, bytes of
+arguments and outputs, FLOPs of products and exchanged bytes are exact; temporaries depend on how a
+compiler orders and fuses operations. On a processor XLA computes in float32 whatever the
+experiment's dtype, so the compared prediction is in float32, too. A TPU's compiler computes in the
+experiment's dtype, and also estimates cycles.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from lingo.runtimes.mesh.mesh import Mesh
 
 
 class Training(NamedTuple):
-    """A whole training, as far as its experiment says how long it is."""
+    """The length of a whole training."""
 
     max_steps: int
-    # Positions of a batch, of targets, padding too; None if its examples are no sequences.
+    # Target positions of a batch, padding included; None if examples are no sequences.
     tokens: int | None
 
 
@@ -48,29 +48,29 @@ def training(experiment: Experiment) -> Training:
 
 
 class Plan(NamedTuple):
-    """The result of a search, and what it was about."""
+    """The result of a search, and the experiment, hardware and prices that it is for."""
 
     name: str  # of the experiment
     workload: Workload
     hardware: Hardware
     ranking: Ranking
     training: Training
-    flag: str  # that chooses the experiment, as a shell takes it
+    flag: str  # the flag that chooses the experiment, quoted for a shell
     missing_flops: Sequence[str] = ()  # layers whose FLOPs are not counted
     rate: InputRate | None = None  # of the input on a core
     price: float | None = None  # of a device for an hour
-    rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, as `settings` take them
-    is_own: bool = False  # whether it is of the experiment's own runtime alone
+    rules: Mapping[str, object] = MappingProxyType({})  # of the runtime, for `Candidate.settings`
+    is_own: bool = False  # whether the experiment's own runtime is the only way
     own: Sequence[str] = ()  # overrides that the experiment has already, as `--set` takes them
 
     def flags(self, candidate: Candidate) -> str:
-        """Returns the flags that run the experiment in a way, as a shell takes them."""
+        """Returns the flags that run the experiment as a candidate, quoted for a shell."""
         texts = [*self.own, *candidate.settings(self.workload, self.rules)]
         return " ".join([self.flag, *(f"--set={shlex.quote(text)}" for text in texts)])
 
 
 class Price(NamedTuple):
-    """What a way costs, in the unit of the price of a device."""
+    """The cost of a way, in the unit of `Plan.price`."""
 
     step: float
     million_examples: float
@@ -78,12 +78,12 @@ class Price(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A way to run the experiment, its input and its cost."""
+    """A way to run the experiment: its estimate, its input and its cost."""
 
     estimate: Estimate
     fits: bool
     input: InputPart
-    step_seconds: float  # with the input, if its rate is known
+    step_seconds: float  # with waiting for input, if the input's rate is known
     training_seconds: float  # of all steps, without start, evaluations and checkpoints
     device_hours: float  # of all steps and devices
     price: Price | None
@@ -97,16 +97,16 @@ class Advice(NamedTuple):
     """What to do if nothing fits."""
 
     smallest: Way
-    # devices, with settings of `--devices=N`; None: no power of two times as many with this batch
+    # Number of devices that are enough, for `--devices=N`; None: no doubling is, with this batch.
     enough: int | None
 
 
 class Report(NamedTuple):
-    """All that text and JSON have of a plan."""
+    """The content of a plan's text and JSON."""
 
     plan: Plan
     ways: list[Way]  # the best of each mesh, as many as are shown
-    faster: Way | None  # than all ways that fit, but too large
+    faster: Way | None  # a way that is faster than all that fit, but too large
     advice: Advice | None  # if nothing fits
 
     @property
@@ -115,17 +115,17 @@ class Report(NamedTuple):
 
 
 def report(plan: Plan, estimator: Estimator, *, top: int) -> Report:
-    """Returns what is said of a plan, with the `top` best ways."""
+    """Returns the report on a plan, with the `top` best ways."""
     feasible, too_large, _ = plan.ranking
 
     def describe(estimate: Estimate) -> Way:
         return _way(plan, estimator, estimate)
 
-    faster = min(too_large, key=lambda one: one.step_seconds, default=None)
+    faster = min(too_large, key=lambda estimate: estimate.step_seconds, default=None)
     is_faster = faster and feasible and faster.step_seconds < feasible[0].step_seconds
     return Report(
         plan=plan,
-        ways=[describe(one) for one in plan.ranking.best[:top]],
+        ways=[describe(estimate) for estimate in plan.ranking.best[:top]],
         faster=describe(faster) if faster and is_faster else None,
         advice=None if feasible else _advice(plan, estimator, describe(too_large[0])),
     )
@@ -166,7 +166,7 @@ def _way(plan: Plan, estimator: Estimator, estimate: Estimate) -> Way:
 
 def _advice(plan: Plan, estimator: Estimator, smallest: Way) -> Advice:
     num_devices = smallest.candidate.mesh.num_devices
-    if not plan.is_own:  # all ways on so many are too large
+    if not plan.is_own:  # all ways on this many devices are too large
         num_devices *= 2
     return Advice(smallest, least_devices(plan.workload, estimator, plan.hardware, num_devices))
 
@@ -232,11 +232,11 @@ def _way_json(plan: Plan, way: Way) -> dict[str, Any]:
 
 
 COMPARED_DTYPE = "float32"
-"""The type in which a processor computes, and in which its programs are compared."""
+"""The dtype in which a processor computes, and in which its programs are compared."""
 
 
 class Comparison(NamedTuple):
-    """A predicted number, and the number of the compiled program, of one device and step."""
+    """A predicted number, and the compiled program's number, per device and step."""
 
     name: str
     prediction: float
@@ -245,12 +245,12 @@ class Comparison(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """How far the prediction is from the program, in parts of the program's number."""
+        """The prediction minus the program's number, relative to the program's number."""
         return self.prediction / self.program - 1 if self.program else float(self.prediction > 0)
 
 
 def processor_estimator(hardware: Hardware, build: Build) -> Estimator:
-    """Returns an estimator of the programs that XLA makes for processors, to `compare`."""
+    """Returns an estimator of the programs that XLA makes for processors, for `compare`."""
 
     def build_float32(settings: Sequence[str]) -> Experiment:
         return build([f"task.dtype={COMPARED_DTYPE}", *settings])
@@ -264,9 +264,9 @@ def compare(
 ) -> list[Comparison]:
     """Compiles a step of the experiment with the settings of an estimate, and compares.
 
-    Without a topology of TPUs the estimate is of `processor_estimator`; the experiment may be of
-    any type. The process has as many devices as the mesh. Raises ParamError for a runtime that is
-    no Mesh.
+    Without a topology of TPUs, the estimate must come from `processor_estimator`; the experiment
+    may have any dtype. The process must have as many devices as the mesh. Raises ParamError if the
+    runtime is no Mesh.
     """
     runtime, specs = experiment.runtime, experiment.train_input.specs()
     if not isinstance(runtime, Mesh):
@@ -284,7 +284,7 @@ def compare(
     moved = sum(one.exchange.bytes for one in estimate.exchanges)
     rest = estimate.total_bytes - state
     whole = memory["arguments"] + memory["outputs"] - memory["aliased"] + memory["temporaries"]
-    found = [
+    comparisons = [
         Comparison("bytes of arguments", state + batch, memory["arguments"]),
         Comparison("bytes of temporaries", rest, memory["temporaries"]),
         Comparison("bytes in all", state + batch + rest, whole),
@@ -293,5 +293,7 @@ def compare(
     ]
     if report.cycles:
         arithmetic = sum(estimate.seconds[kind] for kind in ("arithmetic", "bubble", "update"))
-        found.append(Comparison("seconds without exchanges", arithmetic, report.seconds, is_known))
-    return found
+        comparisons.append(
+            Comparison("seconds without exchanges", arithmetic, report.seconds, is_known)
+        )
+    return comparisons

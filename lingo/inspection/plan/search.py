@@ -21,7 +21,7 @@ from lingo.runtimes.replicated.simulated_torus import SimulatedTorus
 from lingo.runtimes.sharded import Sharded
 
 EQUAL_DIGITS = 9
-"""Steps are equally long if so many digits of their seconds are."""
+"""Steps count as equally long if this many digits of their seconds are equal."""
 
 
 class Ranking(NamedTuple):
@@ -29,21 +29,21 @@ class Ranking(NamedTuple):
 
     feasible: list[Estimate]  # that fit into the memory, the fastest first
     too_large: list[Estimate]  # the smallest first
-    refusals: dict[str, int]  # why others were refused -> how many
+    refusals: dict[str, int]  # reason of a refusal -> how many ways were refused
 
     @property
     def best(self) -> list[Estimate]:
-        """The fastest that fits on each mesh, or the smallest if none fits, in order."""
-        found: dict[Topology, Estimate] = {}
-        for one in self.feasible or self.too_large:
-            found.setdefault(one.candidate.mesh, one)
-        return list(found.values())
+        """The best on each mesh: the fastest that fits, or the smallest if nothing fits at all."""
+        by_mesh: dict[Topology, Estimate] = {}
+        for estimate in self.feasible or self.too_large:
+            by_mesh.setdefault(estimate.candidate.mesh, estimate)
+        return list(by_mesh.values())
 
 
 def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int) -> Ranking:
-    """Returns the ways to run a workload on so many devices.
+    """Returns the ways to run a workload on a number of devices.
 
-    Raises ParamError if no mesh has so many, or all ways are refused.
+    Raises ParamError if no mesh has this number, or all ways are refused.
     """
     feasible, too_large, refusals = [], [], dict[str, int]()
     for candidate in candidates(workload, num_devices):
@@ -58,23 +58,23 @@ def rank(workload: Workload, estimator: Estimator, hardware: Hardware, num_devic
     if not (feasible or too_large):
         raise ParamError(_why_none(workload, num_devices, refusals))
     feasible.sort(key=_preference)
-    too_large.sort(key=lambda one: one.total_bytes)
+    too_large.sort(key=lambda estimate: estimate.total_bytes)
     return Ranking(feasible, too_large, refusals)
 
 
-def _preference(one: Estimate) -> tuple[float, ...]:
+def _preference(estimate: Estimate) -> tuple[float, ...]:
     """Returns the key that sorts ways: the fastest first, of equally fast ones the simplest."""
-    way = one.candidate
-    seconds = float(f"{one.step_seconds:.{EQUAL_DIGITS}g}")
+    way = estimate.candidate
+    seconds = float(f"{estimate.step_seconds:.{EQUAL_DIGITS}g}")
     num_axes = sum(size > 1 for _, size in way.mesh.sizes)
     counts = (way.accumulation_steps, way.micro_batches, way.repeats, num_axes)
-    return (seconds, *counts, one.total_bytes)
+    return (seconds, *counts, estimate.total_bytes)
 
 
 def rank_own(experiment: Experiment, estimator: Estimator, hardware: Hardware) -> Ranking:
-    """Returns the ranking that has the experiment's own runtime alone.
+    """Returns a ranking of one way: the experiment's own runtime.
 
-    Raises ParamError for a runtime whose devices are not known, or a pipeline that it does not fit.
+    Raises ParamError if the runtime's devices are not known, or do not fit a pipeline.
     """
     estimate = estimator.estimate(_own(experiment))
     fits = estimate.total_bytes <= hardware.memory_bytes
@@ -91,11 +91,11 @@ def _own(experiment: Experiment) -> Candidate:
         own = Candidate(topology({}))
     else:
         why = (
-            "is a simulation" if isinstance(runtime, SimulatedTorus) else "has as many as there are"
+            "is a simulation" if isinstance(runtime, SimulatedTorus) else "fixes no number of them"
         )
         raise ParamError(f"--devices=N is missing: runtime={type(runtime).__name__} {why}")
     own = own._replace(accumulation_steps=experiment.p.accumulation_steps)
-    for layer in (one for one in experiment.task.tree() if isinstance(one, Pipeline)):
+    for layer in (inner for inner in experiment.task.tree() if isinstance(inner, Pipeline)):
         p = layer.p
         if p.num_stages not in (1, own.num_stages):
             raise ParamError(
@@ -108,7 +108,7 @@ def _own(experiment: Experiment) -> Candidate:
 
 
 def _check_micro_batches(pipeline: Pipeline, experiment: Experiment) -> None:
-    """Raises ParamError if a pipeline cannot split what it gets of a batch."""
+    """Raises ParamError if a pipeline cannot split its part of a batch into micro-batches."""
     with record_flops() as calls:
         experiment.task.batch_flops(experiment.train_input.specs())
     if pipeline in calls:
@@ -127,7 +127,7 @@ def own_rules(experiment: Experiment) -> dict[str, object]:
 
 
 def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) -> str:
-    """Returns why there is no way to run a workload on so many devices."""
+    """Returns why there is no way to run a workload on a number of devices."""
     if refusals:
         return f"devices: all {sum(refusals.values())} meshes of {num_devices:,} are refused: " + (
             "; ".join(refusals)
@@ -144,7 +144,7 @@ def _why_none(workload: Workload, num_devices: int, refusals: dict[str, int]) ->
 def least_devices(
     workload: Workload, estimator: Estimator, hardware: Hardware, num_devices: int
 ) -> int | None:
-    """Returns the least of N, 2 N, 4 N, ... devices that are enough; None if no network is."""
+    """Returns the least of N, 2 N, 4 N, ... devices that are enough; None without such a number."""
     while num_devices <= MAX_MESH_DEVICES:
         for candidate in candidates(workload, num_devices):
             try:
@@ -161,22 +161,23 @@ def least_devices(
 
 
 def batch_settings(experiment: Params, batch_size: int) -> list[str]:
-    """Returns overrides, as `--set` takes them, of the batch size of an experiment's input.
+    """Returns overrides that set the batch size of an experiment's input, as `--set` takes them.
 
-    An input inside another one, as `MixedInput` has it, is set where it has a size of its own.
-    Raises ParamError if there is none to set.
+    They also set inputs inside other ones, as in `MixedInput`, that have a batch size themselves.
+    Raises ParamError if no input has one.
     """
-    found = [
+    settings = [
         f"{path}.batch_size={batch_size}"
-        for path, one in walk(experiment.train_input, "train_input")
-        if issubclass(one.cls, Input) and one.__arguments__.get("batch_size") is not None
+        for path, node in walk(experiment.train_input, "train_input")
+        if issubclass(node.cls, Input) and node.__arguments__.get("batch_size") is not None
     ]
-    if not found:
+    if not settings:
         name = experiment.train_input.cls.__name__
         raise ParamError(
-            f"--batch={batch_size}: {name} has no batch_size that is set: leave it out"
+            f"--batch={batch_size}: {name} sets no batch_size that can be changed: leave --batch"
+            " out"
         )
-    return found
+    return settings
 
 
 def check_batch(experiment: Experiment, batch_size: int) -> None:
@@ -186,5 +187,5 @@ def check_batch(experiment: Experiment, batch_size: int) -> None:
         name = type(experiment.train_input).__name__
         raise ParamError(
             f"--batch={batch_size}: {name} makes batches of {made} with it: set the sizes of its"
-            " inputs by --set in its place"
+            " inputs by --set instead"
         )

@@ -25,7 +25,7 @@ from lingo.inspection.weight_table import Columns, align_columns
 
 IS_PREDICTION = (
     "A prediction, not a measurement: arithmetic at the peak of padded matrices or of the memory,"
-    " exchanges by latency and bandwidth, none beside arithmetic."
+    " exchanges by latency and bandwidth, without overlap."
 )
 
 
@@ -68,8 +68,8 @@ def _header(plan: Plan, first: Way) -> str:
         )
     if load.partial_remats:
         lines += textwrap.wrap(
-            f"Remat of {_some(load.partial_remats)} alone: its time is in the"
-            " prediction, the bytes that it saves are not.",
+            f"Remat only of {_some(load.partial_remats)}: its time is in the prediction, but not"
+            " the bytes that it saves.",
             100,
         )
     if kinds := load.unknown_residuals:
@@ -99,25 +99,25 @@ def _counts(plan: Plan) -> str:
 
 def _ranks(ways: Sequence[Way]) -> str:
     words = {
-        "loses by": [_loss(one.estimate, ways[0].estimate) for one in ways],
-        "how": [describe(one.candidate) for one in ways],
+        "loses by": [_loss(way.estimate, ways[0].estimate) for way in ways],
+        "how": [describe(way.candidate) for way in ways],
     }
     numbers = {
         "rank": [str(n) for n in range(1, len(ways) + 1)],
-        "step": [duration(one.estimate.step_seconds) for one in ways],
-        "utilization": [f"{one.estimate.utilization:.1%}" for one in ways],
-        "bytes": [size(one.estimate.total_bytes) for one in ways],
+        "step": [duration(way.estimate.step_seconds) for way in ways],
+        "utilization": [f"{way.estimate.utilization:.1%}" for way in ways],
+        "bytes": [size(way.estimate.total_bytes) for way in ways],
     }
-    if prices := [one.price.million_examples for one in ways if one.price is not None]:
+    if prices := [way.price.million_examples for way in ways if way.price is not None]:
         numbers["price/million"] = [_amount(price) for price in prices]
     return align_columns(Columns({}, numbers), words)
 
 
-def _loss(one: Estimate, first: Estimate) -> str:
-    """Returns which part of the step takes most longer than in the first."""
-    more = {kind: n - first.seconds.get(kind, 0.0) for kind, n in one.seconds.items()}
+def _loss(estimate: Estimate, first: Estimate) -> str:
+    """Returns the part of the step that takes the most time more than in the first way."""
+    more = {kind: n - first.seconds.get(kind, 0.0) for kind, n in estimate.seconds.items()}
     kind = max(more, key=lambda name: more[name])
-    return f"{kind} +{duration(more[kind])}" if one.step_seconds > first.step_seconds else ""
+    return f"{kind} +{duration(more[kind])}" if estimate.step_seconds > first.step_seconds else ""
 
 
 def _faster(way: Way) -> str:
@@ -131,7 +131,7 @@ def _faster(way: Way) -> str:
 
 
 def _advice(hardware: Hardware, advice: Advice) -> str:
-    """Returns the sentence for a plan of which nothing fits."""
+    """Returns the sentence for a plan in which nothing fits."""
     candidate = advice.smallest.candidate
     needs = (
         "nothing fits: the smallest way needs"
@@ -140,7 +140,7 @@ def _advice(hardware: Hardware, advice: Advice) -> str:
         f" {hardware.name} has {size(hardware.memory_bytes)}"
     )
     if advice.enough is None:
-        return f"{needs}; no power of two times as many is enough with this batch"
+        return f"{needs}; doubling the devices is never enough with this batch"
     verb = "is" if advice.enough == 1 else "are"
     enough = f"{needs}; {count_text(advice.enough, 'device')} {verb} enough"
     if advice.enough == candidate.mesh.num_devices:
@@ -149,7 +149,7 @@ def _advice(hardware: Hardware, advice: Advice) -> str:
 
 
 def describe(candidate: Candidate) -> str:
-    """Returns a way to run an experiment in words."""
+    """Returns the description of a way to run an experiment."""
     texts = [str(candidate.mesh)]
     texts += [candidate.rules] if candidate.rules != "1d" else []
     texts += ["shard_update"] if candidate.shard_update else []
@@ -164,7 +164,7 @@ def describe(candidate: Candidate) -> str:
 
 
 def _details(plan: Plan, way: Way) -> list[str]:
-    """Returns blocks on the bytes, seconds and exchanges of a way, its input and its cost."""
+    """Returns blocks of text on a way's bytes, seconds, exchanges, input and cost."""
     estimate = way.estimate
     blocks = [
         _shares("bytes on a device", estimate.bytes, size),
@@ -225,7 +225,7 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
     lines = [
         f"  a core makes {_amount(rate.examples_per_second)} examples/s, {rate.source}",
         f"  to keep up, each host needs {_amount(need.cores)} cores and has"
-        f" {part.cores_per_host:,}; {count_text(need.hosts, 'such host')} would do; {limit}",
+        f" {part.cores_per_host:,}; {count_text(need.hosts, 'such host')} would be enough; {limit}",
         f"  in one thread of each host: {duration(need.one_thread_seconds)} a step",
     ]
     if need.simulated_steps:
@@ -233,7 +233,7 @@ def _need(part: InputPart, rate: InputRate, need: InputNeed) -> list[str]:
         lines.append(
             f"  uneven {noun}, simulated for {need.simulated_steps:,} steps: batches vary by"
             f" {rate.variation:.0%}, {duration(need.step_seconds)} a step,"
-            f" {need.slowdown:.2f} times that of even ones"
+            f" {need.slowdown:.2f} times as long as even ones"
         )
     return lines
 
@@ -254,12 +254,12 @@ def _cost(plan: Plan, way: Way) -> list[str]:
 
 
 def _amount(number: float) -> str:
-    """Returns a number in at least three digits: "0.00315", "44.6", "12,345"."""
+    """Returns a number with at least three digits: "0.00315", "44.6", "12,345"."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def describe_hardware(hardware: Hardware) -> str:
-    """Returns rates and sizes of hardware as text."""
+    """Returns the rates and sizes of hardware as text."""
     rates = hardware.flops_per_second.items()
     lines = {f"products of {dtype}": f"{rate:.3g} FLOPs/s" for dtype, rate in rates}
     lines["memory"] = f"{size(hardware.memory_bytes)}, {size(hardware.memory_bandwidth)}/s"
@@ -291,7 +291,7 @@ def duration(seconds: float) -> str:
 
 
 def comparisons_text(comparisons: list[Comparison]) -> str:
-    """Returns a table of predicted numbers and those of the compiled program."""
+    """Returns a table of predicted numbers and the compiled program's numbers."""
 
     def show(one: Comparison, value: float) -> str:
         if one.name.startswith("seconds"):
@@ -312,7 +312,7 @@ def comparisons_text(comparisons: list[Comparison]) -> str:
     )
     if all(one.is_known for one in comparisons):
         return table
-    return table + "* and more: in a loop of unknown length, whose turns count once\n"
+    return table + "* at least: in a loop of unknown length, whose iterations count once\n"
 
 
 # ---- the picture ---------------------------------------------------------------------------------
@@ -322,9 +322,9 @@ _MAX_WAYS = 10
 
 
 def write_picture(report: Report, path: Path) -> None:
-    """Writes a picture of bytes on a device and time of a step, of the fastest ways.
+    """Writes a picture of the fastest ways: the bytes on a device and the time of a step.
 
-    It is in the format of the path's ending: .png, .svg or .pdf.
+    The path's ending gives the format: .png, .svg or .pdf.
 
     Raises MissingPackage without matplotlib.
     """
@@ -339,7 +339,7 @@ def write_picture(report: Report, path: Path) -> None:
         one["activations"] += one.pop("reused", 0.0)
     _draw_bars(left, memory)
     left.axvline(plan.hardware.memory_bytes / 2**30, color="black", linestyle="--")
-    left.set(xlabel=f"GiB on a device (dashed: what {plan.hardware.name} has)")
+    left.set(xlabel=f"GiB on a device (dashed: the memory of {plan.hardware.name})")
     _draw_bars(right, [one.seconds for one in shown])
     right.set(xlabel="seconds of a step")
     left.set_yticks(range(len(shown)), [describe(one.candidate) for one in shown])
@@ -349,7 +349,7 @@ def write_picture(report: Report, path: Path) -> None:
 
 
 def _draw_bars(axes: Any, values: Sequence[dict[str, float]]) -> None:
-    """Draws a horizontal bar for each dict, of its values above 0, one after the other."""
+    """Draws a horizontal bar for each dict: its values above 0, one after the other."""
     kinds = dict.fromkeys(kind for one in values for kind, value in one.items() if value > 0)
     ends = [0.0] * len(values)
     for kind in kinds:

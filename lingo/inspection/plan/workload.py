@@ -1,8 +1,8 @@
-"""What a step of an experiment computes, as far as plans need it: units of alike layers.
+"""The computation of a training step, as plans need it: units of alike layers.
 
-A unit is a layer that multiplies matrices of its own, with the shape that it gets for a whole
-batch; layers with equal shapes are one unit. Shapes and FLOPs are those that layers declare, so
-that a trillion parameters take a moment and no TensorFlow.
+A unit is a layer that multiplies its own matrices, with its input's shape for a whole batch; layers
+with equal shapes are one unit. Layers declare shapes and FLOPs, so that a trillion parameters take
+a moment and no TensorFlow.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class Matrix(NamedTuple):
 class Unit(NamedTuple):
     """Layers of equal shapes."""
 
-    name: str  # path of the first one
-    kind: str  # its class
-    shape: tuple[int, ...]  # of its input, for a whole batch: [B, T, D], [B, H, W, C] or others
-    flops: int  # of one forward pass of one layer, without those of layers inside
+    name: str  # path of the first layer
+    kind: str  # class of the layers
+    shape: tuple[int, ...]  # of a layer's input, for a whole batch: [B, T, D], [B, H, W, C], ...
+    flops: int  # of one forward pass of one layer, without the layers inside
     matrices: tuple[Matrix, ...]
-    num_experts: int  # of which the unit is one: FLOPs are those of all of them
-    # Logical axis along which products without weights are split: those of attention, and of
-    # one-hot tensors that send tokens to experts.
+    num_experts: int  # experts that are one unit; `flops` covers all of them
+    # Logical axis that splits products without weights: attention's, and products with the one-hot
+    # tensors that send tokens to experts.
     weightless_axis: str
-    # Logical axis without several devices along which there are no such products; "": always.
+    # Logical axis that must be split over devices for such products to exist; "": they always do.
     weightless_for: str
     dtype: str  # of the computation
     in_stack: bool  # whether it is in a stack, whose layers a pipeline may distribute
@@ -75,26 +75,26 @@ class Unit(NamedTuple):
 
     @property
     def weight_flops(self) -> int:
-        """FLOPs of the products with weights; the rest is that of attention."""
-        weights = sum(one.size for one in self.matrices)
+        """FLOPs of the products with weights; attention has other products, too."""
+        weights = sum(matrix.size for matrix in self.matrices)
         return 2 * self.positions * weights if self.flops else 0  # a table is only read
 
     @property
     def num_classes(self) -> int:
-        """Classes of the logits that it computes of the words of a vocabulary; else 0."""
+        """Classes of the unit's logits over a vocabulary; 0 if it computes no such logits."""
         last = self.matrices[-1] if self.flops and self.matrices else None
         return last.shape[-1] if last and last.axes[-1] == "vocab" else 0
 
     @property
     def positions(self) -> int:
         """Rows that a matrix of the unit multiplies, for a whole batch."""
-        weights = sum(one.size for one in self.matrices) or 1
+        weights = sum(matrix.size for matrix in self.matrices) or 1
         rows = math.prod(self.shape[:-1])
         return rows if len(self.shape) <= SEQUENCE_DIMS else self.flops // (2 * weights)
 
 
 class LayerResidual(NamedTuple):
-    """What the gradient of a layer needs of its forward pass."""
+    """A tensor of the forward pass that the gradient of a layer needs."""
 
     residual: Residual
     in_stack: bool
@@ -104,24 +104,23 @@ class StackSize(NamedTuple):
     """The size of a stack of alike layers."""
 
     num_steps: int  # how often it applies its pattern of layers
-    boundary: int  # elements of what passes between these, for a whole batch
+    boundary: int  # elements of the tensor that passes between these steps, for a whole batch
 
 
 class RematPlace(NamedTuple):
-    """Where gradients compute a layer again."""
+    """A layer that gradients compute again."""
 
     path: str
     in_stack: bool
 
 
 class Workload(NamedTuple):
-    """What a step computes."""
+    """The computation of a training step."""
 
     units: dict[Unit, int]  # -> number of layers
-    residuals: dict[LayerResidual, int]  # what gradients need -> number of layers
-    unknown_residuals: tuple[str, ...]  # kinds of layers of which that is not known
-    # what gradients need, in the order of the forward pass, with the share of all weights that
-    # layers before have
+    residuals: dict[LayerResidual, int]  # -> number of layers
+    unknown_residuals: tuple[str, ...]  # classes of layers whose residuals are not known
+    # Residuals in the order of the forward pass, with the share of all weights in earlier layers.
     order: tuple[tuple[LayerResidual, float], ...]
     batch_size: int
     accumulation_steps: int
@@ -130,10 +129,9 @@ class Workload(NamedTuple):
     stack: str  # class of the largest stack of alike layers: Stack, Repeat, ...; "" without one
     layer: str  # class of the largest stack's layers, without wrappers
     num_steps: int  # how often the stack applies its pattern of layers; 1 without a stack
-    boundary: tuple[int, ...]  # shape of what passes between these
-    keeps_turns: bool  # whether this stack is a pipeline that keeps the inputs of turns alone
-    # of all stacks: how often they apply their patterns, and elements that pass between these
-    stacks: tuple[StackSize, ...]
+    boundary: tuple[int, ...]  # shape of the tensor that passes between these steps
+    keeps_turns: bool  # whether this stack is a pipeline that keeps only the inputs of turns
+    stacks: tuple[StackSize, ...]  # all of them
     remats: tuple[RematPlace, ...]
 
     @property
@@ -144,26 +142,26 @@ class Workload(NamedTuple):
 
     @property
     def dtype(self) -> str:
-        """The type of most of the computation."""
+        """The dtype of most of the computation."""
         return max(self.units, key=lambda unit: unit.flops * self.units[unit]).dtype
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether gradients keep only what passes between the layers of the stacks."""
+        """Whether gradients keep only the tensors between the layers of the stacks."""
         inside = [unit.is_recomputed for unit in self.units if unit.in_stack]
         return bool(inside) and all(inside)
 
     @property
     def partial_remats(self) -> list[str]:
-        """Paths of layers that gradients compute again, but for those of `is_recomputed`."""
+        """Paths of layers that gradients compute again, unless they are part of `is_recomputed`."""
         whole = self.is_recomputed
-        return [one.path for one in self.remats if not (whole and one.in_stack)]
+        return [remat.path for remat in self.remats if not (whole and remat.in_stack)]
 
 
 def workload(experiment: Experiment) -> Workload:
-    """Returns what a training step of an experiment computes.
+    """Returns the computation of an experiment's training step.
 
-    Raises ParamError if its task does not count its operations.
+    Raises ParamError if the task counts no FLOPs.
     """
     specs = experiment.train_input.specs()
     batch = {name: (number_tensor(shape, BATCH), dtype) for name, (shape, dtype) in specs.items()}
@@ -174,14 +172,14 @@ def workload(experiment: Experiment) -> Workload:
     stacks = [layer for layer in calls if isinstance(layer, Stack)]
     largest = max(stacks, key=lambda layer: calls[layer].flops, default=None)
     tables = [spec for spec in experiment.task.weights().values() if spec.axes[:1] == ("vocab",)]
-    found = _LayerWalk(calls, tables)
-    found.add(experiment.task, _Place())
+    walk = _LayerWalk(calls, tables)
+    walk.add(experiment.task, _Place())
     sizes = (math.prod(shape) * np.dtype(kind).itemsize for shape, kind in specs.values())
     return Workload(
-        units=found.units,
-        residuals=found.residuals,
-        unknown_residuals=tuple(sorted(found.unknown_residuals)),
-        order=found.order(),
+        units=walk.units,
+        residuals=walk.residuals,
+        unknown_residuals=tuple(sorted(walk.unknown_residuals)),
+        order=walk.order(),
         batch_size=specs["rows"][0][0],
         accumulation_steps=experiment.p.accumulation_steps,
         flops=total,
@@ -190,16 +188,16 @@ def workload(experiment: Experiment) -> Workload:
         layer="" if largest is None else _innermost_class(largest.pattern[0]).__name__,
         num_steps=1 if largest is None else _num_steps(largest),
         boundary=() if largest is None else tuple(calls[largest].shape),
-        stacks=tuple(StackSize(_num_steps(one), math.prod(calls[one].shape)) for one in stacks),
-        remats=tuple(found.remats),
+        stacks=tuple(StackSize(_num_steps(s), math.prod(calls[s].shape)) for s in stacks),
+        remats=tuple(walk.remats),
         keeps_turns=isinstance(largest, Pipeline) and largest.p.remat,
     )
 
 
-def _speaks(layer: Layer) -> bool:
-    """Whether a class says itself what its gradient keeps."""
-    is_silent = type(layer).residuals is Layer.residuals
-    return not (is_silent or isinstance(layer, Wrapper | Task))
+def _declares_residuals(layer: Layer) -> bool:
+    """Whether a layer's class declares its own residuals."""
+    is_inherited = type(layer).residuals is Layer.residuals
+    return not (is_inherited or isinstance(layer, Wrapper | Task))
 
 
 def _num_steps(stack: Stack) -> int:
@@ -220,8 +218,8 @@ class _Place(NamedTuple):
     in_stack: bool = False
     is_recomputed: bool = False
     mixture: MoE | None = None  # around it
-    # whether a layer around it speaks for the layers inside that `flops` does not call
-    is_spoken_for: bool = False
+    # whether the residuals of a layer around it cover it, as they do unless `flops` calls it
+    is_covered: bool = False
 
 
 class _LayerWalk:
@@ -236,15 +234,15 @@ class _LayerWalk:
         self._order: list[tuple[LayerResidual, int]] = []
         self._calls, self._tables = calls, tables
         self._kept = {BATCH}  # numbers of tensors of the batch, and of residuals so far
-        self._elementwise: set[int] = set()  # of those that follow from what is kept
-        self._names: dict[Unit, Unit] = {}  # without its name -> with the name of the first
+        self._elementwise: set[int] = set()  # numbers of tensors that follow from kept tensors
+        self._names: dict[Unit, Unit] = {}  # unit without a name -> unit with the first's name
 
     def add(self, layer: Layer, place: _Place) -> None:
         """Adds the units of a layer and of all layers inside."""
         is_called = layer in self._calls
         if is_called and not isinstance(layer, Wrapper):
             shape = tuple(first_shape(self._calls[layer].shape))
-            place = place._replace(shape=shape, is_spoken_for=False)
+            place = place._replace(shape=shape, is_covered=False)
         if (unit := self._unit(layer, place)) is not None:
             named = self._names.setdefault(unit._replace(name=""), unit)
             self.units[named] = self.units.get(named, 0) + _count(layer)
@@ -255,24 +253,24 @@ class _LayerWalk:
             in_stack=place.in_stack or isinstance(layer, Stack),
             is_recomputed=place.is_recomputed or isinstance(layer, Remat),
             mixture=layer if isinstance(layer, MoE) else place.mixture,
-            is_spoken_for=place.is_spoken_for or (is_called and _speaks(layer)),
+            is_covered=place.is_covered or (is_called and _declares_residuals(layer)),
         )
         for child in layer.inner_layers():
             self.add(child, inside)
 
     def _add_residuals(self, layer: Layer, unit: Unit | None, place: _Place) -> None:
-        """Adds what the gradient of a layer needs."""
-        found: list[Residual] | None = []
-        if not place.is_spoken_for:
+        """Adds the residuals of a layer."""
+        residuals: list[Residual] | None = []
+        if not place.is_covered:
             slots = None if place.mixture is None else self._slots(place.mixture)
             memory = self._memory_length(layer)
-            found = layer.residuals(ResidualCall(place.shape, self._calls, slots, memory))
-        if found is None:
+            residuals = layer.residuals(ResidualCall(place.shape, self._calls, slots, memory))
+        if residuals is None:
             self.unknown_residuals.add(type(layer).__name__)
-            found = []
+            residuals = []
         if unit is not None and unit.num_classes:
-            found = [*found, *_logits_residuals(place.shape, unit.num_classes)]
-        for one in found:
+            residuals = [*residuals, *_logits_residuals(place.shape, unit.num_classes)]
+        for one in residuals:
             tensor = self._tensor(layer, one)
             if one.is_elementwise and tensor is not None:
                 self._elementwise.add(tensor)
@@ -289,7 +287,7 @@ class _LayerWalk:
         self._num_weights += sum(sizes) * _count(layer)
 
     def _tensor(self, layer: Layer, residual: Residual) -> int | None:
-        """Returns the number of the tensor that a residual is; None if no other layer has it."""
+        """Returns the number of a residual's tensor; None if no other layer has this tensor."""
         if residual.origin == "own" or layer not in self._calls:
             return None
         shape = self._calls[layer].shape
@@ -298,7 +296,7 @@ class _LayerWalk:
         return tensor_number(first_shape(shape))
 
     def order(self) -> tuple[tuple[LayerResidual, float], ...]:
-        """Returns what gradients need, with the share of the weights before it."""
+        """Returns the residuals in order, each with the share of the weights before it."""
         total = max(1, self._num_weights)
         return tuple((needed, number / total) for needed, number in self._order)
 
@@ -310,7 +308,7 @@ class _LayerWalk:
             return None
         if not flops and weights[0].axes == ("vocab", "embed"):  # it looks up rows of a table
             shape = (*shape[:2], 1)
-        if not flops and len(shape) != SEQUENCE_DIMS:  # a norm of what a convolution made
+        if not flops and len(shape) != SEQUENCE_DIMS:  # a norm after a convolution
             return None
         return Unit(
             name=layer.path,
@@ -346,7 +344,7 @@ class _LayerWalk:
     def _matrices(
         self, weights: Sequence[ParamSpec], shape: Sequence[int], flops: int
     ) -> tuple[Matrix, ...]:
-        """Returns what a layer multiplies, or the table of a layer that only reads one.
+        """Returns the matrices that a layer multiplies, or the table that it looks up rows of.
 
         A layer that multiplies without matrices of its own may use the table of the embedding.
         """
@@ -365,21 +363,21 @@ class _LayerWalk:
         return mixture.num_slots(self._calls[mixture].shape)
 
     def _own_flops(self, layer: Layer) -> int:
-        """Returns the FLOPs of a call, without those of layers inside."""
+        """Returns the FLOPs of a call, without the layers inside."""
         if layer not in self._calls:
             return 0
         inside = sum(map(self._total_flops, layer.inner_layers()))
         return self._calls[layer].flops - inside // _count(layer)
 
     def _total_flops(self, layer: Layer) -> int:
-        """Returns the FLOPs of all copies of a layer that was called, or of those inside."""
+        """Returns the FLOPs of all copies of a called layer, else of the called layers inside."""
         if layer in self._calls:
             return self._calls[layer].flops * _count(layer)
         return sum(map(self._total_flops, layer.inner_layers()))
 
 
 def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -> int:
-    """Returns the elements of attention's logits, which are kept unless it computes by blocks."""
+    """Returns the elements of attention's logits; 0 if it computes them block by block."""
     if not isinstance(layer, DotProductAttention):
         return 0
     num_keys = memory_length or shape[1]
@@ -388,7 +386,7 @@ def _num_logits(layer: Layer, shape: Sequence[int], memory_length: int | None) -
 
 
 def _logits_residuals(shape: Sequence[int], num_classes: int) -> list[Residual]:
-    """Returns the logits of a loss, and their softmax: of all positions, which a loss shifts."""
+    """Returns the logits of a loss and their softmax, for all positions, which a loss shifts."""
     names = (None,) * (len(shape) - 2)
     logits = Residual(1, (*shape[:-1], num_classes), ("batch", *names, "vocab"))
     return [logits, logits._replace(is_elementwise=True)]
@@ -401,7 +399,7 @@ def _size(layer: Layer, axes: Container[str]) -> int:
 
 
 def _count(layer: Layer) -> int:
-    """Returns the number of layers that a stacked layer is; experts are one together."""
+    """Returns how many layers a stacked layer stands for; all experts together are one."""
     return _size(layer, set(layer.stack_axes) - {"expert"})
 
 
@@ -416,8 +414,8 @@ def _transpose(spec: ParamSpec) -> Matrix:
 # ---- layers that count nothing -------------------------------------------------------------------
 
 
-NUM_NAMED = 3  # layers that a sentence names at most
-_OWN = "lingo.layers."  # all of these that multiply count; the others read tables
+NUM_NAMED = 3  # the most layers that a sentence names
+_OWN = "lingo.layers."  # lingo's layers that multiply all count FLOPs; the others read tables
 
 
 def missing_flops(experiment: Experiment) -> list[str]:
@@ -427,20 +425,20 @@ def missing_flops(experiment: Experiment) -> list[str]:
 
 
 def no_flops_message(experiment: Experiment) -> str:
-    """Returns why an experiment whose task counts nothing at all cannot be planned."""
+    """Returns the error for an experiment whose task counts no FLOPs."""
     kind = type(experiment.task).__name__
     names = ", ".join(missing_flops(experiment)[:NUM_NAMED]) or "the layers of its model"
     return (
         f"task: {kind} counts no FLOPs, so there is nothing to plan. Define `batch_flops(specs)` of"
-        f" {kind} if it has none, and `flops(shape)` of {names}; layers of Keras cannot count: take"
-        " those of lingo.layers in their place"
+        f" {kind} if it has none, and `flops(shape)` of {names}; layers of Keras cannot count: use"
+        " layers of lingo.layers instead"
     )
 
 
 def _has_no_flops(layer: Layer) -> bool:
     if type(layer).flops is not Layer.flops:
         return False
-    if type(layer)._late:  # its weights are those of a model of Keras
+    if type(layer)._late:  # its weights belong to a model of Keras
         return True
     weights = [spec for spec in layer.declarations() if spec.decay is None]
     return any(map(is_matrix, weights)) and not type(layer).__module__.startswith(_OWN)

@@ -220,7 +220,7 @@ MISTAKES = [
     (f"tokenizer {TINY} --source=TextFiles(pattern=x) --vocab_size=300 --out=t", "replaces them"),
     (f"tokenizer {TINY} --vocab_size=3 --out=t", "3 is not integer >= 261"),
     (f"tokenizer {TINY} --vocab_size=300 --out=no/t", "is in no directory that exists: no"),
-    (f"plan {TINY} --devices=8 --hardware=tpu_v9", "'tpu_v9' is none of tpu_v3, tpu_v4"),
+    (f"plan {TINY} --devices=8 --hardware=tpu_v9", "'tpu_v9' is not one of tpu_v3, tpu_v4"),
     (f"plan {TINY} --devices=8 --hardware=h100 --plot=plan.gif", "ends in .png or .svg or .pdf"),
     ("plan --calibrate=x.txt --devices=2", "--calibrate=x.txt: the file ends in .json"),
     ("plan --allreduce=row_pairs --mesh=4x4 --holes=5x5@0,0", "is not inside a 4 x 4 torus"),

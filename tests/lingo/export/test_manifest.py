@@ -73,7 +73,7 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(folder, name, monkeypatc
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ({"files": {"a": {"size": "1", "sha256": "0" * 64}}, "step": 7}, "of another type"),
+        ({"files": {"a": {"size": "1", "sha256": "0" * 64}}, "step": 7}, "of the wrong type"),
         ({"files": {"a": {"size": 1, "sha256": "0" * 64}}}, "it has no step"),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_is_no_file_is_no_manifest(tmp_path: Path, make) -> None:
 def test_a_version_that_is_not_named_is_found(folder: Path) -> None:
     (folder / "8").mkdir()
     (folder / "8" / "saved_model.pb").write_bytes(b"other")
-    with pytest.raises(ExportError, match=r"8/saved_model\.pb \(of no export\)"):
+    with pytest.raises(ExportError, match=r"8/saved_model\.pb \(not exported\)"):
         verify_export(folder)
 
 

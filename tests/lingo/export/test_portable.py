@@ -83,7 +83,9 @@ def test_a_saved_model_takes_texts_of_any_number_and_length(trained: Train, save
     several = served["score_text"](text=tf.constant(["import", "import numpy"]))
     assert one["num_tokens"].numpy().tolist() == [6]
     np.testing.assert_allclose(several["log_prob"][:1], one["log_prob"], rtol=1e-5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="lengths are from 1 to the number"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="lengths must be from 1 to the number"
+    ):
         served["decode"](
             tokens=tf.constant([[5]]), lengths=tf.constant([2]), seeds=tf.constant([0])
         )
@@ -185,7 +187,9 @@ def test_an_export_that_differs_from_its_run_leaves_nothing(
 
     model = trained("tiny")
     monkeypatch.setattr(check, "compute_alone", compute_wrong)
-    with pytest.raises(ExportError, match="predict is not what the run computes: numbers differ"):
+    with pytest.raises(
+        ExportError, match="predict does not compute what the run computes: floats differ"
+    ):
         model.export(tmp_path / "out", format="savedmodel", signatures=["predict"])
     assert [*tmp_path.iterdir()] == []
 
@@ -301,34 +305,37 @@ def test_a_disk_that_is_full_for_the_results_is_told(
         (Settings(format="tflite", quantize="int4"), "quantize='int4' is not one of none, float16"),  # type: ignore[arg-type]
         (
             Settings(format="tflite", quantize="int8_weights"),
-            "quantize='int8_weights' is of format=savedmodel, not of tflite",
+            "quantize='int8_weights' is for format=savedmodel, not for tflite",
         ),
         (
             Settings(format="savedmodel", quantize="int8"),
-            "quantize='int8' is of format=tflite, not of saved",
+            "quantize='int8' is for format=tflite, not for saved",
         ),
         (Settings(format="tflite", batch_size=0), "batch_size=0 is not positive"),
         (Settings(format="stablehlo", prompt_length=-1), "prompt_length=-1 is negative"),
         (
             Settings(format="savedmodel", prompt_length=9),
-            "prompt_length=9 is of format=stablehlo or tflit",
+            "prompt_length=9 is for format=stablehlo or tflit",
         ),
         (
             Settings(format="savedmodel", batch_size=2),
-            "batch_size=2 is of format=stablehlo or tflite, not",
+            "batch_size=2 is for format=stablehlo or tflite, not",
         ),
-        (Settings(format="huggingface", batch_size=2), "batch_size=2 is of .*, not of huggingface"),
+        (
+            Settings(format="huggingface", batch_size=2),
+            "batch_size=2 is for .*, not for huggingface",
+        ),
         (
             Settings(format="huggingface", prompt_length=9),
-            "prompt_length=9 is of .*, not of huggingface",
+            "prompt_length=9 is for .*, not for huggingface",
         ),
         (
             Settings(format="huggingface", quantize="int8"),
-            "quantize='int8' is of .*, not of huggingface",
+            "quantize='int8' is for .*, not for huggingface",
         ),
         (
             Settings(format="huggingface", signatures=("score",)),
-            r"signatures=\('score',\) is of format=savedmodel or stablehlo or tflite, not of hugg",
+            r"signatures=\('score',\) is for format=savedmodel or stablehlo or tflite, not for hu",
         ),
     ],
 )
@@ -339,7 +346,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: Settings, wor
 
 @pytest.mark.parametrize("setting", [{"config": "folder"}, {"dtype": "bfloat16"}])
 def test_settings_of_the_hub_are_refused_for_a_program(setting: dict[str, str]) -> None:
-    with pytest.raises(ParamError, match=r"^\w+='\w+' is of format=huggingface, not of tflite$"):
+    with pytest.raises(ParamError, match=r"^\w+='\w+' is for format=huggingface, not for tflite$"):
         Settings(format="tflite", **setting).check()
     Settings(format="huggingface", **setting).check()
 
@@ -350,7 +357,7 @@ def test_signatures_that_a_task_does_not_have_are_refused(
     model = trained("convolution")
     for name, words in (
         ("score", "ImageClassification predicts no tokens"),
-        ("decode", "ImageClassification continues no text"),
+        ("decode", "ImageClassification cannot continue texts"),
         ("logits", "signature=logits is not one of predict, score, decode"),
     ):
         with pytest.raises(ParamError, match=words):

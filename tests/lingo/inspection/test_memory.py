@@ -42,8 +42,8 @@ def test_the_state_is_weights_and_slots():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("exp.model_dim=16777216", "task: weights, .* take .* PiB, and this machine has"),
-        ("train_input.batch_size=1000000000000", "train_input: a batch takes .* PiB, and this"),
+        ("exp.model_dim=16777216", "task: weights and .* take .* PiB, but this machine has"),
+        ("train_input.batch_size=1000000000000", "train_input: a batch takes .* PiB, but this"),
         ("train_input.length=1000000000000", "smaller batch_size or length"),
     ],
 )
@@ -176,8 +176,8 @@ def test_a_step_larger_than_memory_is_warned_of_and_one_twice_as_large_refused(m
         monkeypatch.setattr(memory, "memory_bytes", lambda available=available: available)
         check_step(step_memory(experiment, graph), tell=messages.append)
     assert len(messages) == 2
-    assert "MiB of the forward pass for the gradient; this machine has" in messages[0]
-    assert "of memory, and the kernel may end the run: a smaller batch_size" in messages[0]
+    assert "MiB of activations for the gradient; this machine has" in messages[0]
+    assert "of memory, and the kernel may end the run: set a smaller batch_size" in messages[0]
     monkeypatch.setattr(memory, "memory_bytes", lambda: total // 2 - 1)
     with pytest.raises(ParamError, match=r"a step holds about .*accumulation_steps, or Remat"):
         check_step(step_memory(experiment, graph), tell=messages.append)

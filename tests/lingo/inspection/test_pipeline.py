@@ -198,7 +198,7 @@ def test_repeats_are_an_alternative_where_there_can_be_more(fields):
         ("Mesh(data=2)", "each of 2 devices (data=2) computes all stages side by side", [()] * 4),
         (
             "Mesh(stage=2,data=2,model=2)",
-            "each of 8 devices (stage=2, data=2, model=2) has the weights",
+            "each of 8 devices (stage=2, data=2, model=2) has only the weights",
             [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2,
         ),
         (
@@ -216,7 +216,7 @@ def test_a_report_says_which_devices_have_a_stage(runtime, where, devices):
 
 
 def test_stages_that_do_not_divide_over_the_mesh_are_refused():
-    with pytest.raises(ParamError, match=r"num_stages=3 do not divide into 2 equal parts"):
+    with pytest.raises(ParamError, match=r"num_stages=3 is not a multiple of the 2 parts"):
         one("num_stages=3, num_micro_batches=2", "runtime=Mesh(stage=2)")
 
 
@@ -239,7 +239,7 @@ def test_a_micro_batch_is_a_part_of_what_fills_up_a_batch(num, overrides, size):
 def test_replicas_that_nobody_counts_are_shown_as_one():
     report = one("num_stages=4, num_micro_batches=3", "runtime=Replicated")
     assert report.location.text.startswith("each replica computes all stages")
-    assert report.location.text.endswith("shown as those of one replica that has all of it")
+    assert report.location.text.endswith("shown as if one replica had the whole batch")
     assert tuple(report.shape) == (3, T, D)
 
 
@@ -248,7 +248,7 @@ def test_replicas_are_counted_where_their_devices_are_there():
     experiment = lingo.get("lm.source.tiny", *overrides).build()
     (report,) = find_pipelines(experiment, started=True)  # the processor of this test
     assert report.location.text.startswith("one device computes all stages")
-    assert not report.location.text.endswith("has all of it")
+    assert not report.location.text.endswith("had the whole batch")
 
 
 def test_a_group_that_is_no_part_of_a_filled_up_micro_batch_is_refused():

@@ -14,7 +14,7 @@ from lingo.layers.stacks.pipelined_chain import PipelinedChain
 
 GOLDEN = """\
 model/stack: fill_drain, 2 stages, 2 micro-batches of [2, 16, 8]
-each of 4 devices (stage=2, data=2) has the weights of the stages that it computes, of no others
+each of 4 devices (stage=2, data=2) has only the weights of the stages that it computes
 
 stage  layers  devices      FLOPs  share   weights  passes on  live  boundary activations
 0      0-1     0-1      1.024e+05  66.7%  4.38 KiB      1 KiB     2                 2 KiB
@@ -23,16 +23,15 @@ total                   1.536e+05         6.56 KiB                              
 
 the largest stage is 1.333 times the mean; 53.7% of the FLOPs of a forward pass are in the pipeline
 a stage keeps boundary activations, the inputs of `live` micro-batches (and of 1 idle iterations of
-the loop), until they go backward; what its layers compute from them is kept as long, and not
-counted
+the loop), until they go backward; its layers' other activations are kept as long, and not counted
 
 stage 0  0 1 . . . . 1<<<<<0<<<<<
 stage 1  . 0 1 1<<<<<0<<<<<. . .
 0 forward, 0< backward of micro-batch 0, . idle; 2 characters are 1 unit of time
 makespan 12, bubble fraction 0.3333, idle 8 of 24
-bubble fraction if stages were equal, as the clock has them: 0.3333; by their FLOPs: 0.5000
+bubble fraction if stages were equal, as in the picture: 0.3333; by their FLOPs: 0.5000
 instead one_forward_one_backward: bubble fraction 0.3333 if stages were equal, live 2 1; needs a
-program of its own for each stage: not built
+separate program for each stage, which lingo lacks
 """
 
 
@@ -64,7 +63,7 @@ def test_a_simulation_adds_columns_and_what_it_leaves_out():
     ]
     assert lines[3].endswith("boundary activations  forward  backward     busy")
     assert lines[-4].startswith("SIMULATION of a step on 2 devices")
-    assert "what stages on one machine take from each other" in " ".join(lines)
+    assert "the slowdown of stages that share a machine" in " ".join(lines)
     assert lines[-1] == (
         "makespan 7500 ms, bubble fraction 0.4000; layers one after the other 9000 ms, 1.2 times as"
         " long"
@@ -100,8 +99,7 @@ def test_stages_may_take_several_tensors_on_one_device():
 
 def test_what_is_computed_again_is_there_for_one_micro_batch_at_a_time():
     shown = " ".join(text(make_report("num_stages=2, num_micro_batches=2, remat=True")).split())
-    assert "until they go backward; what its" in shown
-    assert "from them is there for one micro-batch at a time, and not counted" in shown
+    assert "other activations are kept for one micro-batch at a time, and not counted" in shown
 
 
 def test_a_stage_of_several_repeats_has_several_runs_of_layers():

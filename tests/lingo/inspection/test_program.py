@@ -89,7 +89,7 @@ def test_a_table_has_the_largest_first_and_alike_layers_as_one():
         ["all-reduce", "in", "all", "3", "3", "KiB"],
     ]
     assert table[4:] == [
-        "memory   4 KiB arguments, 48 B outputs beside them, 100 B temporaries",
+        "memory   4 KiB arguments, 48 B new outputs, 100 B temporaries",
         "FLOPs    0, of products and convolutions",
     ]
     assert seconds(program("")) == "seconds  1.2 to trace, 2.0 to compile\n"
@@ -104,7 +104,7 @@ def test_loops_of_unknown_length_are_marked():
     line = "  ROOT %w = f32[256]{0} while(%x), condition=%condition, body=%body\n"
     shown = text(report(program(line, loop=loop), task()))
     assert "1*" in shown
-    assert "* and more: in a loop of unknown length" in shown
+    assert "* at least: in a loop of unknown length" in shown
 
 
 def test_the_share_of_the_update_is_of_operations_and_of_bytes():

@@ -115,5 +115,5 @@ def test_experts_that_read_tokens_can_be_measured():
 
 def test_a_layer_without_room_is_refused(monkeypatch):
     monkeypatch.setattr(stage_times, "memory_bytes", lambda: 1000)
-    with pytest.raises(ParamError, match="bytes of weights have no room here"):
+    with pytest.raises(ParamError, match="bytes of weights do not fit into memory"):
         simulate(build("num_stages=3, num_micro_batches=2"))

@@ -155,8 +155,8 @@ def test_status_metadata_and_health(client: Client) -> None:
         ("POST", f"{PATH}/versions/8:predict", 404, "small has no version '8': it has 7"),
         ("POST", f"{PATH}:classify", 404, "small has no 'classify': it has predict"),
         ("POST", f"{PATH}:regress", 404, "small has no 'regress': it has predict"),
-        ("GET", PREDICT, 405, "predictions are asked for by POST"),
-        ("GET", f"{PATH}/versions/7:predict", 405, "predictions are asked for by POST"),
+        ("GET", PREDICT, 405, "predictions need the method POST"),
+        ("GET", f"{PATH}/versions/7:predict", 405, "predictions need the method POST"),
         ("POST", "/v1/models/a:b:predict", 404, "there is no model 'a:b': there is small"),
         ("POST", PATH, 405, f"POST {PATH} is not served; served are: GET {PATH} and its /metadata"),
         ("GET", "/v2", 404, "POST its :predict, GET /healthz and /metrics"),
@@ -264,7 +264,7 @@ def test_a_server_that_drains_answers_what_is_in_progress_and_refuses_more(model
 
     refused, health, first, second = asyncio.run(ask())
     assert refused.status == health.status == 503
-    assert refused.error == "the server is stopping: ask another one"
+    assert refused.error == "the server is stopping: ask another server"
     assert refused.headers["connection"] == "close"
     assert health.json == {"status": "draining"}
     assert [first.status, second.status] == [200, 200]
@@ -381,9 +381,7 @@ def test_many_long_examples_are_refused_and_many_short_ones_are_not(model, repor
     client = start(model, reports, max_body_bytes=100_000)
     answer = client.post({"signature_name": "shout", "instances": ["a" * 1000] * 8})
     assert answer.status == 413
-    assert (
-        "8 examples of up to 1,000 positions are more than are computed at a time" in answer.error
-    )
+    assert "8 examples of up to 1,000 positions are more than a batch holds" in answer.error
     answer = client.post({"signature_name": "shout", "instances": ["a" * 500] * 8})
     assert [row["text"] for row in answer.json["predictions"]] == ["A" * 500] * 8
 
@@ -395,7 +393,7 @@ def test_values_are_counted_before_they_are_read(model, reports, monkeypatch, un
     body = b'{"instances": [' + unit.encode() * (8_000_000 // len(unit) - 10)
     answer = client.post(body)
     assert answer.status == 413
-    assert "values, more than" in answer.error
+    assert "values, the largest request at most" in answer.error
 
 
 def test_bodies_are_read_outside_of_the_loop(client: Client, monkeypatch) -> None:

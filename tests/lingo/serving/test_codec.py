@@ -62,7 +62,7 @@ def test_numbers_become_the_type_of_the_input(dtype: str, given: list[Any]) -> N
         (b"[]", "the body is not an object"),
         (b"{}", "the body has neither instances nor inputs: give one"),
         (b'{"instances": [], "inputs": {}}', "the body has both instances and inputs: give one"),
-        (b'{"instances": [], "more": 1}', "the body has 'more', besides signature_name and inst"),
+        (b'{"instances": [], "more": 1}', "the body has 'more': it may have only instances and si"),
         (b'{"instances": [], "signature_name": 5}', "signature_name is a number, not a string"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_newest_version_of_an_export_is_served(tmp_path: Path) -> None:
     found = model.signatures["double"].compute({"x": np.ones([1, 2], np.float32)})
     assert found["y"].tolist() == [[2.0, 2.0]]
     for name in ("a/b", "a:predict"):
-        with pytest.raises(ParamError, match=f"name '{name}' has / or :, which its path cannot"):
+        with pytest.raises(ParamError, match=f"name '{name}' has / or :, which its URL cannot"):
             load_export(folder, name=name)
 
 
@@ -55,7 +55,7 @@ def test_a_folder_without_a_saved_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ParamError, match=r"export\.json is not what lingo wrote"):
         load_export(tmp_path)
     write_manifest(tmp_path, {"format": "tflite"})
-    with pytest.raises(ParamError, match="is a model of tflite: what is served is of lingo export"):
+    with pytest.raises(ParamError, match="is a model of tflite: export it with lingo export"):
         load_export(tmp_path)
     write_manifest(tmp_path, {"format": "savedmodel"})
     with pytest.raises(ParamError, match=r"no version that its export\.json names"):
@@ -139,4 +139,4 @@ def test_prompts_of_different_lengths_are_continued_as_each_alone(run: Path) -> 
     for one, outputs in zip(prompts, found, strict=True):
         assert outputs["tokens"].tolist() == decode.compute(one)["tokens"].tolist()
     assert isinstance(error, Refusal)  # though a padded prompt has so many columns
-    assert "lengths are from 1 to the number of columns of tokens" in str(error)
+    assert "lengths must be from 1 to the number of columns of tokens" in str(error)

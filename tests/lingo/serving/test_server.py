@@ -256,7 +256,7 @@ def test_after_sigterm_requests_in_progress_are_answered_and_no_others(folder: P
         while (health := server.ask("GET", "/healthz")) == (200, {"status": "ready"}):
             time.sleep(0.01)
         assert health == (503, {"status": "draining"})
-        stopping = {"error": "the server is stopping: ask another one"}
+        stopping = {"error": "the server is stopping: ask another server"}
         assert server.ask("POST", PREDICT, DOUBLE) == (503, stopping)
         for thread in threads:
             thread.join(TIMEOUT)

@@ -117,7 +117,7 @@ def test_after_a_process_that_ended_inside_a_step_the_next_says_how_large_it_is(
     run(small(), directory)
     assert re.search(
         r"the last process was killed, or ended inside a step: a step holds about [\d.]+ KiB:"
-        r" [\d.]+ KiB of weights .* of the forward pass for the gradient; this machine has",
+        r" [\d.]+ KiB of weights .* of activations for the gradient; this machine has",
         capsys.readouterr().out,
     )
 

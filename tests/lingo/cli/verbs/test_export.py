@@ -79,7 +79,7 @@ def test_a_trained_t5_is_exported_and_read_again(lingo: Callable, folder: pathli
         model.export("other", config=".")
     eight = lingo("export", "--run=run", "--output=other", "--quantize=int8")
     assert (eight.code, eight.out) == (2, "")
-    assert "quantize='int8' is of format=tflite, not of huggingface" in eight.err
+    assert "quantize='int8' is for format=tflite, not for huggingface" in eight.err
     assert not pathlib.Path("other").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_program_is_exported_with_lines_of_progress_and_verified(lingo: Callab
     assert (done.code, done.err) == (0, "")
     first, second, third, last = done.out.splitlines()
     assert first == "write predict as stablehlo"
-    assert second == "compare 64 examples of train_input with a process without lingo"
+    assert second == "compare 64 examples of train_input in a process without lingo"
     assert third.startswith("out: 11 weights of step 1, ")
     assert last.startswith("  predict(positions, segments, tokens): numbers differ by ")
     same = lingo("export", "--verify=out")

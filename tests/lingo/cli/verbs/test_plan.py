@@ -123,7 +123,7 @@ def test_the_own_runtime_is_predicted_without_devices(lingo: Callable) -> None:
     assert "--exp=" not in own
     done = lingo(*TINY, "--set=runtime=Replicated")
     assert done.code == 2
-    assert "--devices=N is missing: runtime=Replicated has as many as there are" in done.err
+    assert "--devices=N is missing: runtime=Replicated fixes no number of them" in done.err
 
 
 def test_a_plan_of_which_nothing_fits_says_how_many_devices_would_be_enough(
@@ -174,7 +174,7 @@ def silent():
 
 def test_what_is_not_known_of_layers_is_said(lingo: Callable, tmp_path: pathlib.Path) -> None:
     part = "--set=FeedForward=Remat(layer=_)"
-    assert "\nRemat of model/stack/layers/0/ffn" in lingo(*TINY, part).out
+    assert "\nRemat only of model/stack/layers/0/ffn" in lingo(*TINY, part).out
     file = tmp_path / "silent.py"
     file.write_text(SILENT)
     done = lingo("plan", f"--exp={file}:silent", *TINY[2:])

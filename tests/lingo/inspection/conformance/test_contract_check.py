@@ -57,7 +57,7 @@ def test_an_experiment_without_mistakes_passes():
     ("subject", "text", "detail"),
     [
         ("layers/0 (WrongStep)", STEPS, "by `step` on chunks of 1, 1, 1 positions: result differs"),
-        ("layers/1 (MixingRows)", ROWS, "without the other rows, that of rows 0 to 0: result 0"),
+        ("layers/1 (MixingRows)", ROWS, "rows 0 to 0 without the other rows: result 0"),
         ("task (MeanFit)", GRADIENT, "does not depend on the weight layers/2/b: use it in the"),
         ("task (MeanFit)", SUMS, "parts of 1 and 3 rows together: the loss 'loss' differs by"),
         ("train_input (RandomNumbers)", TWICE, "the first batch, made twice, differs in x"),

@@ -54,7 +54,7 @@ def test_rows_of_a_torus_are_rings_if_it_has_the_links(
 
 
 def test_a_torus_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ParamError, match=r"131 chips of tpu_v3 are no torus within 128 x 32"):
+    with pytest.raises(ParamError, match=r"131 chips of tpu_v3 form no torus within 128 x 32"):
         HARDWARE["tpu_v3"].arrange(262)
 
 
@@ -65,7 +65,7 @@ def test_a_file_has_all_of_it(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_no_hardware_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParamError, match=r"'H100' is none of tpu_v3, .* Did you mean 'h100'\?"):
+    with pytest.raises(ParamError, match=r"'H100' is not one of tpu_v3, .* Did you mean 'h100'\?"):
         read("H100")
     with pytest.raises(ParamError, match=r"none\.json cannot be read: No such file"):
         read(str(tmp_path / "none.json"))

@@ -288,7 +288,7 @@ def test_sizes_that_are_set_are_set() -> None:
 
 
 def test_an_input_without_a_size_is_refused() -> None:
-    with pytest.raises(ParamError, match="--batch=8: RepeatedInput has no batch_size that is set"):
+    with pytest.raises(ParamError, match="--batch=8: RepeatedInput sets no batch_size"):
         settings(RepeatedInput.params(input=GlyphInput.params()))
 
 

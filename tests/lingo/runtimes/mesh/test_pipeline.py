@@ -169,7 +169,7 @@ def test_micro_batches_are_cut_from_the_rows_of_the_batch_not_from_those_that_fi
 
 def test_stages_that_devices_cannot_share_evenly_are_refused():
     program = started(learner(Pipeline, num_stages=6, num_micro_batches=4), MESH)
-    wanted = r"model/stack: num_stages=6 do not divide into 4 equal parts of the mesh: the size of"
+    wanted = r"model/stack: num_stages=6 is not a multiple of the 4 parts of the mesh along"
     with pytest.raises(ParamError, match=wanted):
         program.train(batches())
 
