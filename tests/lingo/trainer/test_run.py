@@ -156,7 +156,9 @@ def test_a_resumed_run_says_what_its_audit_log_lacks(small, run, directory, caps
     log = directory / "audit.jsonl"
     log.unlink()
     run(small(), directory)  # without `audit`: the checkpoint knows
-    assert f"{log} lacks rows, as a line in it says: steps 1 to 3\n" in capsys.readouterr().out
+    assert (
+        f"{log} lacks the rows of steps 1 to 3, as a line in it says\n" in capsys.readouterr().out
+    )
     mark, *rows = map(json.loads, log.read_text().splitlines())
     assert mark == {"step": 3, "missing": [[1, 3]]}
     assert [row["step"] for row in rows] == [4, 5, 6]
