@@ -374,7 +374,7 @@ def test_what_takes_the_place_of_the_directory_gets_nothing(
         return report
 
     monkeypatch.setattr(LocalProgram, "train", replace_and_train)
-    with pytest.raises(StorageError, match="is not the directory any more"):
+    with pytest.raises(StorageError, match="is no longer the directory"):
         run(small(max_steps=6), directory, audit=True)
     assert [*(tmp_path / "there").iterdir()] == [*directory.iterdir()] == []
 
