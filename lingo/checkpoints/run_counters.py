@@ -1,4 +1,4 @@
-"""The counters of a run, which a checkpoint records with the tensors to resume exactly."""
+"""The counters of a run; a checkpoint records them, so that the run resumes exactly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TINY = 1e-30  # least deviation, if all losses are 0
 class Level(NamedTuple):
     """Moving mean and variance of losses."""
 
-    count: int = 0  # of losses, at most the number to remember; until then all weigh the same
+    count: int = 0  # of losses, at most the window's size; all weigh the same until it is full
     mean: float = 0.0
     variance: float = 0.0
 
@@ -51,7 +51,7 @@ class Health(NamedTuple):
     num_anomalous: int = 0  # consecutive latest steps that were either
     skipped_total: int = 0
     spiked_total: int = 0
-    level: Level = Level()  # of the losses of all other steps
+    level: Level = Level()  # of the losses of all steps that were not anomalous
 
     def add_step(self, loss: float, *, is_finite: bool, guard: Any) -> Health:
         """Returns the health after one more step.
@@ -133,7 +133,7 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the counters in the metadata of a step's checkpoint; missing ones are as at a start.
+    """Returns the counters in the metadata of a step's checkpoint; missing ones are initial.
 
     The metadata are any JSON values: raises ValueError if a counter is invalid.
     """

@@ -34,7 +34,7 @@ _MAX_LINES = 20  # differences in an error
 _MAX_CANDIDATES = 5000  # names that are searched for a similar one
 _NUM_EXAMPLES = 3
 _CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0, "resize": None}
-"""Fields {pattern: change of values}, and the change of a weight that no pattern matches."""
+"""Field {pattern: change of values} -> the change for a weight that no pattern matches."""
 
 Shape = tuple[int, ...]
 
@@ -51,9 +51,9 @@ class WarmStart(Configurable):
     The optimizer's slots start anew, too, unless `slots` reads them. The optimizer still counts
     steps from 0. Adam's bias correction then takes the means that were read for sums of a few
     gradients: with its default decays the first step is 0.32 times as long as it would be, the
-    twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step, which
-    replaces all factors that were read. `optimizer.slot_steps`, set to the number of steps of the
-    source, mends both; schedules begin at 0 in any case.
+    twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step, so this
+    step replaces all factors that were read. `optimizer.slot_steps`, set to the source's number of
+    steps, corrects both; schedules begin at 0 in any case.
     """
 
     path: FilePath  # a run or checkpoint, a TensorFlow checkpoint, a .safetensors file or its index
@@ -61,15 +61,15 @@ class WarmStart(Configurable):
     weights: Literal["trained", "ema"] = "trained"  # ema: the averages that a run of lingo kept
     slots: bool = False  # whether the optimizer's slots are read, too, from a run of lingo
     rename: dict[str, str] = {}  # pattern -> name in the source, \1 its first group; first match
-    only: tuple[str, ...] = ()  # patterns of the weights that are read; none: all
-    skip: tuple[str, ...] = ()  # patterns of weights that are not
+    only: tuple[str, ...] = ()  # patterns of the weights that are read; empty: all
+    skip: tuple[str, ...] = ()  # patterns of weights that are not read
     transpose: tuple[str, ...] = ()  # patterns of weights whose axes the source has in reverse
     reshape: bool = False  # the source may have neighbouring axes split or merged
     parts: dict[str, tuple[int, int]] = {}  # pattern -> (i, n): part i of n of its last axis
-    scale: dict[str, float] = {}  # pattern -> what values of the source are multiplied by
-    offset: dict[str, float] = {}  # pattern -> what is added to them then
-    resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> grids of positions, of source and model
-    partial: bool = False  # a weight that the source lacks is drawn as ever, not an error
+    scale: dict[str, float] = {}  # pattern -> factor of the source's values
+    offset: dict[str, float] = {}  # pattern -> summand, after `scale`
+    resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> (source's, model's) grid of positions
+    partial: bool = False  # weights that the source lacks are initialized, no error
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "step")
@@ -224,7 +224,7 @@ class WarmStart(Configurable):
 
 
 def weight_shapes(model: Layer) -> dict[str, Shape]:
-    """Returns name -> shape of every weight and moving statistic of single layers of a model."""
+    """Returns name -> shape of every weight and moving statistic of a model's single layers."""
     specs = {**model.weights(), **model.states()}
     return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
 
@@ -288,7 +288,7 @@ def _describe_misfit(
     if free := [name for name in source.tensors if name not in used]:
         message += f"\n{len(free)} tensors there are not asked for: {_examples(free)}."
     if lines[0].startswith("missing") and not partial:
-        message += "\ninit_from.partial=true draws what is missing."
+        message += "\ninit_from.partial=true initializes the missing weights."
     return message
 
 

@@ -64,7 +64,7 @@ def test_what_is_no_manifest_is_damage_whatever_its_digest(tmp_path, save, text)
     ("changes", "said"),
     [
         ({"step": "1"}, "step is str '1', not a whole number"),
-        ({"step": 2}, "it is that of step 2"),
+        ({"step": 2}, "it is the manifest of step 2"),
         ({"files": {"../../etc/passwd": {"size": 1, "sha256": ""}}}, "not the name of a file"),
         ({"format": True}, "it has no format"),
     ],
@@ -165,7 +165,7 @@ def test_no_field_may_be_missing(field):
         ("tensors weights/w shape", [-1], "shape is int -1"),
         ("tensors weights/w dtype", "string", "dtype is 'string', not a type of numbers"),
         ("tensors a\x1b[2J", {"shape": [], "dtype": "int8"}, "is not the name of a tensor"),
-        ("files ../../etc/passwd", FILE, "'../../etc/passwd' is not the name of a file in it"),
+        ("files ../../etc/passwd", FILE, "'../../etc/passwd' is not the name of a bundle's file"),
         ("files tensors.data-00001-of-00001", FILE, "does not name all files of the bundle"),
         ("files", {DATA: FILE}, "does not name all files of the bundle"),
         (f"files {DATA}", {"size": 3}, "sha256 is missing"),

@@ -107,7 +107,7 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(path, values
         f"{path} does not fit the model:",
         "  missing model/table Did you mean 'model/tabel'?",
         "2 tensors there are not asked for: extra, model/tabel.",
-        "init_from.partial=true draws what is missing.",
+        "init_from.partial=true initializes the missing weights.",
     ]
 
 
