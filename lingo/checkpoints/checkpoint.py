@@ -43,7 +43,7 @@ _GROUP_ELEMENTS = 32 << 20  # elements of the tensors that are read at a time fo
 MAX_LINES = 20
 MAX_NAMES = 4  # names of weights that are listed for a layer
 
-_WEIGHTS = "weights/"  # left out of what is printed
+_WEIGHTS = "weights/"  # left out of messages
 _SLOT = re.compile(r"(slots/[^/]+)/(.+)")
 _NUMBER = re.compile(r"(?<=/)[0-9]+(?=/|$)")
 _PATH = "\0"
@@ -94,7 +94,7 @@ class Checkpoint:
                     raise DamagedCheckpoint(self.path, name, reason)
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest() if content else None
             if content and sha256 != expected["sha256"]:
-                raise DamagedCheckpoint(self.path, name, "its bytes are not what was written")
+                raise DamagedCheckpoint(self.path, name, "its bytes have changed")
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
         """Checks that it holds exactly the tensors of a model: name -> (shape, dtype).

@@ -175,7 +175,7 @@ def parse(text: bytes) -> dict[str, Any]:
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     if _with_digest(text) != text:
-        raise ValueError("its bytes are not what was written")
+        raise ValueError("its bytes have changed")
     try:
         body = json.loads(text.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -140,7 +140,7 @@ def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
     try:
         return _read_counters(step, metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"its position is not one that was written: {error}") from error
+        raise ValueError(f"its counters are invalid: {error}") from error
 
 
 def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
@@ -180,14 +180,14 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     )
     counted = max(health.num_skipped, health.num_spiked, health.num_anomalous) <= step
     if not (counted and math.isfinite(health.level.mean) and 0 <= health.level.variance < math.inf):
-        raise ValueError(f"its position is not one that a run can have after {step} steps")
+        raise ValueError(f"its counters are impossible after {step} steps")
     return health
 
 
 def _read_snapshot(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
     step = _count(recorded["step"])
     if step > before:
-        raise ValueError(f"its position has step {step} after step {before}")
+        raise ValueError(f"its anomaly is at step {step}, after step {before}")
     return HealthSnapshot(step, _health(step, recorded))
 
 
@@ -201,5 +201,5 @@ def _array(shape: Any, texts: Any) -> np.ndarray:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError(f"a count in its position is {value!r:.40}")
+        raise ValueError(f"a counter is {value!r:.40}, not in 0..{_LARGEST}")
     return value

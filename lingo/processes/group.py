@@ -67,7 +67,7 @@ class Patience(NamedTuple):
 
 
 class Sign(NamedTuple):
-    """A heartbeat: what a process reports of itself."""
+    """A heartbeat: a process's report on itself."""
 
     beat: int = 0  # changes with every heartbeat
     is_failing: bool = False  # whether a joint computation has failed

@@ -14,7 +14,7 @@ from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.trainer.directory.run_directory import RunDirectory
 
-_NAME_CHARACTERS = 64  # what `PATH_PART` allows
+_NAME_CHARACTERS = 64  # as `PATH_PART` allows
 _VALUE_CHARACTERS = 20
 _LAST_WORD = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])*$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")

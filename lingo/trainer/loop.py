@@ -139,9 +139,9 @@ class Loop:
         return Prefetch(data, spans=self._spans(), offset=offset, rows=rows)
 
     def _train(self, items: Prefetch) -> None:
-        """Trains on all items, and does what is due in between, where a signal raises Stop."""
+        """Trains on all items; saves and evaluates in between, where a signal raises Stop."""
         evaluation, saver, observers = self._evaluation, self._saver, self._run.observers
-        if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run before
+        if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run last time
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)

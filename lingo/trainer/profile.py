@@ -96,8 +96,8 @@ class Profile:
 def _hide_iterations(file: Path, *, root: Path) -> None:
     """Renames `iter_num`, the iteration number of a TensorFlow loop, in a profile.
 
-    If TensorBoard's plugin finds it, it takes iterations for steps, even those of a loop inside a
-    step. It then ignores the marks of steps, and its overview has no times.
+    If TensorBoard's plugin finds it, it takes iterations for steps, even of a loop inside a step.
+    It then ignores the marks of steps, and its overview has no times.
     """
     content = file.read_bytes()
     if _ITERATION in content:

@@ -41,4 +41,4 @@ class Run:
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
     observers: Observers  # get all events; the experiment's own run only in the leader
-    processes: Processes = ALONE  # all do the same; the leader shares what only it can know
+    processes: Processes = ALONE  # all do the same; the leader shares values that only it knows

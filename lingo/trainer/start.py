@@ -76,7 +76,7 @@ class Start(NamedTuple):
     environment: Mapping[str, Any]  # the content of environment.json
     warm: Transfer | None  # the first weights, unless they are random or from a checkpoint
     program: Program
-    program_text: str  # what the devices of a mesh exchange and hold; "" without a mesh
+    program_text: str  # report on the exchanges and memory of a mesh's devices; "" without a mesh
     graph: tf.Graph | None  # of a step; None if the run resumes unchanged after an orderly end
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def print_start(run: Run, start: Start) -> None:
 def load_state(
     experiment: Experiment, init_from: Mapping[str, Any] | None, found: Checkpoint | None
 ) -> TrainState:
-    """Returns the state of a checkpoint, or the run's initial state if there is none.
+    """Returns a checkpoint's state, or the run's initial state without a checkpoint.
 
     Raises UnusableSource if the source of the initial weights has changed since the run began.
     """

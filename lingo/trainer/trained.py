@@ -214,7 +214,7 @@ class Trained:
 
     @method_takes(GenerateCall)
     def generate(self, call: GenerateCall) -> Any:
-        """Continues texts, or answers them if that is what is trained: `model.generate("def ")`.
+        """Continues texts, or answers them if trained to answer: `model.generate("def ")`.
 
         Args:
             prompts: a text, or several.
@@ -265,9 +265,9 @@ class Trained:
         """Yields the text of a prompt in pieces, one per token, and returns all its texts.
 
         The texts are the same as from `decode`; the pieces make up the first text. A token that
-        ends within a character gives the piece "".
-        `close` stops the decoding at its next token. With another decoding than `Sampling`, or
-        where XLA compiles the program, the whole text is one piece.
+        ends within a character gives the piece "". `close` stops the decoding at its next token.
+        With another decoding than `Sampling`, or where XLA compiles the program, the whole text is
+        one piece.
 
         Args:
             prompt: as `experiment.train_input.prompt(text)` returns it.
@@ -298,7 +298,7 @@ class Trained:
 
     @method_takes(ExportCall)
     def export(self, call: ExportCall) -> None:
-        """Writes the model, with the weights of evaluations, into a new folder for other programs.
+        """Writes the model, with the evaluation weights, into a new folder for other programs.
 
         Args:
             folder: must not exist yet, but its parent must; an error leaves no folder.
@@ -309,7 +309,7 @@ class Trained:
             ParamError: if the folder exists or is inside the run, the format is not known,
                 has no such setting, or cannot hold the model; and if several processes export a
                 program.
-            ExportError: if a program does not compute what the run computes.
+            ExportError: if a program does not compute the same as the run.
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
@@ -363,7 +363,7 @@ class Trained:
         return self._program
 
     def exported_model(self) -> ExportedModel:
-        """Returns the task with the weights of evaluations as functions that can be traced."""
+        """Returns the task, with the evaluation weights, as functions that can be traced."""
         state = self._state_to_export("none")
         return ExportedModel(self.experiment, state.weights, state.state)
 

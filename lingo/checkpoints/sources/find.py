@@ -100,7 +100,7 @@ def _open_foreign(path: Path) -> WeightSource:
     if prefix is not None:
         return TfCheckpoint(prefix)
     if exists:
-        raise UnusableSource(f"{path} holds nothing that weights are read from: {SUPPORTED}.")
+        raise UnusableSource(f"{path} holds no weights that lingo can read: it reads {SUPPORTED}.")
     raise UnusableSource(f"{path} does not exist. init_from.path takes {SUPPORTED}.")
 
 
@@ -126,7 +126,7 @@ def _find_safetensors(path: Path) -> Path | None:
 class LingoCheckpoint:
     """Weights of a model, or their moving averages, and moving statistics.
 
-    Names are those of the layers' weights, whether or not the run that wrote them stacked layers.
+    Names belong to single layers, whether or not the run that wrote the checkpoint stacked them.
     Optimizer slots are included on request, as `slots/<slot>/<weight>`.
     """
 
@@ -277,7 +277,7 @@ def _prefix_in(directory: Path) -> Path | None:
     if name not in names:
         text = ", ".join(map(printable, names[-10:])) or "none"
         raise UnusableSource(
-            f"{state} names {printable(name)}, which is not in its directory. There: {text}."
+            f"{state} names {printable(name)}, which is not in its directory; there: {text}."
         )
     return directory / name
 

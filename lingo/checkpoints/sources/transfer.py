@@ -118,7 +118,7 @@ class Transfer:
         ]
         count = f"{len(self.reads)} of {num_weights} weights"
         line = f"{count} from {self.source.path} ({', '.join(facts)})"
-        for why, names in (("not there", list(self.absent)), ("not asked for", self.other_weights)):
+        for why, names in (("missing", list(self.absent)), ("not requested", self.other_weights)):
             line += f"; {why}: {_list_some(names)}" if names else ""
         return line
 
@@ -157,9 +157,9 @@ class Transfer:
             what = f"float32 {list(read.shape)}"
             yield "read", f"{weight}, slot {slot}", printable(read.name), what
         for weight, name in self.absent.items():
-            yield "not there", weight, printable(name), ""
+            yield "missing", weight, printable(name), ""
         for weight in self.other_weights:
-            yield "not asked for", weight, "", ""
+            yield "not requested", weight, "", ""
 
     def _unused_rows(self) -> Iterator[tuple[str, str, str, str]]:
         used = self._used()

@@ -5,8 +5,8 @@ r"""Initial weights of a run from an earlier training, instead of random ones.
                      rename={r"model/stack/layers/(\d+)/(.*)": r"encoder.\1.\2"})
 
 A rule maps the name of a weight of the model to its name in the source, as in Lingvo's
-`init_from_checkpoint_rules`, so every weight of the model is accounted for. Names are those of
-single layers, however programs stack them.
+`init_from_checkpoint_rules`, so every weight of the model is accounted for. Names belong to single
+layers, however programs stack them.
 """
 
 from __future__ import annotations
@@ -200,15 +200,17 @@ class WarmStart(Configurable):
         """Returns a line if a tensor does not fit its weight; "" if it does."""
         name = f"{weight}{'' if weight == read.name else f' ({printable(read.name)})'}"
         if tensor.dtype not in FLOATS:
-            return f"dtype {name}: {printable(tensor.dtype)} there, {', '.join(FLOATS)} are read"
+            dtype = printable(tensor.dtype)
+            return f"dtype {name}: {dtype} in the source, but {', '.join(FLOATS)} are read"
         if (n := read.part[1]) > 1 and (not tensor.shape or tensor.shape[-1] % n):
-            return f"shape {name}: {list(tensor.shape)} there, which has no {n} equal parts"
+            return f"shape {name}: {list(tensor.shape)} in the source has no {n} equal parts"
         shape = read.part_shape(tensor.shape)
         shape = shape[::-1] if read.reverse else shape
         if read.resize is not None:
             old, new = read.resize
             if shape[:1] != (math.prod(old),):
-                return f"shape {name}: {list(tensor.shape)} there, not a grid of {grid_text(old)}"
+                grid = grid_text(old)
+                return f"shape {name}: {list(tensor.shape)} in the source, not a grid of {grid}"
             shape = (math.prod(new), *shape[1:])
         if shape == read.shape or (self.p.reshape and fits(shape, read.shape)):
             return ""
@@ -220,7 +222,10 @@ class WarmStart(Configurable):
             hint += "; it should not" if read.reverse else "; transpose could name it"
         elif shape[1:] == read.shape[1:] and len(shape) == 2 and not read.resize:
             hint += "; if these are positions in an image, resize would read them"
-        return f"shape {name}: {list(tensor.shape)} there, {list(read.shape)} in the model{hint}"
+        return (
+            f"shape {name}: {list(tensor.shape)} in the source, {list(read.shape)} in the model"
+            f"{hint}"
+        )
 
 
 def weight_shapes(model: Layer) -> dict[str, Shape]:
@@ -240,8 +245,8 @@ def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRea
         if tensor is None:
             wrong.setdefault(("missing", slot), []).append(f"{weight}{list(read.shape)}")
         elif (tensor.shape, tensor.dtype) != (read.shape, "float32"):
-            there = f"{weight}{list(read.shape)}, {tensor.dtype}{list(tensor.shape)} there"
-            wrong.setdefault(("other", slot), []).append(there)
+            line = f"{weight}{list(read.shape)}, {tensor.dtype}{list(tensor.shape)} in the source"
+            wrong.setdefault(("other", slot), []).append(line)
     if not wrong:
         return
     lines = [
@@ -252,8 +257,8 @@ def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRea
     there = ", ".join(map(printable, sorted(kept))) or "none"
     text = "\n  ".join([f"{source.path} does not have the slots of the optimizer:", *lines])
     raise CheckpointMismatch(
-        f"{text}\nThe slots there: {there}. Take the optimizer of that run, or begin all slots anew"
-        " by init_from.slots=false."
+        f"{text}\nIts slots: {there}. Take the optimizer of that run, or begin all slots anew by"
+        " init_from.slots=false."
     )
 
 
@@ -286,7 +291,7 @@ def _describe_misfit(
     more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
     message = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_MAX_LINES], *more])
     if free := [name for name in source.tensors if name not in used]:
-        message += f"\n{len(free)} tensors there are not asked for: {_examples(free)}."
+        message += f"\n{len(free)} tensors of the source are not requested: {_examples(free)}."
     if lines[0].startswith("missing") and not partial:
         message += "\ninit_from.partial=true initializes the missing weights."
     return message

@@ -91,7 +91,7 @@ class Audit:
             return
         if self._written is not None and _size(self.path) < self._written[1]:
             missing = self.resume(self._written[0])
-            _log.warning("%s lacks rows that were written, of steps %s", self.path, missing)
+            _log.warning("%s has lost the written rows of steps %s", self.path, missing)
         append(self.path, b"".join(self._rows))
         self._rows.clear()
         self._written = self._step, _size(self.path)

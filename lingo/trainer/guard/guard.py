@@ -55,7 +55,7 @@ def diagnose(health: Health, *, step: int, guard: Any, is_over: bool = False) ->
         advice = (
             "No such step changed a weight. Lower optimizer.learning_rate or look at the data; or"
             " go on from here with guard.on_non_finite=skip and a larger guard.max_skipped_steps,"
-            " or from before with guard.on_non_finite=rewind."
+            " or from an earlier checkpoint with guard.on_non_finite=rewind."
         )
     elif (
         guard.on_spike == "report"
@@ -68,7 +68,7 @@ def diagnose(health: Health, *, step: int, guard: Any, is_over: bool = False) ->
         reason = f"the loss was a spike{_in_a_row(health.num_spiked)}"
         advice = (
             "Lower optimizer.learning_rate or look at the data; or go on from here with"
-            " guard.on_spike=report, or from before with guard.on_spike=rewind."
+            " guard.on_spike=report, or from an earlier checkpoint with guard.on_spike=rewind."
         )
     if action == "rewind":
         advice = "Lower optimizer.learning_rate or look at the data."

@@ -301,7 +301,7 @@ def _dlrm(reader: _Reader) -> dict[str, Any]:
 
 
 def _max_length(reader: _Reader) -> Entry:
-    """Returns the largest length of a target, and what happens to longer pairs."""
+    """Returns the largest length of a target, with the method for longer pairs."""
     data = reader.params.train_input
     method = "truncate" if getattr(data, "too_long", None) == "cut" else "discard"
     return Entry(getattr(data, "target_length", None), {"method": method})

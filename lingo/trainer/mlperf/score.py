@@ -202,7 +202,7 @@ def _failures(runs: Sequence[RunResult], rules: Rules) -> list[str]:
         found.append(f"{len(runs)} of the {rules.num_runs} runs that {rules} needs")
     failed = sum(not run.has_converged for run in runs)
     if failed > MAX_FAILED:
-        found.append(f"{failed} runs did not reach the target, {MAX_FAILED} may")
+        found.append(f"{failed} runs did not reach the target, more than the {MAX_FAILED} allowed")
     return found
 
 
@@ -213,7 +213,7 @@ def _copies(logs: Mapping[str, Log]) -> list[str]:
     for name, log in logs.items():
         other = first.setdefault(repr(log.lines), name)
         if other != name:
-            found.append(f"{_shorten(name)} is the log of {_shorten(other)} once more")
+            found.append(f"{_shorten(name)} has the same log as {_shorten(other)}")
     return found
 
 
