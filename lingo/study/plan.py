@@ -90,7 +90,7 @@ class SweepRequest(NamedTuple):
 def build_points(request: SweepRequest) -> dict[int, Point]:
     """Returns the points that are known before a sweep begins, after building each experiment.
 
-    Optuna's points are not known: it builds the corners of the space instead, and returns {}.
+    For Optuna, whose points are not known, the corners of the space are built, and {} is returned.
     Raises ParamError for the first point that cannot be built, which it names, and for too many
     trials.
     """

@@ -26,7 +26,7 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def dry_run(request: Request, run: RunDirectory | None) -> str:
-    """Describes the requested run, one fact per line, and its changes since a directory's run.
+    """Describes the requested run, one fact per line, with its changes since the directory's run.
 
     Raises the errors that `train` would raise before its first step.
     """

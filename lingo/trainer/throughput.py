@@ -77,7 +77,7 @@ class Throughput:
         peak_flops_per_second: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts counting; the peak is all devices' in matrix products, 0 if it is unknown."""
+        """Starts counting; the peak is for matrix products on all devices, 0 if it is unknown."""
         self._peak, self._clock = peak_flops_per_second, clock
         self._reset()
 

@@ -81,7 +81,7 @@ class Trained:
 
         It writes nothing into the run directory. `step` is the checkpoint's step, "best" (by
         `evaluate.metric`), or None for the latest sound checkpoint. `quantize="int8_weights"` keeps
-        only the evaluation weights in memory, and in 8 bits the weights of matrix products.
+        only the evaluation weights in memory, with the weights of matrix products in 8 bits.
 
         Raises:
             ParamError: if the experiment cannot be built, "best" is not defined, `quantize` is not
@@ -114,7 +114,7 @@ class Trained:
 
         A path names a weight of one layer, `model/stack/layers/3/ffn/w_in`, even where a program
         stacks layers. An array is cut out on access, and is read-only. With
-        `quantize="int8_weights"` arrays have the values that products use: wrapped and rounded.
+        `quantize="int8_weights"` arrays have the products' values: after wrappers and rounding.
         """
         return LayerWeights(dequantize_weights(self._evaluation_state.weights))
 

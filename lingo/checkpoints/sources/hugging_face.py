@@ -1,6 +1,6 @@
 """Checks a model's rotary positions against Hugging Face's `config.json` next to the weights.
 
-Frequencies are not weights: with others a model reads every tensor, but computes nonsense.
+Frequencies are not weights: with wrong ones a model reads every tensor, but computes nonsense.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class WarmStart(Configurable):
     scale: dict[str, float] = {}  # pattern -> factor of the source's values
     offset: dict[str, float] = {}  # pattern -> summand, after `scale`
     resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> (source's, model's) grid of positions
-    partial: bool = False  # weights that the source lacks are initialized, no error
+    partial: bool = False  # weights that the source lacks get usual initial values
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "step")
@@ -293,7 +293,7 @@ def _describe_misfit(
     if free := [name for name in source.tensors if name not in used]:
         message += f"\n{len(free)} tensors of the source are not requested: {_examples(free)}."
     if lines[0].startswith("missing") and not partial:
-        message += "\ninit_from.partial=true initializes the missing weights."
+        message += "\ninit_from.partial=true gives missing weights their usual initial values."
     return message
 
 

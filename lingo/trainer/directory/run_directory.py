@@ -45,7 +45,7 @@ ENVIRONMENT = "environment.json"
 SOURCE = source_record.FOLDER
 METRICS = "metrics.jsonl"
 VECTORS = "vectors.jsonl"
-MAX_BYTES = 2**26  # of a text: four times the largest experiment's config.txt
+MAX_BYTES = 2**26  # of a text, four times the largest experiment's config.txt
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
 MAX_PART_BYTES = 255
 

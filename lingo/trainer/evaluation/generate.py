@@ -151,7 +151,7 @@ def tokenizer_of(experiment: Experiment) -> Tokenizer:
 
 
 def _check_causal(decoded: Mapping[str, np.ndarray]) -> None:
-    """Raises ParamError if a layer is not causal; one without a decoding step must be."""
+    """Raises ParamError if a layer without a decoding `step` is not causal."""
     for name, value in decoded.items():
         kind, _, layer = name.partition("/")
         if kind == IS_CAUSAL and not value.all():

@@ -30,7 +30,7 @@ from lingo.storage.files import write_text
 from lingo.trainer.directory.run_directory import RunDirectory
 
 STACKS = "hang.txt"
-SLOW_FACTOR = 20  # a save may take so long, in timeouts: a retry on the same disk is as slow
+SLOW_FACTOR = 20  # a save may take this many timeouts: a retry on the same disk is as slow
 
 _TIMEOUT = re.compile(r"^Timeout \(.*\n", re.MULTILINE)  # `faulthandler` writes it before stacks
 _POLL_SECONDS = 0.1

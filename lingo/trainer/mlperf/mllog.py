@@ -89,7 +89,9 @@ def read_log(path: Path) -> Log:
     except OSError as error:
         raise ParamError(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise ParamError(f"{path} is larger than {MAX_BYTES >> 20} MiB: no log of MLPerf is")
+        raise ParamError(
+            f"{path} is larger than {MAX_BYTES >> 20} MiB: no log of MLPerf is that large"
+        )
     lines: list[LogLine] = []
     problems: list[str] = []
     is_json = False

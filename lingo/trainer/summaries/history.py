@@ -8,7 +8,8 @@ mean of 2^k reports; the last column may have fewer.
 
 A cell of an image shows its element relative to the mean of all elements at that time: white where
 it is equal, red where it is larger, blue where it is smaller. The scale is logarithmic and ends at
-four times and a quarter of the mean. Grey marks unknown values and the gap between two layers.
+a quarter of the mean and at four times the mean. Grey marks unknown values and the gap between two
+layers.
 """
 
 from __future__ import annotations

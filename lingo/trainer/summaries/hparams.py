@@ -63,7 +63,7 @@ def parameter_values(lines: Sequence[Line]) -> dict[str, ParameterValue]:
 
 
 def _value(text: str) -> ParameterValue:
-    """Returns the value of a number's, bool's or string's literal; another text as it is."""
+    """Evaluates a text that is a literal number, bool or string; returns another as it is."""
     try:
         with AST_LOCK:
             return _simple(ast.literal_eval(text))

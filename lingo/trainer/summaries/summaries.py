@@ -49,7 +49,7 @@ class Summaries(RunEvents):
         self.cut(step or -1)
 
     def cut(self, step: int) -> None:
-        """Removes the reports of steps after `step`; -1 also removes the start's, before step 1."""
+        """Removes the reports of steps after `step`; -1 removes all, even from before step 1."""
         self._run.cut(step)
         self._history = History()
         for row in self._run.vectors.read():

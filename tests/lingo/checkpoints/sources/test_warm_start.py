@@ -107,7 +107,7 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(path, values
         f"{path} does not fit the model:",
         "  missing model/table Did you mean 'model/tabel'?",
         "2 tensors of the source are not requested: extra, model/tabel.",
-        "init_from.partial=true initializes the missing weights.",
+        "init_from.partial=true gives missing weights their usual initial values.",
     ]
 
 
