@@ -18,11 +18,11 @@ DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64"),
 )
-"""Types of the tensors that a bundle holds here."""
+"""Types of tensors that lingo writes into bundles."""
 
 _GROUP_BYTES = 128 << 20  # of the tensors that are collected in memory for one write
 _STORED_AS = {"float16": "int16", "uint16": "int16", "uint32": "int32", "uint64": "int64"}
-"""Types that RestoreV2 cannot read slices of -> types of the same size that store their bits."""
+"""Types whose slices RestoreV2 cannot read -> types of the same size that store their bits."""
 
 
 def write_bundle(
@@ -37,7 +37,7 @@ def write_bundle(
     Args:
         folder: directory of the bundles; the prefixes returned are relative to it.
         values: (name, array of any shape and a type in `DTYPES`, or its Shards), consumed lazily.
-        table: receives the `table_entry` of each name; two of one name are a ValueError.
+        table: receives the `table_entry` of each name; raises ValueError for a repeated name.
         name: start of all file names; each process has its own.
     """
     prefixes = []
@@ -57,7 +57,8 @@ def write_bundle(
 def merge(folder: Path, prefixes: Sequence[str]) -> None:
     """Merges the bundles of all processes, at least one, into one.
 
-    No two have the same shard of a tensor. The data file of the i-th becomes `data_file(i, count)`.
+    No two bundles may have the same shard of a tensor. The i-th bundle's data file becomes
+    `data_file(i, count)`.
     """
     with tf.device("cpu:0"):
         tf.raw_ops.MergeV2Checkpoints(
@@ -115,7 +116,7 @@ def slice_spec(shape: Sequence[int], cut: Box) -> str:
 
 
 def table_entry(value: np.ndarray | Shards) -> dict[str, Any]:
-    """Returns {"shape", "dtype", "boxes"} of a tensor, or of the boxes that Shards have of it."""
+    """Returns a tensor's {"shape", "dtype", "boxes"}; Shards have only some boxes of it."""
     shape, dtype = list(value.shape), np.dtype(value.dtype).name
     return {"shape": shape, "dtype": dtype, "boxes": [cut for cut, _ in _boxes(value)]}
 

@@ -8,8 +8,8 @@ Every tensor has the name of one layer's weight (`weights/<name>`, `slots/<slot>
 `state/<name>`), so any program that has these weights can read it, however it stacks or shards
 them.
 
-A line for each difference from a model says what was renamed, what is `missing` (the model has it,
-the checkpoint does not) and what is `unexpected` (the checkpoint has it, the model does not).
+Each difference from a model is a line: a renamed tensor, a `missing` one (the model has it, the
+checkpoint does not) or an `unexpected` one (the checkpoint has it, the model does not).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GROUP_ELEMENTS = 32 << 20  # elements of the tensors that are read at a time fo
 MAX_LINES = 20
 MAX_NAMES = 4  # names of weights that are listed for a layer
 
-_WEIGHTS = "weights/"  # left out of what is printed
+_WEIGHTS = "weights/"  # left out of messages
 _SLOT = re.compile(r"(slots/[^/]+)/(.+)")
 _NUMBER = re.compile(r"(?<=/)[0-9]+(?=/|$)")
 _PATH = "\0"
@@ -81,7 +81,7 @@ class Checkpoint:
         return sum(entry["size"] for entry in self.manifest["files"].values())
 
     def verify(self, *, content: bool = True) -> None:
-        """Checks that every file exists and has the size and, for `content`, the digest recorded.
+        """Checks that every file exists and has its recorded size and, for `content`, digest.
 
         Raises DamagedCheckpoint for the first that differs, DeletedCheckpoint if it was deleted
         meanwhile, NoUsableCheckpoint if a file is not readable now.
@@ -94,7 +94,7 @@ class Checkpoint:
                     raise DamagedCheckpoint(self.path, name, reason)
                 sha256 = hashlib.file_digest(file, "sha256").hexdigest() if content else None
             if content and sha256 != expected["sha256"]:
-                raise DamagedCheckpoint(self.path, name, "its bytes are not what was written")
+                raise DamagedCheckpoint(self.path, name, "its bytes have changed")
 
     def require(self, expected: Mapping[str, tuple[Sequence[int], str]]) -> None:
         """Checks that it holds exactly the tensors of a model: name -> (shape, dtype).
@@ -107,17 +107,17 @@ class Checkpoint:
             raise CheckpointMismatch(f"{text}\n{_OTHER_MODEL}")
 
     def read(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads whole tensors, in the shape and dtype of each (bfloat16 is that of `ml_dtypes`).
+        """Reads whole tensors, each in its shape and dtype (bfloat16 from `ml_dtypes`).
 
-        Raises CheckpointMismatch for a name that it does not hold, DamagedCheckpoint if a tensor is
-        not what was written, DeletedCheckpoint if the checkpoint was deleted since it was opened,
+        Raises CheckpointMismatch for a name that the checkpoint does not hold, DamagedCheckpoint if
+        a tensor is damaged, DeletedCheckpoint if the checkpoint was deleted since it was opened,
         and NoUsableCheckpoint if it cannot be read now.
         """
         names = list(names)
         return dict(zip(names, self._restore(names, [""] * len(names)), strict=True))
 
     def read_slices(self, names: Sequence[str], index: Sequence[slice]) -> list[np.ndarray]:
-        """Reads the same slice, with step 1, of several tensors, and not the rest.
+        """Reads the same slice (step 1) of several tensors, without reading the rest.
 
         Arrays have the shape of the slice and the dtype of each tensor. Raises as `read` does.
         """
@@ -163,12 +163,12 @@ class Checkpoint:
             raise self._read_error(error) from error
         for name, spec, value in zip(names, specs, values, strict=True):
             if not spec and list(value.shape) != self._entry(name)["shape"]:
-                reason = f"{name} has shape {list(value.shape)}, not that in its manifest"
+                reason = f"{name} has shape {list(value.shape)}, not the manifest's"
                 raise DamagedCheckpoint(self.path, BUNDLE, reason)
         return values
 
     def _read_error(self, error: tf.errors.OpError) -> LingoError:
-        """Returns the error for tensors that TensorFlow cannot read, without its words."""
+        """Returns the error for tensors that TensorFlow cannot read, without its own message."""
         if not os.path.lexists(self.path):
             return DeletedCheckpoint(self.path)
         if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -200,7 +200,7 @@ def open_sound(path: Path) -> Checkpoint:
 def digest(value: np.ndarray) -> str:
     """Returns the SHA-256 of a tensor of any shape, independent of how it was stored or split.
 
-    It is that of a line such as `float32[3, 4]` and the elements, little-endian, in C order.
+    It covers a line such as `float32[3, 4]` and then the elements, little-endian, in C order.
     """
     line = f"{value.dtype.name}{list(value.shape)}\n".encode()
     elements = np.asarray(value, value.dtype.newbyteorder("<"), order="C")
@@ -220,9 +220,9 @@ class _Remark(NamedTuple):
 def difference(*, model: Specs, checkpoint: Specs) -> list[str]:
     """Returns a line per difference between the tensors of a model and a checkpoint's tensors.
 
-    A weight, or a whole layer, that only one side has is one line. If both sides have one of the
-    same content under different names, it may have been renamed. Numbered layers share a line:
-    `model/stack/layers/0-11/ffn`. Slots of a weight that differs are not listed.
+    A weight, or a whole layer, that only one side has is one line. Two with the same content but
+    different names share a line, as perhaps renamed. Numbered layers share a line:
+    `model/stack/layers/0-11/ffn`. If a weight differs, its slots are not listed.
     """
     own, its = _without_slots(model), _without_slots(checkpoint)
     remarks = [*_one_sided(own, its), *_find_changed(own, its)]
@@ -256,9 +256,9 @@ def _one_sided(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 
 def _units(tensors: Specs, others: Collection[str]) -> dict[str, dict[str, ArraySpec]]:
-    """Returns the tensors that only one side has, by the largest layers that the other side lacks.
+    """Groups the tensors that only one side has by the largest layers that the other side lacks.
 
-    The result is path of a tensor or layer -> {path in it, "" for a tensor: (shape, dtype)}.
+    Returns path of a layer or tensor -> {path inside the layer, or "": (shape, dtype)}.
     """
     shared = {path for name in others for path in _prefixes(name)}
     units: defaultdict[str, dict[str, ArraySpec]] = defaultdict(dict)
@@ -274,9 +274,9 @@ def _prefixes(name: str) -> list[str]:
 
 
 def _find_renamed(missing: Mapping[str, Specs], unexpected: Mapping[str, Specs]) -> dict[str, str]:
-    """Returns path on the one side -> path on the other with the same content and layer numbers.
+    """Returns missing path -> unexpected path with the same content and layer numbers.
 
-    Of several it takes the most similar name; for a single tensor the name must be similar.
+    Of several candidates it takes the most similar name; a single tensor's name must be similar.
     """
     candidates: defaultdict[Hashable, list[str]] = defaultdict(list)
     for path, content in unexpected.items():
@@ -314,7 +314,7 @@ def _find_changed(own: Specs, its: Specs) -> Iterator[_Remark]:
 
 
 def _slots(model: Specs, checkpoint: Specs) -> Iterator[str]:
-    """Yields differences in slots of weights that do not differ: the optimizer has changed."""
+    """Yields differences in slots whose weights are equal: the optimizer has changed."""
     differences: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(model.keys() | checkpoint.keys()):
         own, its, match = model.get(name), checkpoint.get(name), _SLOT.fullmatch(name)

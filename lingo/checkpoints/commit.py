@@ -1,7 +1,7 @@
 """Commits a checkpoint atomically, by one process or by several together.
 
     begun        the leader makes a directory with a temporary name, and shares the name
-    written      each process writes its shards there, and a report of them, or of its error
+    written      each process writes its shards there, and a report on them or on its error
     committed    the leader checks that every element was written once, merges, seals and renames
 
 An error in one process ends the save in all of them, and nothing is committed.
@@ -56,16 +56,16 @@ def commit(
         target: path of the checkpoint, on a file system that all processes share.
         step: steps done.
         tensors: (name, value), the same names in all processes. A value is an array or a tensor of
-            any shape and a type in `DTYPES`, which the leader writes, or the `Shards` of one, which
-            each process writes.
-        metadata: other values to record, of JSON types; those of the leader are written.
-        processes: all that write it.
+            any shape and a type in `DTYPES`, written by the leader, or its `Shards`, written by
+            each process.
+        metadata: other values to record, of JSON types; only the leader's are written.
+        processes: all processes that write the checkpoint.
 
     Raises:
         StorageError: if it cannot be written, or exists already.
         NumericFailure: if a number is not finite.
-        ValueError: for values that a checkpoint cannot hold, and if not every element is in the
-            shards of exactly one process.
+        ValueError: for values that a checkpoint cannot hold, and for an element that is not in
+            exactly one process's shards.
         LostWorker, LingoError: if another process ends, or fails for another reason.
     """
     work = _Work(target, step, tensors, processes)
@@ -82,7 +82,7 @@ def commit(
 
 
 class _Work:
-    """The part of one process in a commit."""
+    """One process's part in a commit."""
 
     def __init__(
         self, target: Path, step: int, tensors: Iterable[tuple[str, Any]], processes: Processes
@@ -116,21 +116,21 @@ class _Work:
 
     def _give_up(self, folder: Path, error: BaseException) -> None:
         """Takes part in the remaining communication after this process has failed to write."""
-        with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
+        with contextlib.suppress(LingoError):  # of a lost process: `error` came first
             self.report(folder, error)
             self._processes.barrier(WRITTEN)
             text = _report_text(error) if self._processes.is_leader else None
             self._processes.share(COMMITTED, text)
 
     def report(self, folder: Path, error: BaseException | None) -> None:
-        """Writes a report for the leader, unless that fails; then the leader finds it missing."""
+        """Writes a report for the leader; if that fails, the leader finds the report missing."""
         if not self._processes.is_leader:
             report = {"tensors": self._table, "files": self._files, "error": _describe_error(error)}
             with contextlib.suppress(OSError):
-                _report(folder, self._processes.index).write_text(json.dumps(report))
+                _report_path(folder, self._processes.index).write_text(json.dumps(report))
 
     def commit(self, folder: Path, metadata: Mapping[str, Any]) -> str:
-        """Makes one checkpoint of the bundles of all processes, and returns its name."""
+        """Merges all processes' bundles into one checkpoint, and returns its name."""
         tables, files = [self._table], dict(self._files)
         for index in range(1, self._processes.count):
             report = self._read_report(folder, index)
@@ -140,7 +140,7 @@ class _Work:
         with self._storage():
             merge(folder, list(files))
             for index in range(1, self._processes.count):
-                _report(folder, index).unlink()
+                _report_path(folder, index).unlink()
             named = {data_file(i, len(files)): file for i, file in enumerate(files.values())}
             named[_INDEX] = seal_file(folder / _INDEX)
             write_manifest(folder, step=self._step, metadata=metadata, tensors=tensors, files=named)
@@ -153,7 +153,7 @@ class _Work:
     def _read_report(self, folder: Path, index: int) -> dict[str, Any]:
         """Returns the report of another process, or raises the error in it."""
         try:
-            report = json.loads(_report(folder, index).read_bytes())
+            report = json.loads(_report_path(folder, index).read_bytes())
         except (OSError, ValueError) as error:
             reason = describe_os_error(error) if isinstance(error, OSError) else "it is cut off"
             raise StorageError(
@@ -168,13 +168,14 @@ class _Work:
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
-            with contextlib.suppress(NumericFailure, tf.errors.OpError):  # of remaining tensors
+            # The remaining tensors count, too, but may raise these.
+            with contextlib.suppress(NumericFailure, tf.errors.OpError):
                 self._table |= {name: table_entry(value) for name, value in self._values}
             needs_bytes = num_bytes(self._table)
             raise storage_error(self._target, error, needs_bytes=needs_bytes) from error
 
 
-def _report(folder: Path, index: int) -> Path:
+def _report_path(folder: Path, index: int) -> Path:
     return folder / f"report-{index:05d}.json"
 
 
@@ -184,7 +185,7 @@ def _report(folder: Path, index: int) -> Path:
 def _own_shards(
     tensors: Iterable[tuple[str, Any]], *, is_leader: bool
 ) -> Iterator[tuple[str, np.ndarray | Shards]]:
-    """Yields (name, what this process writes of the tensor), which may be nothing."""
+    """Yields (name, the part of the tensor that this process writes), which may be empty."""
     for name, value in tensors:
         if not isinstance(value, Shards):
             array = np.asarray(value)
@@ -211,14 +212,14 @@ def _check_finite(
 
 
 def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns name -> {"shape", "dtype"}; raises ValueError if tables of processes do not fit."""
+    """Returns name -> {"shape", "dtype"}; raises ValueError if the processes' tables disagree."""
     merged: dict[str, dict[str, Any]] = {}
     boxes: dict[str, list[Any]] = {}
     for index, table in enumerate(tables):
         for name, entry in table.items():
             same = {"shape": entry["shape"], "dtype": entry["dtype"]}
             if merged.setdefault(name, same) != same:
-                raise ValueError(f"{name} is {same} in process {index}, {merged[name]} before")
+                raise ValueError(f"{name} is {same} in process {index}, not {merged[name]}")
             boxes.setdefault(name, []).extend(entry["boxes"])
     for name, entry in merged.items():
         if flaw := find_flaw(entry["shape"], boxes[name]):
@@ -230,7 +231,7 @@ def _merge_tables(tables: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, An
 
 
 def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -> str:
-    """Runs an action in the leader; its result is returned, or its error raised, in all."""
+    """Runs an action in the leader; all processes return its result or raise its error."""
     if not processes.is_leader:
         report = json.loads(processes.share(name, None))
         _raise_reported(report["error"])
@@ -238,7 +239,7 @@ def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -
     try:
         value = action()
     except BaseException as error:
-        with contextlib.suppress(LingoError):  # a process is lost, but `error` is to be reported
+        with contextlib.suppress(LingoError):  # of a lost process: `error` came first
             processes.share(name, _report_text(error))
         raise
     processes.share(name, json.dumps({"error": None, "value": value}))
@@ -246,7 +247,7 @@ def _run_on_leader(processes: Processes, name: str, action: Callable[[], str]) -
 
 
 def _report_text(error: BaseException) -> str:
-    """Returns what the leader shares instead of a value when it has failed."""
+    """Returns the text that the leader shares instead of a value after an error."""
     return json.dumps({"error": _describe_error(error)})
 
 

@@ -9,7 +9,7 @@ from lingo.config.base.errors import LingoError
 
 
 class DamagedCheckpoint(LingoError):
-    """A checkpoint does not hold what was written.
+    """A checkpoint is damaged: a file is missing or has changed since it was written.
 
     Attributes:
         path: the checkpoint.
@@ -25,7 +25,7 @@ class DamagedCheckpoint(LingoError):
 
 
 class NoUsableCheckpoint(LingoError):
-    """No checkpoint can be used, although there are or were some, or one was asked for."""
+    """No checkpoint can be used, although some exist or existed, or one was requested."""
 
     exit_code: ClassVar[int] = 3
 

@@ -1,9 +1,9 @@
 """MANIFEST.json: the content of a checkpoint, and the digest of each of its files and of itself.
 
-Its own digest is that of its text with zeros in the place of the digest, so the text is verified
-before it is parsed. A checkpoint may come from anywhere, and a digest proves only that a manifest
-is what somebody wrote. So every type, number and name is checked before anything in it is used;
-only a bundle's file names are accepted.
+Its own digest is computed with zeros in the place of the digest, so the text is verified before it
+is parsed. The digest proves only that a manifest has not changed, and a checkpoint may come from
+anywhere. So every type, number and name is checked before anything in it is used; only a bundle's
+file names are accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MANIFEST = "MANIFEST.json"
 MAX_BYTES = 16 << 20  # of a manifest: enough for about a hundred thousand tensors
 
 _STEP = re.compile(r"step_([0-9]{8,10})")
-# Those of files are indented more.
+# The digests of files are indented more.
 _OWN_DIGEST = re.compile(rb'^ "sha256": "([0-9a-f]{64})"', re.MULTILINE)
 _ZEROS = b"0" * 64
 _DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # EINVAL is from `open_plain`
@@ -71,9 +71,9 @@ def step_of(name: str) -> int | None:
 def read_manifest(path: Path) -> dict[str, Any]:
     """Returns a checkpoint's manifest: `format`, `step`, `metadata`, `tensors`, `files`.
 
-    Raises DamagedCheckpoint if it is missing, not what was written, or breaks the schema,
-    DeletedCheckpoint if the checkpoint is not there, and NoUsableCheckpoint if a later version of
-    lingo wrote it, or it cannot be read now.
+    Raises DamagedCheckpoint if it is missing, has changed or breaks the schema, DeletedCheckpoint
+    if the checkpoint does not exist, and NoUsableCheckpoint if a later version of lingo wrote it,
+    or if it cannot be read now.
     """
     with explain_damage(path, MANIFEST), open_plain(path / MANIFEST) as file:
         text = file.read(MAX_BYTES + 1)
@@ -88,7 +88,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if body["format"] != FORMAT:
         raise NoUsableCheckpoint(f"{path} has format {body['format']}; this lingo reads {FORMAT}.")
     if step_of(path.name) is not None and path.name != step_name(body["step"]):
-        raise DamagedCheckpoint(path, MANIFEST, f"it is that of step {body['step']}")
+        raise DamagedCheckpoint(path, MANIFEST, f"it is the manifest of step {body['step']}")
     return body
 
 
@@ -123,7 +123,7 @@ def seal_file(path: Path) -> dict[str, Any]:
 
 
 def render(body: Mapping[str, Any]) -> bytes:
-    """Returns the text of a manifest, with its digest; raises ValueError for what JSON lacks."""
+    """Returns the text of a manifest, with its digest; ValueError for values that JSON lacks."""
     blank = {**body, "sha256": _ZEROS.decode()}
     text = json.dumps(blank, sort_keys=True, indent=1, allow_nan=False)
     return _with_digest(f"{text}\n".encode())
@@ -141,11 +141,11 @@ def _with_digest(text: bytes) -> bytes:
 
 @contextlib.contextmanager
 def explain_damage(path: Path, file: str) -> Iterator[None]:
-    """Turns an OSError inside, for a file of a checkpoint, into one of the checkpoints' errors.
+    """Turns an OSError inside, about a file of a checkpoint, into an error of checkpoints.
 
-    Only a file that is missing, or is not a regular file, is damage, if the checkpoint is still
-    there. Other causes may be temporary: permissions, a disk or a server that does not answer, too
-    many open files.
+    A file that is missing or not a regular file is damage, if the checkpoint itself still exists.
+    Other causes may be temporary: permissions, a disk or a server that does not answer, too many
+    open files.
     """
     try:
         yield
@@ -171,11 +171,11 @@ def open_plain(path: Path) -> BufferedReader:
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """Returns the content of a manifest as `render` writes it; raises ValueError for another."""
+    """Returns the content of a manifest that `render` wrote; raises ValueError for other texts."""
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     if _with_digest(text) != text:
-        raise ValueError("its bytes are not what was written")
+        raise ValueError("its bytes have changed")
     try:
         body = json.loads(text.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -229,7 +229,7 @@ def _check_tensor(name: str, entry: Any) -> None:
 def _check_files(files: Mapping[str, Any]) -> None:
     for name, entry in files.items():
         if name != _INDEX and not _DATA.fullmatch(name):
-            raise ValueError(f"{name!r:.100} is not the name of a file in it")
+            raise ValueError(f"{name!r:.100} is not the name of a bundle's file")
         where = f"files[{name!r}]"
         _check_count(f"{where}.size", _check_type(where, entry, dict).get("size"), MAX_SIZE)
         if not _SHA256.fullmatch(_check_type(f"{where}.sha256", entry.get("sha256"), str)):

@@ -1,4 +1,4 @@
-"""The counters of a run, which a checkpoint records with the tensors to resume exactly."""
+"""The counters of a run; a checkpoint records them, so that the run resumes exactly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TINY = 1e-30  # least deviation, if all losses are 0
 class Level(NamedTuple):
     """Moving mean and variance of losses."""
 
-    count: int = 0  # of losses, at most the number to remember; until then all weigh the same
+    count: int = 0  # of losses, at most the window's size; all weigh the same until it is full
     mean: float = 0.0
     variance: float = 0.0
 
@@ -51,7 +51,7 @@ class Health(NamedTuple):
     num_anomalous: int = 0  # consecutive latest steps that were either
     skipped_total: int = 0
     spiked_total: int = 0
-    level: Level = Level()  # of the losses of all other steps
+    level: Level = Level()  # of the losses of all steps that were not anomalous
 
     def add_step(self, loss: float, *, is_finite: bool, guard: Any) -> Health:
         """Returns the health after one more step.
@@ -133,14 +133,14 @@ class RunCounters(NamedTuple):
 
 
 def read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
-    """Returns the counters in the metadata of a step's checkpoint; missing ones are as at a start.
+    """Returns the counters in the metadata of a step's checkpoint; missing ones are initial.
 
     The metadata are any JSON values: raises ValueError if a counter is invalid.
     """
     try:
         return _read_counters(step, metadata)
     except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"its position is not one that was written: {error}") from error
+        raise ValueError(f"its counters are invalid: {error}") from error
 
 
 def _read_counters(step: int, metadata: Mapping[str, Any]) -> RunCounters:
@@ -180,14 +180,14 @@ def _health(step: int, recorded: Mapping[str, Any]) -> Health:
     )
     counted = max(health.num_skipped, health.num_spiked, health.num_anomalous) <= step
     if not (counted and math.isfinite(health.level.mean) and 0 <= health.level.variance < math.inf):
-        raise ValueError(f"its position is not one that a run can have after {step} steps")
+        raise ValueError(f"its counters are impossible after {step} steps")
     return health
 
 
 def _read_snapshot(recorded: Mapping[str, Any], *, before: int) -> HealthSnapshot:
     step = _count(recorded["step"])
     if step > before:
-        raise ValueError(f"its position has step {step} after step {before}")
+        raise ValueError(f"its anomaly is at step {step}, after step {before}")
     return HealthSnapshot(step, _health(step, recorded))
 
 
@@ -201,5 +201,5 @@ def _array(shape: Any, texts: Any) -> np.ndarray:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= _LARGEST:
-        raise ValueError(f"a count in its position is {value!r:.40}")
+        raise ValueError(f"a counter is {value!r:.40}, not in 0..{_LARGEST}")
     return value

@@ -31,9 +31,9 @@ _Found = TypeVar("_Found", Checkpoint, Checkpoint | None)
 
 
 class Retention(NamedTuple):
-    """What is kept of the checkpoints of a run: each field is a rule, and one that holds is enough.
+    """Rules for keeping the checkpoints of a run, one per field; any of them keeps a checkpoint.
 
-    `latest=None` keeps all of them.
+    `latest=None` keeps all checkpoints.
     """
 
     latest: int | None = None  # how many of the highest steps
@@ -49,8 +49,8 @@ class Retention(NamedTuple):
             "best": self.best,
             "rewind": self.rewind,
         }
-        found = {step: [rule for rule, kept in rules.items() if step in kept] for step in steps}
-        return {step: names for step, names in sorted(found.items()) if names}
+        names = {step: [rule for rule, kept in rules.items() if step in kept] for step in steps}
+        return {step: names[step] for step in sorted(names) if names[step]}
 
 
 KEEP_ALL = Retention()
@@ -81,8 +81,9 @@ def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> 
     """Returns the checkpoint of the highest step that verifies, or None if there never was one.
 
     It changes nothing; `later_errors` of the result lists damaged checkpoints of higher steps.
-    `unreadable` are errors of checkpoints that verify and yet hold no tensors: damaged, too. Raises
-    NoUsableCheckpoint if all are damaged, or if one cannot be read now and no higher one verifies.
+    `unreadable` has the errors of checkpoints that verify but hold no tensors: these are damaged,
+    too. Raises NoUsableCheckpoint if all are damaged, or if one cannot be read now and no higher
+    one verifies.
     """
     known = {error.path: error for error in unreadable}
     damaged: list[DamagedCheckpoint] = []
@@ -93,7 +94,7 @@ def latest(directory: Path, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> 
             continue
         try:
             checkpoint = open_sound(path)
-        except DeletedCheckpoint:  # by the training process
+        except DeletedCheckpoint:  # by the process that trains
             return latest(directory, unreadable=unreadable)
         except DamagedCheckpoint as error:
             damaged.append(error)
@@ -115,7 +116,7 @@ def find(
 ) -> Checkpoint:
     """Returns a sound checkpoint, of a step or the latest; messages name the run it is `of`.
 
-    `unreadable` is as for `latest`. Raises DamagedCheckpoint if that of the step is damaged,
+    `unreadable` is as for `latest`. Raises DamagedCheckpoint if the step's checkpoint is damaged,
     NoUsableCheckpoint if none can be used.
     """
     if step is None:
@@ -126,7 +127,7 @@ def find(
     try:
         return open_sound(find_path(directory, step, of=of))
     except DeletedCheckpoint:
-        return find(directory, step, of=of)  # which tells which steps there are now
+        return find(directory, step, of=of)  # its error lists the steps that exist now
 
 
 def find_path(directory: Path, step: int, *, of: Path) -> Path:
@@ -141,7 +142,7 @@ def find_path(directory: Path, step: int, *, of: Path) -> Path:
 def share_checkpoint(processes: Processes, directory: Path, find: Callable[[], _Found]) -> _Found:
     """Returns, in all processes, the checkpoint that the leader finds, or None if it finds none.
 
-    The directory may change while processes read it, so each might find another one by itself. All
+    The directory may change while processes read it, so each alone might find another one. All
     processes must call this; only the leader calls `find`, which verifies what it returns.
     """
     if processes.is_leader:
@@ -158,8 +159,8 @@ def share_checkpoints(
 ) -> Iterator[Checkpoint]:
     """Yields the leader's checkpoints in all processes."""
     remaining = iter(checkpoints)
-    while one := share_checkpoint(processes, directory, lambda: next(remaining, None)):
-        yield one
+    while checkpoint := share_checkpoint(processes, directory, lambda: next(remaining, None)):
+        yield checkpoint
 
 
 def _names(directory: Path) -> list[str]:
@@ -188,13 +189,13 @@ def save(
     retention: Retention = KEEP_ALL,
     processes: Processes = ALONE,
 ) -> Path:
-    """Commits a checkpoint, as `commit` does with the same errors, then deletes those not kept.
+    """Commits a checkpoint (errors as for `commit`), then deletes checkpoints that are not kept.
 
     Args:
         directory: of all checkpoints; created if it is missing, but not its parent.
         tensors: as for `commit`, each of a single layer; consumed lazily and written in groups.
         retention: the rules by which checkpoints are kept. Only the leader uses them.
-        processes: those that save it together, on one file system; the leader deletes.
+        processes: all that save it together, on one file system; the leader deletes.
     """
     target = step_path(directory, step)
     commit(target, step=step, tensors=tensors, metadata=metadata, processes=processes)

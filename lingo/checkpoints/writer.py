@@ -39,8 +39,8 @@ class Writer:
     ) -> None:
         """Writes nothing yet; each of the processes that write together has a Writer.
 
-        `asynchronous` says whether training continues while a checkpoint is written.
-        In its thread, `on_commit` is called with the step of each checkpoint that is on the disk.
+        `asynchronous` says whether training continues while a checkpoint is written. The thread
+        calls `on_commit` with the step of each checkpoint that is on the disk.
         """
         self._directory, self._asynchronous = directory, asynchronous
         self._on_commit, self._processes = on_commit, processes
@@ -55,7 +55,7 @@ class Writer:
         if error is None:
             self.wait()
         elif self._pending is not None and (failure := self._pending.exception()) is not None:
-            _log.error("a checkpoint was not written: %s", failure)  # `error` is what ends the run
+            _log.error("a checkpoint was not written: %s", failure)  # `error` ends the run
 
     def save(
         self,

@@ -5,8 +5,8 @@ with Group(cluster, service) as processes:      # from here on each watches the 
     while not processes.any(signals.received is not None):
         ...                                     # as many iterations in every process
 
-Each watches the others by heartbeats, one per second. The leader listens to all processes and
-reports which is lost; the others listen to the leader. One thread sends and one listens, because
+Processes watch each other by heartbeats, one per second. The leader listens to all processes and
+reports a lost one; the others listen to the leader. One thread sends and one listens, because
 either may wait long for a service that is gone. A process that is suspended, or holds Python's lock
 in C code, sends no heartbeats.
 """
@@ -60,14 +60,14 @@ class Patience(NamedTuple):
 
     beat: float = 1.0  # from one heartbeat to the next
     start: float = 300.0  # for the first heartbeat of another process
-    silence: float = 30.0  # a process without heartbeats for so long is lost
+    silence: float = 30.0  # a process without heartbeats for this time is lost
     blame: float = 10.0  # the same, once a joint computation has failed here
-    grace: float = 15.0  # for a joint computation to end after a process is lost; then it exits
-    leave: float = 5.0  # when it ends, until the others know that it has ended
+    grace: float = 15.0  # for a joint computation to end after a loss; then this process exits
+    leave: float = 5.0  # at its end, until the others know that it has ended
 
 
 class Sign(NamedTuple):
-    """A heartbeat: what a process reports of itself."""
+    """A heartbeat: a process's report on itself."""
 
     beat: int = 0  # changes with every heartbeat
     is_failing: bool = False  # whether a joint computation has failed
@@ -85,9 +85,9 @@ class _LastSign(NamedTuple):
 
 
 class Pulse:
-    """Sends the heartbeats of a process, and listens to those of others.
+    """Sends a process's heartbeats, and listens to other processes' heartbeats.
 
-    `lost_worker` is the error for the lost process, whatever has ended it; or None.
+    `lost_worker` is the error for a lost process, whatever has ended it; or None.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Pulse:
 
     @contextlib.contextmanager
     def joint_computation(self) -> Iterator[None]:
-        """Marks a joint computation: if a process is lost and it does not end, this one exits."""
+        """Marks a joint computation: if it does not end after a loss, this process exits."""
         before, self._computation = self._computation, object()
         try:
             yield
@@ -183,7 +183,7 @@ class Pulse:
         while not self._is_closed.wait(self._patience.beat / 2):
             seconds, last = time.monotonic() - last, time.monotonic()
             for index in self._last_signs:
-                # Count a few beats at most: after a suspension of this process, silence is its own.
+                # Count a few beats at most: if this process was suspended, the silence is its own.
                 self._receive(index, min(seconds, 5 * self._patience.beat))
                 if self.lost_worker is None and (found := self._judge(index)) is not None:
                     self._give_up(*found)
@@ -199,12 +199,12 @@ class Pulse:
             self._last_signs[index] = _LastSign(sign)
 
     def _judge(self, index: int) -> tuple[int, str, int] | None:
-        """Returns the lost process, how it was lost, and its signal, as one process shows it."""
+        """Returns a lost process's index, description and signal, by the heartbeats of `index`."""
         sign, quiet_seconds = self._last_signs[index]
         if sign is not None and sign.lost_worker is not None:
             return sign.lost_worker
         if sign is not None and sign.is_over:
-            is_alike = self._own.is_failing and sign.is_failing  # the same has failed in both
+            is_alike = self._own.is_failing and sign.is_failing  # one computation failed in both
             is_well = not sign.words or is_alike or self._own.is_over
             return None if is_well else (index, f"has ended: {sign.words}", sign.signal)
         limit = self._patience.start if sign is None else self._patience.silence
@@ -276,7 +276,7 @@ class Group:
         return self.index == LEADER
 
     def joint_computation(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context for computations of all processes, which a lost process may block.
+        """Returns a context for a joint computation, which a lost process may block.
 
         If a process is lost and the computation does not end, this process exits.
         """
@@ -313,7 +313,7 @@ class Group:
             largest = max(own, *others)
             self._put(key, str(largest))
             if question:
-                self._delete(self._key(name, question - 1))  # all have read it: they ask again
+                self._delete(self._key(name, question - 1))  # all have read it, as they ask again
             return largest
         self._put(f"{key}/{self.index}", str(own))
         largest = int(self._get(key))
@@ -340,7 +340,7 @@ class Group:
         self._call(lambda: self._service.put(key, value))
 
     def _delete(self, key: str) -> None:
-        """Deletes what all have read; who has ended since is told at the next question."""
+        """Deletes a value that all have read; the next question raises for a loss meanwhile."""
         with contextlib.suppress(LostWorker, Stop):
             self._call(lambda: self._service.delete(key))
 

@@ -43,7 +43,7 @@ class Processes(Protocol):
 
     They act as one run inside `with runtime.join() as processes`. An error that leaves the block
     also ends the other processes. All of them must call `any`, `max`, `barrier` and `share` equally
-    often; these raise LostWorker if a process does not answer. `index` is that of this process, 0
+    often; these raise LostWorker if a process does not answer. `index` is this process's index, 0
     for the leader; `count` is the number of processes.
     """
 
@@ -72,7 +72,7 @@ class Processes(Protocol):
         ...
 
     def share(self, name: str, value: str | None) -> str:
-        """Returns the leader's value in all processes, whose own is None; in any thread."""
+        """Returns the leader's value in all processes; the others pass None. In any thread."""
         ...
 
     def blame(self, error: LingoError) -> LingoError:
@@ -125,7 +125,7 @@ class AgreedSignals(Signals):
     def __init__(
         self, own: Signals, processes: Processes, pause: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Installs no handlers; in the context of `pause` no watchdog minds waiting for others."""
+        """Installs no handlers; inside `pause` the watchdog allows waiting for other processes."""
         super().__init__()
         self._own, self._processes, self._pause = own, processes, pause
 
@@ -181,7 +181,10 @@ def cluster(environment: Mapping[str, str]) -> Cluster | None:
             return None  # for TensorFlow, too, {} means a single process
         raise ParamError(f"{VARIABLE} names no worker: cluster.worker is a list of host:port")
     if len(chiefs) > 1 or len(addresses) > _MAX_WORKERS:
-        raise ParamError(f"{VARIABLE} has {len(chiefs)} chiefs and {len(workers)} workers")
+        raise ParamError(
+            f"{VARIABLE} has {len(chiefs)} chiefs and {len(workers)} workers: at most one chief and"
+            f" {_MAX_WORKERS:,} processes are possible"
+        )
     if twice := sorted({a for a in addresses if addresses.count(a) > 1}):
         raise ParamError(f"{VARIABLE}: two workers have the address {twice[0]}")
     found = Cluster(addresses, _index(_table(config, "task"), chiefs, workers))
@@ -219,7 +222,7 @@ def _index(task: Mapping[str, Any], chiefs: tuple[str, ...], workers: tuple[str,
     if kind not in known:
         raise ParamError(
             f"{VARIABLE}: task.type is {kind!r:.80}: processes are workers, or the chief among"
-            " them. To evaluate beside a training: lingo eval --run=DIR --watch"
+            " them. To evaluate during training: lingo eval --run=DIR --watch"
         )
     if type(index) is not int or not 0 <= index < len(known[kind]):
         raise ParamError(

@@ -111,7 +111,7 @@ class Signals:
     def iterate(self, items: Iterable[_T], *, joint: bool = True) -> Iterator[_T]:
         """Yields items; raises Stop instead of the next item if a signal has arrived.
 
-        `joint` tells whether all processes of the run iterate here equally often.
+        `joint` says whether all processes of the run iterate here equally often.
         """
         for item in items:
             self.check()

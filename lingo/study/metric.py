@@ -27,10 +27,10 @@ class Metric(NamedTuple):
 
     name: str  # `input/metric` of an evaluation, or the tag of a training report
     goal: Goal  # whether the lowest or the highest is best
-    best_report: bool = False  # whether a run counts by its best report, or by its last
+    best_report: bool = False  # whether a run is compared by its best report, or by its last
 
     def read(self, rows: Iterable[Mapping[str, Any]]) -> Reading | None:
-        """Returns the report of the metric that a run with these rows counts by, if any."""
+        """Returns the report by which a run with these rows is compared, or None."""
         head, _, rest = self.name.partition("/")
         # The evaluation input that comes first in a row has the plain tag.
         tags = (self.name, f"eval/{rest}@{head}", f"eval/{rest}")
@@ -45,7 +45,7 @@ class Metric(NamedTuple):
         return readings[-1]
 
     def rank(self, value: float | None) -> tuple[bool, float]:
-        """Returns what values are sorted by: the best comes first, None last."""
+        """Returns a sort key: the best value comes first, None last."""
         if value is None:
             return True, 0.0
         return False, value if self.goal == "min" else -value
@@ -54,10 +54,10 @@ class Metric(NamedTuple):
 def choose_metric(experiment: Experiment, name: str | None, goal: Goal | None) -> Metric:
     """Returns the metric to compare runs of an experiment by.
 
-    By the experiment's own `evaluate.metric`, runs are compared where they were best. If `name` is
-    None, it is that one, or else the loss of the first evaluation input, or of training where there
-    is none. If `goal` is None, it is `evaluate.goal` for the experiment's own metric, else "min".
-    Raises ParamError if the experiment reports no such metric.
+    If `name` is None, the metric is `evaluate.metric`, else the loss of the first evaluation input,
+    else the training loss. If `goal` is None, it is `evaluate.goal` for `evaluate.metric`, and
+    "min" for other metrics. By `evaluate.metric` and its goal, runs are compared where they were
+    best. Raises ParamError if the experiment reports no such metric.
     """
     own, names = experiment.p.evaluate, experiment.evaluation_names
     losses = [f"{input_name}/loss" for input_name in names] + ["loss/total"]

@@ -1,9 +1,9 @@
-"""What a sweep is asked to do, checked before anything is done, and the files that record it.
+"""The request of a sweep, checked before anything is done, and the files that record the sweep.
 
-sweep.json            what was asked for
-results.json          what came of it so far, the best trial first
-000-.../log.txt       what the process of a trial printed
-000-.../trial.json    the values that Optuna proposed for it
+sweep.json            the request
+results.json          the results so far, the best trial first
+000-.../log.txt       the output of a trial's process
+000-.../trial.json    the values that Optuna proposed for the trial
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class SweepRequest(NamedTuple):
     """What to sweep."""
 
     logdir: Path  # directory of the sweep
-    train_arguments: tuple[str, ...]  # that all trials share
+    train_arguments: tuple[str, ...]  # shared by all trials
     # overrides -> resolved text of the experiment; raises ParamError for every mistake
     resolve: Callable[[Sequence[str]], list[Line]]
-    axes: Sequence[Axis]  # what is varied
+    axes: Sequence[Axis]  # the varied fields
     method: Literal["grid", "random", "optuna"]  # how points are found
     num_trials: int  # how many to run; 0 for a grid, which runs all
     seed: int  # of random and proposed points
-    metric: Metric  # what trials are compared by
+    metric: Metric  # by which trials are compared
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files, by name
 
     def trial(self, number: int, point: Point) -> Trial:
@@ -90,8 +90,9 @@ class SweepRequest(NamedTuple):
 def build_points(request: SweepRequest) -> dict[int, Point]:
     """Returns the points that are known before a sweep begins, after building each experiment.
 
-    Optuna's points are not known; there the corners of the space are built. Raises ParamError,
-    naming the point, for the first that cannot be built, and for too many trials.
+    For Optuna, whose points are not known, the corners of the space are built, and {} is returned.
+    Raises ParamError for the first point that cannot be built, which it names, and for too many
+    trials.
     """
     axes, num_trials = request.axes, request.num_trials
     if (count := num_trials or math.prod(len(axis.values) for axis in axes)) > MAX_TRIALS:
@@ -110,11 +111,11 @@ def build_points(request: SweepRequest) -> dict[int, Point]:
 
 
 def check_settings(request: SweepRequest) -> None:
-    """Checks that the directory is that of this sweep, or new.
+    """Checks that the directory is new or belongs to this sweep.
 
-    What all trials share may change as far as their runs allow it, and so may the metric, except
-    where Optuna proposes points by it. Otherwise raises ChangedSweep with each difference; and
-    ParamError if it is the directory of a run, or its sweep.json is not of a sweep.
+    Raises ChangedSweep, with each difference, for other axes, another search or seed, and another
+    metric if Optuna proposes points by it. The trials' shared arguments may change as far as their
+    runs allow it. Raises ParamError for the directory of a run, or if sweep.json is not a sweep's.
     """
     if RunDirectory(request.logdir).exists:
         raise ParamError(f"{request.logdir} is the directory of a run: give the sweep its own")
@@ -134,7 +135,7 @@ def check_settings(request: SweepRequest) -> None:
 
 
 def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
-    """Returns the numbers of the trials whose runs are done, and were asked for exactly as now.
+    """Returns the numbers of the trials whose runs are done and have exactly the requested values.
 
     Raises ChangedSweep, with each difference, if a run that has begun would refuse its trial.
     """
@@ -160,11 +161,11 @@ def find_done(request: SweepRequest, points: Mapping[int, Point]) -> set[int]:
 def remaining_commands(request: SweepRequest) -> list[str]:
     """Returns the command lines of the trials that are not done. Creates nothing.
 
-    Raises as `run_sweep` does; and ParamError if trials depend on the results of others.
+    Raises as `run_sweep` does; and ParamError if trials depend on earlier results.
     """
     if request.method == "optuna":
         raise ParamError(
-            "--search=optuna proposes a trial from the results of others: it has none to print"
+            "--search=optuna proposes a trial from earlier results: there are no commands to print"
         )
     points = build_points(request)
     check_settings(request)
@@ -185,14 +186,14 @@ def _setting_text(value: Any) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any] | None:
-    """Returns the content of a file, or None if it does not exist; ParamError if it is another."""
+    """Returns a sweep's JSON file, or None if it does not exist; ParamError for another content."""
     text = RunDirectory(file.parent).read(file.name)
     if text is None and not os.path.lexists(file):
         return None
     try:
         return dict(json.loads(text or ""))
     except (ValueError, TypeError, RecursionError):
-        raise ParamError(f"{file} is not what a sweep writes") from None
+        raise ParamError(f"{file} is not a file that a sweep wrote") from None
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
@@ -201,12 +202,12 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_points(logdir: Path, targets: Collection[str]) -> dict[int, Point]:
-    """Returns the points of trials that have a trial.json, by number; ParamError for another."""
+    """Returns number -> point of trials with a trial.json; ParamError for one of another form."""
     points: dict[int, Point] = {}
     for file in logdir.glob(f"*/{TRIAL}"):
         match read_json(file):
             case {"number": int(number), "values": dict(values)} if set(values) == set(targets):
                 points[number] = {target: str(values[target]) for target in targets}
             case _:
-                raise ParamError(f"{file} is not what a sweep writes")
+                raise ParamError(f"{file} is not a file that a sweep wrote")
     return points

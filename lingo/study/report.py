@@ -1,4 +1,4 @@
-"""What a sweep says of its trials: a line for each event, tables at the end, JSON for programs."""
+"""A sweep's reports on its trials: a line for each event, tables at the end, JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SEED = "seed"
 
 
 def describe_result(result: Result, metric: Metric, *, last_line: str) -> str:
-    """Returns what came of a trial, as "done, heldout/loss 3.21 at step 300".
+    """Describes a trial's result, such as "done, heldout/loss 3.21 at step 300".
 
-    `last_line` is the last that its process printed.
+    `last_line` is the last line that the trial's process printed.
     """
     match result.state:
         case "stopped":
@@ -75,8 +75,8 @@ def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
     """Returns the lines of a table of configurations, the best mean first.
 
     A row has mean, standard deviation (of a sample), minimum and maximum over the seeds of
-    a configuration, and how many of its trials are done and reported a finite value. There are
-    no lines unless the trials differ in the seed and in something else.
+    a configuration, and how many of its trials are done and reported a finite value. If the trials
+    do not differ both in the seed and in something else, the table is [].
     """
     targets = [target for target in results[0].trial.point if target != SEED]
     if not targets or len({result.trial.point.get(SEED) for result in results}) < 2:
@@ -99,7 +99,7 @@ def seed_table(results: Sequence[Result], metric: Metric) -> list[str]:
 
 
 def _titles(targets: Sequence[str]) -> list[str]:
-    """Returns the last words of some targets, or all of those that would be alike."""
+    """Returns the last word of each target, or the whole target if several have the same one."""
     words = [last_word(target) for target in targets]
     return [w if words.count(w) == 1 else t for w, t in zip(words, targets, strict=True)]
 

@@ -1,8 +1,8 @@
-"""A sweep: trials checked, started, watched and compared.
+"""Runs a sweep: checks, starts, watches and compares its trials.
 
-Every trial is an ordinary run in a directory of its own, and what that directory holds is all that
-is known of it. So the same call begins a sweep, resumes one that was interrupted, and shows the
-table of one that is done, whoever made the runs.
+Every trial is an ordinary run in its own directory, and the sweep knows only the content of this
+directory. So the same call begins a sweep, resumes an interrupted one, and shows the table of a
+finished one, whoever made the runs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run_sweep(
     """Runs the trials that are not done, `num_workers` at a time; `show` prints a line.
 
     Raises:
-        ParamError: for every mistake in the request; nothing was created then.
+        ParamError: for every mistake in the request, before anything is created.
         ChangedSweep: if the directory was begun with another sweep, or a trial in it with another
             configuration.
         DirectoryLocked: if another process sweeps there.
@@ -91,7 +91,7 @@ class _Sweep:
         self._running: dict[int, _RunningTrial] = {}  # by slot
 
     def open(self) -> None:
-        """Checks what the directory holds, and writes what is asked for."""
+        """Checks the directory's content, and writes the request."""
         request, num_trials = self._request, self._num_trials
         plan.check_settings(request)
         if request.method == "optuna":
@@ -122,11 +122,11 @@ class _Sweep:
                 if not self._collect(signals.received):
                     time.sleep(_POLL_SECONDS)
         except BaseException:
-            self._send_signal(signal.SIGINT)  # stops those at once that had a signal before
+            self._send_signal(signal.SIGINT)  # a second signal stops a trial at once
             raise
 
     def _remaining_trials(self) -> Iterator[Trial]:
-        """Yields the trials that are not done, and adds the results of those that are."""
+        """Yields the trials that are not done, and adds the results of finished ones."""
         for number in range(self._num_trials):
             if number not in self._points:
                 self._propose(number)
@@ -137,7 +137,7 @@ class _Sweep:
                 yield trial
 
     def _propose(self, number: int) -> None:
-        """Has the point of a trial proposed, and keeps it in the directory of the trial."""
+        """Lets Optuna propose a trial's point, and keeps it in the trial's directory."""
         scores = {result.trial.number: result.score for result in self.results}
         point = propose_point(
             self._request.axes,
@@ -214,11 +214,11 @@ def _last_line(trial: Trial) -> str:
 def launch_locally(
     trial: Trial, slot: int, *, program: Sequence[str], num_workers: int
 ) -> subprocess.Popen[bytes]:
-    """Starts a trial as a child process, in its share of the processors and GPUs.
+    """Starts a trial as a child process, on its share of the processors and GPUs.
 
-    The child prints into its own log.txt and is in a process group of its own, so that a Ctrl+C at
-    the terminal reaches it once, from the sweep. It is told to stop if the sweep dies. Raises
-    StorageError if its directory or log cannot be written.
+    The child prints into its own log.txt. It has its own process group, so that a Ctrl+C at the
+    terminal reaches it once, from the sweep. If the sweep dies, the child gets a signal to stop.
+    Raises StorageError if its directory or log cannot be written.
     """
     cores = divide(sorted(os.sched_getaffinity(0)), num_workers)[slot]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
@@ -248,7 +248,7 @@ def launch_locally(
 
 
 def divide(items: Sequence[T], num_workers: int) -> list[Sequence[T]]:
-    """Returns the part of each worker: an equal part, or all where there are too few."""
+    """Returns each worker's items: an equal part, or all if there are fewer items than workers."""
     if num_workers > len(items):
         return [items] * num_workers
     cuts = [worker * len(items) // num_workers for worker in range(num_workers + 1)]
@@ -256,9 +256,9 @@ def divide(items: Sequence[T], num_workers: int) -> list[Sequence[T]]:
 
 
 def divide_gpus(gpus: Sequence[str], num_workers: int) -> list[Sequence[str]]:
-    """Returns the GPUs of each worker: an equal part, or one that it shares if there are too few.
+    """Returns each worker's GPUs: an equal part, or one shared GPU if there are too few.
 
-    So no trial waits for memory that another one has taken, unless it has to.
+    So trials compete for the memory of a GPU only if they must share it.
     """
     if num_workers <= len(gpus):
         return divide(gpus, num_workers)
@@ -269,8 +269,8 @@ def divide_gpus(gpus: Sequence[str], num_workers: int) -> list[Sequence[str]]:
 def visible_gpus() -> tuple[str, ...]:
     """Returns the names of the NVIDIA GPUs that this process may use, as CUDA takes them.
 
-    They are those of CUDA_VISIBLE_DEVICES, or else all that `nvidia-smi` lists; parts of a GPU
-    (MIG), if it is divided. () without such GPUs.
+    CUDA_VISIBLE_DEVICES names them, or else `nvidia-smi` lists them: a divided GPU by its parts
+    (MIG). () without such GPUs.
     """
     if (given := os.environ.get(GPUS)) is not None:
         names = [name.strip() for name in given.split(",")]

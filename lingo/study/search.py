@@ -1,4 +1,4 @@
-"""Which points of the space a sweep tries: all, some at random, or those that Optuna proposes.
+"""Finds the points of the space that a sweep tries: all, random ones, or Optuna's proposals.
 
 Grid and random points follow from the seed and the number of the trial. Optuna proposes each point
 from the results of the trials before it, and keeps nothing itself.
@@ -16,7 +16,7 @@ from lingo.config.params import ParamError
 from lingo.study.metric import Goal
 from lingo.study.space import Axis
 
-_REPEATS = 20  # times the number of points drawn: after more repeats in a row, no other is left
+_REPEATS = 20  # per different point: after more repeats in a row, the space counts as used up
 
 Point: TypeAlias = dict[str, str]
 """The target of each axis -> its value, as it would be typed."""
@@ -39,8 +39,8 @@ def random_points(axes: Sequence[Axis], *, num_trials: int, seed: int) -> list[P
     """Returns different points, drawn at random (Bergstra and Bengio 2012).
 
     A value is a function of the seed, the target of its axis and the number of the draw. So more
-    trials begin with the same points, and a further axis leaves the values of the others. Raises
-    ParamError if the space has too few points.
+    trials begin with the same points, and a further axis does not change the other axes' values.
+    Raises ParamError if the space has too few points.
     """
     points: dict[tuple[str, ...], Point] = {}
     repeats = 0
@@ -71,9 +71,9 @@ def propose_point(
     """Returns the point that Optuna's tree-structured Parzen estimator proposes to try next
     (Bergstra et al. 2011, sec. 4).
 
-    A trial is an earlier point and its result: None, which counts as a bad one, if it is still
-    running or has failed. Each proposal needs another seed. Raises ParamError if Optuna is not
-    installed.
+    `trials` are earlier points with their results. The result of a trial that is still running or
+    has failed is None, which counts as a bad one. Each proposal needs another seed. Raises
+    ParamError if Optuna is not installed.
     """
     optuna = import_optuna()
     # Its notices about every trial would stand between the lines of the sweep.

@@ -1,8 +1,8 @@
-"""What a sweep varies: axes, each the left side of an override with the values that it may take.
+"""The axes of a sweep: each is the left side of an override with the values that it may take.
 
 path=a,b,c                 one of these; a comma in brackets or quotes belongs to its value
-path=low..high             a number between, ends included; an integer if both ends are
-path=log(low..high)        the same, evenly in the logarithm
+path=low..high             a number in the range, ends included; an integer if both ends are
+path=log(low..high)        the same, but evenly in the logarithm
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 
 
 class Axis(NamedTuple):
-    """What a field may be set to."""
+    """A varied field and its values."""
 
     target: str  # left side of the override
     values: tuple[str, ...]  # as they would be typed: of a list, or both ends of a range

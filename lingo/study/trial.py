@@ -1,4 +1,4 @@
-"""A trial: a point of the space, and the run in a directory of its own that tries it."""
+"""A trial: a point of the space, and the run that tries it in its own directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lingo.study.metric import Metric
 from lingo.study.search import Point
 from lingo.trainer.directory.run_directory import RunDirectory
 
-_NAME_CHARACTERS = 64  # what `PATH_PART` allows
+_NAME_CHARACTERS = 64  # as `PATH_PART` allows
 _VALUE_CHARACTERS = 20
 _LAST_WORD = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])*$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
@@ -42,9 +42,9 @@ class Trial(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of a trial."""
+    """The result of a trial."""
 
-    trial: Trial  # which one
+    trial: Trial
     state: State  # done, failed, or stopped by a signal to the sweep
     value: float | None  # of the metric; None if the run did not report it, or it is not finite
     step: int | None  # number of steps done when it was last reported; None if never
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 def sort_results(results: Iterable[Result], metric: Metric) -> list[Result]:
-    """Returns results, the best first, those without a score last."""
+    """Returns results, the best first, results without a score last."""
     return sorted(results, key=lambda result: metric.rank(result.score))
 
 

@@ -1,6 +1,6 @@
 """What has changed since a run began: configuration, code, data, machine.
 
-A run resumes from the latest checkpoint, if what it records is what is asked for now.
+A run resumes from its latest checkpoint if the checkpoint's records match the request.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def latest_checkpoint(
 
 
 def _checkpoint_evidence(run: RunDirectory) -> str:
-    """Returns the evidence that a run had checkpoints, as a text; "" if there is none.
+    """Returns a text with evidence that a run had checkpoints; "" without evidence.
 
-    STATUS names the step of the latest. Reports are also written between checkpoints, so they
-    count only if STATUS, which is written at the start, is missing.
+    STATUS, written from the start on, names the step of the latest checkpoint. Reports are also
+    written between checkpoints, so they count only if STATUS is missing.
     """
     status = run.status()
     if status is not None:
@@ -64,18 +64,18 @@ def check_changes(
 ) -> list[text.Change]:
     """Returns the fields in which a directory's run differs from the requested one.
 
-    If there is a checkpoint to resume from, it records what was trained: any other than operational
-    changes raise ChangedConfiguration, unless `allow_change`.
+    If there is a checkpoint to resume from, a change of a field that is not operational raises
+    ChangedConfiguration, unless `allow_change`.
     """
     before, is_sound = _previous_lines(run)
     changes = [] if before is None else text.diff(before, lines)
     if found is None or allow_change or found.metadata.get("config") == digest(lines):
         return changes
     refused = [str(change) for change in changes if not change.operational]
-    if not refused and not is_sound:  # else a change was allowed, and no checkpoint written since
+    if not refused and not is_sound:  # if sound: a change was allowed, and not saved yet
         refused = [
-            f"in which fields, {RESOLVED} and {CONFIG} would say: they are missing, damaged or"
-            " edited"
+            f"the fields are not known: {RESOLVED} and {CONFIG}, which record them, are missing,"
+            " damaged or edited"
         ]
     if refused:
         listed = "\n  ".join(refused)
@@ -98,9 +98,10 @@ def check_source(
     *,
     allow_change: bool,
 ) -> list[text.Change]:
-    """Returns the user's own files, with digests, that differ from those that were trained with.
+    """Returns the user's own files that changed since the training, with their digests.
 
-    If there is a checkpoint to resume from, any raises ChangedConfiguration, unless `allow_change`.
+    If there is a checkpoint to resume from, a changed file raises ChangedConfiguration, unless
+    `allow_change`.
     """
     before = run.read_source()
     if found is not None:
@@ -116,7 +117,7 @@ def check_source(
 
 
 def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) -> None:
-    """Raises ChangedConfiguration if a checkpoint comes from data of other fingerprints."""
+    """Raises ChangedConfiguration if the checkpoint's data had other fingerprints."""
     before = found.metadata.get("data")
     if before is None or before == json.loads(json.dumps(data)):
         return
@@ -125,9 +126,9 @@ def check_data(run: RunDirectory, data: Mapping[str, Any], found: Checkpoint) ->
 
 
 def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text.Change]:
-    """Returns the changes, since a checkpoint, that may change the last bits of results.
+    """Returns the changes of machine and versions since a checkpoint.
 
-    They are of machine and versions: `recorded` is what the run's next checkpoint will record.
+    They may alter the last bits of results. `recorded` is the next checkpoint's metadata.
     """
     kinds = [kind for kind in ("versions", "numerics", "devices") if kind in found.metadata]
     return _changed_leaves(
@@ -136,7 +137,7 @@ def numeric_changes(found: Checkpoint, recorded: Mapping[str, Any]) -> list[text
 
 
 def _changed_leaves(before: Any, after: Any) -> list[text.Change]:
-    """Returns the differences between two trees of dicts; `after` may have other JSON types."""
+    """Returns the differences between two trees of dicts; `after` is first converted to JSON."""
     old, new = dict(_leaves(before)), dict(_leaves(json.loads(json.dumps(after))))
     changes = (text.Change(path, old.get(path), new.get(path)) for path in {**old, **new})
     return [change for change in changes if change.old_value != change.new_value]
@@ -154,8 +155,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _previous_lines(run: RunDirectory) -> tuple[Sequence[text.Line] | None, bool]:
     """Returns the resolved text of a directory's run, and whether its two files agree on it.
 
-    It is in config.txt; if that is missing, or does not match the digest in config.json, the text
-    is made again from config.json. None if neither can be read.
+    The text is read from config.txt. If that is missing, or does not match the digest in
+    config.json, the text is rebuilt from config.json. None if neither file can be read.
     """
     written = text.read(run.read(RESOLVED) or "")
     saved = run.read(CONFIG)

@@ -26,9 +26,9 @@ _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 
 
 def dry_run(request: Request, run: RunDirectory | None) -> str:
-    """Returns what a run would be, a fact a line, compared with the run in a directory, if any.
+    """Describes the requested run, one fact per line, with its changes since the directory's run.
 
-    It raises what `train` would raise before its first step.
+    Raises the errors that `train` would raise before its first step.
     """
     experiment: Experiment = request.params.build()
     experiment.check_weights()

@@ -15,7 +15,7 @@ from lingo.trainer.throughput import Throughput
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiveRun(Run):
-    """What every part of a run shares while it trains."""
+    """The objects that all parts of a run share while it trains."""
 
     program: Program  # has the state
     recorder: StepRecorder  # has the run's counters, and records every step

@@ -48,13 +48,13 @@ class Outcome(NamedTuple):
 
     step: int  # steps done; all are saved
     scalars: dict[str, float]  # the last report, by TensorBoard tag
-    evaluations: dict[str, dict[str, float]]  # the last of each evaluation input, tag -> value
+    evaluations: dict[str, dict[str, float]]  # last results per evaluation input, tag -> value
     signal: int | None = None  # the number of the signal that ended the run early
-    num_skipped: int = 0  # steps at the end that changed nothing: they were not finite
+    num_skipped: int = 0  # last steps in a row that changed nothing: they were not finite
     state: State = "stopped"  # or "done", or "done (early)" if evaluations ended it
 
     def end_as(self, state: State) -> Outcome:
-        """Returns the outcome of a run in a state; a signal did not end it if it is finished."""
+        """Returns the outcome with its final state; `signal` stays only if it stopped the run."""
         return self._replace(state=state, signal=self.signal if state == "stopped" else None)
 
 
@@ -139,9 +139,9 @@ class Loop:
         return Prefetch(data, spans=self._spans(), offset=offset, rows=rows)
 
     def _train(self, items: Prefetch) -> None:
-        """Trains on all items, and does what is due in between, where a signal raises Stop."""
+        """Trains on all items; saves and evaluates in between, where a signal raises Stop."""
         evaluation, saver, observers = self._evaluation, self._saver, self._run.observers
-        if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run before
+        if (anomaly := self._run.recorder.anomaly()) is not None:  # it ended the run last time
             self._rewind_or_stop(anomaly, items)
         if not evaluation.is_done(self._step):  # a signal came before the evaluation
             evaluation.evaluate(self._step)
@@ -210,14 +210,14 @@ class Loop:
                 scalars = row | recorder.take_metrics()
                 vectors = name_vectors(own["statistics"])
                 reports.append(StepReport(self._step, scalars, vectors))
-        self._run.directory.check_there()  # else reports would go to what is in its place
+        self._run.directory.check_there()  # else reports would go to another directory in its place
         recorder.write()  # from here on, program and recorder agree on the step
         for one in reports:
             self._report(one)
         return recorder.anomaly()
 
     def _memory(self) -> dict[str, float]:
-        """Returns the peak of a device's memory by TensorBoard tag, {} where none is counted."""
+        """Returns a device's peak memory by TensorBoard tag; {} if the devices do not count it."""
         peak = self._run.program.peak_memory_bytes()
         return {"perf/peak_memory_bytes": float(peak)} if peak else {}
 
@@ -272,7 +272,7 @@ def spans(
 
 
 def _name_steps(steps: range) -> str:
-    """Returns "step 16", or "steps 16 to 25": those done after `steps.start` steps."""
+    """Returns "step 16" or "steps 16 to 25"; these numbers begin at 1, `steps.start` at 0."""
     first, last = steps.start + 1, steps.stop
     return f"step {last}" if first == last else f"steps {first} to {last}"
 
@@ -286,11 +286,11 @@ class PeriodicEvaluation:
         evaluation.sample(step)       # how the model continues some texts
         stop, if evaluation.ends_run
 
-    Each of them does nothing if no evaluation is due.
+    Each call does nothing if no evaluation is due.
 
     Attributes:
-        results: the last results of each evaluation input, tag -> value.
-        ends_run: whether a value is reached, or evaluations have stopped improving.
+        results: last results per evaluation input, tag -> value.
+        ends_run: whether `evaluate.reach` is reached, or `evaluate.patience` is used up.
     """
 
     def __init__(self, run: LiveRun, state: Callable[[], TrainState]) -> None:
@@ -309,7 +309,7 @@ class PeriodicEvaluation:
         return self._agree(self._run.directory.is_evaluated(step))
 
     def evaluate(self, step: int) -> None:
-        """Evaluates every input if due; after a signal, the next start of the run does it."""
+        """Evaluates every input if due; a signal leaves the evaluation to the run's next start."""
         run, experiment = self._run, self._run.experiment
         results: dict[str, dict[str, float]] = {}
         if not (self.is_due(step) and experiment.eval_inputs):
@@ -381,7 +381,7 @@ class PeriodicEvaluation:
         for answer in result.answers:
             run.progress.message(f"step {step}  answer {name}: {answer_line(answer)}")
 
-    def _agree(self, is_so: bool) -> bool:
-        """Returns whether it is so in any process: only the leader reads the reports."""
+    def _agree(self, flag: bool) -> bool:
+        """Returns whether `flag` is set in any process: only the leader reads the reports."""
         with self._run.watchdog.pause():
-            return self._run.processes.any(is_so)
+            return self._run.processes.any(flag)

@@ -23,8 +23,8 @@ class ObserverError(LingoError):
 class Observers:
     """Passes events to the observers of the experiment, then to lingo's own.
 
-    In this order an evaluation is recorded after all have seen it: a run that is killed before
-    repeats it.
+    So an evaluation is recorded after all observers have seen it, and a run that is killed before
+    that repeats the evaluation.
     """
 
     def __init__(self, run: ObservedRun, observers: Sequence[RunObserver]) -> None:
@@ -32,7 +32,7 @@ class Observers:
         self._run, self._observers = run, list[RunEvents](observers)
 
     def add(self, own: RunEvents) -> None:
-        """Adds an observer of lingo's own, whose exceptions are not caught."""
+        """Adds one of lingo's own observers, whose exceptions are not caught."""
         self._observers.append(own)
 
     def tell(
@@ -41,10 +41,10 @@ class Observers:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> None:
-        """Calls the method of an event, such as `RunEvents.on_report`, of all observers.
+        """Calls an event's method, such as `RunEvents.on_report`, on every observer.
 
-        An observer of the experiment that raises an exception is left out from here on. Raises
-        ObserverError, or the LingoError itself, if it `is_required`.
+        If an observer of the experiment raises an exception, it is left out from here on. If it
+        `is_required`, raises ObserverError instead, or its exception if that is a LingoError.
         """
         for observer in [*self._observers]:
             try:
@@ -56,7 +56,7 @@ class Observers:
                 self._report(observer, error)
 
     def _report(self, observer: RunObserver, error: Exception) -> None:
-        """Raises the error of a required observer; logs another's."""
+        """Raises a required observer's error; logs any other observer's."""
         text = f"{type(observer).__name__}: {type(error).__name__}: {error}"
         if not observer.p.is_required:
             _log.warning("%sleft out from here on: %s", error_prefix(error), text)
@@ -67,12 +67,12 @@ class Observers:
 
     @contextlib.contextmanager
     def start(self, step: int) -> Iterator[None]:
-        """Tells all of the start, and of the end if an error leaves the block."""
+        """Sends `on_start` to all observers, and `on_end` if an error leaves the block."""
         self.tell(RunEvents.on_start, step)
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(LingoError):  # it would hide the first one
+            with contextlib.suppress(LingoError):  # it would hide `error`
                 state = "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
                 self.tell(RunEvents.on_end, state)
             raise

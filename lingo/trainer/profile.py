@@ -1,4 +1,4 @@
-"""Profiles of what the devices do in some steps, for TensorBoard's profile tab."""
+"""Profiles of the devices' work in some steps, for TensorBoard's profile tab."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lingo.config.lazy import tf
 from lingo.storage.files import StorageError, describe_os_error, make_folder, write_bytes
 from lingo.trainer.summaries.events import Events
 
-_ITERATION, _RENAMED = b"iter_num", b"loop_num"  # of one length, so that the file stays valid
+_ITERATION, _RENAMED = b"iter_num", b"loop_num"  # equally long, so that the file stays valid
 
 _log = logging.getLogger(__name__)
 
@@ -21,14 +21,14 @@ _log = logging.getLogger(__name__)
 class Profile:
     """Profiles a range of steps, once.
 
-    The range consists of whole spans (`spans`): one must end at each of its ends, `bounds`. In the
-    profile's overview a span is a step, whatever its size.
+    A span (`loop.spans`) must end at each of `bounds`, so that the range consists of whole spans.
+    The profile's overview shows a span as one step, whatever its size.
     """
 
     def __init__(self, folder: Path, steps: range, *, enabled: bool = True) -> None:
-        """Records nothing yet; a process that is not `enabled` only has the same `bounds`.
+        """Records nothing yet; if it is not `enabled`, it has the same `bounds` but never records.
 
-        Steps 10, ..., 14 are from after 10 steps until after 15; none: no profile.
+        range(10, 15) begins after 10 steps and ends after 15. An empty range: no profile.
         """
         self._folder, self._steps = folder, steps if enabled else range(0)
         self._is_running = self._was_running = False
@@ -47,7 +47,7 @@ class Profile:
 
     @contextlib.contextmanager
     def record(self, steps: range) -> Iterator[None]:
-        """Profiles the body if its steps are in the range: either all of them are, or none."""
+        """Profiles the body if its steps are in the range, which has all of them or none."""
         if steps.start in self._steps and not self._was_running:
             self._start()
         with self._mark_step(steps):
@@ -59,8 +59,8 @@ class Profile:
     def _mark_step(self, steps: range) -> Iterator[None]:
         """Marks the body, a span of steps, as one step for the overview.
 
-        The overview leaves out a step without an event inside, as on a mesh, whose computations
-        another profiler records: hence the second event.
+        The mark has a second event inside, because the overview leaves out a step without events:
+        on a mesh another profiler records the computations.
         """
         if not self._is_running:
             yield
@@ -74,7 +74,7 @@ class Profile:
         try:
             # TensorBoard looks for profiles only in folders that have event files
             Events(self._folder.parent).add(self._folder, self._steps.start, Summary())
-            # where the profiler writes: it follows links, so none may be there
+            # the profiler writes here and follows links; `make_folder` refuses them
             make_folder(self._folder / "plugins" / "profile", root=self._folder.parent)
             tf.profiler.experimental.start(str(self._folder))
             self._is_running = True
@@ -94,10 +94,10 @@ class Profile:
 
 
 def _hide_iterations(file: Path, *, root: Path) -> None:
-    """Renames the number of an iteration of a TensorFlow loop in a profile.
+    """Renames `iter_num`, the iteration number of a TensorFlow loop, in a profile.
 
-    If TensorBoard's plugin finds such a number, it takes iterations for the steps, also those of a
-    loop inside a step, ignores the marks of steps, and its overview has no times.
+    If TensorBoard's plugin finds it, it takes iterations for steps, even of a loop inside a step.
+    It then ignores the marks of steps, and its overview has no times.
     """
     content = file.read_bytes()
     if _ITERATION in content:

@@ -30,11 +30,11 @@ from lingo.trainer.notebook import open_view
 
 Clock = Callable[[], float]
 
-_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # of a device, in its name
-_SHOWN = ("", "loss")  # groups of metrics: of the task
+_KIND = re.compile("cpu|gpu|tpu|cuda", re.IGNORECASE)  # a device's kind, in its name
+_SHOWN = ("", "loss")  # groups of the task's own metrics
 _WORK_SECONDS = 10.0  # from one plain line about long work to the next
-_LIVE_SECONDS = 1.0  # from one such state of the live line to the next
-_KEPT_SECONDS = (10.0, 600.0)  # from one report that stays on a terminal to the next: first, most
+_LIVE_SECONDS = 1.0  # the same, for the live line
+_KEPT_SECONDS = (10.0, 600.0)  # between reports that stay on a terminal: at first, at most
 
 
 class _Console(Console):
@@ -46,7 +46,7 @@ class _Console(Console):
 
 
 class _Stdout:
-    """Standard output that drops what cannot be written, so a full disk does not end training."""
+    """Standard output that drops text on a failed write, so a full disk does not end training."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -62,7 +62,7 @@ class _Stdout:
 
     @property
     def _stream(self) -> TextIO:
-        return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # rich puts its own before it
+        return getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # rich replaces sys.stdout
 
     @contextlib.contextmanager
     def _drop_on_error(self) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Progress(RunEvents):
         console: Console | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Shows nothing yet, and never anything if another process does (not `enabled`)."""
+        """Shows nothing yet; if it is not `enabled`, another process shows the progress."""
         self._max_steps, self._enabled, self._clock = max_steps, enabled, clock
         self._console = console or _Console(file=cast(TextIO, _Stdout()), highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
@@ -132,7 +132,7 @@ class Progress(RunEvents):
     def on_report(self, run: ObservedRun, report: StepReport) -> None:
         """Shows the report of a step.
 
-        On a terminal some stay, more and more seldom, so that one can look back.
+        On a terminal some reports stay, at growing intervals, so that a user can look back.
         """
         line = report_line(report.step, self._max_steps, report.scalars)
         if self._view is not None:
@@ -169,9 +169,9 @@ class Progress(RunEvents):
 
     @contextlib.contextmanager
     def show_time(self, what: str) -> Iterator[None]:
-        """Shows how long something takes that cannot say how much of it is done.
+        """Shows how long the body takes, for work that cannot report how much of it is done.
 
-        Another thread shows it: compiling is one call, which takes minutes on a busy machine.
+        A thread shows it: compiling is a single call, which takes minutes on a busy machine.
         """
         start, has_ended = self._clock(), threading.Event()
         is_terminal = self._console.is_terminal
@@ -183,7 +183,7 @@ class Progress(RunEvents):
             while not has_ended.wait(pause):
                 self._show(f"{what}: {_duration(self._clock() - start)}")
                 if not is_terminal:
-                    pause *= 2  # a few lines, even of an hour
+                    pause *= 2  # an hour needs only a few lines
 
         thread = threading.Thread(target=show, name="progress", daemon=True)
         thread.start()
@@ -205,7 +205,7 @@ class Progress(RunEvents):
 
 
 def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> list[str]:
-    """Returns lines on what is trained: experiment, weights, data, devices, precision.
+    """Returns lines that describe a run: experiment, weights, data, devices, precision.
 
     `data` is the fingerprint of the training data.
     """
@@ -236,14 +236,14 @@ def header(experiment: Experiment, data: Mapping[str, Any], origin: Origin) -> l
 
 
 def experiment_name(origin: Origin) -> str:
-    """Returns what `--exp` was; "experiment" for one that was made in Python."""
+    """Returns the experiment's name as `--exp` gave it; "experiment" if it was made in Python."""
     name = origin.name or (f"{Path(origin.file).name}:{origin.function}" if origin.file else "")
     arguments = ", ".join(f"{k}={value_text(v)}" for k, v in origin.arguments.items())
     return f"{name}({arguments})" if arguments else name or "experiment"
 
 
 def count_devices(names: Sequence[str]) -> str:
-    """Returns how many devices of each kind some names are of.
+    """Returns the number of devices of each kind, given their names.
 
     >>> count_devices(["/device:CPU:0", "/device:GPU:0", "/device:GPU:1"])
     '1 CPU, 2 GPU'

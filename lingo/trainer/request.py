@@ -1,4 +1,4 @@
-"""What `lingo train` or `lingo.train` asks for, and what every part of the run shares."""
+"""The request of `lingo train` or `lingo.train`, and the objects that all parts of a run share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Request(NamedTuple):
     config: str  # the text of config.json
     flags: str  # the text of flags.txt
     origin: Origin = Origin()  # where the parameters came from
-    profile_steps: range = NO_STEPS  # 10, ..., 14: from after 10 steps until after 15
+    profile_steps: range = NO_STEPS  # range(10, 15): begins after 10 steps, ends after 15
     audit: bool = False  # write audit.jsonl; a run that has the file continues it in any case
     allow_change: bool = False  # resume also from a checkpoint of another configuration or code
     source: Mapping[str, SourceFile] = MappingProxyType({})  # the user's own files by name
@@ -34,11 +34,11 @@ class Request(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What every part of a run shares from its start to its end."""
+    """The objects that all parts of a run share from its start to its end."""
 
     request: Request
     experiment: Experiment  # built from `request.params`
     directory: RunDirectory  # locked by the leader; in other processes it is not enabled
     progress: Progress
-    observers: Observers  # of all events; none of the experiment's but in the leader
-    processes: Processes = ALONE  # all do the same; the leader shares what only it can know
+    observers: Observers  # get all events; the experiment's own run only in the leader
+    processes: Processes = ALONE  # all do the same; the leader shares values that only it knows

@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunExists(LingoError):
-    """The directory of a run that is to be made holds one."""
+    """The directory of a new run holds a run already."""
 
     exit_code: ClassVar[int] = 2
 
@@ -70,7 +70,7 @@ class RunExists(LingoError):
 def create(request: Request, directory: RunDirectory) -> Outcome:
     """Makes a run at step 0 with its first weights; `train` in the same directory continues it.
 
-    Raises RunExists if there is one, and else what `train` raises.
+    Raises RunExists if the directory holds a run already, and the errors of `train`.
     """
     if directory.exists:
         raise RunExists(f"{directory.path} holds a run already: name another directory")
@@ -89,8 +89,8 @@ def train(
     With `only_start` it trains nothing, and saves the state before the first step.
 
     Raises:
-        ParamError: if the experiment cannot be built, has no room in this machine's memory, its
-            evaluations lack `evaluate.metric`.
+        ParamError: if the experiment cannot be built or does not fit into this machine's memory,
+            or if its evaluations lack `evaluate.metric`.
         ChangedConfiguration: if the directory's run has another configuration, code or data.
         DirectoryLocked, NoUsableCheckpoint, CheckpointMismatch, UnusableSource, NumericFailure,
             DataError, ProgramError, StorageError, LostWorker, ObserverError: as their names say.
@@ -181,7 +181,7 @@ def _train(run: Run, signals: Signals, watchdog: Watchdog | None, *, only_start:
 
 
 def _check_profile(run: Run, step: int) -> None:
-    """Raises ParamError for a profile of steps that this run does not do after a step."""
+    """Raises ParamError if a run that starts after `step` does none of the steps to profile."""
     asked, last = run.request.profile_steps, run.experiment.p.max_steps
     if asked and (asked.stop <= step or asked.start >= last):
         raise ParamError(
@@ -193,8 +193,8 @@ def _check_profile(run: Run, step: int) -> None:
 def _start_or_skip(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> Start | Outcome:
     """Returns a run that is ready for its first step, or the outcome of one that is done.
 
-    If the checkpoint to resume from verifies and yet holds no tensors, as none that lingo wrote,
-    the one before it is used; several processes end instead.
+    A checkpoint that lingo did not write may verify and yet hold no tensors. A single process then
+    uses the checkpoint before it; several processes end with the error.
     """
     status = inspect_run(run, unreadable=unreadable)
     found = status.checkpoint
@@ -235,22 +235,24 @@ def _live_run(
 
 
 def _open_audit(run: Run, status: RunStatus) -> Audit | None:
-    """Returns the audit log, if it was asked for now or before; reports what it lacks."""
+    """Returns the audit log, if requested now or before; reports the rows that it lacks."""
     path, found = run.directory.path / AUDIT, status.checkpoint
     was_audited = found is not None and found.metadata.get("audit")
     if not (run.request.audit or was_audited or path.exists()):
         return None
     audit = Audit(path)
     if missing := audit.resume(status.counters.step):
-        run.progress.message(f"warning: {path} lacks rows, as a line in it says: steps {missing}")
+        run.progress.message(
+            f"warning: {path} lacks the rows of steps {missing}, as a line in it says"
+        )
     return audit
 
 
-# ---- what is trained, as summaries ---------------------------------------------------------------
+# ---- summaries of the experiment -----------------------------------------------------------------
 
 
 def _summarize_start(run: Run, start: Start, summaries: Summaries) -> None:
-    """Writes summaries of what is trained: hyperparameters, configuration, program, graph."""
+    """Writes summaries of the experiment: hyperparameters, configuration, program, graph."""
     experiment, lines, step = run.experiment, start.status.lines, start.status.counters.step
     total = weight_table.total_parameters(weight_table.rows(experiment.task))
     hyperparameters = hparams(lines, run.request.origin, total_parameters=total)
@@ -292,7 +294,7 @@ def _summarize_pipelines(experiment: Experiment, step: int, summaries: Summaries
         summaries.write_pipelines(idle, table, step=step)
 
 
-# ---- its state -----------------------------------------------------------------------------------
+# ---- the run's state -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -308,7 +310,7 @@ def mark_stopped_on_signal(directory: RunDirectory) -> Iterator[None]:
 
 
 def check_health(run: Run, counters: RunCounters) -> None:
-    """Raises NumericFailure if the run ended with one that its guard still stops on."""
+    """Raises NumericFailure if the run ended with an anomaly at which its guard still stops."""
     p, directory = run.experiment.p, run.directory
     anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
     if anomaly is not None and anomaly.action == "stop":
@@ -389,7 +391,7 @@ def mark_running(directory: RunDirectory, step: int) -> Iterator[None]:
 
 
 def mark_ended(directory: RunDirectory, outcome: Outcome, progress: Progress) -> None:
-    """Writes to STATUS, and shows, how a run ended; StorageError if STATUS cannot be written."""
+    """Shows how a run ended, and writes it to STATUS; raises StorageError if that fails."""
     directory.set_status(outcome.state, outcome.step)
     skipped = ""
     if outcome.num_skipped:

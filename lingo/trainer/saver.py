@@ -55,7 +55,7 @@ class Saver:
             on_commit=self._show_saved,
             processes=run.processes,
         )
-        # Steps that observers are still to be told.
+        # Saved steps whose `on_save` the observers have not received yet.
         self._committed = queue.SimpleQueue[int]()
 
     def __enter__(self) -> Saver:
@@ -66,13 +66,13 @@ class Saver:
         self._writer.__exit__(*exception)
 
     def check(self) -> None:
-        """Raises an error of the writer's thread, and tells observers what it has saved."""
+        """Raises an error of the writer's thread; sends `on_save` to observers for saved steps."""
         self._writer.check()
         while not self._committed.empty():
             self._run.observers.tell(RunEvents.on_save, self._committed.get())
 
     def wait(self) -> None:
-        """Waits until all that was passed on is on the disk; then as `check`."""
+        """Waits until every checkpoint passed to the writer is on the disk; then does `check`."""
         self._writer.wait()
         self.check()
 
@@ -102,7 +102,7 @@ class Saver:
         self.saved = step
 
     def rescue(self, error: LingoError) -> None:
-        """Saves the state after an error, and only logs an error of this save.
+        """Saves the state after an error; if the save fails, too, this is only logged.
 
         Several processes save together only after an error that all see: NumericFailure. After
         any other error the leader saves alone, or, if the leader is lost, any process that is left.
@@ -122,20 +122,20 @@ class Saver:
                 self.wait()
         except LingoError as late:
             step = recorder.counters.step
-            _log.error("what was done until step %d is not saved: %s", step, late)
+            _log.error("the training up to step %d is not saved: %s", step, late)
 
     def delete_later(self, *, after: int) -> None:
         """Deletes the checkpoints of steps after `after`, the latest first, for a rewind."""
         directory = self._run.directory
-        directory.set_status("running", after)  # or a start without checkpoints misses them
+        directory.set_status("running", after)  # else a start would miss the deleted ones
         if self._run.processes.is_leader:
             for step in reversed(store.steps(directory.checkpoints)):
                 if step > after:
                     store.delete(store.step_path(directory.checkpoints, step))
-        self.saved = after  # if rewinding fails now, `rescue` writes the step that it came from
+        self.saved = after  # if the rewind fails from here on, `rescue` saves the present step
 
     def state(self, *, alone: bool = False) -> TrainState:
-        """Returns the state of the program; `alone`: although the other processes are lost.
+        """Returns the program's state; with `alone` even if the other processes are lost.
 
         Raises ProgramError if an error left program and recorder at different steps, or if a
         device is lost.
@@ -178,7 +178,7 @@ class Saver:
         self._committed.put(step)
 
     def _keeping(self) -> Retention:
-        """Returns what is kept once the current checkpoint is written."""
+        """Returns which checkpoints are kept once the current one is written."""
         run, counters = self._run, self._run.recorder.counters
         try:
             steps = [*store.steps(run.directory.checkpoints), counters.step]
@@ -206,10 +206,10 @@ def is_regular(experiment: Experiment, step: int) -> bool:
 def retention(
     experiment: Experiment, directory: RunDirectory, counters: RunCounters, steps: Sequence[int]
 ) -> Retention:
-    """Returns what is kept of the checkpoints of a run, given by their steps in order.
+    """Returns which of a run's checkpoints are kept; `steps` are their steps in order.
 
-    A target for a rewind is also kept while nothing is wrong: many checkpoints that are not regular
-    may be written before an anomaly is.
+    The target of a possible rewind is kept even while nothing is wrong: many checkpoints that are
+    not regular may be written before an anomaly occurs.
     """
     p = experiment.p
     anomaly = find_first_anomaly(counters, p.guard, max_steps=p.max_steps)
@@ -225,9 +225,9 @@ def retention(
 def rewind_targets(experiment: Experiment, steps: Sequence[int], *, at_most: int) -> list[int]:
     """Returns the steps whose checkpoints a run may rewind to, the preferred one first.
 
-    A checkpoint that was due at its step precedes one that a signal or an error caused: so a run
-    that was interrupted rewinds to the same one as a run that was not. Any other is better than
-    none: intervals may have been changed since, or the due one be damaged.
+    Regular checkpoints precede those that a signal or an error caused. So an interrupted run
+    rewinds to the same checkpoint as one that was not interrupted. The others stay in the list:
+    intervals may have changed since, or the regular checkpoints may be damaged.
     """
     before = [step for step in reversed(steps) if step <= at_most]
     return sorted(before, key=lambda step: not is_regular(experiment, step))
@@ -253,7 +253,7 @@ class Rewinder:
         self._run, self._saver, self._restore = run, saver, restore
 
     def rewind_or_stop(self, anomaly: Anomaly) -> None:
-        """Rewinds to before an anomaly.
+        """Rewinds to a checkpoint from before an anomaly.
 
         Raises NumericFailure if the guard stops the run, or there is no sound checkpoint.
         """
@@ -274,7 +274,7 @@ class Rewinder:
         self._rewind(target, anomaly)
 
     def _find(self, before: int, damaged: list[DamagedCheckpoint]) -> Checkpoint | None:
-        """Returns the preferred sound checkpoint, and adds those that are damaged to `damaged`."""
+        """Returns the preferred sound checkpoint; adds the errors of damaged ones to `damaged`."""
         directory = self._run.directory.checkpoints
         steps = store.steps(directory)
         for step in rewind_targets(self._run.experiment, steps, at_most=before):
@@ -326,9 +326,9 @@ class Rewinder:
         run.progress.message(f"{error}; back to step {to.step}")
 
     def _go_back(self, target: Checkpoint | None) -> RunCounters:
-        """Loads a checkpoint, or the first state, cuts what came later, and returns its counters.
+        """Loads a checkpoint or the first state, deletes later records, and returns its counters.
 
-        The recorder still has the old ones.
+        The recorder still has the old counters.
         """
         run = self._run
         to = read_counters(target.step, target.metadata) if target else RunCounters()

@@ -76,8 +76,8 @@ class Start(NamedTuple):
     environment: Mapping[str, Any]  # the content of environment.json
     warm: Transfer | None  # the first weights, unless they are random or from a checkpoint
     program: Program
-    program_text: str  # what the devices of a mesh exchange and hold; "" without a mesh
-    graph: tf.Graph | None  # of a step; None for a run that ended orderly and resumes unchanged
+    program_text: str  # report on the exchanges and memory of a mesh's devices; "" without a mesh
+    graph: tf.Graph | None  # of a step; None if the run resumes unchanged after an orderly end
 
     def metadata(self, experiment: Experiment) -> dict[str, Any]:
         """Returns the metadata that every checkpoint of the run records."""
@@ -85,12 +85,12 @@ class Start(NamedTuple):
         return {"config": digest(self.status.lines), "seed": experiment.p.seed} | known
 
     def peak_flops_per_second(self) -> float:
-        """Returns the measured peak of matrix products of all devices; 0 if not measured."""
+        """Returns all devices' measured peak in matrix products; 0 if it was not measured."""
         return self.environment.get("matmul_flops_per_second", 0.0)
 
 
 def inspect_run(run: Run, *, unreadable: Sequence[DamagedCheckpoint] = ()) -> RunStatus:
-    """Returns the status of a directory, and removes what a killed process left there.
+    """Returns the status of a directory, and removes a killed process's leftovers.
 
     If there are several processes, the leader chooses the checkpoint and shares it. `unreadable` is
     as for `store.latest`.
@@ -175,16 +175,15 @@ def _check_same(processes: Processes, request: Mapping[str, Any]) -> None:
         who = f"process {processes.index}" if differs else "another process"
         what = " and ".join(differs) or "configuration, data or code"
         raise ChangedConfiguration(
-            f"{who} has another {what} than process 0: all run the same command on the same code"
-            " and data."
+            f"{who} has another {what} than process 0: all processes must run the same command on"
+            " the same code and data."
         )
 
 
 def check_evaluations(experiment: Experiment) -> None:
-    """Raises ParamError for evaluations that would fail.
+    """Raises ParamError for evaluations that would fail, MissingPackage for a missing package.
 
-    They are those of metrics, `evaluate.metric`, prompts and answers. Raises MissingPackage if one
-    needs a package that is not installed.
+    It checks metrics, `evaluate.metric`, prompts and answers.
     """
     _trace_predictions(experiment)
     traced = trace_evaluations(experiment)
@@ -195,7 +194,7 @@ def check_evaluations(experiment: Experiment) -> None:
 
 
 def _trace_predictions(experiment: Experiment) -> None:
-    """Raises ParamError if a user's own `predict` fails, or returns what no prediction is."""
+    """Raises ParamError if a user's own `predict` fails, or returns no valid predictions."""
     task = experiment.task
     if type(task).predict is Task.predict or is_lingos(type(task)):
         return
@@ -219,7 +218,7 @@ def prepare_data(experiment: Experiment, progress: Progress) -> dict[str, Any]:
         if name == "train" and (size := input.num_rows(0)) > (num := input.num_examples()):
             progress.message(
                 f"warning: {name} data: a batch of {size:,} examples has some of them several"
-                f" times, as there are {num:,}"
+                f" times, because there are only {num:,}"
             )
         input.check_repeatable()
         fingerprints[name] = input.check_fingerprint()
@@ -281,7 +280,7 @@ def print_start(run: Run, start: Start) -> None:
 def load_state(
     experiment: Experiment, init_from: Mapping[str, Any] | None, found: Checkpoint | None
 ) -> TrainState:
-    """Returns the state of a checkpoint, or the run's initial state if there is none.
+    """Returns a checkpoint's state, or the run's initial state without a checkpoint.
 
     Raises UnusableSource if the source of the initial weights has changed since the run began.
     """
@@ -290,8 +289,8 @@ def load_state(
     warm = experiment.warm_start()
     if warm is not None and init_from and warm.origin()["sha256"] != init_from["sha256"]:
         raise UnusableSource(
-            f"{init_from['path']} holds other weights than when the run began, so it cannot go back"
-            " to step 0. Put them back, or train in another directory."
+            f"{init_from['path']} holds other weights than when the run began, so the run cannot go"
+            " back to step 0. Put the old weights back, or train in another directory."
         )
     return _first_state(experiment, warm)
 

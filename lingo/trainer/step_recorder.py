@@ -1,6 +1,6 @@
 """The step recorder records every step: the run's counters, its health, and its examples.
 
-Everything that a step changes beside the program's state goes through here, so that a run can
+Everything that a step changes outside the program's state goes through here, so that a run can
 resume from any step, or go back to one.
 
 Axes: B batch.
@@ -23,7 +23,7 @@ from lingo.trainer.guard.guard import Anomaly, Incidents, find_first_anomaly, re
 
 
 class StepRecorder:
-    """Records steps; `counters` are those of the run after the last recorded step."""
+    """Records steps; `counters` are the run's counters after the last recorded step."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class StepRecorder:
     def add(self, batch: Mapping[str, np.ndarray], report: Mapping[str, Any]) -> dict[str, float]:
         """Records one step, and returns its scalars and the run's health, by TensorBoard tag.
 
-        `batch` has the [B, ...] arrays of the examples that this process feeds; `report` is what
-        `update` returns, as NumPy arrays.
+        `batch` has the [B, ...] arrays of the examples that this process feeds; `report` is the
+        result of `update`, as NumPy arrays.
         """
         p, learner = self._experiment.p, self._experiment.learner
         row = {tag: float(value) for tag, value in report["scalars"].items()}
@@ -91,7 +91,7 @@ class StepRecorder:
             self._audit.write()
 
     def sync(self) -> None:
-        """Waits until what `write` has written is on the disk."""
+        """Waits until the rows that `write` has written are on the disk."""
         if self._audit is not None:
             self._audit.sync()
 

@@ -25,9 +25,9 @@ class Work:
     def count(self, number: int, batches: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the examples, tokens and model FLOPs of [K, B, ...] batches of one shape.
 
-        `number` is the index of the first batch. Batches have the examples that this process feeds;
-        those of other processes are assumed to be alike. `weights` are [K, B]: padding counts in
-        FLOPs only.
+        `number` is the index of the first batch. Batches have only this process's examples; the
+        other processes' examples are assumed to be alike. `weights` are [K, B]: padding (weight 0)
+        counts in FLOPs only.
         """
         num_rows = self._experiment.train_input.num_rows(number)
         num_steps, fed = batches["weights"].shape
@@ -46,17 +46,18 @@ class Work:
 
 
 FAST_STEP_MS = 10.0
-"""The time of a step below which calling the program may take a good part of it."""
+"""In a step shorter than this, the call of the program may take a good part of the time."""
 
 LONG_STEPS = 1000
-"""The steps left from which advice on their speed is worth a line."""
+"""Advice on speed is worth a line if at least this many steps are left."""
 
 
 def advise_loop(rates: Mapping[str, float], *, steps_per_loop: int, steps_left: int) -> str:
-    """Returns a line on how to train faster, "" if there is none; `rates` are of `Throughput.read`.
+    """Returns a line on how to train faster, or ""; `rates` are from `Throughput.read`.
 
-    The number of steps per call is advised, not chosen, by the time of a step: where a run stops or
-    rewinds after an anomaly depends on it, and would depend on how busy the machine is.
+    This is only advice: lingo does not choose `steps_per_loop` by the measured time of a step. The
+    step at which a run stops or rewinds after an anomaly depends on `steps_per_loop`, and it must
+    not depend on how busy the machine is.
     """
     milliseconds = rates.get("perf/step_time_ms", math.inf)
     if milliseconds >= FAST_STEP_MS or steps_per_loop > 1 or steps_left < LONG_STEPS:
@@ -76,7 +77,7 @@ class Throughput:
         peak_flops_per_second: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Starts counting; a peak of 0, that of matrix products on all devices, is unknown."""
+        """Starts counting; the peak is for matrix products on all devices, 0 if it is unknown."""
         self._peak, self._clock = peak_flops_per_second, clock
         self._reset()
 

@@ -50,7 +50,7 @@ from lingo.trainer.evaluation.generate import check_prompt, generate, tokenizer_
 from lingo.trainer.evaluation.stream import stream_prompt
 
 WeightQuantize = Literal["none", "int8_weights"]
-"""The weights of products in memory while a model computes: float32, or of 8 bits."""
+"""How weights of matrix products are kept in memory: as float32, or in 8 bits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ExportCall(Settings):
 
 
 class Trained:
-    """A model, `experiment`, with the weights of one `checkpoint` of its run."""
+    """A trained model: `experiment`, with the weights of one `checkpoint` of its run."""
 
     def __init__(
         self,
@@ -81,13 +81,13 @@ class Trained:
     ) -> None:
         """Reads the weights; if there are several processes, all call the same methods.
 
-        It writes nothing into the run directory. `step` is that of the checkpoint, "best" by
-        `evaluate.metric`, or None for the latest sound one. With `quantize="int8_weights"` only
-        the weights of evaluations are in memory, those of products in 8 bits.
+        It writes nothing into the run directory. `step` is the checkpoint's step, "best" (by
+        `evaluate.metric`), or None for the latest sound checkpoint. `quantize="int8_weights"` keeps
+        only the evaluation weights in memory, with the weights of matrix products in 8 bits.
 
         Raises:
             ParamError: if the experiment cannot be built, "best" is not defined, `quantize` is not
-                known, or weights of 8 bits are for a runtime of several devices.
+                known, or "int8_weights" is used with a runtime of several devices.
             NoUsableCheckpoint, DamagedCheckpoint: if there is no sound checkpoint of that step.
             CheckpointMismatch: if the checkpoint is of another model.
         """
@@ -120,25 +120,25 @@ class Trained:
 
     @property
     def step(self) -> int:
-        """The number of training steps of the weights."""
+        """The number of steps that trained the weights."""
         return self.checkpoint.step
 
     @functools.cached_property
     def weights(self) -> Mapping[str, np.ndarray]:
         """The weights of evaluations and predictions: path -> float32 array of any shape.
 
-        A path is that of one layer, `model/stack/layers/3/ffn/w_in`, also where a program stacks
-        layers. An array is cut out when it is asked for, and cannot be written to. With
-        `quantize="int8_weights"` they are as they are multiplied: wrappers applied, rounded.
+        A path names a weight of one layer, `model/stack/layers/3/ffn/w_in`, even where a program
+        stacks layers. An array is cut out on access, and is read-only. With
+        `quantize="int8_weights"` arrays have the products' values: after wrappers and rounding.
         """
         return LayerWeights(dequantize_weights(self._evaluation_state.weights))
 
     def loss(self, batch: Mapping[str, np.ndarray]) -> float:
         """Returns the training loss of a batch, without dropout.
 
-        It is that of the trained weights; with `quantize="int8_weights"`, of those of evaluations.
-        Arrays are [B, ...] (B batch), as of `experiment.train_input.batch(0)`; those that the loss
-        does not read may be left out. Raises ParamError for missing arrays or other ranks.
+        It uses the trained weights; with `quantize="int8_weights"`, the evaluation weights. Arrays
+        are [B, ...] (B batch), as in `experiment.train_input.batch(0)`; arrays that the loss does
+        not read may be left out. Raises ParamError for missing arrays or other ranks.
         """
         self._check_batch(batch)
         return float(self._loss({name: tf.constant(value) for name, value in batch.items()}))
@@ -172,19 +172,19 @@ class Trained:
         stream: bool = False,
         progress: prediction.Progress | None = None,
     ) -> prediction.Predictions | Iterator[prediction.Predictions]:
-        """Returns what the task says of each example (`Task.predict`): `model.predict(batch)`.
+        """Returns the task's predictions for each example (`Task.predict`): `model.predict(batch)`.
 
-        It computes with the weights of evaluations. Where layers mix examples, as experts with a
-        capacity do, a prediction depends on the other examples of its batch.
+        It uses the evaluation weights. If layers mix examples, as experts with a capacity do, a
+        prediction depends on the other examples of its batch.
 
         Args:
             inputs: an input that ends, such as `model.experiment.eval_inputs["heldout"]`; or
                 {name: [N, ...]}, the arrays of `train_input.batch(0)` that the prediction reads.
             stream: return an iterator of the results of each batch: only one is in memory.
-            progress: called with the number of batches done and that of all batches.
+            progress: called with the number of batches done and the total.
 
         Returns:
-            {name: [N, ...]}, in the order of the inputs, without padding; of an input also
+            {name: [N, ...]}, in the order of `inputs`, without padding; for an Input also
             `example_id`, int64 [N], the index of each example in it.
 
         Raises:
@@ -229,7 +229,7 @@ class Trained:
 
     @method_takes(GenerateCall)
     def generate(self, call: GenerateCall) -> Any:
-        """Continues texts, or answers them if that is what is trained: `model.generate("def ")`.
+        """Continues texts, or answers them if trained to answer: `model.generate("def ")`.
 
         Args:
             prompts: a text, or several.
@@ -260,7 +260,7 @@ class Trained:
         """Returns the texts of each prompt, with tokens and their log-probabilities.
 
         `decoding` are the params of a Sampling or a Beam; `progress` is called with the number of
-        prompts done and that of all. Raises ParamError as `generate` does.
+        prompts done and the total. Raises ParamError as `generate` does.
         """
         if type(seed) is not int:
             raise ParamError(f"seed={seed!r} ({type(seed).__name__}) is not an int")
@@ -270,7 +270,7 @@ class Trained:
         )
 
     def _build_decoding(self, params: Params) -> Decoding:
-        """Returns an object of params; the same one as before, which is compiled, if there is."""
+        """Builds params; equal params give the same object, whose program is compiled already."""
         settings = (params.cls, *(getattr(params, name) for name in fields(params.cls)))
         return self._decodings.setdefault(settings, params.build())
 
@@ -279,10 +279,10 @@ class Trained:
     ) -> Generator[str, None, list[Continuation]]:
         """Yields the text of a prompt in pieces, one per token, and returns all its texts.
 
-        The texts are the same as by `decode`. The pieces are of the first; within a character, a
-        piece is "".
-        `close` stops the decoding at its next token. With another decoding than `Sampling`, and
-        where XLA compiles the program, the one piece is the whole text.
+        The texts are the same as from `decode`; the pieces make up the first text. A token that
+        ends within a character gives the piece "". `close` stops the decoding at its next token.
+        With another decoding than `Sampling`, or where XLA compiles the program, the whole text is
+        one piece.
 
         Args:
             prompt: as `experiment.train_input.prompt(text)` returns it.
@@ -313,18 +313,18 @@ class Trained:
 
     @method_takes(ExportCall)
     def export(self, call: ExportCall) -> None:
-        """Writes the model, with the weights of evaluations, into a new folder for other programs.
+        """Writes the model, with the evaluation weights, into a new folder for other programs.
 
         Args:
-            folder: it must not exist, its parent must; after an error it does not.
-            signatures: of a program: `predict`, `score`, `decode`; none: all that the task has.
-            progress: of a program: called with what is done next, where it takes seconds.
+            folder: must not exist yet, but its parent must; an error leaves no folder.
+            signatures: of a program: `predict`, `score`, `decode`; empty: all that the task has.
+            progress: of a program: called with the name of the next work that takes seconds.
 
         Raises:
             ParamError: if the folder exists or is inside the run, the format is not known,
                 has no such setting, or cannot hold the model; and if several processes export a
                 program.
-            ExportError: if a program does not compute what the run computes.
+            ExportError: if a program does not compute the same as the run.
             MissingPackage: if a package for the format is not installed.
             StorageError: if the folder cannot be written.
         """
@@ -372,13 +372,13 @@ class Trained:
         return local.fold_state(self.experiment.task, state)
 
     def _program_to_compare(self, quantize: Quantize, state: TrainState) -> Program:
-        """Returns what computes as an export of a state should."""
+        """Returns a program that computes what an export of a state should compute."""
         if quantize == "int8_weights" and not self._is_int8:
             return local.Int8Program(self.experiment.learner, state, self.experiment.runtime)
         return self._program
 
     def exported_model(self) -> ExportedModel:
-        """Returns the task with the weights of evaluations as functions that can be traced."""
+        """Returns the task, with the evaluation weights, as functions that can be traced."""
         state = self._state_to_export("none")
         return ExportedModel(self.experiment, state.weights, state.state)
 

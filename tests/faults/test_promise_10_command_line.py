@@ -37,7 +37,7 @@ TABLE = [
     ([*RUN, "--set=\uff4dax_steps=3"], "is not a path"),
     ([*RUN, "--set=Stack=os:system"], "no class 'system' to configure"),
     # a directory that could be none
-    (["train", TINY, f"--logdir={'x' * 300}"], "a name in it 255"),
+    (["train", TINY, f"--logdir={'x' * 300}"], "a name in it at most 255"),
     (["train", TINY, "--logdir=\udcff"], "it is not UTF-8"),
     # a flag that is none, or no value of it
     ([*RUN, f"--{LONG}"], "there is no flag"),

@@ -54,8 +54,8 @@ def find_source(
 ) -> WeightSource:
     """Opens the source at a path, one of `SUPPORTED`.
 
-    Of a lingo run it is the checkpoint of `step`, by default the latest sound one; `averages` reads
-    its moving averages, `slots` its optimizer's slots, too.
+    In a lingo run it opens the checkpoint of `step`, by default the latest sound one. `averages`
+    reads moving averages instead of weights; `slots` also reads the optimizer's slots.
 
     Raises:
         ParamError: if `step`, `averages` or `slots` is set for a source that has none.
@@ -100,7 +100,7 @@ def _open_foreign(path: Path) -> WeightSource:
     if prefix is not None:
         return TfCheckpoint(prefix)
     if exists:
-        raise UnusableSource(f"{path} holds nothing that weights are read from: {SUPPORTED}.")
+        raise UnusableSource(f"{path} holds no weights that lingo can read: it reads {SUPPORTED}.")
     raise UnusableSource(f"{path} does not exist. init_from.path takes {SUPPORTED}.")
 
 
@@ -126,7 +126,7 @@ def _find_safetensors(path: Path) -> Path | None:
 class LingoCheckpoint:
     """Weights of a model, or their moving averages, and moving statistics.
 
-    Names are those of the layers' weights, whether or not the run that wrote them stacked layers.
+    Names belong to single layers, whether or not the run that wrote the checkpoint stacked them.
     Optimizer slots are included on request, as `slots/<slot>/<weight>`.
     """
 
@@ -179,7 +179,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _find_checkpoint(path: Path, step: int | None) -> Checkpoint:
-    """Returns the sound checkpoint at a path, or one of the run there: None for the latest."""
+    """Returns the sound checkpoint at a path, or that run's checkpoint of `step` (None: latest)."""
     if _is_checkpoint(path):
         return open_sound(path)
     directory = path / _CHECKPOINTS if (path / _CHECKPOINTS).is_dir() else path
@@ -190,7 +190,7 @@ def _find_checkpoint(path: Path, step: int | None) -> Checkpoint:
 
 
 class TfCheckpoint:
-    """The tensors of a checkpoint, named as the program that wrote it named its variables.
+    """The tensors of a checkpoint, under the names that its program gave to the variables.
 
     `tf.train.Checkpoint(net=net)` gives names such as `net/dense/kernel`, without the suffix and
     the escapes that TensorFlow adds. A variable that was saved in slices is one tensor; strings
@@ -249,8 +249,8 @@ def prefix_of(path: Path) -> Path | None:
     """Returns the prefix of a checkpoint, given the prefix, one of its files, or its directory.
 
     In a directory, the file `checkpoint` names the latest one. Only the last part of that name is
-    used, because its directory may be on another machine, or be a wrong one. None means that there
-    is no such checkpoint.
+    used, because the directory in it may be on another machine, or wrong. None means that there is
+    no such checkpoint.
     """
     with explain_read_errors(path):
         if path.is_dir():
@@ -277,7 +277,7 @@ def _prefix_in(directory: Path) -> Path | None:
     if name not in names:
         text = ", ".join(map(printable, names[-10:])) or "none"
         raise UnusableSource(
-            f"{state} names {printable(name)}, which is not in its directory. There: {text}."
+            f"{state} names {printable(name)}, which is not in its directory; there: {text}."
         )
     return directory / name
 

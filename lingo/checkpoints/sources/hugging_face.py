@@ -1,6 +1,6 @@
-"""Checks a model's rotary positions against Hugging Face's `config.json` beside its weights.
+"""Checks a model's rotary positions against Hugging Face's `config.json` next to the weights.
 
-Frequencies are not weights: a model with others reads every tensor, and computes nonsense.
+Frequencies are not weights: with wrong ones a model reads every tensor, but computes nonsense.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ CONFIG = "config.json"
 
 _MAX_BYTES = 4 << 20
 _SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YarnScaling}
-# `mrope` turns texts as `default`; `dynamic` scales only what is longer than in training
+# `mrope` rotates texts as `default` does; `dynamic` scales only texts longer than in training
 _UNSCALED = ("default", "mrope", "dynamic")
 _THETAS = ("rope_theta", "rope_local_base_freq")
 _LENGTHS = ("original_max_position_embeddings", "max_position_embeddings")
 
 
 class _Difference(NamedTuple):
-    """How a model's rotary positions differ from those of a configuration."""
+    """A difference between a model's rotary positions and a configuration."""
 
     theirs: str
     ours: str
-    flag: str  # that mends it; "" if none does
+    flag: str  # an override that removes the difference; "" without one
 
 
 def check_rotary(model: Layer, source: WeightSource, weights: Collection[str]) -> None:
-    """Compares rotary positions of attention whose `weights` are read with the configuration.
+    """Compares rotary positions with the configuration in attention whose `weights` are read.
 
-    A scaling of the model is not compared: it says which change of frequencies is meant.
+    A scaling that the model sets is not compared: its change of frequencies is intended.
 
     Raises:
-        CheckpointMismatch: if the model turns by other frequencies than the configuration says.
+        CheckpointMismatch: if the model rotates by other frequencies than the configuration says.
         UnusableSource: if the configuration is not JSON.
     """
     file = source.path.parent / CONFIG
@@ -69,7 +69,7 @@ def check_rotary(model: Layer, source: WeightSource, weights: Collection[str]) -
 def _differences(rotary: Rotary, config: dict[str, Any]) -> Iterator[_Difference]:
     text = _as_dict(config.get("text_config")) or config  # of a model that also reads images
     rope = _as_dict(text.get("rope_scaling")) or _as_dict(text.get("rope_parameters"))
-    parts = [rope, *map(_as_dict, rope.values())]  # these, if kinds of layers differ
+    parts = [rope, *map(_as_dict, rope.values())]  # one per kind of layer, if kinds differ
     scaled = [part for part in parts if _kind(part) not in _UNSCALED]
     if scaled and rotary.scaling is None:
         kind, flag = printable(str(_kind(scaled[0]))), ""
@@ -87,7 +87,7 @@ def _differences(rotary: Rotary, config: dict[str, Any]) -> Iterator[_Difference
 
 
 def _template(scaling: type[RotaryScaling], config: dict[str, Any]) -> str:
-    """Returns a scaling with the numbers of a configuration, as an override has it."""
+    """Returns a scaling with the numbers of a configuration, as text for an override."""
     lengths = [config[key] for key in _LENGTHS if key in config]
     values = config | ({_LENGTHS[0]: lengths[0]} if lengths else {})
     given = [
@@ -102,7 +102,7 @@ def _describe(file: Path, where: str, found: Sequence[_Difference]) -> str:
     theirs, ours, flags = zip(*found, strict=True)
     lines = [f"{file} has {' and '.join(theirs)}; {where} has {' and '.join(ours)}."]
     if flags := [flag for flag in flags if flag]:
-        lines.append(f"What the weights were trained with: {' '.join(flags)}")
+        lines.append(f"The weights were trained with: {' '.join(flags)}")
     if found[0].ours == "scaling=None":
         lines.append("A scaling that is set is not compared, such as LinearScaling(factor=1.0).")
     return "\n".join(lines)

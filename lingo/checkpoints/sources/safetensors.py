@@ -47,10 +47,10 @@ _DTYPES = {
 
 
 class Safetensors:
-    """The tensors of one file, or those that an index names in several files."""
+    """The tensors of one file, or of several files that an index names."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the index, if it is one, and the header of each file.
+        """Reads the index, if `path` is one, and the header of each file.
 
         Raises MissingPackage without `safetensors`, and UnusableSource if a file is missing or
         damaged, or if index and files disagree.
@@ -143,7 +143,7 @@ def _read_weight_map(path: Path) -> dict[str, str]:
     for name in weight_map.values():
         if not _is_file_name(name):
             text = printable(str(name))
-            raise corrupt_source(path, f"{text} is not the name of a {SUFFIX} file beside it")
+            raise corrupt_source(path, f"{text} is not the name of a {SUFFIX} file next to it")
     return weight_map
 
 

@@ -33,16 +33,16 @@ class TensorRead(NamedTuple):
     shape: tuple[int, ...]  # of the weight
     reverse: bool = False  # whether the tensor has the weight's axes in reverse order
     part: tuple[int, int] = (0, 1)  # (i, n): part i of n equal ones along the tensor's last axis
-    scale: float = 1.0  # what values are multiplied by
-    offset: float = 0.0  # what is added then
-    resize: tuple[Grid, Grid] | None = None  # grids of the tensor and of the weight, its first axis
+    scale: float = 1.0  # factor of the values
+    offset: float = 0.0  # summand, after `scale`
+    resize: tuple[Grid, Grid] | None = None  # first axis: the tensor's grid, the weight's grid
 
     def part_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Returns the shape of the part of a tensor of some shape."""
         return (*shape[:-1], shape[-1] // self.part[1]) if shape else ()
 
     def change(self, value: np.ndarray) -> np.ndarray:
-        """Returns the weight, float32, that a tensor's value of any float type stands for."""
+        """Turns a tensor's value, of any float type, into the weight, float32."""
         i, n = self.part
         if n > 1:
             size = value.shape[-1] // n
@@ -58,7 +58,7 @@ class TensorRead(NamedTuple):
     def undo(self, weight: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Returns the tensor, or its part, float32, from which `change` makes the weight.
 
-        `shape` is its shape before `reverse`: that of the weight, with axes merged or split.
+        `shape` is the tensor's shape before `reverse`: the weight's, with axes merged or split.
         """
         if self.scale != 1 or self.offset:
             weight = ((weight.astype(np.float64) - self.offset) / self.scale).astype(np.float32)
@@ -72,9 +72,9 @@ class Transfer:
 
     source: WeightSource
     reads: Mapping[str, TensorRead]  # weight of the model -> the tensor that it is read from
-    # Weight that should have been read -> the name that the source does not have.
+    # Weight that should have been read -> its name, which the source does not have.
     absent: Mapping[str, str]
-    other_weights: Sequence[str]  # those that were not requested
+    other_weights: Sequence[str]  # weights that were not requested
     # (weight, slot) -> the tensor that the slot is read from.
     slots: Mapping[tuple[str, str], TensorRead] = dataclasses.field(default_factory=dict)
 
@@ -118,7 +118,7 @@ class Transfer:
         ]
         count = f"{len(self.reads)} of {num_weights} weights"
         line = f"{count} from {self.source.path} ({', '.join(facts)})"
-        for why, names in (("not there", list(self.absent)), ("not asked for", self.other_weights)):
+        for why, names in (("missing", list(self.absent)), ("not requested", self.other_weights)):
             line += f"; {why}: {_list_some(names)}" if names else ""
         return line
 
@@ -133,7 +133,7 @@ class Transfer:
         return "".join(f"{line}\n" for line in lines)
 
     def origin(self) -> dict[str, Any]:
-        """Returns path, kind and digests of the used files of the source, in JSON types."""
+        """Returns the source's path, kind and digests of used files, in JSON types."""
         digests = {}
         for file in self.source.files(self._used()):
             with explain_read_errors(file), open(file, "rb") as stream:
@@ -157,9 +157,9 @@ class Transfer:
             what = f"float32 {list(read.shape)}"
             yield "read", f"{weight}, slot {slot}", printable(read.name), what
         for weight, name in self.absent.items():
-            yield "not there", weight, printable(name), ""
+            yield "missing", weight, printable(name), ""
         for weight in self.other_weights:
-            yield "not asked for", weight, "", ""
+            yield "not requested", weight, "", ""
 
     def _unused_rows(self) -> Iterator[tuple[str, str, str, str]]:
         used = self._used()
@@ -181,24 +181,24 @@ class Transfer:
 def fits(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Returns whether one shape is the other with neighbouring axes split, or else merged.
 
-    [8, 6] fits [8, 2, 3] and [2, 4, 6]; it does not fit [6, 8], although that has as many elements.
+    [8, 6] fits [8, 2, 3] and [2, 4, 6], but not [6, 8], which has the same number of elements.
     """
     one, two = ({1, *itertools.accumulate(s, operator.mul)} for s in (shape, other))
     return math.prod(shape) == math.prod(other) and (one <= two or two <= one)
 
 
 def resize_grid(values: np.ndarray, old: Grid, new: Grid) -> np.ndarray:
-    """Returns the values of a grid's places at the places of another grid of the same image.
+    """Interpolates values on one grid to the places of another grid over the same image.
 
-    Each direction is interpolated linearly, which is bilinear for two: a vector for each patch of
-    an image fits images of another size (Dosovitskiy et al. 2021, sec. 3.2). A place is the middle
-    of its cell; where a grid shrinks, means are wider by the same factor, so that none is left out.
-    (The authors' code puts the outermost places of both grids on one another.)
+    Each direction is interpolated linearly, so two directions bilinearly. Then the vectors for the
+    patches of an image fit images of another size (Dosovitskiy et al. 2021, sec. 3.2). A place is
+    the middle of its cell. Where a grid shrinks, means are wider by the same factor, so that no
+    place is left out. (The authors' code aligns the outermost places of both grids instead.)
 
     Args:
         values: [product of old, ...], any float type, row after row.
         old: numbers of places in each direction.
-        new: likewise, of the result.
+        new: the same for the result.
 
     Returns:
         float32 [product of new, ...].
@@ -224,7 +224,7 @@ def grid_text(grid: Grid) -> str:
 
 
 def _interpolation(old: int, new: int) -> np.ndarray:
-    """Returns the weights of `old` places, in a row, for each of `new` ones: float64 [new, old]."""
+    """Returns the weights of `old` places for each of `new` places in a row, float64 [new, old]."""
     places = (np.arange(new) + 0.5) * old / new - 0.5
     distances = abs(places[:, None] - np.arange(old)) / max(old / new, 1)
     weights = np.maximum(1 - distances, 0)

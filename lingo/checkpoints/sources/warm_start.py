@@ -5,8 +5,8 @@ r"""Initial weights of a run from an earlier training, instead of random ones.
                      rename={r"model/stack/layers/(\d+)/(.*)": r"encoder.\1.\2"})
 
 A rule maps the name of a weight of the model to its name in the source, as in Lingvo's
-`init_from_checkpoint_rules`, so every weight of the model is accounted for. Names are those of
-single layers, however programs stack them.
+`init_from_checkpoint_rules`, so every weight of the model is accounted for. Names belong to single
+layers, however programs stack them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_LINES = 20  # differences in an error
 _MAX_CANDIDATES = 5000  # names that are searched for a similar one
 _NUM_EXAMPLES = 3
 _CHANGES: dict[str, Any] = {"parts": (0, 1), "scale": 1.0, "offset": 0.0, "resize": None}
-"""Fields {pattern: change of values}, and the change of a weight that no pattern matches."""
+"""Field {pattern: change of values} -> the change for a weight that no pattern matches."""
 
 Shape = tuple[int, ...]
 
@@ -51,9 +51,9 @@ class WarmStart(Configurable):
     The optimizer's slots start anew, too, unless `slots` reads them. The optimizer still counts
     steps from 0. Adam's bias correction then takes the means that were read for sums of a few
     gradients: with its default decays the first step is 0.32 times as long as it would be, the
-    twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step, which
-    replaces all factors that were read. `optimizer.slot_steps`, set to the number of steps of the
-    source, mends both; schedules begin at 0 in any case.
+    twelfth 0.15 times, the thousandth 0.8 times. Adafactor's decay is 0 at its first step, so this
+    step replaces all factors that were read. `optimizer.slot_steps`, set to the source's number of
+    steps, corrects both; schedules begin at 0 in any case.
     """
 
     path: FilePath  # a run or checkpoint, a TensorFlow checkpoint, a .safetensors file or its index
@@ -61,15 +61,15 @@ class WarmStart(Configurable):
     weights: Literal["trained", "ema"] = "trained"  # ema: the averages that a run of lingo kept
     slots: bool = False  # whether the optimizer's slots are read, too, from a run of lingo
     rename: dict[str, str] = {}  # pattern -> name in the source, \1 its first group; first match
-    only: tuple[str, ...] = ()  # patterns of the weights that are read; none: all
-    skip: tuple[str, ...] = ()  # patterns of weights that are not
+    only: tuple[str, ...] = ()  # patterns of the weights that are read; empty: all
+    skip: tuple[str, ...] = ()  # patterns of weights that are not read
     transpose: tuple[str, ...] = ()  # patterns of weights whose axes the source has in reverse
     reshape: bool = False  # the source may have neighbouring axes split or merged
     parts: dict[str, tuple[int, int]] = {}  # pattern -> (i, n): part i of n of its last axis
-    scale: dict[str, float] = {}  # pattern -> what values of the source are multiplied by
-    offset: dict[str, float] = {}  # pattern -> what is added to them then
-    resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> grids of positions, of source and model
-    partial: bool = False  # a weight that the source lacks is drawn as ever, not an error
+    scale: dict[str, float] = {}  # pattern -> factor of the source's values
+    offset: dict[str, float] = {}  # pattern -> summand, after `scale`
+    resize: dict[str, tuple[Grid, Grid]] = {}  # pattern -> (source's, model's) grid of positions
+    partial: bool = False  # weights that the source lacks get usual initial values
 
     def check(self) -> None:
         ranges.check_not_negative(self.p, "step")
@@ -200,15 +200,17 @@ class WarmStart(Configurable):
         """Returns a line if a tensor does not fit its weight; "" if it does."""
         name = f"{weight}{'' if weight == read.name else f' ({printable(read.name)})'}"
         if tensor.dtype not in FLOATS:
-            return f"dtype {name}: {printable(tensor.dtype)} there, {', '.join(FLOATS)} are read"
+            dtype = printable(tensor.dtype)
+            return f"dtype {name}: {dtype} in the source, but {', '.join(FLOATS)} are read"
         if (n := read.part[1]) > 1 and (not tensor.shape or tensor.shape[-1] % n):
-            return f"shape {name}: {list(tensor.shape)} there, which has no {n} equal parts"
+            return f"shape {name}: {list(tensor.shape)} in the source has no {n} equal parts"
         shape = read.part_shape(tensor.shape)
         shape = shape[::-1] if read.reverse else shape
         if read.resize is not None:
             old, new = read.resize
             if shape[:1] != (math.prod(old),):
-                return f"shape {name}: {list(tensor.shape)} there, not a grid of {grid_text(old)}"
+                grid = grid_text(old)
+                return f"shape {name}: {list(tensor.shape)} in the source, not a grid of {grid}"
             shape = (math.prod(new), *shape[1:])
         if shape == read.shape or (self.p.reshape and fits(shape, read.shape)):
             return ""
@@ -220,11 +222,14 @@ class WarmStart(Configurable):
             hint += "; it should not" if read.reverse else "; transpose could name it"
         elif shape[1:] == read.shape[1:] and len(shape) == 2 and not read.resize:
             hint += "; if these are positions in an image, resize would read them"
-        return f"shape {name}: {list(tensor.shape)} there, {list(read.shape)} in the model{hint}"
+        return (
+            f"shape {name}: {list(tensor.shape)} in the source, {list(read.shape)} in the model"
+            f"{hint}"
+        )
 
 
 def weight_shapes(model: Layer) -> dict[str, Shape]:
-    """Returns name -> shape of every weight and moving statistic of single layers of a model."""
+    """Returns name -> shape of every weight and moving statistic of a model's single layers."""
     specs = {**model.weights(), **model.states()}
     return {name: spec.shape for where, spec in specs.items() for name in path.names(where)}
 
@@ -240,8 +245,8 @@ def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRea
         if tensor is None:
             wrong.setdefault(("missing", slot), []).append(f"{weight}{list(read.shape)}")
         elif (tensor.shape, tensor.dtype) != (read.shape, "float32"):
-            there = f"{weight}{list(read.shape)}, {tensor.dtype}{list(tensor.shape)} there"
-            wrong.setdefault(("other", slot), []).append(there)
+            line = f"{weight}{list(read.shape)}, {tensor.dtype}{list(tensor.shape)} in the source"
+            wrong.setdefault(("other", slot), []).append(line)
     if not wrong:
         return
     lines = [
@@ -252,8 +257,8 @@ def _check_slots(source: WeightSource, reads: Mapping[tuple[str, str], TensorRea
     there = ", ".join(map(printable, sorted(kept))) or "none"
     text = "\n  ".join([f"{source.path} does not have the slots of the optimizer:", *lines])
     raise CheckpointMismatch(
-        f"{text}\nThe slots there: {there}. Take the optimizer of that run, or begin all slots anew"
-        " by init_from.slots=false."
+        f"{text}\nIts slots: {there}. Take the optimizer of that run, or begin all slots anew by"
+        " init_from.slots=false."
     )
 
 
@@ -286,9 +291,9 @@ def _describe_misfit(
     more = [f"... and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
     message = "\n  ".join([f"{source.path} does not fit the model:", *lines[:_MAX_LINES], *more])
     if free := [name for name in source.tensors if name not in used]:
-        message += f"\n{len(free)} tensors there are not asked for: {_examples(free)}."
+        message += f"\n{len(free)} tensors of the source are not requested: {_examples(free)}."
     if lines[0].startswith("missing") and not partial:
-        message += "\ninit_from.partial=true draws what is missing."
+        message += "\ninit_from.partial=true gives missing weights their usual initial values."
     return message
 
 

@@ -52,7 +52,7 @@ class WeightSource(Protocol):
     def read(self, name: str) -> np.ndarray:
         """Returns a whole tensor in the shape and dtype of `tensors[name]`, one of `FLOATS`.
 
-        Raises UnusableSource or DamagedCheckpoint if bytes are missing, or not what was written.
+        Raises UnusableSource or DamagedCheckpoint if bytes are missing or have changed.
         """
         ...
 
@@ -76,10 +76,10 @@ def corrupt_source(path: Path, reason: str) -> UnusableSource:
 
 
 def read_small_file(path: Path, *, max_bytes: int) -> bytes:
-    """Returns the content of a small file; raises UnusableSource if it is larger, or not one."""
+    """Returns a small file's content; UnusableSource if it is larger or not a regular file."""
     size = file_size(path)
     if size > max_bytes:
-        raise corrupt_source(path, f"it has {size:,} bytes, and such a file at most {max_bytes:,}")
+        raise corrupt_source(path, f"it has {size:,} bytes, more than the {max_bytes:,} allowed")
     with explain_read_errors(path), open(path, "rb") as file:
         return file.read(max_bytes)
 

@@ -3,11 +3,11 @@
     {"step": 7, "batch": 6, "loss": "0x1.62fp+2", "digest": "9c1b...", "examples": [24, 25],
      "origins": ["3:1", "3:0"]}
 
-`loss` is exact; `digest` is of all arrays of the batch; `origins` identify the examples in the
-data: each pass has each once. Two runs that do the same have the same file, byte for byte, even
-if one was interrupted. `not_finite` names the quantity because of which the update was not applied.
-If processes share a batch, none has all of its arrays, and there is no `digest`; the other fields
-are of the whole batch.
+`loss` is exact; `digest` covers all arrays of the batch; `origins` identify the examples in the
+data: each pass has each example once. Two runs that do the same have the same file, byte for byte,
+even if one was interrupted. `not_finite` names a quantity that kept the update from being applied.
+If processes share a batch, no process has all of its arrays, so `digest` is missing; the other
+fields describe the whole batch.
 
     {"step": 40, "missing": [[3, 3], [17, 40]]}
 
@@ -63,8 +63,8 @@ class Audit:
     ) -> None:
         """Adds the row of a step, which `write` will write.
 
-        `batch` has the [B, ...] arrays that this process has; `loss`, `examples` and `origins` are
-        those of the whole batch, which has this `number` in the run. `not_finite` is the first
+        `batch` has this process's [B, ...] arrays; `loss`, `examples` and `origins` describe the
+        whole batch, and `number` is the batch's index in the run. `not_finite` is the first
         quantity that is not finite, if the step changed nothing.
         """
         is_whole = len(batch["example_id"]) == len(examples)
@@ -84,14 +84,14 @@ class Audit:
     def write(self) -> None:
         """Writes the added rows, or none if there is an error; the next call tries again.
 
-        If rows that were written are not in the file any more, it adds a line that names them, and
-        a warning is logged.
+        If written rows have vanished from the file, it adds a line that names them, and logs a
+        warning.
         """
         if not self._rows:
             return
         if self._written is not None and _size(self.path) < self._written[1]:
             missing = self.resume(self._written[0])
-            _log.warning("%s lacks rows that were written, of steps %s", self.path, missing)
+            _log.warning("%s has lost the written rows of steps %s", self.path, missing)
         append(self.path, b"".join(self._rows))
         self._rows.clear()
         self._written = self._step, _size(self.path)
@@ -103,10 +103,10 @@ class Audit:
             sync(self.path.parent)
 
     def resume(self, step: int) -> str:
-        """Cuts rows of steps after `step`, and adds a line that names the missing ones before it.
+        """Cuts rows of steps after `step`, and adds a line that names earlier steps without a row.
 
-        Returns a text that names them: "3, 17 to 40", or "" if there are none that no earlier line
-        names.
+        Returns a text of these steps, "3, 17 to 40". It leaves out steps that an earlier line names
+        as missing, so it may be "".
         """
         self.cut(step)
         missing = list(_missing_ranges(self._recorded_steps(step), step))
@@ -133,7 +133,7 @@ class Audit:
 
 
 def _size(path: Path) -> int:
-    """Returns the bytes of a file, 0 if there is none."""
+    """Returns a file's size in bytes, 0 if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -141,12 +141,12 @@ def _size(path: Path) -> int:
 
 
 def digest(batch: Mapping[str, np.ndarray]) -> str:
-    """Returns 16 hexadecimal digits of the names, types, shapes and content of some arrays."""
-    found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    """Returns a digest, 16 hexadecimal digits, of arrays' names, types, shapes and content."""
+    hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for name, array in sorted(batch.items()):
-        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()
+        hasher.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        hasher.update(array.tobytes())
+    return hasher.hexdigest()
 
 
 def _stays(line: bytes, last: int) -> bool:
@@ -156,7 +156,7 @@ def _stays(line: bytes, last: int) -> bool:
 
 
 def _steps_of(line: bytes, last: int) -> Iterable[int]:
-    """Returns the steps up to `last` of which a line is the row, or which it names as missing."""
+    """Returns the steps up to `last` that a line records: as their row, or as missing."""
     match _json(line):
         case {"step": int(step), "batch": _, "loss": _, "examples": _, "origins": _}:
             return (step,)
@@ -166,7 +166,7 @@ def _steps_of(line: bytes, last: int) -> Iterable[int]:
 
 
 def _steps_in(pair: Any, last: int) -> range:
-    """Returns the steps of a pair [first, last], as far as they are at most `last`."""
+    """Returns the steps up to `last` in a pair [first, end]; none if it is not such a pair."""
     match pair:
         case [int(first), int(end)]:
             return range(max(first, 1), min(end, last) + 1)
@@ -181,7 +181,7 @@ def _json(line: bytes) -> Any:
 
 
 def _missing_ranges(steps: Iterable[int], last: int) -> Iterator[tuple[int, int]]:
-    """Yields (first, last) of each range of the steps 1, ..., `last` that are not among `steps`."""
+    """Yields (first, last) of each gap that `steps` leave in 1, ..., `last`."""
     expected = 1
     for step in sorted([*steps, last + 1]):
         if step > expected:

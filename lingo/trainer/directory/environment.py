@@ -54,9 +54,9 @@ def environment(
 
 
 def is_same(before: str, after: Mapping[str, Any]) -> bool:
-    """Returns whether the environment of a later start equals that in a text, but for what passes.
+    """Returns whether a later start has the environment that a text records.
 
-    Time, arguments, process and speed differ at every start.
+    Time, arguments, process and speed are not compared: they differ at every start.
     """
     try:
         return _stable_part(json.loads(before)) == _stable_part(json.loads(json.dumps(after)))
@@ -98,7 +98,7 @@ def _instructions() -> str:
 
 
 def git(file: Path) -> dict[str, str] | None:
-    """Returns `commit` and `patch`, the uncommitted changes, of the checkout of a source file.
+    """Returns `commit` and `patch` (the uncommitted changes) of a source file's checkout.
 
     None if git does not track the file.
     """

@@ -3,8 +3,8 @@
     config.json, config.txt, flags.txt, environment.json, weights.txt    texts, written at the start
     source/             the user's own files of Python that the experiment uses
     metrics.jsonl       one flat object per report: TensorBoard tags, `step` and `time`
-    vectors.jsonl       likewise: statistics of layers that are shown over time
-    mllog.txt, ...      what observers write
+    vectors.jsonl       the same for vectors: statistics of layers that are shown over time
+    mllog.txt, ...      files that observers write
     STATUS              one line: "running at step 120", "done (early) at step 200"
     train/, eval_<name>/                TensorBoard events
     checkpoints/step_%08d/
@@ -45,7 +45,7 @@ ENVIRONMENT = "environment.json"
 SOURCE = source_record.FOLDER
 METRICS = "metrics.jsonl"
 VECTORS = "vectors.jsonl"
-MAX_BYTES = 2**26  # of a text; config.txt of the largest experiment has a quarter of that
+MAX_BYTES = 2**26  # of a text, four times the largest experiment's config.txt
 MAX_PATH_BYTES = 3500  # Linux allows 4096, and files in the directory need some
 MAX_PART_BYTES = 255
 
@@ -60,7 +60,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path, *, enabled: bool = True) -> None:
         if not str(path):
-            raise ParamError("a run needs a directory, and '' names none; '.' would be this one")
+            raise ParamError("a run needs a directory, got ''; '.' is the current directory")
         files.refuse_address(path)
         _check_path(os.path.abspath(path))
         self.path, self.enabled = Path(path), enabled
@@ -132,7 +132,7 @@ class RunDirectory:
                 _remove_empty(made)
 
     def _refuse_links(self) -> None:
-        """Raises StorageError for a link that could lead writes, or deletions, out of here."""
+        """Raises StorageError for a link that could lead writes or deletions to other places."""
         folders = (self.checkpoints, self.train, self.profile, self.path / SOURCE)
         folders += tuple(self.path.glob("eval_*"))
         for path in (*folders, *(self.path / name for name in (METRICS, VECTORS, AUDIT))):
@@ -140,7 +140,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def take_over(self) -> Iterator[RunDirectory]:
-        """Yields the directory, enabled and locked, with the reports that a lost leader missed."""
+        """Yields the directory, enabled and locked; writes reports that a lost leader missed."""
         with RunDirectory(self.path).lock() as run:
             for rows in (self.metrics, self.vectors):
                 rows.write_missed()
@@ -149,11 +149,11 @@ class RunDirectory:
     def check_there(self) -> None:
         """Raises StorageError if the directory that this process locked was moved or deleted.
 
-        What is at its path now may belong to another process.
+        A directory at its path now may belong to another process.
         """
         if self.is_lost:
             raise files.StorageError(
-                f"{self.path} is not the directory any more that this process trains in: it, or"
+                f"{self.path} is no longer the directory in which this process trains: it, or"
                 " .lock in it, was moved or deleted. Nothing more is written."
             )
 
@@ -164,11 +164,11 @@ class RunDirectory:
         source: Mapping[str, SourceFile] = MappingProxyType({}),
         replaced: Collection[str] = (),
     ) -> None:
-        """Writes text files and copies of `source` by name, `config.json` last: the run begins.
+        """Writes texts and copies of `source` by name; `config.json`, the last, begins the run.
 
-        A different old file is kept beside the new one, as `config.1.json`, `config.2.json`, ...,
-        unless its name is in `replaced`. Raises StorageError if one cannot be written; if the run
-        had not begun, all are removed.
+        A different old file is kept as `config.1.json`, `config.2.json`, ..., unless its name is in
+        `replaced`. Raises StorageError if a file cannot be written, and then removes all of them if
+        the run had not begun.
         """
         if not self.enabled:
             return
@@ -195,7 +195,7 @@ class RunDirectory:
                 contextlib.suppress(OSError),
                 files.open_folder(empty.parent, root=self.path) as folder,
             ):
-                os.rmdir(empty.name, dir_fd=folder)  # of a link it is an error
+                os.rmdir(empty.name, dir_fd=folder)  # fails for a link
 
     def _replace(self, path: Path, content: bytes, *, keep: bool) -> None:
         old = _read(path, MAX_BYTES)
@@ -223,7 +223,7 @@ class RunDirectory:
             return {}
 
     def changed_source(self, params: Params) -> list[str]:
-        """Returns the user's own files of an experiment that are not as when the run began."""
+        """Returns the user's own files of an experiment that have changed since the run began."""
         now = find_user_files(params)
         changed = source_record.changed_names(self.read_source(), now)
         return [now[name].path for _, name in changed]
@@ -259,12 +259,12 @@ class RunDirectory:
         return max(steps)
 
     def cut(self, step: int) -> None:
-        """Removes all rows of steps after `step`, also those of `lingo eval`."""
+        """Removes all rows of steps after `step`, also the rows of `lingo eval`."""
         folders = self.path.glob("eval_*")
-        beside = (
+        eval_rows = (
             Rows(folder / METRICS, root=self.path, enabled=self.enabled) for folder in folders
         )
-        for rows in (self.metrics, self.vectors, *beside):
+        for rows in (self.metrics, self.vectors, *eval_rows):
             rows.cut(step)
 
     def is_evaluated(self, step: int) -> bool:
@@ -289,8 +289,8 @@ def _check_path(path: str) -> None:
     longest = max(len(part.encode()) for part in path.split("/"))
     if size > MAX_PATH_BYTES or longest > MAX_PART_BYTES:
         raise ParamError(
-            f"{path[:80]!r}... cannot be the directory of a run: a path has {MAX_PATH_BYTES} bytes,"
-            f" and a name in it {MAX_PART_BYTES}"
+            f"{path[:80]!r}... cannot be the directory of a run: a path has at most"
+            f" {MAX_PATH_BYTES} bytes, and a name in it at most {MAX_PART_BYTES}"
         )
 
 
@@ -302,13 +302,13 @@ def tag_metrics(metrics: Mapping[str, T]) -> dict[str, T]:
 def row_tag(tag: str, name: str, *, first: bool) -> str:
     """Returns the key in metrics.jsonl of an evaluation's TensorBoard tag.
 
-    The keys of all evaluation inputs but the experiment's first carry their names.
+    A key carries the evaluation input's name, unless the input is the experiment's first.
     """
     return tag if first else f"{tag}@{name}"
 
 
 def evaluation_row(step: int, evaluations: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the row in metrics.jsonl of evaluations, name -> {tag: value}, first one first."""
+    """Returns the metrics.jsonl row of evaluations, name -> {tag: value} in their order."""
     row: dict[str, float] = {"step": int(step)}
     for i, (name, results) in enumerate(evaluations.items()):
         row |= {row_tag(tag, name, first=not i): float(v) for tag, v in results.items()}
@@ -349,9 +349,9 @@ def flags_text(
 ) -> str:
     """Returns the text of flags.txt, which resumes a run from any directory.
 
-    A flag file has one flag per line, whose outer spaces are lost. For a flag that does not fit,
-    the text refers to config.json, whose text is `config`. `exp` is the value of --exp ("" for
-    the experiment of config.json), `overrides` those of --set; `operational` are other flags.
+    A flag file has one flag per line, and loses a line's outer spaces. If a flag does not fit, the
+    text refers to config.json instead, whose text is `config`. `exp` is the value of --exp ("" for
+    the experiment of config.json), `overrides` are values of --set, `operational` other flags.
     """
     lines = [f"--exp={exp}", f"--logdir={run}", *(f"--set={text}" for text in overrides)]
     lines += operational

@@ -32,14 +32,14 @@ def decode_answers(
 ) -> list[Answer]:
     """Returns the answers to an input that `has_text_pairs`, as `evaluate.answers` asks for them.
 
-    An answer does not depend on what is decoded together with it. All processes call this together,
-    and get all answers. `progress` is called with the number of answers decoded and the total.
+    An answer does not depend on the answers decoded with it. All processes call this together, and
+    get all answers. `progress` is called with the number of answers decoded and the total.
 
-    Raises DataError if the input fails, ProgramError if the program does, MissingPackage if there
-    is none for a measure.
+    Raises DataError if the input fails, ProgramError if the program does, MissingPackage if a
+    measure needs a package that is not installed.
     """
     answers = _settings(experiment)
-    signatures(answers.p.measures)  # a package that is missing shows before the work
+    signatures(answers.p.measures)  # a missing package shows before the work
     pairs = input.text_pairs(answers.p.max_examples)
     texts = continue_prompts(
         experiment,
@@ -63,7 +63,7 @@ def score_answers(experiment: Experiment, answers: Sequence[Answer]) -> dict[str
 
 
 def check_answers(experiment: Experiment) -> None:
-    """Checks what decoding and scoring need, before a run begins; the data must be open.
+    """Checks before a run that answers can be decoded and scored; the data must be open.
 
     Raises ParamError if a source and its answer have more positions than the model, or the task
     decodes nothing; MissingPackage if a measure needs a package that is not installed.
@@ -105,5 +105,5 @@ def hide_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def _settings(experiment: Experiment) -> Answers:
     if experiment.evaluate.answers is None:
-        raise ParamError("evaluate.answers is None: it says how answers are decoded and scored")
+        raise ParamError("evaluate.answers is None: it must say how answers are decoded and scored")
     return experiment.evaluate.answers

@@ -1,4 +1,4 @@
-"""The best evaluations of a run, and when they end it: a value is reached, or none gets better.
+"""A run's best evaluations, and whether they end it: `reach` is reached, or `patience` used up.
 
 Both are computed from the rows of metrics.jsonl, the only record: it survives any crash, and a
 resume that removes rows also removes their effect.
@@ -45,7 +45,7 @@ class Ranking(NamedTuple):
         return [step for _, step in sorted(finite)]
 
     def since_best(self) -> int:
-        """Returns the number of evaluations after the best; all of them if none was finite."""
+        """Returns the number of evaluations after the best, or of all if no score is finite."""
         best = self.steps_best_first()[:1]
         return sum(not best or score.step > best[0] for score in self.scores)
 
@@ -72,7 +72,7 @@ class Ranking(NamedTuple):
 def ranking(experiment: Experiment, rows: Iterable[Mapping[str, Any]]) -> Ranking:
     """Returns the ranking of a run's evaluations; it is empty without `evaluate.metric`.
 
-    Of two rows of one step in metrics.jsonl the later counts.
+    If metrics.jsonl has two rows for a step, the later one counts.
     """
     p = experiment.p.evaluate
     if p.metric is None:

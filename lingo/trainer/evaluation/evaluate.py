@@ -1,9 +1,9 @@
 """Evaluation makes one pass over each finite input, without its padding.
 
-Metric states are summed in double precision, so results depend on how examples are batched only
-as far as each example's own value does: by float32 rounding, where shapes change the order of sums.
+Metric states are summed in double precision. So batching changes results only as far as it changes
+each example's own value: by float32 rounding, where shapes change the order of sums.
 
-TensorBoard also shows what the task makes of an evaluation: images, histograms, texts, tables.
+TensorBoard also shows the task's summaries of an evaluation: images, histograms, texts, tables.
 
     of each metric      Task.metric_summaries, from its state over all examples
     of some examples    Task.summaries, from the first batch of the input and its predictions
@@ -54,7 +54,7 @@ class EvaluationResult(NamedTuple):
 
     input: str  # its name, or the average's
     metrics: dict[str, float]  # over all examples, by name
-    summaries: dict[str, Media | float]  # what TensorBoard shows besides them, by name
+    summaries: dict[str, Media | float]  # shown in TensorBoard only, by name
     answers: list[Answer]  # the first `num_shown`, to be shown
 
 
@@ -66,7 +66,7 @@ def evaluate(
     weights: WhichWeights = "trained",
     between: Between = iter,
 ) -> dict[str, float]:
-    """Returns the metrics of a program's task over all examples of an input that has an end.
+    """Returns the metrics of a program's task over all examples of a finite input.
 
     Raises DataError if the input fails, ProgramError if the program does.
     """
@@ -78,7 +78,8 @@ def sum_metrics(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Returns the states of all metrics, arrays of float64, added up over an input.
 
-    Threads make batches ahead. The devices add up, and the host reads once, after the last batch.
+    Threads make batches ahead. The devices add up the states, and the host reads the sums once,
+    after the last batch.
     """
     sums: Mapping[str, State] = {}
     steps = range(input.num_batches())
@@ -93,7 +94,7 @@ def sum_metrics(
 
 
 def read_results(task: Task, states: Mapping[str, State]) -> dict[str, float]:
-    """Returns what a task reports of the states of all metrics, arrays of float64."""
+    """Returns a task's results from the states of all metrics, arrays of float64."""
     values: dict[str, float] = {}
     for name, state in states.items():
         own = task.read_metric(name, state)
@@ -161,7 +162,7 @@ def score_predictions(
 def average_metrics(
     experiment: Experiment, metrics: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Returns `evaluate.averages` of the metrics of inputs: means over those that all of them have.
+    """Returns `evaluate.averages`: means over some inputs, of the metrics that all of them have.
 
     Every input counts alike, however many examples it has.
     """
@@ -174,17 +175,17 @@ def average_metrics(
 
 
 def trace_evaluations(experiment: Experiment) -> dict[str, dict[str, float]]:
-    """Returns made-up metrics of inputs and averages, which have the names of the real ones.
+    """Returns made-up metrics of inputs and averages, under the names of the real ones.
 
     Raises ParamError if metrics or summaries do not have the form that `Task` documents.
     """
     task, traced = experiment.task, dict[str, dict[str, float]]()  # by specs
     specs = {name: input.specs() for name, input in experiment.eval_inputs.items()}
-    for key, one in {repr(one): one for one in specs.values()}.items():
+    for key, spec in {repr(spec): spec for spec in specs.values()}.items():
         draw = np.random.default_rng(0)
         states = {
             name: {entry: draw.uniform(0.1, 0.9, value.shape) for entry, value in state.items()}
-            for name, state in trace_metrics(experiment, one).items()
+            for name, state in trace_metrics(experiment, spec).items()
         }
         traced[key] = read_results(task, states)
         for name, state in states.items():
@@ -205,8 +206,8 @@ def loss_terms(
 ) -> dict[str, float]:
     """Returns the metrics of an evaluation that are terms of the loss, by their tag in training.
 
-    Under one tag, TensorBoard draws training and evaluation in one chart. `rows` are those of
-    metrics.jsonl; the last that reports a training loss names the terms. The total is added if all
+    Under the same tag, TensorBoard draws training and evaluation in one chart. `rows` are the rows
+    of metrics.jsonl; the last row with a training loss names the terms. The total is added if all
     terms are known.
     """
     row = next((row for row in reversed(rows) if _TOTAL in row), {})
@@ -254,9 +255,9 @@ def summarize(
     states: Mapping[str, State],
     metrics: Collection[str],
 ) -> dict[str, Media | float]:
-    """Returns what the task shows of an evaluation; all processes call this together.
+    """Returns the task's summaries of an evaluation; all processes call this together.
 
-    `states` are those of the metrics over all examples, `metrics` the names of their results. An
+    `states` are the metrics' states over all examples, `metrics` the names of their results. An
     exception of the task's methods is a warning: it must not end a run that has trained for hours.
     """
     task, summaries = experiment.task, dict[str, Media | float]()
@@ -276,7 +277,7 @@ def summarize(
 
 
 def _with_texts(summaries: Mapping[str, Media | float], input: Input) -> dict[str, Media | float]:
-    """Returns summaries with the texts of tokens in tables, if the input has a tokenizer."""
+    """Returns summaries whose tables show tokens as texts, if the input has a tokenizer."""
     tokenizer = getattr(input, "tokenizer", None)
     return {
         name: one.with_texts(tokenizer.decode) if tokenizer and isinstance(one, Table) else one
@@ -287,8 +288,8 @@ def _with_texts(summaries: Mapping[str, Media | float], input: Input) -> dict[st
 def check_examples(experiment: Experiment, input: Input, *, metrics: Collection[str]) -> None:
     """Calls `Task.summaries` for an input, with predictions of zeros, before the first step.
 
-    Raises ParamError if what it returns has another form than `Task` documents, and whatever it
-    raises itself.
+    Raises ParamError if the result has another form than `Task` documents, and any exception of
+    `Task.summaries` itself.
     """
     task = experiment.task
     if not (_shows_examples(task) and input.num_batches()):
@@ -335,9 +336,9 @@ def _first_examples(
 
 @contextlib.contextmanager
 def _warn_on_exception(method: Callable[..., Any]) -> Iterator[None]:
-    """Turns an exception inside, of a user's method, into a warning."""
+    """Turns an exception that a user's method raises inside into a warning."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # whatever the user's method raises
         name, kind = method.__qualname__, type(error).__name__
-        _log.warning("%s: %s: %s; this evaluation shows nothing of it", name, kind, error)
+        _log.warning("%s: %s: %s; this evaluation lacks its summaries", name, kind, error)

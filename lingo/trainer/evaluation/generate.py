@@ -23,7 +23,7 @@ BATCH_ROWS = 64
 """The number of texts in a batch, over all prompts; results do not depend on it."""
 
 SOURCE_MULTIPLE = 64
-"""Sources are padded to a multiple of it, as a program is compiled for each length."""
+"""Sources are padded to a multiple of this: a program is compiled for each padded length."""
 
 
 def generate(
@@ -35,10 +35,10 @@ def generate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[list[Continuation]]:
-    """Continues prompts with the weights of evaluations; a model trained on pairs answers them.
+    """Continues prompts with the evaluation weights; a model trained on pairs answers them.
 
     A text depends on the seed, the index of its prompt and the index of the text, not on the
-    other prompts. `progress` is called with the number of prompts done and that of all prompts.
+    other prompts. `progress` is called with the number of prompts done and the total.
 
     Raises ParamError as `encode_prompts` does, and ProgramError if the program fails.
     """
@@ -57,10 +57,10 @@ def continue_prompts(
     between: Between = iter,
     arrays: Mapping[str, np.ndarray] = {},
 ) -> list[list[Continuation]]:
-    """Does what `generate` does, with prompts that are token ids.
+    """Does the same as `generate`, for prompts that are token ids.
 
-    `arrays` are further ones of each batch, {name: [B, ...]}, which the decoding reads. All
-    processes call this together, and get all texts.
+    `arrays`, {name: [B, ...]}, are added to each batch, for the decoding to read. All processes
+    call this together, and get all texts.
     """
     tokenizer, weights = tokenizer_of(experiment), experiment.p.evaluate.weights
     batches = list(_batches(prompts, max(1, BATCH_ROWS // decoding.rows_per_prompt)))
@@ -115,8 +115,8 @@ def encode_prompts(
 ) -> list[Prompt]:
     """Returns prompts as token ids.
 
-    Raises ParamError if there are none, if one is not a text or is too long, or if the experiment
-    has no texts.
+    Raises ParamError if there is no prompt, if a prompt is not a text or is too long, or if the
+    experiment has no texts.
     """
     if not isinstance(prompts, (list, tuple)) or not prompts:
         raise ParamError(f"prompts={prompts!r} is not a list of at least one text")
@@ -151,21 +151,21 @@ def tokenizer_of(experiment: Experiment) -> Tokenizer:
 
 
 def _check_causal(decoded: Mapping[str, np.ndarray]) -> None:
-    """Raises ParamError if a layer that has to be causal, as it has no step, is not."""
+    """Raises ParamError if a layer without a decoding `step` is not causal."""
     for name, value in decoded.items():
         kind, _, layer = name.partition("/")
         if kind == IS_CAUSAL and not value.all():
             raise ParamError(
-                f"{layer}: a position depends on later ones, so that no text can be decoded, and in"
-                " training the model sees the tokens that it predicts: take a causal layer"
+                f"{layer}: a position depends on later ones, so no text can be decoded, and in"
+                " training the model sees the tokens that it predicts: use a causal layer"
             )
 
 
 def _batches(prompts: Sequence[Prompt], size: int) -> Iterator[list[int]]:
     """Yields the indices of prompts that are decoded together, at most `size`.
 
-    Prompts are sorted by size, as short ones wait for long ones. Prefixes are read in one chunk,
-    so those of a batch have one length.
+    Prompts are sorted by size, because short prompts wait for the long ones in their batch.
+    Prefixes are read in one chunk, so all prefixes of a batch have the same length.
     """
 
     def prefix_length(row: int) -> int | None:

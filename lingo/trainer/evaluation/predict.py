@@ -1,7 +1,7 @@
 """Predictions for the examples of an input, or of arrays, one batch at a time.
 
-A batch has one size, so that the program is compiled once: the last one is padded with examples of
-weight 0, whose predictions are left out.
+All batches have one size, so that the program is compiled once: the last one is padded with
+examples of weight 0, whose predictions are left out.
 
 Axes: N examples, B examples of a batch.
 """
@@ -34,7 +34,7 @@ Predictions = dict[str, np.ndarray]
 """{name: [B, ...]}, without padding."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of batches done and that of all batches."""
+"""Called with the number of batches done and the total."""
 
 
 @option_class
@@ -42,8 +42,8 @@ class PredictOptions:
     """How predictions are computed."""
 
     batch_size: int | None = option(
-        "Examples to compute at a time; else as the input has them, or for arrays and files at"
-        " most as training has.",
+        "Examples per batch; by default the input's batch size, or for arrays and files at most"
+        " the training batch size.",
         default=None,
         minimum=1,
     )
@@ -87,8 +87,8 @@ def predict_arrays(
 ) -> Iterator[Predictions]:
     """Yields the predictions for `arrays`, {name: [N, ...]}, in batches of `batch_size` examples.
 
-    The arrays are those that `convert_arrays` returns. All processes call this together with the
-    same arrays, and get all predictions.
+    The arrays come from `convert_arrays`. All processes call this together with the same arrays,
+    and get all predictions.
 
     Raises ParamError if the task reads an array that is not given, or cannot compute its shape, and
     ProgramError if the program fails.
@@ -113,8 +113,8 @@ def predict_arrays(
 def convert_arrays(experiment: Experiment, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the arrays of some examples, {name: [N, ...]}, in the dtypes of the inputs' `specs`.
 
-    Raises ParamError if there are none, or one that no input has, or if one has another number of
-    examples or of axes, or a dtype that cannot be converted.
+    Raises ParamError if there is no example, if no input has an array's name, or if an array has
+    another number of examples or axes, or a dtype that cannot be converted.
     """
     specs = _specs(experiment)
     if unknown := [name for name in arrays if name not in specs]:
@@ -139,7 +139,7 @@ def convert_arrays(experiment: Experiment, arrays: Mapping[str, Any]) -> dict[st
 def concatenate(batches: Iterable[Predictions]) -> Predictions:
     """Returns the predictions for several batches as one, {name: [N, ...]}.
 
-    Raises ParamError if those of two batches differ in more than the number of examples.
+    Raises ParamError if the arrays of two batches differ in more than the number of examples.
     """
     parts: dict[str, list[np.ndarray]] = {}
     for batch in batches:
@@ -159,7 +159,7 @@ def concatenate(batches: Iterable[Predictions]) -> Predictions:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """Returns what a user has given as an array; raises ParamError if its rows differ in length."""
+    """Returns a user's value as an array; raises ParamError if its rows differ in length."""
     try:
         return np.asarray(value)
     except ValueError:
@@ -176,19 +176,19 @@ class Reference:
 
     def predict(self, arrays: Arrays) -> Arrays:
         size, log = len(next(iter(arrays.values()))), logging.getLogger("tensorflow")
-        log.addFilter(_is_not_of_shapes)
+        log.addFilter(_is_no_retracing_warning)
         try:
             batches = predict_arrays(self._experiment, self._program, arrays, batch_size=size)
             return concatenate(batches)
         finally:
-            log.removeFilter(_is_not_of_shapes)
+            log.removeFilter(_is_no_retracing_warning)
 
     def decode(self, prompts: Sequence[Prompt], decoding: Decoding) -> list[list[Continuation]]:
         return continue_prompts(self._experiment, self._program, prompts, decoding, seed=0)
 
 
 def _specs(experiment: Experiment) -> dict[str, ArraySpec]:
-    """Returns name -> (shape, dtype) of the arrays of all inputs; those of training count first."""
+    """Returns name -> (shape, dtype) of all inputs' arrays, with precedence for training."""
     specs: dict[str, ArraySpec] = {}
     for input in (*experiment.eval_inputs.values(), experiment.train_input):
         specs.update(input.specs())
@@ -206,13 +206,13 @@ def _convert(name: str, value: Any, spec: ArraySpec) -> np.ndarray:
     if array.dtype == wanted:
         return array
     if (kind := array.dtype.kind) in "biuf":
-        with np.errstate(invalid="ignore"):  # NaN as an integer, which differs from NaN
+        with np.errstate(invalid="ignore"):  # NaN becomes an integer, which differs from it
             converted = array.astype(wanted)
         is_rounded = kind == "f" and np.can_cast(array.dtype, wanted, "same_kind")
         if is_rounded or (converted == array).all():
             return converted
     raise ParamError(
-        f"{name!r} is {array.dtype}, but needs {dtype}, to which not all of its values convert:"
+        f"{name!r} is {array.dtype}, but needs {dtype}, and not all of its values can be converted:"
         f" {BATCH_EXAMPLE}"
     )
 
@@ -251,6 +251,6 @@ def _shape(array: np.ndarray) -> str:
     return str(list(array.shape))
 
 
-def _is_not_of_shapes(record: logging.LogRecord) -> bool:
-    """Returns False for TensorFlow's warning of many shapes, which the examples have on purpose."""
+def _is_no_retracing_warning(record: logging.LogRecord) -> bool:
+    """Returns False for TensorFlow's warning about many shapes: examples have them on purpose."""
     return "triggered tf.function retracing" not in record.getMessage()

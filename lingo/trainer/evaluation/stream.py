@@ -27,9 +27,9 @@ def stream_prompt(
 ) -> Generator[str, None, list[Continuation]]:
     """Yields the first text of a prompt in pieces, one per token; returns all its texts.
 
-    The texts are the same as by `continue_prompts`. A piece is "" within a character. `close` stops
-    a `StreamedSampling`, which needs a program that `can_stream`, at its next token, and returns
-    when it has stopped. Any other decoding yields one piece, the whole text, and runs to its end.
+    The texts are the same as from `continue_prompts`. A token that ends within a character gives
+    "". A `StreamedSampling` needs a program that `can_stream`; `close` stops it at its next token,
+    and returns then. Any other decoding yields one piece, the whole text, and runs to its end.
     """
     if not isinstance(decoding, StreamedSampling):
         (texts,) = continue_prompts(experiment, program, [prompt], decoding, seed=seed)

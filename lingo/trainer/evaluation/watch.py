@@ -1,7 +1,7 @@
 """Evaluation of a run that trains elsewhere (`lingo eval`): its new checkpoints, and the results.
 
 eval_<name>/metrics.jsonl       one flat object per evaluation: TensorBoard tags, `step` and `time`
-eval_<name>/events.out...       the same numbers, beside those that training writes
+eval_<name>/events.out...       the same numbers, next to the event files of the training
 
 Polling the directory works on every file system, and over a network.
 """
@@ -42,8 +42,8 @@ def new_checkpoints(
     """Yields the step of every checkpoint when it appears, until the run is over.
 
     A run that rewinds writes some checkpoints once more: their steps are yielded again. Steps in
-    `done` are left out; of several new ones `newest` yields only the latest. It ends, too, after
-    `timeout_seconds` without a new checkpoint or report.
+    `done` are left out; of several new ones `newest` yields only the latest. The iteration also
+    ends after `timeout_seconds` without a new checkpoint or report.
     """
     seen = set(done)
     for _ in _ticks(lambda: _news(run, seen), timeout_seconds, sleep):
@@ -90,8 +90,8 @@ def write_evaluations(
 ) -> None:
     """Adds evaluations of a checkpoint, name -> {tag: value}; a failure to write is a warning.
 
-    `summaries`, likewise, are for TensorBoard alone. It needs no lock, as training writes other
-    files.
+    `summaries`, name -> {tag: summary}, are for TensorBoard only. No lock is needed, because
+    training writes other files.
     """
     events = Events(run.path)
     for name, results in evaluations.items():

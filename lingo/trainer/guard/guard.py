@@ -1,9 +1,9 @@
 """The guard decides what to do about steps that are not finite, and about spikes of the loss.
 
-The step itself skips an update that is not finite. The host counts these, compares each loss with
-a running mean and variance of earlier ones, and decides whether to continue, to rewind to a
-checkpoint from before the anomaly, or to stop. It decides step by step, from numbers alone: the
-same however many steps are done in one call, and after a resume.
+The step itself skips an update that is not finite. The host counts skipped updates, compares each
+loss with a running mean and variance of earlier losses, and decides whether to continue, to rewind
+to a checkpoint from before the anomaly, or to stop. It decides step by step, from numbers alone, so
+neither the number of steps per call nor a resume changes its decisions.
 
 Incidents are the last anomalous steps, reported when they begin, written when they end a run.
 """
@@ -46,7 +46,7 @@ class Anomaly(NamedTuple):
 def diagnose(health: Health, *, step: int, guard: Any, is_over: bool = False) -> Anomaly | None:
     """Returns the anomaly of a run, or None if the run may continue.
 
-    After the last step (`is_over`) it is an anomaly if all steps were skipped.
+    After the last step (`is_over`), a run whose steps were all skipped has an anomaly, too.
     """
     limit = 1 if guard.on_non_finite == "stop" else guard.max_skipped_steps
     if health.num_skipped and health.num_skipped >= (min(limit, step) if is_over else limit):
@@ -55,7 +55,7 @@ def diagnose(health: Health, *, step: int, guard: Any, is_over: bool = False) ->
         advice = (
             "No such step changed a weight. Lower optimizer.learning_rate or look at the data; or"
             " go on from here with guard.on_non_finite=skip and a larger guard.max_skipped_steps,"
-            " or from before with guard.on_non_finite=rewind."
+            " or from an earlier checkpoint with guard.on_non_finite=rewind."
         )
     elif (
         guard.on_spike == "report"
@@ -68,7 +68,7 @@ def diagnose(health: Health, *, step: int, guard: Any, is_over: bool = False) ->
         reason = f"the loss was a spike{_in_a_row(health.num_spiked)}"
         advice = (
             "Lower optimizer.learning_rate or look at the data; or go on from here with"
-            " guard.on_spike=report, or from before with guard.on_spike=rewind."
+            " guard.on_spike=report, or from an earlier checkpoint with guard.on_spike=rewind."
         )
     if action == "rewind":
         advice = "Lower optimizer.learning_rate or look at the data."
@@ -80,9 +80,9 @@ def _in_a_row(times: int) -> str:
 
 
 def find_first_anomaly(counters: RunCounters, guard: Any, *, max_steps: int) -> Anomaly | None:
-    """Returns the pending anomaly of a run, else that of its latest step, or None.
+    """Returns a run's pending anomaly, else its latest step's, or None.
 
-    The guard may have changed since the pending anomaly was recorded.
+    The pending anomaly is diagnosed again: the guard may have changed since it was recorded.
     """
     now = HealthSnapshot(counters.step, counters.health)
     for step, health in filter(None, (counters.pending_anomaly, now)):
@@ -119,7 +119,7 @@ class Incidents:
     """Keeps the last anomalous steps."""
 
     def __init__(self, file: Path | None, *, report: Callable[[str], None]) -> None:
-        """Keeps nothing yet; without a file another process writes those that end the run."""
+        """Keeps nothing yet; if `file` is None, another process writes the file."""
         self._file, self._report = file, report
         self._last: collections.deque[Incident] = collections.deque(maxlen=_MOST)
 
@@ -135,8 +135,8 @@ class Incidents:
     ) -> None:
         """Adds an anomalous step, and reports it if it is the first in a row.
 
-        `number` is the index of its batch in the run, `health` that after the step; `not_finite`,
-        the first quantity that is not finite, is None for a spike.
+        `number` is the batch's index in the run, and `health` the health after the step.
+        `not_finite` is the first quantity that is not finite, or None for a spike.
         """
         if not_finite:
             what = f"{not_finite} is not finite; nothing was changed"

@@ -3,9 +3,9 @@
 `supervise` forks. The child trains, and its `Watchdog` restarts a timer of `faulthandler`, a C
 thread that needs neither the interpreter nor the GIL, at every sign of life. After half of the
 allowed time, and again after all of it, the timer writes the stacks of all threads into a file in
-memory. The parent forwards signals, and reads that file: stacks that are there once are not a hang,
-as both processes may have been suspended meanwhile; twice, it kills the child and writes hang.txt
-and STATUS, also if the child waits for a disk and cannot die.
+memory. The parent forwards signals, and reads that file. Stacks that appear once are no hang,
+because both processes may have been suspended meanwhile. If they appear twice, the parent kills the
+child and writes hang.txt and STATUS, even if the child waits for a disk and cannot die.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lingo.storage.files import write_text
 from lingo.trainer.directory.run_directory import RunDirectory
 
 STACKS = "hang.txt"
-SLOW_FACTOR = 20  # timeouts that a save may take: a retry would be as slow on the same disk
+SLOW_FACTOR = 20  # a save may take this many timeouts: a retry on the same disk is as slow
 
 _TIMEOUT = re.compile(r"^Timeout \(.*\n", re.MULTILINE)  # `faulthandler` writes it before stacks
 _POLL_SECONDS = 0.1
@@ -49,8 +49,8 @@ class Watchdog:
     def __init__(self, timeout_seconds: float = 0, file: int = -1) -> None:
         """Expects nothing yet; later a sign of life every `timeout_seconds`, 0 for no limit.
 
-        The file gets the present limit in seconds, in a line, and the stacks each time that half
-        of it has passed.
+        The file gets a line with the present limit in seconds, and the stacks of all threads each
+        time that half of the limit has passed.
         """
         self._timeout_seconds, self._file = timeout_seconds, file
         self._is_armed = False
@@ -59,7 +59,7 @@ class Watchdog:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Gives the process `SLOW_FACTOR` timeouts for what comes after the last step."""
+        """Gives the process `SLOW_FACTOR` timeouts for its work after the last step."""
         self.beat(SLOW_FACTOR)
         self._is_armed = False
 
@@ -98,7 +98,7 @@ class Watchdog:
 
 
 def watch_program(program: Program, watchdog: Watchdog) -> Program:
-    """Returns a program whose calls are signs of life; the end of the first `train` arms.
+    """Returns a program whose calls are signs of life; the first `train` arms the watchdog.
 
     The first call with batches of given shapes compiles, so it has no time limit.
     """
@@ -133,9 +133,9 @@ class _WatchedProgram:
 def supervise(work: Callable[[Watchdog], int], run: RunDirectory, *, timeout_seconds: float) -> int:
     """Calls `work` with a watchdog in a child process, and returns its exit code.
 
-    This returns in the child, too, or raises what `work` raises. The parent keeps forwarding
-    signals after it returns. If no sign of life comes in time, it writes hang.txt and STATUS in the
-    run directory, and raises Hang.
+    It returns in both processes; in the child it also raises the errors of `work`. The parent keeps
+    forwarding signals after that. If no sign of life comes in time, the parent writes hang.txt and
+    STATUS in the run directory, and raises Hang.
     """
     file = os.memfd_create(STACKS)
     sys.stdout.flush()

@@ -19,7 +19,7 @@ def has_checker() -> bool:
 
 
 def check_log(path: Path, ruleset: str) -> list[str]:
-    """Returns what the compliance checker has against a log by a ruleset; [] if the log passes.
+    """Returns the compliance checker's complaints about a log by a ruleset; [] if the log passes.
 
     Raises MissingPackage if the checker is not installed.
     """
@@ -32,10 +32,10 @@ def check_log(path: Path, ruleset: str) -> list[str]:
 
     try:
         lines, errors = mlp_parser.parse_file(str(path), ruleset=ruleset)
-    except RecursionError:  # brackets in brackets
+    except RecursionError:  # deeply nested brackets
         return ["the checker cannot read the log: it ends with RecursionError"]
     checker = mlp_compliance.make_checker("training", ruleset, quiet=True, werror=False)
-    mlp_compliance.enqueued_configs.clear()  # of the module: an error leaves some
+    mlp_compliance.enqueued_configs.clear()  # the module's list, where an error leaves some
     unread = [f"{error}: {line}" for line, error in errors]
     try:
         checker.check_loglines(lines, f"training_{ruleset}/common.yaml")

@@ -1,8 +1,8 @@
-"""The hyper-parameters that MLPerf's rules have a log name, read from an experiment.
+"""The hyper-parameters that MLPerf's rules require in a log, read from an experiment.
 
-Keys and their meaning are those of the compliance checker's files `training_0.6.0/*.yaml`,
-`training_0.7.0/closed_*.yaml` and `training_1.0.0/closed_bert.yaml`. What an experiment does not
-have is left out; the checker names it.
+Keys and meanings follow the compliance checker's files `training_0.6.0/*.yaml`,
+`training_0.7.0/closed_*.yaml` and `training_1.0.0/closed_bert.yaml`. A key that an experiment lacks
+is left out; the checker names it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lingo.optim.schedule import Piecewise, Polynomial, Schedule, Transformer
 from lingo.optim.sgd import Sgd
 
 _DIGITS = 12  # a product such as 31.2 * (1e-4 / 31.2) is the number that was meant
-_LEAST_STEPS = 4  # in an epoch, for a number of steps to stand for whole epochs
-_TOLERANCE = 1 / 8  # of an epoch, by which these may be off
+_LEAST_STEPS = 4  # steps in an epoch, from which numbers of steps are rounded to whole epochs
+_TOLERANCE = 1 / 8  # of that rounding, in epochs
 _CROP_TRIES = 50  # of `min_iou_crop`
 
 
@@ -63,7 +63,7 @@ def hyperparameters(experiment: Experiment, benchmark: str, ruleset: str) -> dic
 
 
 class _Reader:
-    """Numbers of an experiment; None for those that it does not have."""
+    """Reads hyper-parameters from an experiment; None for one that the experiment lacks."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.params, self.optimizer = experiment.p, experiment.p.optimizer
@@ -84,14 +84,14 @@ class _Reader:
         return self.optimizer.learning_rate
 
     def setting(self, name: str) -> Any:
-        """Returns a field of the optimizer, or None if it has none of this name."""
+        """Returns a field of the optimizer, or None if there is no such field."""
         return getattr(self.optimizer, name, None)
 
     @property
     def weight_decay(self) -> Entry:
-        """The weight decay, as a part of the gradient.
+        """The weight decay that MLPerf logs, which is a part of the gradient.
 
-        That of momentum is decoupled here: it comes to 1 / (1 - momentum) times the other.
+        The decay of lingo's Sgd is decoupled: it is 1 / (1 - momentum) times the logged value.
         """
         decay = self.optimizer.weight_decay
         if self.name != "sgd":
@@ -124,13 +124,13 @@ class _Reader:
 
     @property
     def boundaries(self) -> list[int] | None:
-        """The steps at which the rate falls at once, counted from the first of all."""
+        """The steps at which the rate drops, counted from the first step of the run."""
         found, start = self.find(Piecewise), self.start_of(Piecewise)
         return None if found is None else [(start or 0) + step for step in found.boundaries]
 
     @property
     def boundary_epochs(self) -> list[float] | None:
-        """The epochs at which the rate falls at once."""
+        """The epochs at which the rate drops."""
         steps = self.boundaries
         return None if steps is None else [self.epochs(step) for step in steps]
 
@@ -153,15 +153,16 @@ class _Reader:
         return next((node for node in found if issubclass(node.cls, cls)), None)
 
     def start_of(self, cls: type[Schedule]) -> int | None:
-        """Returns the step at which the part of a class begins in the schedule, or None."""
+        """Returns the step at which the schedule's part of a class begins, or None."""
         return _find_start(self.setting("schedule"), cls)
 
     def epochs(self, steps: int) -> float:
-        """Returns how many epochs some steps are, whole if they were rounded to whole steps."""
+        """Returns steps in epochs; a whole number if they are whole epochs, rounded to steps."""
         epochs = steps / self._steps_per_epoch
         whole = round(epochs)
         off = abs(steps - whole * self._steps_per_epoch)
-        limit = min(2, _TOLERANCE * self._steps_per_epoch)  # a step for each of two parts
+        # rounding adds at most a step in each of two parts of the schedule
+        limit = min(2, _TOLERANCE * self._steps_per_epoch)
         is_whole = whole > 0 and self._steps_per_epoch >= _LEAST_STEPS and off < limit
         return float(whole) if is_whole else _round(epochs)
 
@@ -300,7 +301,7 @@ def _dlrm(reader: _Reader) -> dict[str, Any]:
 
 
 def _max_length(reader: _Reader) -> Entry:
-    """Returns the largest length of a target, and what happens to longer pairs."""
+    """Returns the largest length of a target, with the method for longer pairs."""
     data = reader.params.train_input
     method = "truncate" if getattr(data, "too_long", None) == "cut" else "discard"
     return Entry(getattr(data, "target_length", None), {"method": method})

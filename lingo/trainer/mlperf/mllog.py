@@ -4,8 +4,8 @@
     :::MLLOG {"namespace": "", "time_ms": 1593642000123, "event_type": "INTERVAL_START",
               "key": "run_start", "value": null, "metadata": {"file": "a.py", "lineno": 9}}
 
-The second form is one line, too. What stands before the colons does not count: logs of several
-processes have the number of the process there.
+The second form is one line, too. Text before the colons is ignored: logs of several processes have
+the number of the process there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_BYTES = 2**28
 """Size of the largest log that is read."""
 
 MAX_LINE = 2**16
-"""Characters of the longest line that is read as one of a log."""
+"""Characters of the longest line that counts as a line of a log."""
 
 RULESET = "ruleset"
 """Version of the rules, in the metadata of the line `submission_benchmark`, if lingo wrote it."""
@@ -63,10 +63,10 @@ class LogLine(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What a file says."""
+    """The content of a log file."""
 
     path: Path
-    ruleset: str  # by the form of its lines
+    ruleset: str  # judged by the form of its lines
     lines: Sequence[LogLine]
     problems: Sequence[str]  # lines that are of neither form
 
@@ -89,7 +89,9 @@ def read_log(path: Path) -> Log:
     except OSError as error:
         raise ParamError(f"{path} cannot be read: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise ParamError(f"{path} is larger than {MAX_BYTES >> 20} MiB: a log of MLPerf is not")
+        raise ParamError(
+            f"{path} is larger than {MAX_BYTES >> 20} MiB: no log of MLPerf is that large"
+        )
     lines: list[LogLine] = []
     problems: list[str] = []
     is_json = False
@@ -114,7 +116,7 @@ def read_log(path: Path) -> Log:
 def find_logs(path: Path) -> list[Path]:
     """Returns a file, or the logs in a folder: mllog.txt of runs, else result_*.txt of MLCommons.
 
-    Raises ParamError if there is none.
+    Raises ParamError if a folder holds no logs.
     """
     if path.is_dir():
         for pattern in ("mllog.txt", "result_*.txt"):

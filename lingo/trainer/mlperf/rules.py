@@ -5,7 +5,7 @@
 
 Targets and numbers of runs of rounds 0.6 and 0.7 are from training_policies/training_rules.adoc,
 sections "Quality targets" and "Benchmark results", with the correction of May 2020: round 0.6 had
-the targets of 0.23 for SSD and 0.24 for GNMT. BERT's targets are those of the compliance checker.
+the targets of 0.23 for SSD and 0.24 for GNMT. BERT's targets are from the compliance checker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Benchmark = Literal[
 
 
 class FullForm(NamedTuple):
-    """What tells a benchmark's own model and data from a small form of it."""
+    """The marks of a benchmark's own model and data; a run with other marks is a small form."""
 
     input: str  # class of the training data
     train_samples: int
@@ -102,8 +102,8 @@ def check_target(rules: Rules, experiment: Experiment) -> None:
     metric = (p.metric or "").partition("/")[2]
     if p.reach is None or p.goal != "max" or metric != rules.metric:
         raise ParamError(
-            f"a log of {rules} needs the value of {rules.metric!r} that ends a run, and has"
-            f" evaluate.metric={p.metric!r}, goal={p.goal!r}, reach={p.reach}: for example"
+            f"a log of {rules} needs the value of {rules.metric!r} that ends a run, and the"
+            f" experiment has evaluate.metric={p.metric!r}, goal={p.goal!r}, reach={p.reach}: use"
             f" --set=evaluate.metric=heldout/{rules.metric} --set=evaluate.goal=max"
             f" --set=evaluate.reach={rules.target * rules.whole:g}"
         )

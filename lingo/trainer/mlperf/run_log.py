@@ -1,4 +1,4 @@
-"""The log of a run as MLPerf's rules want it, mllog.txt in the directory of the run.
+"""The log of a run that MLPerf's rules require: mllog.txt in the directory of the run.
 
     built           cache_clear, init_start
     begin           init_stop, run_start: before data is opened
@@ -7,9 +7,9 @@
     evaluation      eval_start; eval_accuracy, eval_stop, block_stop
     the last one    run_stop, "success" or "aborted"
 
-A block ends with an evaluation. Every line has the number of steps done, by which a run that
-resumes, or rewinds, removes what it does again; the time between is in the result, as the clock is
-that of the day. `lingo_resume` marks where a run was resumed.
+A block ends with an evaluation. Every line has the number of steps done, so that a run that resumes
+or rewinds can remove the lines of steps that it does again. The clock is the time of day, so the
+result includes the time between stop and resume. `lingo_resume` marks where a run was resumed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ clock: Callable[[], float] = time.time
 
 MLLOG = "mllog.txt"
 STEP = "step_num"  # the steps done, in the metadata of every line
-FORM = "form"  # likewise, and of `run_start` and `run_stop`
+FORM = "form"  # "full" or "small: ...", in the metadata of `submission_...` and `run_stop`
 RESUME = "lingo_resume"
 EXPERIMENT = "experiment"
 
@@ -44,9 +44,9 @@ _CACHE = "a new process, without data of earlier ones; caches of the system are 
 
 
 class MlperfLog(RunObserver):
-    """Writes the log of a run that is a benchmark of MLPerf; a run without it cannot go on."""
+    """Writes the log of a run of an MLPerf benchmark; the run ends if its log fails."""
 
-    benchmark: Benchmark  # with the round whose rules hold, such as "resnet@0.7.0"
+    benchmark: Benchmark  # name and round of the rules, such as "resnet@0.7.0"
     is_required: bool = True
 
     def setup(self) -> None:
@@ -74,11 +74,11 @@ class MlperfLog(RunObserver):
             return
         self._lines = list(self._read())
         self._cut(step, is_evaluated=RunDirectory(run.directory).is_evaluated(step))
-        self._lines = [line for line in self._lines if line.key != "run_stop"]  # more is asked for
+        self._lines = [line for line in self._lines if line.key != "run_stop"]  # it goes on
         self._lines.append(self._line(RESUME))
 
     def on_start(self, run: ObservedRun, step: int) -> None:
-        """Begins the file with what is trained, or continues it."""
+        """Begins the file with a description of the run, or continues it."""
         self._form = self._describe_form()
         if step == 0:
             self._lines += self._describe_run(run.name)
@@ -95,7 +95,7 @@ class MlperfLog(RunObserver):
             self._add("epoch_start", epoch_num=self._last_epoch() + 1)
 
     def on_steps_end(self, run: ObservedRun, step: int) -> None:
-        """Ends, at the end of a loop of steps, the epochs whose last whole step is in it."""
+        """Ends the epochs whose last whole step is in the loop of steps that has just ended."""
         self._step = step
         num_ended = math.ceil(self._epochs(step + 1)) - 1
         while (number := self._open_epoch() or self._last_epoch() + 1) <= num_ended:
@@ -121,17 +121,17 @@ class MlperfLog(RunObserver):
             self._add("run_stop", status=self._status(), **{FORM: self._form})
 
     def on_rewind(self, run: ObservedRun, step: int) -> None:
-        """Removes what was written after a step."""
+        """Removes the lines that were written after a step."""
         self._step = step
         self._cut(step, is_evaluated=True)
         self._write_all()
 
     def on_skip(self, run: ObservedRun, step: int, state: State) -> None:
-        """Corrects the end of the log, if there is one, of a run that has nothing left to do.
+        """Corrects the end of the log, if any, of a run that has nothing left to do.
 
-        A run that was killed after its last evaluation lacks `run_stop`, and one that is good
-        enough for a lower target than it had says "aborted". The time of `run_stop` stays; one that
-        is missing is written now, as by a run that resumes.
+        A run that was killed after its last evaluation lacks `run_stop`. A run that reaches only a
+        target that was lowered since says "aborted". An existing `run_stop` keeps its time; a
+        missing one is written now, as in a run that resumes.
         """
         self._open(run, step)
         if not self._path.exists():
@@ -143,9 +143,9 @@ class MlperfLog(RunObserver):
             return
         forms = (line.metadata[FORM] for line in self._lines if FORM in line.metadata)
         stop = self._line("run_stop", status=status, **{FORM: next(forms, "")})
-        others = [line for line in self._lines if line.key != "run_stop"]
+        kept = [line for line in self._lines if line.key != "run_stop"]
         ends = [stop._replace(seconds=stops[-1].seconds)] if stops else [self._line(RESUME), stop]
-        self._lines = [*others, *ends]
+        self._lines = [*kept, *ends]
         self._write_all()
 
     # ---- lines
@@ -184,8 +184,8 @@ class MlperfLog(RunObserver):
         """Returns the lines of the log that a run continues, without one that a crash cut short."""
         if not self._path.exists():
             raise ParamError(
-                f"{self._path.parent} was begun without a log of MLPerf, whose beginning this one"
-                " would lack: train in another directory, or without it: --set=observers=[]"
+                f"{self._path.parent} was begun without a log of MLPerf, so the log would lack its"
+                " beginning: train in another directory, or without a log: --set=observers=[]"
             )
         log = read_log(self._path)
         if (before := log.benchmark()) != str(self.rules):
@@ -196,7 +196,7 @@ class MlperfLog(RunObserver):
         return log.lines
 
     def _status(self) -> str:
-        """Returns whether an evaluation so far has reached the target, as logs say it."""
+        """Returns "success" if an evaluation so far has reached the target, else "aborted"."""
         target = self._experiment.p.evaluate.reach / self.rules.whole
         found = (line.value for line in self._lines if line.key == "eval_accuracy")
         return "success" if any(value >= target for value in found) else "aborted"
@@ -225,10 +225,10 @@ class MlperfLog(RunObserver):
     def _epoch_number(self) -> int:
         return self._open_epoch() or self._last_epoch()
 
-    # ---- what is trained
+    # ---- description of the run
 
     def _describe_form(self) -> str:
-        """Returns whether the run has the benchmark's own model and data, as a sentence."""
+        """Returns "full" for the benchmark's own model and data, else "small: " and the sizes."""
         experiment = self._experiment
         own = FullForm(
             type(experiment.train_input).__name__,
@@ -270,7 +270,7 @@ class MlperfLog(RunObserver):
 
 
 def find_log(experiment: Experiment) -> MlperfLog:
-    """Returns the log among an experiment's observers; ParamError if there is none."""
+    """Returns the log among an experiment's observers; raises ParamError if it has no log."""
     for observer in experiment.observers:
         if isinstance(observer, MlperfLog):
             return observer
@@ -281,7 +281,7 @@ def find_log(experiment: Experiment) -> MlperfLog:
 
 
 def _caller() -> dict[str, Any]:
-    """Returns the place in this file, in the method of an event, that makes a line."""
+    """Returns file and line number of the event's method in this file that makes a line."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name.startswith(("_", "<")):
         frame = frame.f_back

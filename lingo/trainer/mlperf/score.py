@@ -1,8 +1,8 @@
 """The result of a benchmark: from the logs of its runs, by the rules of MLPerf training.
 
-A run's time is that from `run_start` to `run_stop`. The fastest and the slowest run are dropped,
-and the mean of the others is the result. One run that does not reach the target counts as the
-slowest; with more, or with fewer runs than a benchmark needs, the result is not valid.
+A run's time is from `run_start` to `run_stop`. The fastest and the slowest run are dropped, and the
+mean of the others is the result. One run may miss the target and counts as the slowest; if more
+miss it, or if there are fewer runs than the benchmark needs, the result is not valid.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _SETTINGS = (
     *("global_batch_size", "model_bn_span", "opt_", "lars_", "sgd_", "adam_", "lamb_", "lr_"),
     *("num_warmup_steps", "start_warmup_step", "max_sequence_length"),
 )
-"""What the keys of hyper-parameters begin with."""
+"""The beginnings of hyper-parameters' keys."""
 
 
 class RunResult(NamedTuple):
-    """What the log of a run says."""
+    """The result of one run, from its log."""
 
     name: str  # of the run, short
     path: str  # of its log
     seconds: Decimal | None  # from start to stop; None if the log lacks one of them
     accuracy: float | None  # the best
-    problem: str = ""  # why the run does not count as one that reached the target; "" if it does
-    note: str = ""  # what a reader has to know; it does not make the result invalid
+    problem: str = ""  # why the run does not count as converged; "" if it does
+    note: str = ""  # a remark for the reader, which does not make the result invalid
 
     @property
     def has_converged(self) -> bool:
@@ -51,9 +51,9 @@ class BenchmarkResult(NamedTuple):
     """The result of all runs."""
 
     rules: Rules
-    form: str  # "full", "small: ..." or, for logs of others, ""
+    form: str  # "full" or "small: ..."; "" for logs that lingo did not write
     runs: Sequence[RunResult]
-    seconds: Decimal | None  # the olympic mean; None if there is none
+    seconds: Decimal | None  # the olympic mean; None if it is not defined
     invalid: Sequence[str]  # why the result is not valid; () if it is
 
     @property
@@ -65,7 +65,7 @@ class BenchmarkResult(NamedTuple):
     def to_json(self, checks: Mapping[str, Sequence[str]] | None) -> dict[str, Any]:
         """Returns the content of benchmark.json.
 
-        `checks` are the messages of the compliance checker by the name of a run; None without one.
+        `checks` has the compliance checker's messages by name of the run; None without checker.
         """
         times = self.converged_seconds
         messages = {name: list(texts) for name, texts in (checks or {}).items()}
@@ -98,13 +98,13 @@ class BenchmarkResult(NamedTuple):
 def olympic_mean(seconds: Sequence[Decimal | None]) -> Decimal | None:
     """Returns the mean without the fastest and the slowest.
 
-    None counts as slower than any other, and None is the result if one is left, or fewer than
-    three are given.
+    A None in `seconds` counts as the slowest. The result is None if there are several None, or
+    fewer than three values.
 
     >>> olympic_mean([Decimal(9), Decimal(4), Decimal(2), Decimal(3)])
     Decimal('3.5')
     """
-    times = sorted(one for one in seconds if one is not None)
+    times = sorted(time for time in seconds if time is not None)
     num_failed = len(seconds) - len(times)
     if len(seconds) < 3 or num_failed > 1:
         return None
@@ -115,18 +115,16 @@ def olympic_mean(seconds: Sequence[Decimal | None]) -> Decimal | None:
 def score_logs(
     logs: Mapping[str, Log], *, without_log: Sequence[RunResult] = ()
 ) -> BenchmarkResult:
-    """Returns the result of the logs of some runs of one benchmark, by names of the runs.
+    """Returns a benchmark's result from the logs of its runs, run's name -> log.
 
-    `without_log` are runs that failed before they had a log that can be read.
+    `without_log` are runs that failed before they had a readable log.
 
-    Raises ParamError if there is no log, or logs are of several benchmarks or of none that lingo
-    knows.
+    Raises ParamError if there is no log, or if logs are of several benchmarks or an unknown one.
     """
     if not logs:
         raise ParamError("no log of MLPerf to read")
-    found = {name: _rules_of(log) for name, log in logs.items()}
-    rules = next(iter(found.values()))
-    if others := sorted({str(one) for one in found.values()} - {str(rules)}):
+    rules, *other_rules = [_rules_of(log) for log in logs.values()]
+    if others := sorted({str(other) for other in other_rules} - {str(rules)}):
         raise ParamError(f"logs of several benchmarks: {rules} and {', '.join(others)}")
     first = next(iter(logs.values()))
     runs = [*(_read_run(name, log, rules) for name, log in logs.items()), *without_log]
@@ -174,7 +172,7 @@ def _read_run(name: str, log: Log, rules: Rules) -> RunResult:
 
 
 def _best_accuracy(log: Log, rules: Rules) -> float | None:
-    """Returns the best finite accuracy, a fraction, or None if there is none."""
+    """Returns the best finite accuracy, a fraction, or None."""
     numbers = (_finite_number(value) for value in log.values(_ACCURACY))
     best = max((number for number in numbers if number is not None), default=None)
     is_percent = rules.ruleset == "0.6.0" and rules.metric == "bleu_uncased"
@@ -182,7 +180,7 @@ def _best_accuracy(log: Log, rules: Rules) -> float | None:
 
 
 def _finite_number(value: Any) -> float | None:
-    """Returns a number, which some logs write as a text, or None for what is not one."""
+    """Returns a finite number, which some logs write as a text; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -204,23 +202,23 @@ def _failures(runs: Sequence[RunResult], rules: Rules) -> list[str]:
         found.append(f"{len(runs)} of the {rules.num_runs} runs that {rules} needs")
     failed = sum(not run.has_converged for run in runs)
     if failed > MAX_FAILED:
-        found.append(f"{failed} runs did not reach the target, {MAX_FAILED} may")
+        found.append(f"{failed} runs did not reach the target, more than the {MAX_FAILED} allowed")
     return found
 
 
 def _copies(logs: Mapping[str, Log]) -> list[str]:
-    """Returns which logs are copies of others: each is of a run of its own."""
+    """Returns a message per log that copies another one: every run must have its own log."""
     first: dict[str, str] = {}
     found = []
     for name, log in logs.items():
         other = first.setdefault(repr(log.lines), name)
         if other != name:
-            found.append(f"{_shorten(name)} is the log of {_shorten(other)} once more")
+            found.append(f"{_shorten(name)} has the same log as {_shorten(other)}")
     return found
 
 
 def _differences(logs: Mapping[str, Log]) -> list[str]:
-    """Returns the hyper-parameters in which runs differ: a result is of one setting."""
+    """Returns a message per hyper-parameter in which runs differ: all must have one setting."""
     settings: dict[str, set[str]] = {}
     for log in logs.values():
         for key in {line.key: None for line in log.lines if line.key.startswith(_SETTINGS)}:
@@ -267,7 +265,7 @@ def result_table(result: BenchmarkResult) -> list[str]:
 
 
 def _verdict(result: BenchmarkResult) -> str:
-    """Returns what a result is that breaks none of the rules checked here."""
+    """Returns the verdict on a result that breaks no rule checked here."""
     if result.form in ("full", ""):
         return "valid: runs, target and settings are as the rules want them"
     return "valid as a small form, which says nothing of the benchmark itself"

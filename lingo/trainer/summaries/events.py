@@ -39,7 +39,7 @@ _VERSION = "brain.Event:2"
 
 _log = logging.getLogger(__name__)
 MAX_SIDE = 4096
-"""The longest side of an image in pixels; of a longer one, the rest is cut off."""
+"""The longest side of an image, in pixels; a larger image is cropped."""
 
 _BUCKETS = 30
 
@@ -47,8 +47,8 @@ _BUCKETS = 30
 class Events:
     """Writes the event files of this process, one in each folder.
 
-    An event that cannot be written (a full disk) is a warning, once until it works again: training
-    does not depend on it.
+    If an event cannot be written (a full disk), this is only a warning: training does not depend on
+    events. The warning is repeated only after a write has worked.
     """
 
     def __init__(self, root: Path, *, enabled: bool = True) -> None:
@@ -88,7 +88,7 @@ class Events:
         """
         if not self._enabled:
             return
-        self._files.pop(folder, None)  # a live reader is past its new end: continue in another
+        self._files.pop(folder, None)  # a live reader is past the new end: continue in another file
         if not os.path.lexists(folder):
             return
         with (
@@ -177,13 +177,13 @@ def histogram(array: np.ndarray) -> np.ndarray:
     The array is float, of any shape, finite, not empty; the result float64 [30, 3]: left edge,
     right edge, count. (TensorBoard's own function needs 240 bytes of memory per element.)
     """
-    ends = (np.float64(array.min()), np.float64(array.max()))  # their difference may not be float32
+    ends = (np.float64(array.min()), np.float64(array.max()))  # the difference may overflow float32
     counts, edges = np.histogram(array, bins=_BUCKETS, range=ends)
     return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
 def _cut_file(path: Path, step: int, *, root: Path) -> None:
-    """Ends a file before the first event of a later step, or before one that a crash cut short.
+    """Cuts a file before the first event of a later step, or before one that a crash cut short.
 
     A process adds its events in the order of their steps. (TensorBoard has a marker that makes it
     skip earlier events, but not every reader respects it.)

@@ -2,13 +2,14 @@
 
 Axes: E elements of a vector, R columns, from the first report to the last; H height, W width.
 
-Each name has a matrix with a bounded number of columns. A column is a report until there are more
-than MAX_COLUMNS. Then every two neighbours are replaced by their mean, and so on: a column is the
-mean of 2^k reports, the last one of fewer.
+Each name has a matrix with a bounded number of columns. At first a column is one report. Whenever
+there are more than MAX_COLUMNS, every two neighbours are replaced by their mean. So a column is the
+mean of 2^k reports; the last column may have fewer.
 
 A cell of an image shows its element relative to the mean of all elements at that time: white where
 it is equal, red where it is larger, blue where it is smaller. The scale is logarithmic and ends at
-four times, and at a quarter, of the mean. Grey is what is unknown, and the gap between two layers.
+a quarter of the mean and at four times the mean. Grey marks unknown values and the gap between two
+layers.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Column(NamedTuple):
     vectors: dict[str, np.ndarray]
 
     def merge(self, other: _Column) -> _Column:
-        """Returns the mean of both; of a vector of two sizes, the later one."""
+        """Returns the mean of both columns; if a vector has changed its size, the later one."""
         num, vectors = self.num_reports + other.num_reports, self.vectors | other.vectors
         for name, own in self.vectors.items():
             if own.shape == vectors[name].shape and name in other.vectors:
@@ -73,7 +74,7 @@ class History:
             self._halve()
 
     def matrices(self) -> dict[str, np.ndarray]:
-        """Returns name -> float64 [E, R] with one R for all; what is unknown is nan.
+        """Returns name -> float64 [E, R] with one R for all; unknown values are nan.
 
         E is the size in the name's last report; columns of another size are unknown.
         """

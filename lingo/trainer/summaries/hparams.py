@@ -1,9 +1,9 @@
 """Hyperparameters: the row of a run in TensorBoard's HParams table.
 
 A row has the overrides and arguments of the experiment, and a few keys that every run has. It does
-not declare the table's columns: TensorBoard then uses the keys of all runs, shows those that differ
-first, and offers every scalar of `train/` and `eval_<name>/` as a metric. Columns that one run
-declares would be the columns of all runs that are shown beside it.
+not declare the table's columns: TensorBoard then uses the keys of all runs, shows keys that differ
+first, and offers every scalar of `train/` and `eval_<name>/` as a metric. If one run declared
+columns, all runs shown with it would have these columns.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STATUS: dict[State, Any] = {
 def hparams(
     lines: Sequence[Line], origin: Origin, *, total_parameters: int
 ) -> dict[str, ParameterValue]:
-    """Returns the keys and values of the row of a run with this resolved text.
+    """Returns the row, key -> value, of a run with this resolved text.
 
     The key of an override is as it was typed, `FeedForward.dropout_rate`. An argument's key is its
     name, or `exp.<argument>` if another key has that name.
@@ -72,7 +72,7 @@ def parameter_values(lines: Sequence[Line]) -> dict[str, ParameterValue]:
 
 
 def _value(text: str) -> ParameterValue:
-    """Returns the number, bool or string of which a text is the literal; else the text."""
+    """Evaluates a text that is a literal number, bool or string; returns another as it is."""
     try:
         with AST_LOCK:
             return _simple(ast.literal_eval(text))

@@ -3,7 +3,7 @@
 the run's folder    HParams: the run is a row
 train/              scalars of training, configuration, pipeline, graph of the step, histograms,
                     images, samples
-eval_<name>/        scalars and answers of an evaluation, and what its task shows besides them
+eval_<name>/        scalars and answers of an evaluation, and its task's summaries
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ _log = logging.getLogger(__name__)
 class Summaries(RunEvents):
     """Writes the reports of a run, from one thread, in the order of steps.
 
-    A report that cannot be written (a full disk) is a warning, once until it works again.
+    If a report cannot be written (a full disk), this is a warning, repeated only after a write has
+    worked.
     """
 
     def __init__(self, run: RunDirectory, *, step: int) -> None:
-        """Continues the reports of a run after a step; those of later ones are removed."""
+        """Continues the reports of a run after a step; reports of later steps are removed."""
         self._run, self._events = run, events.Events(run.path, enabled=run.enabled)
         self.cut(step or -1)
 
     def cut(self, step: int) -> None:
-        """Removes the reports of steps after `step`; -1 removes also what precedes the first."""
+        """Removes the reports of steps after `step`; -1 removes all, even from before step 1."""
         self._run.cut(step)
         self._history = History()
         for row in self._run.vectors.read():
@@ -77,7 +78,7 @@ class Summaries(RunEvents):
         self.write_evaluations(report.step, tagged)
 
     def on_rewind(self, run: ObservedRun, step: int) -> None:
-        """Removes what came after a step."""
+        """Removes the reports of later steps."""
         self.cut(step)
 
     def on_end(self, run: ObservedRun, state: State) -> None:
@@ -126,7 +127,7 @@ class Summaries(RunEvents):
         self._append(self._run.metrics, row)
 
     def write_summaries(self, step: int, name: str, summaries: Mapping[str, Media | float]) -> None:
-        """Writes what an evaluation shows in TensorBoard alone, by tag."""
+        """Writes an evaluation's summaries that only TensorBoard shows, by tag."""
         if summaries:
             self._events.add(self._run.evaluation(name), step, media_summary(summaries))
 
@@ -207,9 +208,9 @@ class Summaries(RunEvents):
         self._events.add(self._run.train, step, Summary(value=histograms))
 
     def write_images(self, step: int) -> None:
-        """Writes images of the vectors over all reports: of each vector, and of each last name.
+        """Writes images of the vectors over all reports: one per vector, and one per last name.
 
-        The image `load` shows `state/model/layers/3/ffn/router/load` and all others of that name.
+        The image `load` shows `state/model/layers/3/ffn/router/load` and all others named `load`.
         """
         matrices = sorted(self._history.matrices().items(), key=lambda item: _sort_key(item[0]))
         groups: dict[str, list[np.ndarray]] = {}

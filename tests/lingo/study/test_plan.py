@@ -76,7 +76,7 @@ def test_a_trial_with_other_code_is_refused_by_file(request_for, finish_run):
 
 
 def test_a_search_that_learns_has_no_commands_to_print(request_for):
-    with pytest.raises(ParamError, match="it has none to print"):
+    with pytest.raises(ParamError, match="there are no commands to print"):
         plan.remaining_commands(request_for("a=1,2", method="optuna", num_trials=2))
 
 
@@ -118,7 +118,7 @@ def test_a_settings_file_that_no_sweep_wrote_is_named(request_for, tmp_path, con
         os.mkfifo(tmp_path / "sweep.json")
     else:
         (tmp_path / "sweep.json").write_bytes(content)
-    with pytest.raises(ParamError, match=r"sweep\.json is not what a sweep writes"):
+    with pytest.raises(ParamError, match=r"sweep\.json is not a file that a sweep wrote"):
         plan.check_settings(request_for("a=1", logdir=tmp_path))
 
 

@@ -203,5 +203,5 @@ def test_a_trial_keeps_its_point_in_its_directory(proposing, training, sweep, tm
 def test_a_trial_file_that_no_sweep_wrote_is_named(proposing, training, sweep, content):
     outcome = sweep(proposing(1), training([1.0]))
     (outcome.results[0].trial.path / "trial.json").write_text(content)
-    with pytest.raises(ParamError, match=r"trial\.json is not what a sweep writes"):
+    with pytest.raises(ParamError, match=r"trial\.json is not a file that a sweep wrote"):
         sweep(proposing(1), training([]))

@@ -337,7 +337,7 @@ def test_a_batch_of_an_evaluation_that_does_not_fit_is_refused(tmp_path):
 def test_a_batch_larger_than_the_data_is_told(tmp_path, capsys):
     change = ("train_input=Points.params(batch_size=4)", "train_input=Points.params(batch_size=32)")
     assert train(tmp_path, change, max_steps=1).step == 1
-    warning = "a batch of 32 examples has some of them several times, as there are 16"
+    warning = "a batch of 32 examples has some of them several times, because there are only 16"
     assert warning in capsys.readouterr().out
 
 

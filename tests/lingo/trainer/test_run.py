@@ -156,7 +156,9 @@ def test_a_resumed_run_says_what_its_audit_log_lacks(small, run, directory, caps
     log = directory / "audit.jsonl"
     log.unlink()
     run(small(), directory)  # without `audit`: the checkpoint knows
-    assert f"{log} lacks rows, as a line in it says: steps 1 to 3\n" in capsys.readouterr().out
+    assert (
+        f"{log} lacks the rows of steps 1 to 3, as a line in it says\n" in capsys.readouterr().out
+    )
     mark, *rows = map(json.loads, log.read_text().splitlines())
     assert mark == {"step": 3, "missing": [[1, 3]]}
     assert [row["step"] for row in rows] == [4, 5, 6]
@@ -372,7 +374,7 @@ def test_what_takes_the_place_of_the_directory_gets_nothing(
         return report
 
     monkeypatch.setattr(LocalProgram, "train", replace_and_train)
-    with pytest.raises(StorageError, match="is not the directory any more"):
+    with pytest.raises(StorageError, match="is no longer the directory"):
         run(small(max_steps=6), directory, audit=True)
     assert [*(tmp_path / "there").iterdir()] == [*directory.iterdir()] == []
 

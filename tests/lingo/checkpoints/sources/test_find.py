@@ -87,7 +87,7 @@ def test_what_is_nothing_of_the_kind_is_refused_with_what_is_taken(tmp_path):
     (tmp_path / "some.bin").write_bytes(b"PK")
     os.mkfifo(tmp_path / "pipe")
     for name in ("", "some.bin", "pipe"):
-        with pytest.raises(UnusableSource, match=r"holds nothing .* \.safetensors file"):
+        with pytest.raises(UnusableSource, match=r"holds no weights .* \.safetensors file"):
             open_source(tmp_path / name)
     for name in ("nowhere", "some.bin/below", "x" * 300, "none.safetensors"):
         with pytest.raises(UnusableSource, match=r"does not exist|cannot be read"):

@@ -125,7 +125,7 @@ def test_names_in_an_index_cannot_leave_its_directory(tmp_path, name):
     folder.mkdir(parents=True)
     for where in (folder, folder.parent):
         write(where / "m-1.safetensors", {"x": X}, FLOATS)
-    with pytest.raises(UnusableSource, match=r"is not the name of a \.safetensors file beside it"):
+    with pytest.raises(UnusableSource, match=r"is not the name of a \.safetensors file next to it"):
         Safetensors(index(folder, {"x": name}))
 
 

@@ -67,7 +67,7 @@ def test_one_line_says_what_is_read_and_what_is_not(source):
     left = [f"left{i}" for i in range(7)]
     assert Transfer(source, parts, {"d": "dd"}, left).summary() == (
         f"3 of 11 weights from {source.path} (arrays, float16 and float64 cast to float32,"
-        " 2 weights share tensors); not there: d; not asked for: left0, left1, left2, left3, left4"
+        " 2 weights share tensors); missing: d; not requested: left0, left1, left2, left3, left4"
         " and 2 more"
     )
 
@@ -79,8 +79,8 @@ def test_a_table_lists_every_weight_and_every_tensor(source):
         "",
         "read           a/weight  w       float64 [2, 3], axes reversed",
         "read           b         h       float16 [1]",
-        r"not there      d         'd\n'",
-        "not asked for  e",
+        r"missing        d         'd\n'",
+        "not requested  e",
         "not used                 big     float64 [2]",
         "not used                 nan     float32 [2, 2]",
         "not used                 unused  int64 [1, 1]",

@@ -106,8 +106,8 @@ def test_a_weight_that_is_missing_is_an_error_with_the_nearest_name(path, values
     assert str(caught.value).splitlines() == [
         f"{path} does not fit the model:",
         "  missing model/table Did you mean 'model/tabel'?",
-        "2 tensors there are not asked for: extra, model/tabel.",
-        "init_from.partial=true draws what is missing.",
+        "2 tensors of the source are not requested: extra, model/tabel.",
+        "init_from.partial=true gives missing weights their usual initial values.",
     ]
 
 
@@ -121,7 +121,7 @@ def test_with_partial_what_is_missing_is_listed_and_drawn(path, values):
 def test_transpose_reverses_the_axes_of_what_it_names(path, values):
     write(path, values | {"model/table": values["model/table"].T.copy()})
     assert_same(read(transfer(path, transpose=["model/table"])), values)
-    said = r"shape model/table: \[3, 4\] there, \[4, 3\] in the model; transpose could name it"
+    said = r"model/table: \[3, 4\] in the source, \[4, 3\] in the model; transpose could name it"
     with pytest.raises(CheckpointMismatch, match=said):
         transfer(path, partial=True)
     with pytest.raises(CheckpointMismatch, match="transpose names it; it should not"):
@@ -131,25 +131,25 @@ def test_transpose_reverses_the_axes_of_what_it_names(path, values):
 def test_reshape_merges_and_splits_neighbouring_axes(path, values):
     layer = values["model/layers/0/w"]
     write(path, values | {"model/layers/0/w": layer.reshape(3, 4)})
-    with pytest.raises(CheckpointMismatch, match=r"\[3, 4\] there.*reshape=true would read it"):
+    with pytest.raises(CheckpointMismatch, match=r"\[3, 4\] in the source.*reshape=true would"):
         transfer(path)
     assert_same(read(transfer(path, reshape=True)), values)
     write(path, values | {"model/layers/0/w": layer.reshape(4, 3)})
-    with pytest.raises(CheckpointMismatch, match=r"\[4, 3\] there, \[3, 2, 2\] in the model"):
+    with pytest.raises(CheckpointMismatch, match=r"\[4, 3\] in the source, \[3, 2, 2\] in the"):
         transfer(path, reshape=True)
 
 
 def test_positions_of_another_grid_are_resized_on_request(path, values):
     table = np.random.RandomState(2).randn(6, 3).astype(np.float32)
     write(path, values | {"model/table": table})
-    said = r"model/table: \[6, 3\] there, \[4, 3\] .*; if these are positions .* resize would"
+    said = r"table: \[6, 3\] in the source, \[4, 3\] .*; if these are positions .* resize would"
     with pytest.raises(CheckpointMismatch, match=said):
         transfer(path)
     found = transfer(path, resize={"model/t.*": ((2, 3), (2, 2))})
     expected = values | {"model/table": resize_grid(table, (2, 3), (2, 2))}
     assert_same(read(found), expected)
     for grids, said in (
-        (((2, 2), (2, 2)), r"\[6, 3\] there, not a grid of 2 x 2"),
+        (((2, 2), (2, 2)), r"\[6, 3\] in the source, not a grid of 2 x 2"),
         (((6,), (5,)), r"\[4, 3\] in the model; resize makes a grid of 5$"),
     ):
         with pytest.raises(CheckpointMismatch, match=rf"(?m){said}"):
@@ -415,7 +415,7 @@ def test_slots_of_another_optimizer_are_refused(experiment, source, text, optimi
     assert str(caught.value).splitlines() == [
         f"{source}/checkpoints/step_00000003 does not have the slots of the optimizer:",
         *(f"  {line}" for line in lines),
-        "The slots there: ema, m, v. Take the optimizer of that run, or begin all slots anew by"
+        "Its slots: ema, m, v. Take the optimizer of that run, or begin all slots anew by"
         " init_from.slots=false.",
     ]
 
@@ -426,7 +426,7 @@ def test_a_slot_of_another_shape_is_refused(tmp_path):
     store.save(tmp_path / "checkpoints", step=1, tensors=tensors.items(), metadata={})
     start = WarmStart.params(path=str(tmp_path), slots=True).build()
     assert start.transfer({"w": (4, 3)}, {}).slots == {}
-    said = r"other slot 'm' of w\[4\], float32\[4, 3\] there\nThe slots there: m\. Take the opt"
+    said = r"other slot 'm' of w\[4\], float32\[4, 3\] in the source\nIts slots: m\. Take the opt"
     with pytest.raises(CheckpointMismatch, match=said):
         start.transfer({"w": (4, 3)}, {"w": {"m": (4,)}})
 
@@ -496,5 +496,5 @@ def test_a_dry_run_says_what_would_be_read(experiment, source, text, tmp_path):
     said = dry_run(Request(params, "", ""), RunDirectory(tmp_path / "run"))
     line = next(line for line in said.splitlines() if line.startswith("first weights"))
     assert "weights from" in line
-    assert "not asked for: model/embedding/" in line
+    assert "not requested: model/embedding/" in line
     assert not (tmp_path / "run").exists()

@@ -56,7 +56,7 @@ def micro(text: str, dim: int = 16):
         ([*NARROW, RATE, "--num_trials=2"], "--num_trials is for"),
         ([*NARROW, RATE, "--seed=2"], "--seed is for"),
         ([*NARROW, RATE, "--search=random", "--num_trials=3"], "Lower --num_trials to 2"),
-        ([*NARROW, RATE, "--search=optuna", "--num_trials=2", "--print"], "none to print"),
+        ([*NARROW, RATE, "--search=optuna", "--num_trials=2", "--print"], "no commands to print"),
         ([*NARROW, RATE, "--metric=heldout/loss"], "metric 'heldout/loss'"),
         ([*TINY, RATE, "--metric=heldout/acuracy"], "gives no 'acuracy'. Did you mean 'accuracy'"),
     ],

@@ -178,7 +178,7 @@ def test_rows_that_are_lost_while_it_is_written_are_named(audit, lost, caplog):
     missing = [[1, 4]] if lost == "all" else [[3, 4]]
     assert {"step": 4, "missing": missing} in rows
     assert rows[-1]["step"] == 5
-    assert "lacks rows that were written, of steps" in caplog.text
+    assert "has lost the written rows of steps" in caplog.text
     assert written(audit, [5]).count(b"missing") == 1
 
 

@@ -83,12 +83,12 @@ def test_the_name_of_an_evaluation_cannot_leave_the_directory(tmp_path, name):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("", "'' names none"),
+        ("", "a run needs a directory, got ''"),
         ("a\nb", "line breaks, other control characters"),
         ("a/b ", "spaces at its end get lost"),
         ("\udcff", "it is not UTF-8"),
-        ("x" * 256, "a name in it 255"),
-        ("x/" * 2000, "a path has 3500 bytes"),
+        ("x" * 256, "a name in it at most 255"),
+        ("x/" * 2000, "a path has at most 3500 bytes"),
     ],
 )
 def test_a_path_that_something_would_not_take_is_refused(path, message):

@@ -282,7 +282,7 @@ def test_a_mistake_in_the_form_is_told_before_the_first_step(run, directory):
 
 def test_an_exception_later_is_a_warning_and_the_run_goes_on(run, directory, caplog):
     assert run(parity(mistake="later"), directory).step == 4
-    warning = "Parity.summaries: KeyError: 'no such class'; this evaluation shows nothing of it"
+    warning = "Parity.summaries: KeyError: 'no such class'; this evaluation lacks its summaries"
     assert caplog.messages == [warning] * 2
     assert "eval/parity/confusion" in shown(directory / "eval_heldout")
 
