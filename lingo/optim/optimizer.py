@@ -246,7 +246,7 @@ class Optimizer(Configurable, interface=True):
         return UpdatedWeight(value - move.decrement, move.slots)
 
     def move(self, update: Update) -> Move:
-        """Returns the decrement of a weight that has already decayed, and its slots after the step."""
+        """Returns the decrement of a weight that has already decayed, and its next slots."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def valid_move(self, update: Update) -> Move:

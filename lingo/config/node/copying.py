@@ -11,11 +11,11 @@ from lingo.config.node.fiddle_api import History
 from lingo.config.node.field import field_of
 from lingo.config.node.tree import Value, field_path
 
-FROZEN = "the parameters of what is built cannot change; copy() them."
+FROZEN = "the parameters of a built object cannot change; copy() them."
 
 
 def shallow_copy(params: Node, **state: Any) -> Node:
-    """Returns Params with the state of others, except for what is given."""
+    """Returns Params that share the values of others, with other `state` where it is given."""
     new: Node = object.__new__(type(params))
     vars(new).update(vars(params), **state)
     return new

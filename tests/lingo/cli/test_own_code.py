@@ -262,7 +262,7 @@ MISTAKES = [
     Mistake("no axes", ', axes=("embed",)', "", "argument: 'axes'", 'self.weight("w"', 1),
     Mistake("an error", "    def setup(self):\n        self.w", FAILS, "ValueError", "int(", 1),
     Mistake("an attribute", "self.w =", "self.kernel =", "'w' is declared, but assigned to self.k"),
-    Mistake("no dim", "build(dim=3)", "build()", "task.layer: Scale needs dim: nobody set it"),
+    Mistake("no dim", "build(dim=3)", "build()", "task.layer: Scale needs dim: it is not set"),
     Mistake("a set p", "self.w = self.w", "self.p.dim = 5; self.w = self.w", "cannot change"),
     Mistake("add_weight", "self.weight(", "self.add_weight(", "no attribute 'add_", code=1),
     Mistake(
