@@ -64,7 +64,7 @@ _LAZY = {
     "RunObserver": "lingo.contract",
     "experiment": "lingo.config.registry",
 }
-"""Name -> module, for public names whose module imports many others: it is imported when needed."""
+"""Public name -> its module, imported on first use because it imports many others."""
 
 
 def __getattr__(name: str) -> Any:

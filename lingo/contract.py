@@ -50,11 +50,11 @@ class Checkpointing(Configurable):
 
 
 class Summary(Configurable):
-    """When reports are written (step 1, then regularly, then the end), and what they add."""
+    """When reports are written (step 1, regularly, the end), and what evaluations show."""
 
     every_steps: int = 10  # steps between reports
     histograms: bool = True  # write a histogram of each weight whenever an evaluation is due
-    num_examples: int = 16  # examples of each input's first evaluated batch for `Task.summaries`
+    num_examples: int = 16  # examples that `Task.summaries` shows of each input's first batch
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "num_examples")
@@ -123,7 +123,7 @@ class Guard(Configurable):
     (Chowdhery et al. 2022, sec. 5.1).
     """
 
-    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # action if loss or gradient is not
+    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # action at a non-finite step
     max_skipped_steps: int = 10  # consecutive skipped updates after which the action is taken
     on_spike: Literal["report", "rewind", "stop"] = "report"  # the action at a spike of the loss
     max_spiked_steps: int = 1  # consecutive spikes after which the action is taken

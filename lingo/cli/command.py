@@ -217,7 +217,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _flag_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the flag files that a command line names, without those named in flag files."""
+    """Returns the flag files that a command line itself names, not those inside flag files."""
     pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue="")
     named = [(_FLAG_FILE.fullmatch(argument), after) for argument, after in pairs]
     return [match[2] if match[1] else after for match, after in named if match]

@@ -182,7 +182,7 @@ class _Selection:
         self.found = dict.fromkeys(self._latest.get("*", []))
 
     def add(self, name: str, *, user: str) -> None:
-        """Adds the statements that define a name; raises ParamError, with its `user`, for none."""
+        """Adds the statements that define a name that `user` needs; raises ParamError for none."""
         if name not in self._latest:
             if name in self._known and not hasattr(builtins, name):
                 raise ParamError(

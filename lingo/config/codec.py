@@ -20,7 +20,7 @@ from lingo.config.trust import Named
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 64
-MAX_PARAMS = 50_000  # including those in default templates
+MAX_PARAMS = 50_000  # including Params in default templates
 
 CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
 """The keys that mark Params or a function; a tuple; a dict with a key that looks like a mark."""

@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     line: int  # of the function
     doc: str
     signature: str  # its arguments, as written
-    function: str  # the function's name in the file
+    function: str  # its name in the file
 
     @property
     def summary(self) -> str:

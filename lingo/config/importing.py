@@ -58,10 +58,10 @@ def _is_excluded(folder: str, roots: Roots) -> bool:
 
 @contextlib.contextmanager
 def user_code(file: Path) -> Generator[None]:
-    """A context for a user's code: an error becomes a ParamError that names the line of its file.
+    """Runs a `with` block of a user's code: an error becomes a ParamError with its file and line.
 
     The code's output goes to stderr, since stdout is for lingo's results. The code cannot end the
-    program. Only one thread at a time is in such a context.
+    program. Only one thread at a time is in such a block.
     """
     with _RUNNING, contextlib.redirect_stdout(sys.stderr):
         try:

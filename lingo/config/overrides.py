@@ -198,7 +198,7 @@ class _Setter:
         return node
 
     def replace(self, selection: Selection, text: str) -> list[str]:
-        """Swaps all selected nodes for `Class(...)`, or wraps them; returns what was dropped."""
+        """Swaps all selected nodes for `Class(...)`, or wraps them; returns the dropped values."""
         try:
             name, arguments = override_reader.parse_call(text)
         except Unreadable as error:

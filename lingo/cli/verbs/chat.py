@@ -62,7 +62,7 @@ def run(options: Options) -> int:
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         if processes.count > 1:
-            raise UsageError("lingo chat is for one process: several have no terminal in common")
+            raise UsageError("lingo chat is for one process: several cannot share a terminal")
         model = Trained(
             resolved.params, RunDirectory(run), step=options.step, quantize=options.quantize
         )
@@ -131,7 +131,7 @@ def _read_line(*, is_terminal: bool) -> str | None:
 
 
 def _obey(chat: Chat, line: str) -> bool:
-    """Answers a line, or does what it commands; returns whether the conversation goes on."""
+    """Answers a line, or obeys it as a command; returns whether the conversation goes on."""
     command = _COMMAND.fullmatch(line)
     match command.groups() if command else ("", None):
         case "quit", None:

@@ -60,9 +60,7 @@ def run(options: Options) -> int:
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         if processes.count > 1 and STDIN in options.prompt:
-            raise UsageError(
-                "--prompt=- is for one process: several have no standard input in common"
-            )
+            raise UsageError("--prompt=- is for one process: several cannot share a standard input")
         model = Trained(
             resolved.params,
             RunDirectory(run),

@@ -92,7 +92,7 @@ def run(options: Options) -> int:
                 results = evaluator.evaluate_checkpoint(found, show_progress=show_progress)
             except (DamagedCheckpoint, DeletedCheckpoint) as error:
                 if processes.count > 1 and not options.watch:
-                    raise  # the others are still computing
+                    raise  # the other processes are still computing
                 if isinstance(error, DamagedCheckpoint):
                     unreadable.append(error)
                     if options.step is not None:

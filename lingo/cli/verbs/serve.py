@@ -61,7 +61,7 @@ class Options(StepOptions, WeightOptions, DeviceOptions):
         maximum=65535,
     )
     max_batch_size: int = option("Most examples of a batch or a request.", default=32, minimum=1)
-    max_delay_ms: float = option("How long a request waits for others.", default=5, minimum=0)
+    max_delay_ms: float = option("How long a request waits for a batch.", default=5, minimum=0)
     max_positions: int = option(
         "Most tokens, or bytes of text, of an example, else 413.", default=1024, minimum=1
     )

@@ -94,9 +94,9 @@ class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
 def run(options: Options) -> int:
     """Prints what the flags request."""
     kinds = ("weights", "plot_schedule", "graph", "pipeline", "program")
-    given = [f"--{flag}" for flag in kinds if getattr(options, flag)]
-    if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} show different things: give one of them")
+    asked = [f"--{flag}" for flag in kinds if getattr(options, flag)]
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
     if options.devices is not None and not (options.program or options.pipeline):
         raise UsageError(
             "--devices goes with --program and --pipeline: nothing else depends on the devices"

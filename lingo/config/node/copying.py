@@ -15,7 +15,7 @@ FROZEN = "the parameters of a built object cannot change; copy() them."
 
 
 def shallow_copy(params: Node, **state: Any) -> Node:
-    """Returns Params that share the values of others, with other `state` where it is given."""
+    """Returns a shallow copy of Params, with the attributes in `state` replaced."""
     new: Node = object.__new__(type(params))
     vars(new).update(vars(params), **state)
     return new

@@ -24,7 +24,7 @@ class Field:
         self.name = name
         self.owner = owner  # the class whose body declares it
         self.annotation = annotation  # its type, as written
-        self.default = default  # Params for a template; REQUIRED for none
+        self.default = default  # Params for a template; REQUIRED without a default
         self._fit: types.Fit | None = None
         self._hint: Any = None
         self._operational = False
