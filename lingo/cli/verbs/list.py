@@ -1,7 +1,7 @@
 """Lists the experiments: name, arguments, what it is.
 
     lingo list
-    lingo list source           experiments with "source" in name or summary
+    lingo list source           those with "source" in name or summary
     lingo list --params_dir=my/experiments
 
 Experiments are functions marked @experiment in files below lingo's params directory, the working

@@ -39,7 +39,7 @@ class Selection:
         return self._nodes[index]
 
     def set(self, **values: Any) -> Selection:
-        """Sets fields of each node; Params among the values are copied, so that nodes share none."""
+        """Sets fields of each node; Params among the values are copied, so none is shared."""
         with record_location(_caller_location()):
             for node in self:
                 node.set(**deep_copy(values))
