@@ -5,7 +5,7 @@
     optimizer.weight_decay = 0.01  # default
     task.model.ffn.dim = 128  # inherited from TransformerLayer
 
-The tree is built for this, which fills in inherited values; parts that nothing builds appear as
+The tree is built first, to fill in inherited values; parts that nothing builds appear as
 they are. A template that is built several times has one line per field; if the builds differ, the
 values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check at resuming all use
 this text.

@@ -75,7 +75,7 @@ def _check(options: Options) -> tuple[str, Path]:
 
 
 def _source(images: str, classes: str | None) -> Params:
-    """Returns the source of the images, which has as many classes as there are."""
+    """Returns the source of the images, with their number of classes."""
     names = read_classes(classes) if classes else class_folders(images)
     return ImageFolder.params(folder=images, num_classes=len(names), classes=classes)
 
