@@ -64,7 +64,7 @@ _LAZY = {
     "RunObserver": "lingo.contract",
     "experiment": "lingo.config.registry",
 }
-"""Public names that would import much: where they are defined."""
+"""Public name -> its module, imported on first use because it imports many others."""
 
 
 def __getattr__(name: str) -> Any:
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
         try:
             return metadata.version("lingo-tf")
         except metadata.PackageNotFoundError:
-            return "0+unknown"  # a checkout that nobody has installed
+            return "0+unknown"  # a checkout that is not installed
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -121,7 +121,7 @@ def get(name: str, *overrides: str) -> Params:
         *overrides: as `--set` takes them, applied in order.
 
     Raises:
-        ParamError: for every mistake in these.
+        ParamError: for any mistake in the name or an override.
     """
     from lingo.config import registry
 
@@ -131,9 +131,9 @@ def get(name: str, *overrides: str) -> Params:
 
 
 def show(params: Params) -> str:
-    """Returns the resolved text: every parameter, a line each, as building will set it.
+    """Returns the resolved text: one line per parameter, with the value that building will set.
 
-    A parameter that nobody set is marked with where its value comes from.
+    A parameter that is not set is marked with its value's origin: a default, or a parent.
 
     Raises:
         ParamError: if the parameters cannot be built.
@@ -147,8 +147,8 @@ def show(params: Params) -> str:
 def diff(old: Params, new: Params) -> Sequence[Change]:
     """Returns a change for each parameter that differs, sorted by `path`.
 
-    Its `old_value` and `new_value` are texts, None where there is no such parameter; printed, it is
-    `path: old -> new`.
+    A change has the texts `old_value` and `new_value`, None on a side without the parameter. It
+    prints as `path: old -> new`.
 
     Raises:
         ParamError: if one of the two cannot be built.
@@ -163,8 +163,9 @@ def diff(old: Params, new: Params) -> Sequence[Change]:
 def why(params: Params, path: str) -> Sequence[Chain]:
     """Traces where values come from: default, parent, file and line, override.
 
-    The path is `optimizer.learning_rate`, or `FeedForward.dropout_rate` for every FeedForward. For
-    each field it returns `path` and `steps`: `value` and `origin`, the last in force.
+    The path is `optimizer.learning_rate`, or `FeedForward.dropout_rate` for every FeedForward. The
+    result has an item per field: its `path` and `steps`. A step is a `value` and its `origin`; the
+    last step is in force.
 
     Raises:
         ParamError: if there is no such field.
@@ -179,14 +180,14 @@ def why(params: Params, path: str) -> Sequence[Chain]:
 def check(
     *overrides: str, names: Sequence[str] = (), trace: bool = False, contract: bool = False
 ) -> Sequence[CheckResult]:
-    """Builds experiments with the same overrides, shapes only: a change tried on all of them.
+    """Builds experiments with the same overrides, shapes only, to try a change on all of them.
 
     Args:
         *overrides: as `--set` takes them.
 
     Returns:
-        For each experiment `name`, `num_weights`, the `error` if it failed, else None, and the
-        `claims` of `contract`, each with a `text`, `subject`, `outcome` and `detail`.
+        A result per experiment: `name`, `num_weights`, `error` (None if it passed) and the `claims`
+        of `contract`, each with a `text`, `subject`, `outcome` and `detail`.
 
     Raises:
         ParamError: if an override matches in no experiment, or `contract` has no `names`.
@@ -196,7 +197,7 @@ def check(
 
     names = [names] if isinstance(names, str) else names
     if contract and not names:
-        raise ParamError("lingo.check(contract=True) computes experiments: give their names")
+        raise ParamError("lingo.check(contract=True) runs experiments: name them in `names`")
     checked = check_experiments(overrides, names=names, trace_programs=trace, contract=contract)
     results = (*checked,)
     check_matches(results, overrides)
@@ -211,16 +212,17 @@ def train(call: _options.TrainCall) -> Outcome:
     """Trains an experiment in a directory; the same call resumes a run that stopped.
 
     Args:
-        params: of an Experiment, as `lingo.get` returns them or made in Python.
+        params: parameters of an Experiment, from `lingo.get` or made in Python.
         logdir: directory of the run.
 
     Returns:
-        How it ended: steps done, the last report and evaluations, also of a run that was done.
+        The outcome: steps done, the last report and evaluations. A run that was already done
+        returns its outcome, too.
 
     Raises:
-        ParamError: if it is not an experiment, cannot be built, or uses a class that is in no file
-            and in no cell of a notebook.
-        LingoError: for what goes wrong in training, as `lingo.trainer.run.train` lists it.
+        ParamError: if `params` are not an Experiment's, cannot be built, or use a class that is in
+            no file and in no cell of a notebook.
+        LingoError: for the errors of training that `lingo.trainer.run.train` lists.
     """
     from pathlib import Path
 
@@ -257,12 +259,12 @@ def load(call: _options.LoadCall) -> Trained:
         run_dir: directory of the run.
 
     Warns:
-        UserWarning: for each file with classes of the run that is not what it was when it began.
+        UserWarning: for each file with classes of the run that has changed since the run began.
 
     Raises:
-        ParamError: if the directory holds no run, or what it holds cannot be trusted or read.
+        ParamError: if the directory holds no run, or the run cannot be trusted or read.
         NoUsableCheckpoint: if there is no checkpoint to read.
-        CheckpointMismatch: if it is of another model.
+        CheckpointMismatch: if the checkpoint is another model's.
     """
     import warnings
     from pathlib import Path
@@ -302,16 +304,16 @@ def sweep(
     """Trains an experiment once for each combination of values; the same call resumes the sweep.
 
     Args:
-        name: of the experiment, as `lingo.get` takes it: each trial is a process that asks for it.
+        name: name of the experiment, as `lingo.get` takes it: each trial's process looks it up.
         logdir: directory of the sweep; it holds a run for each trial.
-        *values: what varies, as `--sweep` takes it: `path=a,b,c`, `path=log(low..high)`.
-        overrides: what all trials share, as `--set` takes it.
+        *values: the values to try, as `--sweep` takes them: `path=a,b,c`, `path=log(low..high)`.
+        overrides: overrides of all trials, as `--set` takes them.
 
     Returns:
         `results`, the best trial first, and the `signal` that ended the sweep early, or None.
 
     Raises:
-        ParamError: for every mistake in these; nothing is created then.
+        ParamError: for any mistake in the arguments, before anything is created.
         LingoError: if the directory holds another sweep, is in use, or cannot be written.
     """
     from lingo.cli.verbs import sweep as verb
@@ -333,7 +335,7 @@ def sweep(
 
 
 def _check_type(function: str, wanted: str, value: object, types: type | tuple[type, ...]) -> None:
-    """Raises ParamError unless a value is of one of some types."""
+    """Raises ParamError unless a value has one of the given types."""
     from lingo.config.base.errors import ParamError
 
     if not isinstance(value, types):
@@ -342,7 +344,7 @@ def _check_type(function: str, wanted: str, value: object, types: type | tuple[t
 
 
 def _check_params(function: str, params: Any, cls: type | None = None) -> None:
-    """Raises ParamError unless a value is Params, and those of a subclass of `cls` if given."""
+    """Raises ParamError unless a value is Params, of a subclass of `cls` if that is given."""
     from lingo.config.params import ParamError, Params
 
     wanted = "Params" if cls is None else f"the Params of an {cls.__name__}"

@@ -36,15 +36,13 @@ MAX_STEPS = 2**31 - 1  # the program counts in int32
 
 
 class Checkpointing(Configurable):
-    """When checkpoints are written, and how many are kept. One is always written at the end."""
+    """When checkpoints are written, and how many are kept. A run always ends with a checkpoint."""
 
-    every_steps: int = 500  # steps from one to the next
+    every_steps: int = 500  # steps between checkpoints
     keep: int = 3  # how many of the latest are kept
-    keep_every_steps: int | None = (
-        None  # checkpoints at its multiples are written, too, and never deleted
-    )
-    keep_best: int = 0  # how many of the best by evaluate.metric are kept as well
-    asynchronous: bool = True  # whether training continues while one is written
+    keep_every_steps: int | None = None  # multiples of it are saved, too, and never deleted
+    keep_best: int = 0  # how many of the best by evaluate.metric are kept, too
+    asynchronous: bool = True  # whether training continues while a checkpoint is written
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "keep", "keep_every_steps")
@@ -52,11 +50,11 @@ class Checkpointing(Configurable):
 
 
 class Summary(Configurable):
-    """When a report is written, at step 1, then regularly, and at the end; what else is shown."""
+    """When reports are written (step 1, regularly, the end), and what evaluations show."""
 
-    every_steps: int = 10  # steps from one row to the next
-    histograms: bool = True  # of the elements of each weight, whenever an evaluation is due
-    num_examples: int = 16  # of each evaluation input's first batch, shown by `Task.summaries`
+    every_steps: int = 10  # steps between reports
+    histograms: bool = True  # write a histogram of each weight whenever an evaluation is due
+    num_examples: int = 16  # examples that `Task.summaries` shows of each input's first batch
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps", "num_examples")
@@ -65,15 +63,15 @@ class Summary(Configurable):
 class Answers(Configurable):
     """How held-out sources are answered, and how the answers are scored against the targets.
 
-    The examples are the same pairs at every evaluation, drawn from all of an input; `max_batches`
-    of the input does not count here. Scores are those of `lingo.metrics.text_scores`. The exact
-    match of answers takes the place of the task's own, which is given the true tokens.
+    Every evaluation uses the same pairs, drawn from the whole input; the input's `max_batches` has
+    no effect here. `lingo.metrics.text_scores` computes the scores. The answers' exact match
+    replaces the task's own, which is given the true tokens.
     """
 
     decoding: Decoding = Sampling.params(temperature=0.0)  # or a Beam; its first text is scored
-    max_examples: int | None = 200  # of each input; None: all
-    measures: list[Measure] = ["bleu", "chrf", "exact_match"]  # names of the results
-    num_shown: int = 3  # answers of each input that are shown, with source and target
+    max_examples: int | None = 200  # examples per input; None: all
+    measures: list[Measure] = ["bleu", "chrf", "exact_match"]  # the scores; they name the results
+    num_shown: int = 3  # answers shown per input, with source and target
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_examples")
@@ -88,20 +86,20 @@ class Answers(Configurable):
 class Evaluation(Configurable):
     """When the model is evaluated, and what follows from the results.
 
-    The last evaluation is at the end. With a `metric` every evaluation has a checkpoint, so that
-    the best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
+    A run ends with an evaluation. With a `metric` every evaluation has a checkpoint, so that the
+    best can be kept and found: `lingo eval --step=best`, `lingo.load(run, step="best")`.
     """
 
-    every_steps: int = 500  # steps from one evaluation to the next
+    every_steps: int = 500  # steps between evaluations
     weights: Literal["trained", "ema"] = "trained"  # ema: the average that the optimizer keeps
-    metric: str | None = None  # selects the best evaluation: input/metric, "heldout/loss"
+    metric: str | None = None  # selects the best evaluation: "input/metric", e.g. "heldout/loss"
     goal: Literal["min", "max"] = "min"  # whether a smaller or a larger metric is better
     patience: int | None = None  # evaluations without a new best after which the run ends
     reach: float | None = None  # the run ends when the metric is at least as good as this
-    prompts: list[str] = []  # texts that the model continues, shown beside the results
-    sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues them
-    answers: Answers | None = None  # of inputs with pairs of texts: decoded, and scored
-    averages: dict[str, list[str]] = {}  # name -> inputs whose metrics have their means under it
+    prompts: list[str] = []  # texts that the model continues, shown with the results
+    sampling: Decoding = Sampling.params(max_tokens=100)  # how it continues `prompts`
+    answers: Answers | None = None  # decodes and scores answers for inputs with pairs of texts
+    averages: dict[str, list[str]] = {}  # name -> inputs whose mean metrics are reported under it
 
     def check(self) -> None:
         ranges.check_positive(self.p, "every_steps")
@@ -119,18 +117,18 @@ class Evaluation(Configurable):
 class Guard(Configurable):
     """What happens when a loss or gradient is not finite, or a loss is far above earlier ones.
 
-    The step itself (`learner/step.py`) skips every update that is not finite. `skip` stops the run
-    after too many in a row, `rewind` rewinds it then, `stop` stops it at the first. A rewind goes
-    back to the latest checkpoint from before the anomaly, and continues with the data that comes
-    after it (Chowdhery et al. 2022, sec. 5.1).
+    The step itself (`learner/step.py`) skips every update that is not finite. After too many in a
+    row, `skip` stops the run and `rewind` rewinds it; `stop` stops it at the first. A rewind goes
+    back to the latest checkpoint before the anomaly, and continues with the data after the anomaly
+    (Chowdhery et al. 2022, sec. 5.1).
     """
 
-    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # the action if one is not finite
+    on_non_finite: Literal["skip", "rewind", "stop"] = "skip"  # action at a non-finite step
     max_skipped_steps: int = 10  # consecutive skipped updates after which the action is taken
     on_spike: Literal["report", "rewind", "stop"] = "report"  # the action at a spike of the loss
     max_spiked_steps: int = 1  # consecutive spikes after which the action is taken
-    spike_deviations: float = 6.0  # standard deviations above the mean from which a loss is a spike
-    spike_steps: int = 100  # steps that mean and deviation remember; before that no loss is a spike
+    spike_deviations: float = 6.0  # a spike's loss is this many standard deviations above the mean
+    spike_steps: int = 100  # steps that mean and deviation remember; the first are no spikes
     max_rewinds: int = 10  # rewinds in all; the next one stops the run
 
     def check(self) -> None:
@@ -149,9 +147,9 @@ class ObservedRun:
 
     experiment: Experiment
     directory: Path
-    name: str  # of the experiment, as `--exp` had it; "" for one that was made in Python
-    parameters: Mapping[str, bool | int | float | str]  # by path, as in config.txt
-    stop: Callable[[str], None]  # ends the run, saved, before its next step; takes the reason
+    name: str  # the experiment's name, as given to `--exp`; "" if it was made in Python
+    parameters: Mapping[str, bool | int | float | str]  # path -> value, as in config.txt
+    stop: Callable[[str], None]  # saves and ends the run before its next step; takes the reason
 
 
 class StepReport(NamedTuple):
@@ -167,17 +165,17 @@ class EvaluationReport(NamedTuple):
 
     step: int  # steps done
     results: Mapping[str, Mapping[str, float]]  # input -> {metric: value}; may be NaN
-    is_last: bool  # whether the run needs no further step
+    is_last: bool  # whether the run ends after this evaluation
 
 
 class RunEvents:
-    """The events of a run, in the order in which they come; none of them does anything here."""
+    """The events of a run, in order. Here every method does nothing."""
 
     def on_begin(self, run: ObservedRun, step: int) -> None:
-        """The run begins or resumes after `step` steps; none of its data is open."""
+        """The run begins or resumes after `step` steps; its data is not open yet."""
 
     def on_start(self, run: ObservedRun, step: int) -> None:
-        """The first step follows: the data is open, and the program is compiled."""
+        """The first step comes next: the data is open, and the program is compiled."""
 
     def on_steps_start(self, run: ObservedRun, step: int) -> None:
         """A loop of steps begins (`steps_per_loop`), after `step` steps."""
@@ -195,10 +193,10 @@ class RunEvents:
         """An evaluation on all inputs begins."""
 
     def on_evaluation_end(self, run: ObservedRun, report: EvaluationReport) -> None:
-        """An evaluation has ended. It is recorded after this: before that, a resume repeats it."""
+        """An evaluation has ended. It is recorded after this call; a run killed here repeats it."""
 
     def on_rewind(self, run: ObservedRun, step: int) -> None:
-        """The run goes back to `step`: what came later does not count."""
+        """The run goes back to `step`; later steps no longer count."""
 
     def on_end(self, run: ObservedRun, state: State) -> None:
         """The run ends: "done", "done (early)", "stopped" or "failed", as in STATUS.
@@ -207,33 +205,33 @@ class RunEvents:
         """
 
     def on_skip(self, run: ObservedRun, step: int, state: State) -> None:
-        """Takes the place of all other events of a run with nothing left to do."""
+        """The run had nothing left to do: this event comes in place of all others."""
 
 
 class RunObserver(RunEvents, Configurable, interface=True):
     """Follows a run: an item of `observers`.
 
     Only the process that writes the run's directory calls it, in one thread, and training waits for
-    it. A run that resumes begins again after its last checkpoint, so that events may come twice.
-    After an exception the observer is named in a warning, and left out of the rest of the run.
+    it. A resumed run restarts from its last checkpoint, so events may come twice. After an
+    exception a warning names the observer, and the rest of the run leaves it out.
     """
 
     is_required: bool = False  # whether an exception ends the run
 
     def check_experiment(self, experiment: Experiment) -> None:
-        """Raises ParamError if the observer does not suit an experiment, which is being built."""
+        """Raises ParamError if the observer does not suit the experiment (still being built)."""
 
 
 class Experiment(Configurable):
     """A task, its data, an optimizer, and how to run them."""
 
     task: Task  # what is learned
-    train_input: Input  # what it is trained on
-    eval_inputs: dict[str, Input] = {}  # name -> what it is evaluated on
+    train_input: Input  # the data it is trained on
+    eval_inputs: dict[str, Input] = {}  # name -> data it is evaluated on
     optimizer: Optimizer  # how weights change
-    seed: int = 0  # of initial values, the order of the data and random numbers in the step
-    accumulation_steps: int = 1  # parts of a batch computed one after the other: less memory
-    init_from: WarmStart | None = None  # where initial weights are read; None: they are random
+    seed: int = 0  # seed of initial weights, the order of the data and random numbers in the step
+    accumulation_steps: int = 1  # parts of a batch, computed one after another to save memory
+    init_from: WarmStart | None = None  # where initial weights are read; None: random weights
     runtime: Operational[Runtime] = Local  # which devices compute, and how
     max_steps: Operational[int] = 1000  # steps to train
     steps_per_loop: Operational[int] = 1  # steps done by one call of the compiled program
@@ -242,7 +240,7 @@ class Experiment(Configurable):
     evaluate: Operational[Evaluation] = Evaluation
     chat: Operational[Responder] = ContinueText  # how the model answers a conversation
     guard: Operational[Guard] = Guard
-    observers: Operational[list[RunObserver]] = []  # what else follows a run, such as a service
+    observers: Operational[list[RunObserver]] = []  # called at the run's events, e.g. for a service
 
     def check(self) -> None:
         ranges.check_positive(self.p, "max_steps", "steps_per_loop", "accumulation_steps")
@@ -299,7 +297,7 @@ class Experiment(Configurable):
     def check_weights(self) -> None:
         """Raises ParamError if optimizer, `init_from` or runtime do not suit the weights.
 
-        Building does so, unless the experiment `declares_late`: then a run does.
+        Building calls it, unless the experiment `declares_late`: then the run calls it.
         """
         self.optimizer.check_weights(list(self.learner.weights().values()))
         if self.init_from is not None:
@@ -309,7 +307,8 @@ class Experiment(Configurable):
     def warm_start(self) -> Transfer | None:
         """Returns `WarmStart.transfer` of `init_from`; None if the first weights are random.
 
-        Raises what it raises, and CheckpointMismatch if the source has other rotary positions.
+        Raises what `WarmStart.transfer` raises, and CheckpointMismatch if the source has other
+        rotary positions.
         """
         if self.init_from is None:
             return None
@@ -318,7 +317,7 @@ class Experiment(Configurable):
         return transfer
 
     def step_flops(self, specs: Specs | None = None) -> int:
-        """Returns the model FLOPs of a training step: three times those of the forward pass.
+        """Returns the model FLOPs of a training step: three times the forward pass.
 
         The backward pass takes twice as many (Chowdhery et al. 2022, app. B). Recomputation to save
         memory does not count, padding does. 0 if the task does not count FLOPs.
@@ -347,7 +346,7 @@ class Experiment(Configurable):
                 if member not in known:
                     raise ParamError(
                         f"{field} names {member!r}, which is not one of eval_inputs:"
-                        f" {', '.join(known) or 'there is none'}.{suggest(member, known)}"
+                        f" {', '.join(known) or 'it is empty'}.{suggest(member, known)}"
                     )
 
     def _check_metric(self) -> None:
@@ -363,13 +362,13 @@ class Experiment(Configurable):
         if not (slash and rest and name in names):
             raise ParamError(
                 f"evaluate.metric={metric!r} is not input/metric with one of eval_inputs:"
-                f" {', '.join(names) or 'there is none'}.{suggest(name, names)}"
+                f" {', '.join(names) or 'it is empty'}.{suggest(name, names)}"
             )
 
     def _check_inputs(self) -> None:
         p, size = self.p, self.learner.specs["rows"][0][0]
         if not self.train_input.p.repeat:
-            raise ParamError("train_input.repeat=False: training continues until max_steps")
+            raise ParamError("train_input.repeat=False: training needs data until max_steps")
         if size % p.accumulation_steps:
             raise ParamError(
                 f"train_input.batch_size={size} does not split into"
@@ -377,7 +376,7 @@ class Experiment(Configurable):
             )
         for name, input in self.eval_inputs.items():
             if input.p.repeat:
-                raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has an end")
+                raise ParamError(f"eval_inputs[{name!r}].repeat=True: an evaluation has to end")
         for input in self._inputs():
             self.task.check_input(input.offers())
 
@@ -399,11 +398,11 @@ class Experiment(Configurable):
 
 
 class _LateSpecs(Mapping[str, ArraySpec]):
-    """The specs of an input that `declares_late`: it is asked for them when they are needed."""
+    """The specs of an input that `declares_late`, which computes them only when they are needed."""
 
     def __init__(self, input: Input) -> None:
         self._input = input
-        self._known = Input.specs(input)  # what all batches have
+        self._known = Input.specs(input)  # the tensors that every input's batches have
 
     def __getitem__(self, name: str) -> ArraySpec:
         return self._known[name] if name in self._known else self._all[name]

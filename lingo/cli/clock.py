@@ -1,4 +1,4 @@
-"""Long work of compiled code, with a clock on the terminal meanwhile."""
+"""Runs long work of compiled code, with a clock on the terminal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 def run_with_clock(what: str, work: Callable[[], Result]) -> Result:
-    """Returns the result of some work, and shows on stderr meanwhile what is being done.
+    """Returns the result of some work; stderr shows `what` while it runs.
 
-    The work runs in another thread, as compiled code in the main thread would delay signals.
+    The work runs in another thread, because compiled code in the main thread would delay signals.
     """
     console = Console(file=sys.stderr, highlight=False)
     thread = ThreadPoolExecutor(max_workers=1)

@@ -23,14 +23,14 @@ from lingo.storage.files import refuse_address
 
 MAX_SUGGESTIONS = 3
 MAX_FLAG_CHARACTERS = 80
-MAX_FLAG_FILE_BYTES = 2**20  # of all flag files, each as often as it is named
+MAX_FLAG_FILE_BYTES = 2**20  # of all flag files together, each as often as it is named
 
 _REFUSED = re.compile(r"--?undefok(=.*)?", re.DOTALL)
 _FLAG_FILE = re.compile(r"--?flagfile(=(.*))?", re.DOTALL)
 _DASHES = "-\N{EN DASH}\N{EM DASH}\N{MINUS SIGN}"  # word processors put these for hyphens
 _INNER = "--"
 _EXPERIMENT = re.compile(r"[A-Za-z][\w./-]*(:\w+)?(\(.*\))?")
-_PATHS = {  # of parameters that other programs have flags for
+_PATHS = {  # other programs' flag -> path of the parameter
     "learning_rate": "optimizer.learning_rate",
     "weight_decay": "optimizer.weight_decay",
     "max_grad_norm": "optimizer.max_grad_norm",
@@ -65,13 +65,13 @@ class VerbOptions:
     """The options that every verb has; a verb's own are in a subclass."""
 
     traceback: bool = option("Show where in the code an error comes from.", default=False)
-    flagfile: Sequence[str] = option("A file with more flags, one a line.", default=())
-    flag_names: frozenset[str] = frozenset()  # those that the command line has
+    flagfile: Sequence[str] = option("A file with more flags, one per line.", default=())
+    flag_names: frozenset[str] = frozenset()  # the flags that the command line has
 
     def refuse_others(self, names: Sequence[str], why: str) -> None:
-        """Raises UsageError, which says why, if other flags than these and traceback are given."""
-        if others := sorted(self.flag_names - {*names, "traceback"}):
-            raise UsageError(f"{why}: leave out {', '.join(f'--{name}' for name in others)}")
+        """Raises UsageError, with a reason, for flags other than `names` and traceback."""
+        if extra := sorted(self.flag_names - {*names, "traceback"}):
+            raise UsageError(f"{why}: leave out {', '.join(f'--{name}' for name in extra)}")
 
 
 @option_class
@@ -110,14 +110,14 @@ class Verb(Protocol):
 def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
     """Returns the options of a verb, an object of its class, from the arguments after its name.
 
-    Raises UsageError also for repeated flags and `--undefok`, which absl accepts.
+    Raises UsageError also for repeated flags and for `--undefok`, although absl accepts these.
     """
     values, (field, form) = _new_flags(verb.Options), word_field(verb.Options)
     arguments, inner = _split(name, form, arguments)
     written = [list(part) for part in _scan(list(_expand(arguments)), values)]
     for flag in (part[0].partition("=")[0] for part in written):
         if flag.startswith("--") and len(flag) > MAX_FLAG_CHARACTERS:
-            # absl's search for a similar one would take too long
+            # absl's search for a similar flag would take too long
             raise UsageError(_unknown_flag(f"{flag[2:MAX_FLAG_CHARACTERS]}...", values))
     try:
         _, *words = values([name, *itertools.chain.from_iterable(written)])
@@ -133,18 +133,18 @@ def read(name: str, verb: Verb, arguments: Sequence[str]) -> Any:
             if isinstance(text, str):
                 refuse_address(text)
     values.flagfile = _flag_files(arguments)
-    found: dict[str, Any] = {}
-    for one in declarations(verb.Options):
-        value = values[one.flag].value
-        found[one.field] = tuple(value) if isinstance(value, list) else value
+    options: dict[str, Any] = {}
+    for declared in declarations(verb.Options):
+        value = values[declared.flag].value
+        options[declared.field] = tuple(value) if isinstance(value, list) else value
     single = _word(name, form, words, values)
     if field:
-        found[field] = tuple(inner) or single
-    return verb.Options(**found, flag_names=frozenset(f for f in values if values[f].present))
+        options[field] = tuple(inner) or single
+    return verb.Options(**options, flag_names=frozenset(f for f in values if values[f].present))
 
 
 def new_output(path: str, kind: str) -> Path:
-    """Returns the path of `--output`, a new file or folder; raises UsageError if it cannot be."""
+    """Returns the path of `--output`, a new file or folder; raises UsageError if it exists."""
     output = Path(path)
     if os.path.lexists(output):
         raise UsageError(f"--output={output} exists: name another {kind}, or remove it")
@@ -155,18 +155,18 @@ def new_output(path: str, kind: str) -> Path:
 
 def arguments(options: VerbOptions, fields: Sequence[str]) -> list[str]:
     """Returns the flags of these fields whose values are not the defaults, as `read` takes them."""
-    known = {one.field: one for one in declarations(type(options))}
-    found: list[str] = []
+    known = {declared.field: declared for declared in declarations(type(options))}
+    given: list[str] = []
     for field in fields:
-        one, value = known[field], getattr(options, field)
-        if value != one.option.default:
+        flag, value = known[field].flag, getattr(options, field)
+        if value != known[field].option.default:
             texts = value if isinstance(value, tuple | list) else (value,)
-            found += [f"--{one.flag}" if text is True else f"--{one.flag}={text}" for text in texts]
-    return found
+            given += [f"--{flag}" if text is True else f"--{flag}={text}" for text in texts]
+    return given
 
 
 def _split(name: str, form: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the arguments before and after `--`; () after, if the verb takes no command."""
+    """Returns the arguments before `--` and after it: none if the verb takes no command."""
     if not form.startswith(_INNER):
         return arguments, ()
     end = arguments.index(_INNER) if _INNER in arguments else len(arguments)
@@ -176,7 +176,7 @@ def _split(name: str, form: str, arguments: Sequence[str]) -> tuple[Sequence[str
 
 
 def _scan(arguments: Sequence[str], values: flags.FlagValues) -> Iterator[tuple[str, ...]]:
-    """Yields each flag with its value, `_` for `-` in its name; each word; `--` with the rest."""
+    """Yields each flag (`_` for `-` in its name) with its value; each word; `--` with the rest."""
     remaining = iter(arguments)
     for argument in remaining:
         name = _FLAG.match(argument)
@@ -206,8 +206,8 @@ def _texts(flag: flags.Flag) -> list[Any]:
 
 def _expand(arguments: Sequence[str]) -> Iterator[str]:
     """Yields a command line in which the lines of the file replace each `--flagfile`."""
-    # absl would read the files without a bound, also from pipes, would pass over one that leads to
-    # itself, and names neither file nor line of what is wrong
+    # absl would read files without a limit, even pipes, and skip a file that includes itself; its
+    # errors would name neither file nor line.
     waiting, size = list(reversed(arguments)), 0
     while waiting:
         argument = waiting.pop()
@@ -220,7 +220,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
             if size > MAX_FLAG_FILE_BYTES:
                 raise UsageError(
                     f"the flag files up to {file} are larger than {MAX_FLAG_FILE_BYTES >> 20} MiB"
-                    " in all: perhaps one leads to itself"
+                    " together: perhaps a file includes itself"
                 )
             waiting += reversed([*_flag_lines(file, content)])
             continue
@@ -231,7 +231,7 @@ def _expand(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _flag_files(arguments: Sequence[str]) -> list[str]:
-    """Returns the flag files that a command line names, without those named in flag files."""
+    """Returns the flag files that a command line itself names, not those inside flag files."""
     pairs = itertools.zip_longest(arguments, arguments[1:], fillvalue="")
     named = [(_FLAG_FILE.fullmatch(argument), after) for argument, after in pairs]
     return [match[2] if match[1] else after for match, after in named if match]
@@ -275,7 +275,7 @@ def _unknown_flag(name: str, values: flags.FlagValues, value: str = "") -> str:
 
 
 def _flag_of_word(word: str, values: flags.FlagValues) -> str:
-    """Returns the flag that a word beside the flags is for, `--exp=`, or ""."""
+    """Returns the flag that a stray word is meant for, such as `--exp=`, or ""."""
     if "prompt" in values:
         return "--prompt=" if " " not in word else ""
     if "from" in values:
@@ -330,35 +330,34 @@ def _new_flags(cls: type[VerbOptions]) -> flags.FlagValues:
     """Returns the flags of a class of options, before any is read."""
     values = flags.FlagValues()
     values.set_gnu_getopt()
-    for one in declarations(cls):
-        _define(one, values)
+    for declared in declarations(cls):
+        _define(declared, values)
     return values
 
 
-def _define(one: Declaration, values: flags.FlagValues) -> None:
+def _define(declared: Declaration, values: flags.FlagValues) -> None:
     """Defines the flag of an option, by the type of its field."""
-    said, types, choices = one.option, one.types, one.choices
+    name, given = declared.flag, declared.option
+    types, choices, default, text = declared.types, declared.choices, given.default, given.help
     own = {"flag_values": values, "allow_overwrite": False}
-    limits = {"lower_bound": said.minimum, "upper_bound": said.maximum}
-    if said.switch_value is not None:
-        parser = _Parser(lambda text: _read_switch(text, choices, said.switch_value))
-        flags.DEFINE_flag(_Switch(parser, None, one.flag, None, said.help), values)
-    elif _is_repeatable(one):
-        flags.DEFINE_multi_string(one.flag, [], said.help, flag_values=values)
+    limits = {"lower_bound": given.minimum, "upper_bound": given.maximum}
+    if given.switch_value is not None:
+        parser = _Parser(lambda text: _read_switch(text, choices, given.switch_value))
+        flags.DEFINE_flag(_Switch(parser, None, name, None, text), values)
+    elif _is_repeatable(declared):
+        flags.DEFINE_multi_string(name, [], text, flag_values=values)
     elif choices and int in types:
-        flags.DEFINE(
-            _Parser(lambda text: _read_step(text, choices)), one.flag, None, said.help, **own
-        )
+        flags.DEFINE(_Parser(lambda text: _read_step(text, choices)), name, None, text, **own)
     elif choices:
-        flags.DEFINE_enum(one.flag, said.default, choices, said.help, **own)
+        flags.DEFINE_enum(name, default, choices, text, **own)
     elif bool in types:
-        flags.DEFINE_boolean(one.flag, said.default, said.help, **own)
+        flags.DEFINE_boolean(name, default, text, **own)
     elif int in types:
-        flags.DEFINE_integer(one.flag, said.default, said.help, **limits, **own)
+        flags.DEFINE_integer(name, default, text, **limits, **own)
     elif float in types:
-        flags.DEFINE_float(one.flag, said.default, said.help, **limits, **own)
+        flags.DEFINE_float(name, default, text, **limits, **own)
     else:
-        flags.DEFINE_string(one.flag, said.default, said.help, **own)
+        flags.DEFINE_string(name, default, text, **own)
 
 
 class _Parser(flags.ArgumentParser):
@@ -372,7 +371,7 @@ class _Parser(flags.ArgumentParser):
 
 
 def _read_step(text: str, words: Sequence[str]) -> int | str:
-    """Returns a number, or one of some words."""
+    """Returns a number, or a text that is one of `words`."""
     if text in words:
         return text
     if not (text.isascii() and text.isdigit() and len(text) < 16):
@@ -381,7 +380,7 @@ def _read_step(text: str, words: Sequence[str]) -> int | str:
 
 
 def _read_switch(text: str, words: Sequence[str], alone: Any) -> Any:
-    """Returns the word or number of a switch, None if it is off."""
+    """Returns a switch's word or number: `alone` if it has no value, None if it is off."""
     if text in ("true", "false", ""):
         return alone if text == "true" else None
     if words and text not in words:
@@ -400,8 +399,8 @@ class _Switch(flags.Flag):
         super().__init__(*args, boolean=True, allow_overwrite=False)
 
 
-def _is_repeatable(one: Declaration) -> bool:
-    return typing.get_origin(one.hint) is Sequence
+def _is_repeatable(declared: Declaration) -> bool:
+    return typing.get_origin(declared.hint) is Sequence
 
 
 # ---- help --------------------------------------------------------------------------------------
@@ -418,20 +417,20 @@ def _usage(name: str, form: str) -> str:
 def help_text(name: str, verb: Verb) -> str:
     """Returns the text of `lingo VERB --help`: description, examples, flags with defaults."""
     _, form = word_field(verb.Options)
-    shown = sorted(_describe_flag(one) for one in declarations(verb.Options))
+    shown = sorted(map(_describe_flag, declarations(verb.Options)))
     width = max(len(left) for left, _ in shown)
     table = "\n".join(f"  {left:{width}}  {right}" for left, right in shown)
     return f"usage: {_usage(name, form)}\n\n{(verb.__doc__ or '').strip()}\n\nflags:\n{table}\n"
 
 
-def _describe_flag(one: Declaration) -> tuple[str, str]:
-    said, form = one.option, "|".join(one.choices)
-    if said.switch_value is not None:
-        return f"--{one.flag}[={form or 'N'}]", said.help
-    if bool in one.types:
-        return f"--{one.flag}", f"{said.help} (default: off)"
-    if _is_repeatable(one):
-        return f"--{one.flag}={one.flag.upper()}", f"{said.help} (repeatable)"
-    is_word = form and int not in one.types
-    default = "" if said.default is None else f" (default: {said.default})"
-    return f"--{one.flag}={form if is_word else one.flag.upper()}", f"{said.help}{default}"
+def _describe_flag(declared: Declaration) -> tuple[str, str]:
+    name, given, form = declared.flag, declared.option, "|".join(declared.choices)
+    if given.switch_value is not None:
+        return f"--{name}[={form or 'N'}]", given.help
+    if bool in declared.types:
+        return f"--{name}", f"{given.help} (default: off)"
+    if _is_repeatable(declared):
+        return f"--{name}={name.upper()}", f"{given.help} (repeatable)"
+    is_word = form and int not in declared.types
+    default = "" if given.default is None else f" (default: {given.default})"
+    return f"--{name}={form if is_word else name.upper()}", f"{given.help}{default}"

@@ -11,17 +11,17 @@ from lingo.runtimes.mesh import tpu_compiler
 
 @option_class
 class CompilerOptions(VerbOptions):
-    """The options that choose who compiles a program."""
+    """The options that choose the compiler of a program."""
 
     compiler: Literal["cpu", "tpu"] = option(
-        "Whose compiler: the processor's, or a TPU's, which needs no TPU.", default="cpu"
+        "The compiler: the processor's, or the TPUs', which needs no TPU.", default="cpu"
     )
     topology: str | None = option(
-        "With --compiler=tpu: the chips, such as v5e:4x4; left out: as many as the mesh has."
+        "With --compiler=tpu: the chips, such as v5e:4x4; else as many as the mesh has."
     )
 
     def check_compiler(self, flag: str) -> None:
-        """Raises UsageError for flags of a compiler without the flag that compiles a program."""
+        """Raises UsageError for a compiler's flags without `flag`, which compiles a program."""
         if given := [f"--{name}" for name in ("compiler", "topology") if name in self.flag_names]:
             if not getattr(self, flag):
                 raise UsageError(f"{given[0]} goes with --{flag}")
@@ -31,8 +31,8 @@ class CompilerOptions(VerbOptions):
     def find_topology(self, num_devices: int, generation: str | None = None) -> str | None:
         """Returns the topology to compile for; None for the processor.
 
-        Without `--topology` it has whole hosts of a generation; if that is None, of v5e, or of v5p
-        where a v5e has too few chips. Raises UsageError for a topology of another generation.
+        Without `--topology` it is whole hosts of a generation, by default of v5e, or of v5p if a
+        v5e has too few chips. Raises UsageError for a topology of another generation.
         """
         if self.compiler == "cpu":
             return None
@@ -40,7 +40,7 @@ class CompilerOptions(VerbOptions):
             is_small = num_devices <= tpu_compiler.GENERATIONS["v5e"].max_devices
             name = generation or ("v5e" if is_small else "v5p")
             return tpu_compiler.topology_name(name, num_devices)
-        tpu_compiler.generation(self.topology)  # raises an error for an unknown one
+        tpu_compiler.generation(self.topology)  # raises an error for an unknown topology
         if generation is not None and not self.topology.startswith(f"{generation}:"):
             raise UsageError(f"--topology={self.topology} is not of a TPU {generation}")
         return self.topology

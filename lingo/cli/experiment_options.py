@@ -116,7 +116,7 @@ def read_run(
         raise UsageError(f"{directory} is not a run directory: it holds no {CONFIG}")
     if stuck := next((t for t in overrides if t.startswith(registry.ARGUMENT)), None):
         raise UsageError(
-            f"{stuck}: a run has no arguments any more; --exp=... has, or set its fields"
+            f"{stuck}: a run has no arguments any more; give them to --exp=..., or set its fields"
         )
     saved = serial.read(file, trust, roots)
     changed = RunDirectory(directory).changed_source(saved.params)
@@ -124,7 +124,7 @@ def read_run(
         print_note(f"{path} is not what it was when {directory} began.")
     if text.digest(text.resolve(saved.params)) != saved.digest:
         print_note(
-            f"{directory} began with other code: what that changed shows against its config.txt."
+            f"{directory} began with other code: its config.txt has the parameters as they were."
         )
     results = apply(saved.params, overrides, Classes(roots, trust=trust))
     origin = saved.origin._replace(overrides=(*saved.origin.overrides, *overrides))

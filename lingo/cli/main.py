@@ -81,7 +81,7 @@ SIGNALLED = 128
 """This plus the number of a signal is the exit code of a process that the signal ended."""
 
 _INTERRUPTED: list[KeyboardInterrupt] = []
-"""Errors of signals; they keep all frames alive, as freeing a partly loaded library may crash."""
+"""Errors of signals, which keep all frames alive: freeing a partly loaded library may crash."""
 
 
 def program() -> NoReturn:
@@ -95,7 +95,7 @@ def program() -> NoReturn:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a verb of a command line without the program's name; returns the exit code."""
+    """Runs a verb from arguments without the program's name; returns the exit code."""
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -123,10 +123,10 @@ def _report_stop(error: KeyboardInterrupt) -> int:
 
 
 def _run(arguments: list[str], signals: Signals) -> int:
-    """Runs a verb; any error of it but a signal becomes a message on stderr and an exit code."""
+    """Runs a verb; any error except a signal becomes a message on stderr and an exit code."""
     name = arguments[0] if arguments and arguments[0] in VERBS else ""
     try:
-        with lazy.quiet():  # also if a user's file imports it
+        with lazy.quiet():  # also if a user's file imports TensorFlow
             code = _run_verb(arguments)
         sys.stdout.flush()  # raises errors of writing here, not when Python exits
         return code
@@ -195,7 +195,7 @@ def _report_error(error: BaseException, name: str) -> int:
 
 
 def _describe(error: BaseException, *, is_users: bool) -> tuple[str, int]:
-    """Returns the text of an error, of a user's code or of lingo's, and the exit code."""
+    """Returns an error's text and exit code; `is_users`: the error comes from a user's code."""
     if isinstance(error, LingoError):
         text = str(error)
         lines = text.splitlines()

@@ -38,8 +38,8 @@ class TrustOptions:
     """Whose code to run."""
 
     trust: Sequence[str] = option(
-        "A file of classes that the run may import; one that `lingo train --exp` has trained here"
-        " and that is as it was needs no trust.",
+        "A file of classes that the run may import. An unchanged file that `lingo train --exp` has"
+        " trained here needs no trust.",
         default=(),
     )
 
@@ -49,7 +49,7 @@ class StepOptions:
     """Which checkpoint to read."""
 
     step: int | Literal["best"] | None = option(
-        "The checkpoint of this step, or the best by evaluate.metric; else the latest sound one.",
+        "The checkpoint of this step, or the best by evaluate.metric; else the latest sound.",
         default=None,
     )
 
@@ -79,7 +79,7 @@ class CheckOptions:
     )
     trace: bool = option("Trace training and evaluation, too, without weights.", default=False)
     contract: bool = option(
-        "Compute it, and check what layers, task and input promise.", default=False
+        "Run it, and check the promises of layers, task and input.", default=False
     )
 
 
@@ -93,7 +93,7 @@ class SweepOptions:
     num_trials: int | None = option("How many trials; a grid runs all.", default=None, minimum=1)
     seed: int | None = option("Seed of a random or optuna search; else 0.", default=None)
     metric: str | None = option(
-        "What compares the trials: input/metric of an evaluation, or a tag as loss/total.",
+        "The metric of the trials: input/metric of an evaluation, or a tag such as loss/total.",
         default=None,
     )
     goal: Literal["min", "max"] | None = option(

@@ -1,7 +1,7 @@
 """Launches the workers of one run as processes of this machine, and waits for them.
 
-Every worker runs the same command. `TF_CONFIG` gives its index, as under any scheduler; its lines
-are shown with the index before them; signals to this process are forwarded to all.
+Every worker runs the same command. `TF_CONFIG` gives its index, as under any scheduler. Its lines
+are shown with the index in front. Signals to this process are forwarded to all workers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MAX_PIECE_BYTES = 2**16  # of a line; a longer one is split
 class Patience(NamedTuple):
     """How long to wait for the other workers when one has ended, in seconds."""
 
-    grace: float = 90.0  # in which they may notice, save what they can, and end
-    kill: float = 15.0  # from SIGTERM after that until SIGKILL
+    grace: float = 90.0  # until SIGTERM: time to notice, save what they can, and end
+    kill: float = 15.0  # from that SIGTERM until SIGKILL
 
 
 PATIENCE = Patience()
@@ -67,10 +67,10 @@ def run(
     logs: Path | None = None,
     patience: Patience = PATIENCE,
 ) -> list[Ending]:
-    """Starts the workers of a run and waits; returns how they ended, in that order.
+    """Starts the workers of a run and waits; returns how they ended, the first to end first.
 
-    When one has ended, the others get some time to end; then they are terminated, and finally
-    killed. With `logs`, a directory, the lines of each are also written to a file; raises
+    When a worker has ended, the others get some time to end; then they are terminated, and finally
+    killed. With `logs`, a directory, each worker's lines are also written to a file; raises
     StorageError if that fails. At the second Ctrl+C the workers are interrupted and then killed,
     and this raises KeyboardInterrupt.
     """
@@ -89,7 +89,7 @@ def run(
 def first_failed(endings: Sequence[Ending]) -> Ending | None:
     """Returns the worker that failed first, or None if none did.
 
-    A worker that ended because another was lost counts only if no other failed.
+    A worker that ended because another was lost counts only if no worker failed by itself.
     """
     failed = [ending for ending in endings if ending.code != 0]
     own = [ending for ending in failed if ending.code != LostWorker.exit_code]
@@ -100,9 +100,9 @@ def free_addresses(number: int) -> list[str]:
     """Returns unused addresses on this machine, a different one for each worker."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [f"{HOST}:{one.getsockname()[1]}" for one in sockets]
+        for unbound in sockets:
+            unbound.bind((HOST, 0))
+        return [f"{HOST}:{bound.getsockname()[1]}" for bound in sockets]
 
 
 # ---- processes ---------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def _start(program: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
 
 def _end(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
     for worker in workers:
-        worker.send_signal(number)  # does nothing if its end was polled
+        worker.send_signal(number)  # does nothing if `poll` has seen its end
 
 
 def _wait_for_workers(
@@ -163,7 +163,7 @@ def _wait_for_workers(
                 forwarded = True
             if endings:
                 first_end = first_end or time.monotonic()
-                _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # it cannot end
+                _end([w for w in workers if _is_stopped(w)], signal.SIGKILL)  # else never ends
                 if deadlines and time.monotonic() - first_end >= deadlines[0][1]:
                     _end(workers, deadlines.pop(0)[0])
             time.sleep(_POLL_SECONDS)
@@ -185,7 +185,7 @@ def _is_stopped(worker: subprocess.Popen[bytes]) -> bool:
 
 @contextlib.contextmanager
 def _suspend_together(workers: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Suspends and continues the workers with this process (Ctrl+Z): they are in other groups."""
+    """Suspends and continues the workers, in other process groups, with this one (Ctrl+Z)."""
 
     def suspend(*_: Any) -> None:
         _end(workers, signal.SIGSTOP)

@@ -1,13 +1,13 @@
-"""The cells of a notebook: what parameters need of them, as a file that a run can name.
+"""Notebook cells: the definitions that parameters need, in a file that a run can name.
 
 A class or function that was defined in a cell is in no file, so no other process could find it
-again. Before training, its definition and all that it needs of other cells are written into
+again. Before training, its definition and all definitions that it needs are written into
 
     ~/.cache/lingo/notebooks/<digest>/notebook.py
 
 and imported from there. The file has imports, functions, classes and assignments, each as it was
-executed last; other statements, such as those that train, are left out. Where the file then has
-another value than the notebook, training does not begin.
+executed last; other statements, such as those that train, are left out. If a name then has another
+value in the file than in the notebook, training does not begin.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class Statement(NamedTuple):
     """A statement at the top of a cell that gives values to names."""
 
     text: str  # with decorators, and the comment after it
-    names: tuple[str, ...]  # that it defines; "*" for all of a module
-    continues: bool = False  # what earlier ones gave to its names: `import a.b`, `x = x / 2`
+    names: tuple[str, ...]  # names that it defines; "*" for all names of a module
+    continues: bool = False  # whether it needs its names' earlier values: `x = x / 2`, `import a.b`
 
 
 def import_cells(params: Params) -> Params:
-    """Returns the same parameters, with classes and functions of a file for those of cells.
+    """Returns the same parameters, with a file's classes and functions in place of the cells'.
 
     Outside a notebook, or if nothing comes from a cell, it returns `params`. The file counts as
     trained by this user, who has typed it. Raises ParamError if a definition needs a name that no
-    import, `def`, `class` or assignment at the top of a cell defines, if the file gives a name
-    another value than it has in the notebook, or if the file cannot be written or imported.
+    import, `def`, `class` or assignment at the top of a cell defines, if a name has another value
+    in the file than in the notebook, or if the file cannot be written or imported.
     """
     shell = _shell()
     named = [n for n in _all_named(params) if _is_of_cell(n)]
@@ -67,10 +67,10 @@ def import_cells(params: Params) -> Params:
     _check_values(text, vars(module), shell.user_ns)
     known: dict[str, Named] = {}
 
-    def name(one: Named) -> str:
-        """Names a class or function; of a cell, it stands for that of the file."""
-        mark = f"{one.__module__}:{one.__qualname__}"
-        known[mark] = getattr(module, one.__name__) if _is_of_cell(one) else one
+    def name(used: Named) -> str:
+        """Names a class or function; a cell's name stands for the file's class or function."""
+        mark = f"{used.__module__}:{used.__qualname__}"
+        known[mark] = getattr(module, used.__name__) if _is_of_cell(used) else used
         return mark
 
     encoded = Encoder(name).encode(params)
@@ -116,7 +116,7 @@ def _write(text: str) -> Path:
 
 
 def _check_values(text: str, found: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Raises ParamError if a name has another value in the file of some text than is known."""
+    """Raises ParamError if a name has another value in `found` (the file) than in `known`."""
     for name in (name for statement in _statements([text]) for name in statement.names):
         if name in found and name in known and _differ(found[name], known[name]):
             raise ParamError(
@@ -142,19 +142,18 @@ def _differ(a: Any, b: Any) -> bool:
     return issubclass(kind, _PLAIN) and a != b and repr(a) != repr(b)  # NaN differs from NaN
 
 
-# ---- what is needed of cells ---------------------------------------------------------------------
+# ---- the definitions that are needed -------------------------------------------------------------
 
 
 def definitions(cells: Sequence[str], names: Iterable[str], *, known: Collection[str] = ()) -> str:
-    """Returns a module that defines some names as the cells did, and whatever these need.
+    """Returns a module's text that defines some names like the cells, and all names they need.
 
     Args:
-        cells: in the order in which they were executed; those that are not Python are left out.
-        names: that the module must define.
+        cells: in the order in which they were executed; cells that are not Python are left out.
+        names: the names that the module must define.
         known: all names that have values in the notebook.
 
-    Raises ParamError for a name in `known` that is needed and that no statement defines which can
-    be repeated.
+    Raises ParamError if a needed name of `known` is defined by no statement that can be repeated.
     """
     statements = [*_statements(cells)]
     selection = _Selection(statements, known)
@@ -168,13 +167,13 @@ def definitions(cells: Sequence[str], names: Iterable[str], *, known: Collection
 
 
 class _Selection:
-    """The statements that some names need, each after those that it needs itself."""
+    """The statements that some names need, each after the statements that it needs itself."""
 
     def __init__(self, statements: Iterable[Statement], known: Collection[str]) -> None:
         self._known = known
-        # those that are being added, since functions may call each other
+        # The statements that are being added: functions may call each other.
         self._open: list[Statement] = []
-        # by name; several of one name where later ones continue what earlier ones gave
+        # Name -> its latest statement, after the earlier statements that this one continues.
         self._latest: dict[str, list[Statement]] = {}
         for statement in statements:
             for name in statement.names:
@@ -183,13 +182,13 @@ class _Selection:
         self.found = dict.fromkeys(self._latest.get("*", []))
 
     def add(self, name: str, *, user: str) -> None:
-        """Adds what defines a name that `user` needs; raises ParamError if nothing does."""
+        """Adds the statements that define a name that `user` needs; raises ParamError for none."""
         if name not in self._latest:
             if name in self._known and not hasattr(builtins, name):
                 raise ParamError(
                     f"{user} uses {name}, which no import, def, class or assignment at the top of a"
-                    f" cell defines, so a file could not. Define it there, or write the cell of"
-                    f" {user} into a file: %%writefile mine.py"
+                    f" cell defines, so a file could not define it. Define it so, or write the cell"
+                    f" of {user} into a file: %%writefile mine.py"
                 )
             return
         for statement in self._latest[name]:
@@ -228,7 +227,7 @@ def _names(node: ast.stmt) -> Iterator[str]:
 
 
 def _target_names(target: ast.expr) -> Iterator[str]:
-    """Yields the names of what is assigned: `x`, also of `x[0]` and `x.y`, which change x."""
+    """Yields the names that an assignment changes: `x`, also for `x[0]` and `x.y`."""
     if isinstance(target, ast.Name):
         yield target.id
     elif isinstance(target, (ast.Subscript, ast.Attribute, ast.Starred)):
@@ -239,7 +238,7 @@ def _target_names(target: ast.expr) -> Iterator[str]:
 
 
 def _continues(node: ast.stmt, names: Collection[str]) -> bool:
-    """Returns whether a statement needs what earlier ones gave to the names that it defines."""
+    """Returns whether a statement needs the earlier values of the names that it defines."""
     if isinstance(node, ast.Import):
         return any("." in alias.name and not alias.asname for alias in node.names)
     if isinstance(node, ast.AugAssign):
@@ -247,15 +246,15 @@ def _continues(node: ast.stmt, names: Collection[str]) -> bool:
     parts: list[ast.AST] = [node]
     if isinstance(node, _Definition):  # a body may refer to its own name, but is executed later
         parts = [*node.decorator_list, *getattr(node, "bases", [])]
-    inner = (one for part in parts for one in ast.walk(part))
+    inner = (child for part in parts for child in ast.walk(part))
     return any(
-        isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load) and one.id in names
-        for one in inner
+        isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load) and child.id in names
+        for child in inner
     )
 
 
 def _text(cell: str, node: ast.stmt) -> str:
-    """Returns a statement as it was written, with decorators and the comment behind it."""
+    """Returns a statement as it was written, with decorators and the comment after it."""
     lines = cell.encode().splitlines()
     decorators = node.decorator_list if isinstance(node, _Definition) else []
     first = min([node.lineno, *(d.lineno for d in decorators)]) - 1
@@ -268,7 +267,7 @@ def _text(cell: str, node: ast.stmt) -> str:
 
 
 def _global_names(text: str) -> Iterator[str]:
-    """Yields the names that a statement reads and does not define inside a function."""
+    """Yields the names that a statement reads, except names that are local to a function."""
     waiting = [symtable.symtable(text, FILE, "exec")]
     while waiting:
         table = waiting.pop()

@@ -43,20 +43,20 @@ class Classes:
         *,
         trust: Iterable[str] | None = None,
     ) -> None:
-        """`trust`: None, or the only files of the working directory that may be imported.
+        """`trust`: the files of the working directory that may be imported; None: all of them.
 
-        Those that were trained, and are the same, always may.
+        Files that were trained and are unchanged may always be imported.
         """
         self.modules = list(modules)
         self.roots = roots or roots_.find()
         self._trust = trust
-        self._fewer: Classes | None = None  # of which this is a copy: it has read the places
+        self._original: Classes | None = None  # set in a copy, which shares its `places`
 
     @functools.cached_property
     def places(self) -> dict[str, list[Place]]:
-        """Every class with bases at the top of a file of the roots, by name; read on first use."""
-        if self._fewer is not None:
-            return self._fewer.places
+        """Name -> places of each class with bases at the top level of a file of the roots."""
+        if self._original is not None:
+            return self._original.places
         found: defaultdict[str, list[Place]] = defaultdict(list)
         for package, directories in {**self.roots.packages, "params": self.roots.params}.items():
             for directory in directories:
@@ -68,7 +68,7 @@ class Classes:
     def with_modules(self, modules: Iterable[ModuleType]) -> Classes:
         """Returns a copy with more modules; the places are read once for both."""
         more = copy.copy(self)
-        more.modules, more._fewer = [*dict.fromkeys([*self.modules, *modules])], self
+        more.modules, more._original = [*dict.fromkeys([*self.modules, *modules])], self
         return more
 
     def find(
@@ -76,9 +76,9 @@ class Classes:
     ) -> type[Configurable]:
         """Imports `Class`, `module:Class`, or `file.py:Class` of the experiment's own file.
 
-        `fits` returns whether a class is allowed; it chooses among several of one name. A file in
-        `params` of the working directory is imported only for a class that no other place has.
-        Raises UnknownClass, or ParamError if several are left.
+        `fits` returns whether a class is allowed, to choose among classes of the same name. A file
+        in `params` of the working directory is imported only for a class that no other place has.
+        Raises UnknownClass if no class has the name, ParamError if several fit.
         """
         module, _, name = name.rpartition(":")
         found = {
@@ -89,7 +89,7 @@ class Classes:
         if not found and (cls := self._find_local(module, name)) is not None:
             return cls
         if len(found) > 1 and fits is not None:
-            found = {c for c in found if fits(c)} or {min(found, key=label)}  # it will be refused
+            found = {c for c in found if fits(c)} or {min(found, key=label)}  # to be refused
         if len(found) == 1:
             return found.pop()
         if found:
@@ -102,7 +102,7 @@ class Classes:
     def find_function(self, name: str) -> FunctionType:
         """Returns `function` or `file.py:function` of the experiment's own files.
 
-        Raises ParamError if there is none of that name, or several.
+        Raises ParamError unless exactly one function has that name.
         """
         module, _, name = name.rpartition(":")
         own = {n: f for m in self.modules for n, f in _own_functions(m).items()}
@@ -140,7 +140,7 @@ class Classes:
     def _candidates(self, module: str, name: str) -> Iterable[type[Configurable]]:
         """Yields the classes of a name that are imported or in trusted places.
 
-        Imports only the given module unless it is "".
+        If a module is given, no other module is imported.
         """
         modules = list(self.modules)
         for place in self._places(module, name):
@@ -153,7 +153,7 @@ class Classes:
     def _find_local(self, module: str, name: str) -> type[Configurable] | None:
         """Imports the class of a name from `params` of the working directory, if one file has it.
 
-        Raises ParamError if several have it, or if the file may not be imported.
+        Raises ParamError if several files have it, or if the file may not be imported.
         """
         places = [
             place
@@ -181,7 +181,7 @@ class Classes:
 
 
 def _several(name: str, modules: Iterable[str]) -> ParamError:
-    """Returns the error for a name of several classes, one in each module."""
+    """Returns the error for a name that classes in several modules have."""
     forms = sorted(f"{module}:{name}" for module in modules)
     return ParamError(f"{name} is the name of {len(forms)} classes: write {' or '.join(forms)}")
 

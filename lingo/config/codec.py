@@ -20,10 +20,10 @@ from lingo.config.trust import Named
 
 MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 64
-MAX_PARAMS = 50_000  # including those in default templates
+MAX_PARAMS = 50_000  # including Params in default templates
 
 CLASS, TUPLE, DICT = "@", "@tuple", "@dict"
-"""The keys that mark Params or a function, a tuple, a dict with a key that looks like a mark."""
+"""The keys that mark Params or a function; a tuple; a dict with a key that looks like a mark."""
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -128,7 +128,7 @@ class Decoder:
     """Turns JSON into parameter values of classes and functions that were checked."""
 
     def __init__(self, named: dict[str, Named]) -> None:
-        self._named = named  # by their names in the JSON
+        self._named = named  # name in the JSON -> class or function
         self._count = 0
 
     def decode(self, value: Json, path: str = "", depth: int = 0) -> Any:

@@ -24,8 +24,8 @@ class FieldDoc(NamedTuple):
 
     name: str
     type: str  # as written
-    default: str  # as written; "required" if there is none
-    comment: str  # beside it and on the lines above
+    default: str  # as written; "required" without one
+    comment: str  # at the end of its line and on the lines above
     owner: str  # the class that declares it
     file: str  # of the declaration; "" if the source is not available
     line: int  # of the declaration; 0 if the source is not available
@@ -68,12 +68,12 @@ def _statements(owner: type) -> dict[str, FieldDoc]:
         return {}
     file = inspect.getsourcefile(owner) or ""
     body = next((n.body for n in statements if isinstance(n, ast.ClassDef)), list[ast.stmt]())
-    beside, above = _comments(source)
+    trailing, above = _comments(source)
     found: dict[str, FieldDoc] = {}
     for node in body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-            comment = [*_block(above, node.lineno), *(beside[i] for i in span if i in beside)]
+            comment = [*_block(above, node.lineno), *(trailing[i] for i in span if i in trailing)]
             found[node.target.id] = FieldDoc(
                 node.target.id,
                 ast.unparse(node.annotation),
@@ -87,14 +87,14 @@ def _statements(owner: type) -> dict[str, FieldDoc]:
 
 
 def _comments(source: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Returns comments by line: those beside code, and those on a line of their own."""
-    beside: dict[int, str] = {}
+    """Returns line -> comment, for comments after code and for comments alone on a line."""
+    trailing: dict[int, str] = {}
     above: dict[int, str] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             alone = not token.line[: token.start[1]].strip()
-            (above if alone else beside)[token.start[0]] = token.string.lstrip("#").strip()
-    return beside, above
+            (above if alone else trailing)[token.start[0]] = token.string.lstrip("#").strip()
+    return trailing, above
 
 
 def _block(above: dict[int, str], line: int) -> list[str]:

@@ -13,7 +13,7 @@ from lingo.config.roots import roots as roots_
 from lingo.config.roots.roots import Roots
 
 MAX_FILES = 1024
-"""How many files' experiments are remembered: `lingo check` asks for each of them again."""
+"""How many files' experiments are cached: `lingo check` asks for each file again."""
 
 
 class Entry(NamedTuple):
@@ -40,7 +40,7 @@ class ExperimentIndex(NamedTuple):
     unreadable: list[str]  # errors about files that are not Python
 
     def find(self, name: str) -> Entry:
-        """Returns the entry of a name, or of an ending that one name has; raises ParamError."""
+        """Returns the entry of a name, or of the only name with an ending; raises ParamError."""
         if name in self.entries:
             return self.entries[name]
         found = [full for full in self.entries if full.endswith(f".{name}")]
@@ -64,7 +64,7 @@ class ExperimentIndex(NamedTuple):
 
 
 def index(roots: Roots | None = None) -> ExperimentIndex:
-    """Reads all files of the params directories; raises ParamError for two of one name."""
+    """Reads all files of the params directories; raises ParamError if two have the same name."""
     entries: dict[str, Entry] = {}
     unreadable: list[str] = []
     for directory in (roots or roots_.find()).params:

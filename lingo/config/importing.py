@@ -1,6 +1,6 @@
 """Imports modules of the roots, and files that a user names; their code runs in `user_code`.
 
-TensorFlow is quiet where such a file imports it.
+If such a file imports TensorFlow, the import is quiet.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _RUNNING = threading.RLock()  # held while a user's code runs: it prints to a re
 
 
 def install(roots: Roots) -> None:
-    """Makes `tasks` and `params` of these roots importable, even if others have the names."""
+    """Makes `tasks` and `params` of these roots importable, even if others have these names."""
     with _RUNNING:
         _refuse_others()
         for name, directories in {**roots.packages, "params": roots.params}.items():
             if name in mount.NAMES:
-                folders = [f for f in mount.folders_on_path(name) if not _is_left(f, roots)]
+                folders = [f for f in mount.folders_on_path(name) if not _is_excluded(f, roots)]
                 mount.mount(name, [*map(str, directories), *folders])
 
 
 def _refuse_others() -> None:
-    """Raises ParamError for imported modules that have names of lingo's, but are other files."""
+    """Raises ParamError if an imported module has lingo's name, but comes from another file."""
     home = mount.home()
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -51,17 +51,17 @@ def _refuse_others() -> None:
             )
 
 
-def _is_left(folder: str, roots: Roots) -> bool:
+def _is_excluded(folder: str, roots: Roots) -> bool:
     """Returns whether a folder is the working directory's `params`, and these roots exclude it."""
     return roots.local is None and os.path.isdir("params") and os.path.samefile(folder, "params")
 
 
 @contextlib.contextmanager
 def user_code(file: Path) -> Generator[None]:
-    """Runs a user's code inside: an error becomes a ParamError that names the line of its file.
+    """Runs a `with` block of a user's code: an error becomes a ParamError with its file and line.
 
-    The code's output goes to stderr, since stdout is for lingo's results. It cannot end the
-    program. One thread at a time is in such a block.
+    The code's output goes to stderr, since stdout is for lingo's results. The code cannot end the
+    program. Only one thread at a time is in such a block.
     """
     with _RUNNING, contextlib.redirect_stdout(sys.stderr):
         try:
@@ -100,8 +100,8 @@ def import_module(name: str, file: Path, roots: Roots) -> ModuleType:
 def import_file(file: Path, roots: Roots, name: str = "") -> ModuleType:
     """Imports a file that the user named, once; it may import files of its directory.
 
-    A file of the roots becomes their module; another file becomes the module `name` of a package,
-    if it is in one, or a module named by its stem, or, if that is taken, by a unique name.
+    A file of the roots becomes their module. Another file becomes the module `name` of a package if
+    it is in one, else a module named by its stem, or by a unique name if the stem is taken.
     """
     file = file.resolve()
     with _RUNNING:  # otherwise another thread could find a partly imported module
@@ -117,7 +117,7 @@ def import_file(file: Path, roots: Roots, name: str = "") -> ModuleType:
 def _import_own(file: Path, name: str, root: Path, roots: Roots) -> ModuleType:
     if str(root) not in sys.path:
         sys.path.append(str(root))
-    install(roots)  # also of `tasks` and `params` beside the file
+    install(roots)  # also `tasks` and `params` next to the file
     with user_code(file), quiet():
         if import_root(file, name) and _origin(name) == str(file):
             return importlib.import_module(name)
@@ -125,10 +125,10 @@ def _import_own(file: Path, name: str, root: Path, roots: Roots) -> ModuleType:
 
 
 def _origin(name: str) -> str | None:
-    """Returns the file that an import of a name would run; it runs the packages around that."""
+    """Returns the file that importing a name would run; this runs the packages around the file."""
     try:
         spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # a package of another name is in the way
+    except ModuleNotFoundError:  # another module has the package's name
         return None
     return None if spec is None else spec.origin
 

@@ -18,12 +18,12 @@ __all__ = ["UNNEEDED_MODULES", "keras", "quiet", "set_defaults", "tf"]
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",  # or TensorFlow takes all memory of every GPU at once
-    # On processors without AVX-512 it is off, where it makes convolutions about twice as fast.
+    # Off by default on processors without AVX-512, where it makes convolutions twice as fast.
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
-"""Environment variables of TensorFlow, for those that the user has not set."""
+"""TensorFlow's environment variables, and the values that they get unless the user sets them."""
 
-# TensorFlow imports these if it can, which takes half of its import's time, and works without.
+# TensorFlow imports these if they exist, which takes half of its import time, but works without.
 # `tf.keras` still imports Keras on first use. TensorFlow Lite's converter of JAX functions is lost.
 UNNEEDED_MODULES = {"tensorflow": ("keras.src.optimizers", "jax")}
 
@@ -58,20 +58,20 @@ class _Finder:
     """A finder that makes the import of one module quiet, and finds it with the other finders."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._is_asked = name, False
+        self._name, self._is_searching = name, False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns the module's spec; None for other modules, and while it asks other finders."""
         del path, target
-        if name != self._name or self._is_asked:
+        if name != self._name or self._is_searching:
             return None
-        self._is_asked = True
+        self._is_searching = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._is_asked = False
+            self._is_searching = False
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
@@ -88,7 +88,7 @@ class _Finder:
 def _hide_modules(names: Sequence[str]) -> Generator[None]:
     """Makes the import of modules fail inside, unless they are imported already."""
     hidden = [name for name in names if name not in sys.modules]
-    blocked: dict[str, Any] = dict.fromkeys(hidden)  # Python imports no module that is None
+    blocked: dict[str, Any] = dict.fromkeys(hidden)  # None makes Python's import fail
     sys.modules.update(blocked)
     try:
         yield
@@ -99,7 +99,7 @@ def _hide_modules(names: Sequence[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def _pause_garbage_collection() -> Generator[None]:
-    """Collects no garbage inside: an import makes many objects and little of it."""
+    """Pauses garbage collection: an import makes many objects, but little garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -132,12 +132,12 @@ def _capture_stderr() -> Generator[None]:
 
 
 def set_defaults() -> None:
-    """Sets `_DEFAULTS`, where the user has set nothing, before TensorFlow starts."""
+    """Sets the variables of `_DEFAULTS` that the user has not set, before TensorFlow starts."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
 
 
-keras: Any = _LazyModule("keras")  # which has no types
+keras: Any = _LazyModule("keras")  # Keras has no type hints
 
 if TYPE_CHECKING:
     import tensorflow as tf

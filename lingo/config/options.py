@@ -11,9 +11,9 @@
     @takes(TrainCall)
     def train(call: TrainCall) -> Outcome: ...
 
-`lingo.cli.command` makes the flag `--audit` of it, and `takes` the function
-`train(logdir, *, audit=False)`, whose docstring has the sentence under `Args:`. An option of one
-side only stands in a subclass, of the verb's options or of the call.
+`lingo.cli.command` makes the flag `--audit` from it, and `takes` makes the function
+`train(logdir, *, audit=False)`, whose docstring has the sentence under `Args:`. An option that only
+one side has stands in that side's subclass: the verb's options, or the call.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ Value = TypeVar("Value")
 Call = TypeVar("Call")
 Result = TypeVar("Result")
 
-_WIDTH = 92  # of a sentence in a docstring
+_WIDTH = 92  # columns of a docstring's sentence
 _ARGS = "Args:\n"
 
 
 class Option(NamedTuple):
-    """What the declaration says of an option."""
+    """What a declaration says about an option."""
 
     help: str
     default: Any
     flag: str = ""  # the flag's name, if it is not the field's
     minimum: float | None = None
     maximum: float | None = None
-    switch_value: Any = None  # the value of a flag that is given without one; None: it needs one
+    switch_value: Any = None  # the value if the flag is given without one; None: a value is needed
 
 
 class Word(NamedTuple):
-    """What the declaration says of the word that a verb takes besides its flags."""
+    """The positional argument that a verb takes in addition to its flags."""
 
     form: str  # in the usage line: "NAME", "[word]" if it is optional, "-- words" for a command
 
@@ -71,7 +71,7 @@ class Declaration(NamedTuple):
 
     @property
     def choices(self) -> list[str]:
-        """The words that are its values; none unless its type has a Literal."""
+        """The words of a Literal in its type; [] without one."""
         literals = (hint for hint in self.types if typing.get_origin(hint) is typing.Literal)
         return [choice for hint in literals for choice in typing.get_args(hint)]
 
@@ -85,24 +85,24 @@ def option(
     maximum: float | None = None,
     switch_value: Any = None,
 ) -> Value:
-    """Declares an option by a sentence. The field's type says what its values may be.
+    """Declares an option by its help sentence; the field's type says which values it takes.
 
-    Without a default it is None unless it is given. To a type checker the constructor then needs
-    it: what Python's functions share says `default=None`.
+    Without a default the option is None if it is left out, but a type checker then requires it in
+    the constructor. So the options that Python functions share say `default=None`.
     """
-    said = Option(help, default, flag, minimum, maximum, switch_value)
-    found: Any = dataclasses.field(default=default, metadata={"said": said})
-    return found
+    declared = Option(help, default, flag, minimum, maximum, switch_value)
+    field: Any = dataclasses.field(default=default, metadata={"declared": declared})
+    return field
 
 
 def word(form: str) -> Any:
-    """Declares the word that a verb takes besides its flags."""
-    return dataclasses.field(metadata={"said": Word(form)})
+    """Declares the positional argument that a verb takes in addition to its flags."""
+    return dataclasses.field(metadata={"declared": Word(form)})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option, word))
 def option_class(cls: type[Value]) -> type[Value]:
-    """Makes a class of options a frozen dataclass, all of whose fields are given by name."""
+    """Makes a class of options a frozen dataclass with keyword-only fields."""
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
@@ -110,21 +110,21 @@ def declarations(cls: type) -> list[Declaration]:
     """Returns the options of a class in the order of the fields, inherited ones first."""
     hints = typing.get_type_hints(cls)
     return [
-        Declaration(name, said.flag or name, hints[name], said)
-        for name, said in _metadata(cls).items()
-        if isinstance(said, Option)
+        Declaration(name, declared.flag or name, hints[name], declared)
+        for name, declared in _metadata(cls).items()
+        if isinstance(declared, Option)
     ]
 
 
 def word_field(cls: type) -> tuple[str, str]:
-    """Returns the field and the form of the word of a verb's options; "", "" without one."""
-    words = [(name, said.form) for name, said in _metadata(cls).items() if isinstance(said, Word)]
+    """Returns the field and form of a verb's positional argument; ("", "") without one."""
+    words = [(name, word.form) for name, word in _metadata(cls).items() if isinstance(word, Word)]
     return words[0] if words else ("", "")
 
 
 def _metadata(cls: Any) -> dict[str, Option | Word]:
-    found = {field.name: field.metadata.get("said") for field in dataclasses.fields(cls)}
-    return {name: said for name, said in found.items() if said is not None}
+    metadata = {field.name: field.metadata.get("declared") for field in dataclasses.fields(cls)}
+    return {name: declared for name, declared in metadata.items() if declared is not None}
 
 
 # ---- functions ---------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _metadata(cls: Any) -> dict[str, Option | Word]:
 def takes(
     cls: Callable[Parameters, Call],
 ) -> Callable[[Callable[[Call], Result]], Callable[Parameters, Result]]:
-    """Gives a function of one object the parameters of the dataclass `cls` in its place."""
+    """Replaces a function's only parameter, an object of the dataclass `cls`, by `cls`'s fields."""
 
     def decorate(function: Callable[[Call], Result]) -> Callable[Parameters, Result]:
         def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -147,7 +147,7 @@ def takes(
 def method_takes(
     cls: Callable[Parameters, Call],
 ) -> Callable[[Callable[[Owner, Call], Result]], Callable[Concatenate[Owner, Parameters], Result]]:
-    """Gives a method of one object the parameters of the dataclass `cls` in its place."""
+    """Replaces a method's only parameter, an object of the dataclass `cls`, by `cls`'s fields."""
 
     def decorate(
         function: Callable[[Owner, Call], Result],
@@ -161,10 +161,10 @@ def method_takes(
 
 
 def documents(cls: type) -> Callable[[Value], Value]:
-    """Adds the sentences of a class of options to the docstring of a function with the same.
+    """Adds the sentences of a class of options to the docstring of a function with these options.
 
-    The signature of the function repeats the options where it has `*values`, which no dataclass
-    has, or several overloads.
+    It is for a function with `*values`, which no dataclass has, or with overloads: its signature
+    repeats the options.
     """
 
     def decorate(function: Value) -> Value:
@@ -175,10 +175,10 @@ def documents(cls: type) -> Callable[[Value], Value]:
 
 
 def _present(call: Any, function: Any, cls: Any) -> Any:
-    """Gives a wrapper the name of a function, and the signature and docstring of both."""
+    """Gives a wrapper the function's name, and signature and docstring from function and `cls`."""
     functools.update_wrapper(call, function)
     del call.__wrapped__
-    cls.__init__.__qualname__ = call.__name__  # in the errors of a wrong call
+    cls.__init__.__qualname__ = call.__name__  # Python's error for a wrong call shows it
     own = inspect.signature(function)
     *owner, _ = own.parameters.values()
     parameters = [*owner, *inspect.signature(cls).parameters.values()]
@@ -192,9 +192,9 @@ def _docstring(function: Any, cls: Any) -> str:
     before, _, after = inspect.cleandoc(function.__doc__ or "").partition(_ARGS)
     own, gap, rest = after.partition("\n\n")
     lines = [
-        textwrap.fill(f"{name}: {said.help}", _WIDTH, subsequent_indent=" " * 4)
-        for name, said in _metadata(cls).items()
-        if isinstance(said, Option)
+        textwrap.fill(f"{name}: {declared.help}", _WIDTH, subsequent_indent=" " * 4)
+        for name, declared in _metadata(cls).items()
+        if isinstance(declared, Option)
     ]
     added = textwrap.indent("\n".join(lines), " " * 4)
     return "".join([before, _ARGS, own, "\n" if own else "", added, gap, rest])

@@ -27,7 +27,7 @@ class Slot(NamedTuple):
 
     owner: Node
     field: str  # the name of the field
-    keys: list[str | int]  # that lead from the field's value to the item
+    keys: list[str | int]  # keys that lead from the field's value to the item
     path: str  # from the root
 
     @property
@@ -39,7 +39,7 @@ class Slot(NamedTuple):
         return hint
 
     def get(self) -> Value:
-        """Returns the value, or None if there is none."""
+        """Returns the value, or None if it is missing."""
         value = getattr(self.owner, self.field, None)
         for key in self.keys:
             value = _item_value(value, key)
@@ -56,8 +56,8 @@ def follow(
 ) -> Slot:
     """Returns the slot that a path from a node names; raises ParamError if it does not exist.
 
-    `where` is the path of the node, for messages, which also name classes of `root`; with `new` the
-    slot may be an item that a dict does not have yet.
+    `where` is the node's path and `root` the experiment, both for messages. With `new`, the slot
+    may be an item that a dict does not have yet.
     """
     steps = _steps(path)
     while True:

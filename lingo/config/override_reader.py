@@ -18,14 +18,14 @@ _TOKEN = re.compile(rf"(?:^|(?<=[,=:(\[{{]))\s*(?:{_QUOTED})|(?P<mark>[,=:()\[\]
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 Template: TypeAlias = Callable[[str, Any], Any]
-"""Turns `Class` or `Class(field=value, ...)` into Params, or a name into the function of that name,
-for a field of some type."""
+"""Turns a text into the value of a field's type: Params for `Class` or `Class(field=value, ...)`,
+or the function of a name."""
 
 
 def read(text: str, hint: Any, template: Template) -> Any:
     """Returns the value of a text for a type.
 
-    Raises Unreadable with a message to follow the name of the field: "takes int, got 'four'".
+    Raises Unreadable; its message comes after the field's name: "takes int, got 'four'".
     """
     try:
         return _read(text.strip(), types.alternatives(hint), template)

@@ -1,4 +1,4 @@
-"""Overrides, for the command line and Python; each one sees the effect of those before it:
+"""Overrides, for the command line and Python; each sees the effect of the earlier ones:
 
     a.b[0]['k'].c=v         sets a field
     Class.field=v           sets it in all Params of a class and its subclasses
@@ -47,9 +47,9 @@ def apply(
 ) -> list[OverrideResult]:
     """Applies overrides in order to the root of an experiment, in place; returns what each did.
 
-    They may name `classes`, and those in the modules of the experiment's classes. Raises NoMatch
-    for a class that is not in the experiment, and ParamError for every other mistake; the overrides
-    before it have been applied.
+    They may name `classes`, and classes in the modules of the experiment's classes. Raises NoMatch
+    for a class that is not in the experiment, and ParamError for any other mistake; the earlier
+    overrides stay applied.
     """
     classes = classes or Classes()
     named = [n.cls for n in nodes(params)] + functions(params)
@@ -60,13 +60,13 @@ def apply(
 def parse_template(text: str, hint: Any, classes: Classes, where: str) -> Any:
     """Returns the Params of a text `Class` or `Class(field=value, ...)` for a type `hint`.
 
-    For the type of a function it returns the function of that name.
+    If `hint` is the type of a function, it returns the function with that name.
     """
     return _Setter(classes, None).template(text, hint, where)
 
 
 def find_slots(params: Params, target: str, classes: Classes | None = None) -> list[Slot]:
-    """Returns the existing slots that the left side of an override names; raises as `apply`."""
+    """Returns the existing slots that the left side of an override names; raises like `apply`."""
     head = _head(params, target)
     if head is None:
         return [follow(params, target, root=params, new=False)]
@@ -125,7 +125,7 @@ def _apply(root: Params, text: str, setter: _Setter) -> OverrideResult:
 def _select(root: Params, name: str, classes: Classes, argument: str = "") -> Selection:
     """Returns all Params of a class, given as `Class` or `module:Class`.
 
-    Where there are none, the error suggests an override that gives some, with an argument.
+    If there are none, the error suggests an override that adds one, with an argument.
     """
     mro = {cls for node in nodes(root) for cls in node.cls.__mro__}
     known = {c for c in mro if issubclass(c, Configurable) and c is not Configurable}
@@ -154,7 +154,7 @@ class _Setter:
     """Sets fields from text."""
 
     def __init__(self, classes: Classes, root: Params | None) -> None:
-        self.classes = classes  # that may be named
+        self.classes = classes  # the classes that texts may name
         self.root = root  # the experiment, whose classes messages name
 
     def assign(self, node: Params, path: str, text: str, where: str = "") -> None:
@@ -164,8 +164,8 @@ class _Setter:
             old = slot.get()
             if not isinstance(old, Params):
                 raise ParamError(
-                    f"{slot.path}: there is nothing that {HOLE!r} could mean."
-                    f" It means what was there, in Class=Other(field={HOLE}); wrap one at a time."
+                    f"{slot.path}: there is nothing that {HOLE!r} could mean: it is the old value,"
+                    f" in Class=Other(field={HOLE}). Give one override per wrapper."
                 )
             self.replace(Selection([old], old.cls, node), text)
             return
@@ -198,7 +198,7 @@ class _Setter:
         return node
 
     def replace(self, selection: Selection, text: str) -> list[str]:
-        """Swaps all selected nodes for `Class(...)`, or wraps them; returns what was dropped."""
+        """Swaps all selected nodes for `Class(...)`, or wraps them; returns the dropped values."""
         try:
             name, arguments = override_reader.parse_call(text)
         except Unreadable as error:
@@ -225,7 +225,7 @@ class _Setter:
         return dropped
 
     def _reassign(self, node: Params, path: str, text: str, where: str) -> list[str]:
-        """Sets a field of a wrapper that was there before; returns a line if it had another value.
+        """Sets a field of a wrapper that existed before; returns a line if its value was another.
 
         `Class=MoE(expert=_, num_experts=8)` also changes mixtures that had more experts.
         """
@@ -242,7 +242,7 @@ class _Setter:
 
 
 def _values(text: str) -> Iterable[str]:
-    """Returns the values of the arguments in `Class(field=value, ...)`; none for another text."""
+    """Returns the values of the arguments in `Class(field=value, ...)`; any other text itself."""
     try:
         return override_reader.parse_call(text)[1].values()
     except Unreadable:
@@ -255,7 +255,7 @@ def _hole(name: str, arguments: dict[str, str], where: str) -> str:
     if len(holes) > 1:
         raise ParamError(
             f"{where}: {name}(...) has {HOLE!r} {len(holes)} times:"
-            " what was there can be in one place only"
+            " the old value can be in one place only"
         )
     return holes[0] if holes else ""
 
@@ -263,8 +263,8 @@ def _hole(name: str, arguments: dict[str, str], where: str) -> str:
 def _swap_hint(root: Params, name: str, argument: str, classes: Classes) -> str:
     """Returns " To have one: --set='FeedForward=MoE(expert=_, num_experts=8)'.", or "".
 
-    Only a class of lingo is suggested: others would have to be imported. `argument` is what the
-    override would have set, `num_experts=8`.
+    It suggests only lingo's classes: other classes would have to be imported. `argument` is the
+    value that the override sets, `num_experts=8`.
     """
     modules = [place.module for place in classes.places[name] if place.module.startswith("lingo.")]
     if len(modules) != 1:
@@ -290,7 +290,7 @@ def _find_wrapped(cls: type[Configurable], present: dict[str, type]) -> list[tup
 
 
 def _find_replaced(cls: type[Configurable], present: dict[str, type]) -> list[tuple[str, str]]:
-    """Returns (class, "") of the present class that shares a base, or else the interface."""
+    """Returns (class, "") of the only present class with the same base, or else interface."""
     kin = {name: old for name, old in present.items() if interface(old) is interface(cls)}
     bases = {base for base in cls.__mro__ if base not in interface(cls).__mro__}
     near = [name for name, old in kin.items() if bases.intersection(old.__mro__)]

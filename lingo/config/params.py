@@ -12,7 +12,8 @@ A `Configurable` class declares its fields as annotated attributes. `X.params(fi
             self.norm = self.p.norm.build(dim=self.p.dim)     # the norm inherits `dim` if unset
 
 Building is shallow: a node's children stay Params until their parent builds them. The root is
-copied once, deeply; what is built shares nothing with the caller's Params and cannot change.
+copied once, deeply: built objects share nothing with the caller's Params, and their own Params
+cannot change.
 
 `Params` and `Configurable` are in one file, since each makes the other; `__all__` is all that
 layers, tasks and experiments need.
@@ -95,8 +96,8 @@ class Configurable:
     def __getattr__(self, name: str) -> Any:
         if name in type(self)._fields:
             raise AttributeError(
-                f"{type(self).__name__}.{name} is a parameter: read self.p.{name}; if the class"
-                f" above makes self.{name} of it in `setup`, call super().setup() in yours"
+                f"{type(self).__name__}.{name} is a parameter: read self.p.{name}; if a base"
+                f" class sets self.{name} in its `setup`, call super().setup() in yours"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -139,16 +140,16 @@ class Params(Config):
             __argument_history__=History(),
             __argument_tags__=defaultdict(set),
         )
-        for name, value in values.items():  # none can contain the new Params
+        for name, value in values.items():  # no value can contain the new Params: no check
             self._store(name, field_of(cls, name).fit(value))
 
     @property
     def cls(self) -> type[Configurable]:
-        """The class these are the parameters of."""
+        """The class that these parameters build."""
         return self.__fn_or_cls__
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raises ParamError: only what is built from parameters can be called."""
+        """Raises ParamError: only a built object can be called."""
         path, name = vars(self).get("_path"), self.cls.__name__
         where = f"{path} is" if path else "these are"
         raise ParamError(
@@ -223,9 +224,10 @@ class Params(Config):
         return copy_tree(self, memo)
 
     def __flatten__(self) -> tuple[tuple[Any, ...], Any]:
-        """Returns the values for tools of Fiddle; none for `fdl.build`, which starts at the leaves.
+        """Returns the values for Fiddle's tools, but no values for `fdl.build`.
 
-        Leaves inherit from their parents, so `__build__` builds the whole tree from its root.
+        `fdl.build` starts at the leaves, which inherit from their parents; so `__build__` builds
+        the whole tree from its root.
         """
         values, metadata = super().__flatten__()
         return ((), metadata._replace(argument_names=())) if is_building() else (values, metadata)
@@ -263,9 +265,9 @@ class Params(Config):
     def build(self, **inherited: Any) -> Any:
         """Builds the object; the caller's Params stay as they are and can be built again.
 
-        `inherited` has values for fields that the class declares and nobody set; others are
-        ignored. Children always inherit `dtype`. Raises ParamError, with the path, if a required
-        field has no value, or from `check` or `setup`.
+        `inherited` has values for unset fields; names of other fields are ignored. Children always
+        inherit `dtype`. Raises ParamError, with the path, if a required field has no value, or from
+        `check` or `setup`.
         """
         return build(self, inherited)
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from lingo.config.params import ParamError, fields
 
-LARGEST = (2.0 - 2.0**-23) * 2.0**127  # of float32
+LARGEST = (2.0 - 2.0**-23) * 2.0**127  # the largest finite float32
 
 
 def check_finite(p: Any) -> None:

@@ -69,15 +69,15 @@ class ResolvedExperiment(NamedTuple):
 
     params: Params
     origin: Origin
-    override_results: list[OverrideResult]  # of the overrides of the tree
+    override_results: list[OverrideResult]  # one per override of the Params
 
 
 def get(form: str, overrides: Iterable[str] = (), roots: Roots | None = None) -> ResolvedExperiment:
     """Returns the experiment of a request in one of the forms above.
 
-    Overrides `exp.argument=value` are for the function, others for the Params it returns. Without
-    `roots` it looks in those of this installation and the working directory. Raises ParamError for
-    every mistake in these, and for any error in the experiment's file.
+    Overrides `exp.argument=value` are for the function, other overrides for the Params it returns.
+    `roots` are by default this installation's and the working directory's. Raises ParamError for
+    any mistake in the request or an override, and for any error in the experiment's file.
     """
     roots = roots or roots_.find()
     texts = list(overrides)

@@ -8,10 +8,10 @@
       "params": {"@": "lingo.contract:Experiment", "max_steps": 100, ...}
     }
 
-Params are objects whose "@" names their class, and a function is one of its name alone; a tuple is
+Params are objects whose "@" names their class; a function is an object with only an "@"; a tuple is
 {"@tuple": [...]}. A default template is written only if something inside was changed. Reading
-restores exactly what was written, and runs no code but the import of what `trust` allows. `codec`
-handles values; this file the rest.
+restores exactly what was written, and runs no code except the imports that `trust` allows. `codec`
+handles values, and this file the rest.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from lingo.config.trust import Finder, Namer, OwnFile
 
 FORMAT = 1
 
-_PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: bytes of no text
+_PATH = re.compile("/[^\0-\x1f\x7f\ud800-\udc7f]{1,4095}")  # \udc80 to \udcff: not UTF-8
 
 
 class Origin(NamedTuple):
     """The origin of an experiment."""
 
-    name: str = ""  # in the registry; "" for a file
-    file: str = ""  # that defines it
-    function: str = ""  # in that file
-    arguments: dict[str, Any] = {}  # of the call, as parameter values
+    name: str = ""  # its name in the registry; "" if a file was named
+    file: str = ""  # the file that defines it
+    function: str = ""  # the function in that file
+    arguments: dict[str, Any] = {}  # arguments of the call, as parameter values
     overrides: tuple[str, ...] = ()  # all texts, in order
 
 
@@ -52,7 +52,7 @@ class Saved(NamedTuple):
 
     params: Params
     origin: Origin
-    digest: str  # of the resolved text when it was written
+    digest: str  # the digest of the resolved text when it was written
     changed_files: tuple[str, ...] = ()  # the user's own files whose content differs since
 
 
@@ -62,7 +62,7 @@ class Saved(NamedTuple):
 def dump(params: Params, origin: Origin, digest: str, roots: Roots | None = None) -> str:
     """Returns the JSON of a configuration, with its origin and the digest of its resolved text.
 
-    Raises ParamError for what could not be read back, such as a class in no file.
+    Raises ParamError for a value that could not be read back, such as a class in no file.
     """
     namer = Namer((roots or roots_.find()).trusted_roots())
     encoder = Encoder(namer.name)
@@ -108,8 +108,8 @@ def load(
 ) -> Saved:
     """Reads the JSON of a configuration, as `dump` returns it; raises ParamError for other content.
 
-    Its classes must be in `roots`, by default those of this installation, or in a file that `trust`
-    names. `source` is where the content comes from, for messages and histories.
+    Its classes must be in `roots` (by default this installation's) or in a file that `trust` names.
+    `source` is where the content comes from, for messages and histories.
     """
     try:
         saved, names = parse(content)
@@ -137,13 +137,13 @@ def load(
 
 
 def _add_kept_files(message: str, file: str) -> str:
-    """Returns a message, with the folder of the copies of the user's files, if there is one."""
+    """Adds to a message which folder has copies of the user's files, if there is such a folder."""
     folder = os.path.join(os.path.dirname(file), source_record.FOLDER)
     if not os.path.isdir(folder):
         return message
     return (
         f"{message.rstrip('.')}. {folder} has the files as they were when the run began: compare"
-        " them, and give what was renamed or moved its old name and place."
+        " them, and give renamed or moved classes and files their old names and places."
     )
 
 

@@ -1,8 +1,8 @@
 """The user's own files that an experiment uses, with their bytes.
 
-They are the files of its classes, of their bases and of its functions, and what these import,
-directly or not, from the directory or package that they are in. Files of lingo and of installed
-packages are not among them, nor what a program imports by a computed name.
+They are the files of its classes, their bases and its functions, and the files that these import,
+directly or not, from their own directory or package. Left out are files of lingo and of installed
+packages, and imports by a computed name.
 
 A file has the name of its module, `mine.py` or `layers/gate.py`: copies under these names can
 import each other.
@@ -51,7 +51,7 @@ class _Module(NamedTuple):
         parts = self.name.split(".")
         known = parts[parts[0] in mount.NAMES :]  # the folder of `params` may have any name
         if not known or roots_.import_root(self.file, ".".join(known)) is None:
-            parts = [self.file.stem]  # as of `__main__`
+            parts = [self.file.stem]  # as for `__main__`
         is_package = self.file.stem == "__init__" and parts[-1] != "__init__"
         return [*parts, "__init__"] if is_package else parts
 
@@ -63,7 +63,7 @@ def find_user_files(value: Value, function_file: str = "") -> dict[str, SourceFi
         value: Params, or a container of them.
         function_file: the file of the experiment's function; it counts if it has been imported.
 
-    Raises ParamError if one cannot be read.
+    Raises ParamError if a file cannot be read.
     """
     found = nodes(value)
     classes = {cls for node in found for cls in node.cls.__mro__}
@@ -76,7 +76,7 @@ def find_user_files(value: Value, function_file: str = "") -> dict[str, SourceFi
 
 
 def find_imports(file: Path, name: str = "") -> list[SourceFile]:
-    """Returns a user's own file, and all of its own that its import as the module `name` runs.
+    """Returns a user's file, and the user's other files that its import as module `name` runs.
 
     The file need not be imported yet. It may also be imported under its stem alone. Raises
     ParamError if a file cannot be read.
@@ -86,7 +86,7 @@ def find_imports(file: Path, name: str = "") -> list[SourceFile]:
 
 
 def _read_all(modules: Iterable[_Module]) -> dict[str, SourceFile]:
-    """Returns the user's own modules among some, and those that they import, by name."""
+    """Returns the files of the user's own modules and of the modules that these import, by name."""
     files: dict[str, SourceFile] = {}
     waiting, seen, paths = [*modules], set[_Module](), set[Path]()
     while waiting:
@@ -117,7 +117,7 @@ def read(file: Path) -> SourceFile:
 
 
 def _unused_name(module: _Module, names: Mapping[str, SourceFile]) -> str:
-    """Returns a name that no other file has; no part of it leads anywhere else."""
+    """Returns a name that no other file has; no part of it leads out of a folder."""
     parts = [re.sub(r"[^\w-]", "_", part, flags=re.ASCII) for part in module.parts]
     stem, count = "/".join(part[: MAX_PART - 5] for part in parts), 1
     while (name := f"{stem}~{count}.py" if count > 1 else f"{stem}.py") in names:
@@ -135,7 +135,7 @@ def _loaded_file(name: str) -> Path | None:
 
 
 def _imported_modules(module: _Module) -> Iterator[_Module]:
-    """Yields the modules beside a module that its import runs: packages around it, its imports."""
+    """Yields the nearby modules that a module's import runs: packages around it, its imports."""
     names: dict[str, None] = {}
     for parts in [module.parts[:-1], *(name.split(".") for name in _imported_names(module))]:
         names |= dict.fromkeys(".".join(parts[:end]) for end in range(1, len(parts) + 1))
@@ -161,10 +161,10 @@ def _imported_names(module: _Module) -> Iterator[str]:
 
 
 def _locate(name: str, importer: _Module) -> Path | None:
-    """Returns the file of a module in the directory or package of another one that imports it."""
+    """Returns the file of an imported module that is in its importer's directory or package."""
     top, *inner = name.split(".")
     own_top, *own_inner = importer.parts
-    folder = importer.file.parents[len(own_inner)]  # which has the importer's top module
+    folder = importer.file.parents[len(own_inner)]  # it has the importer's top module
     if own_inner and top == own_top:
         stem = roots_.module_stem([importer.file.parents[len(own_inner) - 1]], inner)
     else:

@@ -1,6 +1,6 @@
-"""The record of the user's own files that a run was trained with: their paths and digests by name.
+"""The record of the user's own files that a run was trained with: name -> path and digest.
 
-Without their bytes, as environment.json and each checkpoint have it.
+environment.json and each checkpoint have this record, without the files' bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, cast
 from lingo.config.source_files import MAX_PART, SourceFile
 
 FOLDER = "source"
-"""The folder of a run that has copies of the files, as they were."""
+"""A run's folder with copies of the files, as they were."""
 
 _NAME = re.compile(rf"[\w~-]{{1,{MAX_PART}}}(/[\w~-]{{1,{MAX_PART}}})*\.py", re.ASCII)
 
@@ -27,7 +27,7 @@ def to_json(files: Mapping[str, SourceFile]) -> dict[str, dict[str, str]]:
 def from_json(value: Any) -> dict[str, SourceFile]:
     """Returns the files of a value that `to_json` has returned, without content.
 
-    What has another form is left out, as anybody may have written it.
+    Entries of another form are left out: anybody may have written them.
     """
     entries = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     found: dict[str, SourceFile] = {}
@@ -52,17 +52,17 @@ def changed_names(
 
 
 def merge(before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
-    """Returns the files of `now`, and those of `before` that are none of them."""
+    """Returns the files of `now`, and the files of `before` that `now` does not have."""
     replaced = {*_pairs(before, now).values()}
     kept = {name: file for name, file in before.items() if name not in replaced}
     return dict(sorted({**kept, **now}.items()))
 
 
 def _pairs(before: Mapping[str, SourceFile], now: Mapping[str, SourceFile]) -> dict[str, str]:
-    """Returns the name in `before` of each file of `now` that is there, by its name in `now`.
+    """Returns name in `now` -> name in `before`, for each file that is in both.
 
-    It has the same path; or else the same name, as in a directory that was moved; or else the same
-    last part of its name, as if it is imported from another directory.
+    A file has the same path in both; or else the same name, as in a directory that was moved; or
+    else the same last part of its name, as if it is imported from another directory.
     """
     keys: list[Callable[[str, SourceFile], str]] = [
         lambda name, file: file.path,

@@ -5,7 +5,7 @@
     optimizer.weight_decay = 0.01  # default
     task.model.ffn.dim = 128  # inherited from TransformerLayer
 
-The tree is built for this, which fills in inherited values; parts that nothing builds appear as
+The tree is built first, to fill in inherited values; parts that nothing builds appear as
 they are. A template that is built several times has one line per field; if the builds differ, the
 values are joined by " | ". `show`, `diff`, `config.txt`, goldens and the check at resuming all use
 this text.
@@ -125,7 +125,7 @@ class _Writer:
     def _node(self, path: str, raw: Params, *, untouched: bool, operational: bool) -> None:
         """Writes the fields of Params as they were before they inherited anything.
 
-        `untouched`: in a default template that nobody changed; `operational`: below such a field.
+        `untouched`: in an unchanged default template; `operational`: below an operational field.
         """
         cls, arguments, given = raw.cls, raw.__arguments__, raw.__argument_history__
         built = self._built.get(path, ())
@@ -148,7 +148,7 @@ class _Writer:
                 self._deep(where, value, untouched=default, operational=operated)
 
     def _deep(self, where: str, value: Value, *, untouched: bool, operational: bool) -> None:
-        """Writes Params or a container, which has one line if it contains no Params."""
+        """Writes Params or a container; a container without Params is one line."""
         origin = DEFAULT if untouched else ""
         if type(value) is Params:
             self.lines.append(Line(where, self._label(value.cls), origin, operational))

@@ -1,9 +1,10 @@
-"""The files of Python that this user has trained by `--exp`, with their digests.
+"""The Python files that this user has trained with `--exp`, and their digests.
 
     ~/.config/lingo/trained_files/<digest of the path>      <digest of the content>  <path>
 
-While such a file, and what it imports of its own directory, is the same, the configuration of a run
-may name its classes without `--trust`. A file that cannot be read or written only costs this.
+While such a file, and the files that it imports from its own directory, are unchanged, a run's
+configuration may name its classes without `--trust`. An entry that cannot be read or written has no
+other effect than that `--trust` is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lingo.config.base import regular_file
 from lingo.config.base.errors import ParamError
 from lingo.config.source_files import SourceFile, find_imports
 
-MAX_FILES = 1000  # the least recently trained are forgotten
+MAX_FILES = 1000  # beyond that, the least recently trained files are forgotten
 
 _MAX_BYTES = 2**13  # of an entry
 
@@ -35,7 +36,7 @@ def remember(files: Iterable[SourceFile]) -> None:
 def is_trusted(file: Path, trust: Iterable[str | os.PathLike[str]], module: str = "") -> bool:
     """Returns whether a file may be imported, under its stem or as `module`.
 
-    It is in `trust`, or it was trained as it is now, and so was all that its import runs.
+    It is in `trust`, or it and all files that its import runs were trained and are unchanged.
     """
     path = Path(os.path.realpath(file))
     if path in [Path(os.path.realpath(os.fspath(trusted))) for trusted in trust]:
@@ -47,7 +48,7 @@ def explain_distrust(file: Path, module: str = "") -> str:
     """Returns why a file is not trusted, and what to do."""
     hint = f"To run it: --trust={shlex.quote(str(file))}"
     if not os.path.exists(file):
-        hint += " It is not there any more; name it where it is now."
+        hint += " It is no longer there: name its new place."
     elif _read(path := Path(os.path.realpath(file))) is not None:
         changed = ", ".join(_changed_files(path, module))
         return f"which was trained, but has changed since then: {changed}. {hint}"
@@ -55,7 +56,7 @@ def explain_distrust(file: Path, module: str = "") -> str:
 
 
 def _changed_files(file: Path, module: str) -> list[str]:
-    """Returns which files of an import are not as they were trained; [] if all are."""
+    """Returns the files of an import that have changed since they were trained."""
     try:
         files = find_imports(file, module)
     except ParamError:
@@ -82,7 +83,7 @@ def _line(file: SourceFile) -> bytes:
 
 
 def _read(file: Path) -> bytes | None:
-    """Returns the entry of a file, or None if there is none that can be read."""
+    """Returns the entry of a file, or None if it cannot be read."""
     try:
         return regular_file.read(_place(str(file)), max_bytes=_MAX_BYTES)
     except OSError:

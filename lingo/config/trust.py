@@ -2,10 +2,10 @@
 
 A class is `module:Class` in a trusted place (the roots), and `file.py:Class` in a file of the
 user's own, whose path and digest are recorded. `Namer` writes these names, `Finder` reads them.
-Before it imports anything, `Finder` refuses every name that is not a `class` statement of a trusted
-place, where its bases must lead to `Configurable`, or of a file that the caller trusts or that this
-user has trained and nobody has changed since. A function is named likewise, by a `def` statement;
-none of lingo's own may be, since a layer calls it with arguments that the file gives.
+Before it imports anything, `Finder` refuses every name except a `class` statement in one of these:
+a trusted place, if the bases lead to `Configurable`; a file that the caller trusts; a file that
+this user has trained and that is unchanged. The same holds for a function and its `def` statement,
+but lingo's own functions are refused: a layer would call them with arguments from the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lingo.config.roots.roots import Roots
 MAX_NAME = 200
 
 Named: TypeAlias = "type[Configurable] | FunctionType"
-"""What a name in a configuration file stands for."""
+"""The class or function that a name in a configuration file stands for."""
 
 _NAME = re.compile(r"(?:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[^/\\:\0]+\.py):[A-Za-z_]\w*", re.ASCII)
 
@@ -49,12 +49,12 @@ class Namer:
         self._roots = roots
 
     def name(self, named: Named) -> str:
-        """Returns the name; raises ParamError for what could not be found again."""
+        """Returns the name; raises ParamError if it could not be found again."""
         name = self._find_name(named)
         if not _is_name(name):
             raise ParamError(
-                f"{name} cannot be saved: give the {_kind(named)} and its file names that are"
-                " shorter, of letters of English, digits and underscores"
+                f"{name} cannot be saved: give the {_kind(named)} and its file shorter names, of"
+                " English letters, digits and underscores"
             )
         return name
 
@@ -79,7 +79,7 @@ class Namer:
 class Finder:
     """Finds the classes and functions of names: it checks all, then imports them.
 
-    `files` are the user's own files that the configuration records, `trust` those of them that may
+    `files` are the user's own files that the configuration records; `trust` are the files that may
     be imported.
     """
 
@@ -91,12 +91,12 @@ class Finder:
         self._roots, self._local = roots.trusted_roots(), roots.local
 
     def find(self, names: Iterable[str]) -> dict[str, Named]:
-        """Returns what each name names; imports nothing if one of them is not trusted."""
+        """Returns name -> class or function; imports nothing if a name is not trusted."""
         found = {name: self._locate(name) for name in dict.fromkeys(names)}
         return {name: self._import(name, file) for name, file in found.items()}
 
     def changed_files(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Returns the own files of some names whose content has changed since it was recorded."""
+        """Returns the user's files of some names whose content has changed since the record."""
         needed = {name.partition(":")[0] for name in names} & self._files.keys()
         used = {name: self._own(name) for name in sorted(needed)}
         return tuple(
@@ -125,7 +125,7 @@ class Finder:
         return file
 
     def _own(self, name: str) -> Path:
-        """Returns a trusted own file, or the trusted file of the same name if it was moved."""
+        """Returns the user's trusted file, or the trusted file of the same name if it moved."""
         if name not in self._files:
             raise ParamError(f"its 'files' does not say where {name!r:.80} is")
         recorded, module = Path(self._files[name].path), self._files[name].module

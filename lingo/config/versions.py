@@ -8,7 +8,7 @@ from importlib import metadata
 
 
 def find_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed."""
+    """Returns package -> version for the packages that are installed."""
     found = dict[str, str]()
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -38,7 +38,7 @@ class Chain(NamedTuple):
 def why(params: Params, target: str) -> list[Chain]:
     """Returns the history of the values at a path, or of `Class.field` for all Params of a class.
 
-    Raises ParamError if there is no such field, or nobody set it and the tree cannot be built.
+    Raises ParamError if there is no such field, or it is not set and the tree cannot be built.
     """
     return [Chain(slot.path, _steps(params, slot)) for slot in find_slots(params, target)]
 

@@ -1,6 +1,6 @@
 """Adafactor: Adam's scaling, with one row and one column of slots for each matrix.
 
-Axes of one weight: ... batch of matrices, R rows, C columns.
+Axes of one weight, [..., R, C]: ... batch of matrices, R rows, C columns.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from lingo.optim.row_columns import RowColumns
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern 2018, algorithms 4 and 5).
 
-    With `learning_rate=1e-2` the defaults are the paper's (algorithm 6) and those of Keras. Keras
-    has no `beta1`, keeps the product of rows and columns, too, and cannot turn off the relative
-    step or the scale of the weight: its `relative_step=False` changes nothing. A weight of more
-    than two axes has factors over the last two, and one scale and one limit for the whole weight,
-    as in Keras.
+    With `learning_rate=1e-2` the defaults are the paper's (algorithm 6) and Keras's. Keras has no
+    `beta1`, also keeps the product of rows and columns, and cannot turn off the relative step or
+    the scale of the weight: its `relative_step=False` changes nothing. A weight with more than two
+    axes is factored over the last two, but has one scale and one limit, as in Keras.
     """
 
     relative_step: bool = True  # the learning rate is at most 1 / sqrt(steps done)
     multiply_by_parameter_scale: bool = True  # a step is relative to the weight's root mean square
     clip_threshold: float | None = 1.0  # limit of an update's root mean square; None: no limit
-    beta1: float = 0.0  # decay of the mean of updates; 0: none is kept
+    beta1: float = 0.0  # decay of the mean of updates; 0: no mean is kept
     beta2_decay: float = 0.8  # squares decay by 1 - t^-beta2_decay at step t, counted from 1
     epsilon1: float = 1e-30  # added to squared gradients
     epsilon2: float = 1e-3  # least scale of a weight
@@ -109,7 +108,7 @@ def _factor_means(weight: Weight, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     own = tf.transpose(own)
 
     def mean(indices: tf.Tensor, size: int, other: int) -> tf.Tensor:
-        # Sums by index: R + C numbers are exchanged, in place of the R * C of whole matrices.
+        # Sums by index: devices exchange R + C numbers per matrix, not its R * C elements.
         num = math.prod(batch) * size
         sums = tf.math.unsorted_segment_sum(own, tf.reshape(indices, [-1]), num)
         total = tf.transpose(own_columns.total(sums))

@@ -10,7 +10,7 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 class Adagrad(Optimizer):
     """Adagrad (Duchi et al. 2011, fig. 1, diagonal); `epsilon` is under the root, as in Keras."""
 
-    initial_accumulator_value: float = 0.1  # what the sum of squares starts at
+    initial_accumulator_value: float = 0.1  # initial sum of squares
     epsilon: float = 1e-7  # added to the sum of squares, under the root
 
     takes_rows = True

@@ -54,13 +54,13 @@ class ByPath(Optimizer):
     or not; `(?!model/head/).*` matches every name that does not start with `model/head/`. It is an
     error if a weight matches no pattern or several, or if a pattern matches no weight.
 
-    Groups that do not set learning rate, schedule, weight decay, its least rank or `slot_steps`
-    inherit them. Clipping and the moving average apply to all weights, and a group cannot set its
-    own.
+    Groups inherit `learning_rate`, `schedule`, `weight_decay`, `min_decay_rank` and `slot_steps`
+    unless they set them. Clipping and moving averages apply to all weights: a group cannot set
+    them.
     """
 
-    learning_rate: float | None = None  # peak of the groups that set none
-    schedule: Schedule | None = None  # of the groups that set none
+    learning_rate: float | None = None  # peak for groups that do not set it
+    schedule: Schedule | None = None  # for groups that do not set it
     groups: dict[str, Optimizer]  # pattern -> optimizer of the weights it matches
 
     def check(self) -> None:
@@ -167,7 +167,7 @@ class ByPath(Optimizer):
                 )
 
     def _select_groups(self, weight: Weight) -> dict[str, tuple[bool, ...]]:
-        """Returns {pattern: mask of `weight.names`} of the groups that own a weight of a tensor."""
+        """Returns {pattern: mask of `weight.names`} for the groups with a weight in the tensor."""
         own = [self._group(name) for name in weight.names]
         return {
             pattern: tuple(pattern == mine for mine in own)

@@ -1,4 +1,4 @@
-"""Schedules that are made of others.
+"""Schedules that are made of other schedules.
 
 Warmup.params(num_steps=1000, then=Cosine.params(num_steps=9000, end=0.1))
 SequentialSchedule.params(parts=[(LinearRate.params(start=0.0, end=1.0), 100), (Cosine, 900)])
@@ -32,8 +32,8 @@ class Warmup(Schedule):
     """
 
     num_steps: int  # steps of the rise; 0: none
-    start: float = 0.0  # height of step 0, as a part of what the rise ends at
-    curve: Literal["linear", "exponential"] = "linear"  # exponential: by one factor each step
+    start: float = 0.0  # factor at step 0, relative to the factor at the end of the rise
+    curve: Literal["linear", "exponential"] = "linear"  # exponential: the same ratio at each step
     then: Schedule = ConstantRate  # what follows
 
     NOT_NEGATIVE = ("num_steps", "start")
@@ -63,7 +63,7 @@ class EpochWarmup(Schedule):
     """Rises linearly to the first factor of another schedule in some epochs, then follows it.
 
     The rise may end between two steps. As in MLPerf's reference of ResNet-50 with LARS (training
-    0.6), the other schedule's step 0 is the last step of the rise, and has the height of the rise.
+    0.6), step 0 of `then` is the last warm-up step; its factor is multiplied by the rise there.
 
     >>> import numpy as np
     >>> from lingo.optim import Polynomial
@@ -74,8 +74,8 @@ class EpochWarmup(Schedule):
     """
 
     epochs: float  # length of the rise
-    examples_per_epoch: int  # of the training data
-    batch_size: int  # examples of a step
+    examples_per_epoch: int  # examples in the training data
+    batch_size: int  # examples per step
     then: Schedule = ConstantRate  # what follows
 
     POSITIVE = ("epochs", "examples_per_epoch", "batch_size")
@@ -94,11 +94,11 @@ class EpochWarmup(Schedule):
 
 
 class SwitchedWarmup(Schedule):
-    """Rises linearly from 0 towards 1, then switches to what another schedule has by then.
+    """Rises linearly from 0 towards 1, then switches to another schedule in mid-course.
 
-    The other schedule runs from step 0, so the factor jumps where the rise ends: BERT's reference
-    of MLPerf and Devlin et al.'s code warm up this way. A negative `start_step` begins inside the
-    rise: the factor of step t is (t - start_step) / num_steps.
+    The other schedule also counts from step 0, so the factor jumps where the rise ends: MLPerf's
+    BERT reference and Devlin et al.'s code warm up this way. A negative `start_step` begins inside
+    the rise: the factor of step t is (t - start_step) / num_steps.
 
     >>> import numpy as np
     >>> then = LinearRate.params(num_steps=10)
@@ -197,7 +197,7 @@ class ProductSchedule(Schedule):
 
 
 class Cooldown(Schedule):
-    """Stays at 1, then falls in the last steps of the run, as a factor of another schedule.
+    """Stays at 1, then falls in the last steps of the run; multiply it with another schedule.
 
     >>> import numpy as np
     >>> schedule = Cooldown.params(num_steps=4).build()
@@ -207,7 +207,7 @@ class Cooldown(Schedule):
     """
 
     num_steps: int  # steps of the fall
-    end_step: int | None = None  # where the fall ends; None: with the run
+    end_step: int | None = None  # step at which the fall ends; None: the end of the run
     decay: Schedule = LinearRate  # the fall; inherits num_steps
 
     OPTIONAL = ("end_step",)
@@ -235,7 +235,7 @@ class WarmupStableDecay(Schedule):
     """
 
     warmup_steps: int  # steps of the rise from 0; 0: none
-    stable_steps: int | None = None  # steps at 1; None: those that the run leaves
+    stable_steps: int | None = None  # steps at 1; None: the rest of the run
     decay_steps: int  # steps of the fall
     decay: Schedule = LinearRate  # the fall; inherits decay_steps as its num_steps
 

@@ -1,12 +1,12 @@
 """Optimizers for large batches: LARS and LAMB, whose steps are relative to the norm of each weight.
 
-    LARS    step = rate * ratio * (gradient + decay * weight), ratio of norms of weight and gradient
-    LAMB    step = rate * ratio * (Adam's step + decay * weight), ratio of norms of weight and step
+    LARS    step = rate * ratio * (gradient + decay * weight), ratio ~ |weight| / |gradient|
+    LAMB    step = rate * ratio * (Adam's step + decay * weight), ratio = |weight| / |its step|
 
-The ratio is that of one weight: where a program stacks equal layers in one tensor, each layer has
-its own. Weights of fewer than two axes, most biases and the scales of norms, neither decay nor have
-a ratio, as in the papers' experiments. Biases of an attention's heads have two axes: `no_decay` and
-`no_ratio` name them.
+Each weight has its own ratio, even where a program stacks equal layers in one tensor. Weights with
+fewer than two axes (most biases, the scales of norms) have neither decay nor ratio, as in the
+papers' experiments. Biases of an attention's heads have two axes: exclude them by `no_decay` and
+`no_ratio`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LayerwiseOptimizer(Optimizer, interface=True):
     """An optimizer that scales a weight's step by a ratio of norms; subclasses define `move`.
 
     Weight decay is not decoupled: it is a part of the step, and is scaled with it. So `move` has to
-    add `decay(weight) * value` to the step, and to multiply it by `ratio`: nothing else does.
+    add `decay(weight) * value` to the step and multiply the sum by `ratio`: this class does not.
     """
 
     min_ratio_rank: int = 2  # weights with fewer axes, such as scales and biases, have ratio 1
@@ -52,18 +52,18 @@ class LayerwiseOptimizer(Optimizer, interface=True):
         check_used(self.p.no_ratio, [name for weight in weights for name in weight.names])
 
     def update(self, update: Update) -> UpdatedWeight:
-        """Returns the weight and its slots after one step, of which decay is a part."""
+        """Returns the weight and slots after one step, weight decay included."""
         move = self.valid_move(update)
         return UpdatedWeight(update.value - move.decrement, move.slots)
 
     def decay(self, weight: Weight) -> np.ndarray:
-        """Returns the decay of each weight, 0 for some, in the shape of `per_weight`."""
+        """Returns each weight's decay (0 if it does not decay), in the shape of `per_weight`."""
         return per_weight(
             weight, [self.p.weight_decay * self._decays(weight, name) for name in weight.names]
         )
 
     def ratio(self, weight: Weight, numerator: tf.Tensor, denominator: tf.Tensor) -> tf.Tensor:
-        """Returns numerator / denominator, 1 where one of them is 0 or the weight has no ratio.
+        """Returns numerator / denominator, or 1 where either is 0 or the weight has no ratio.
 
         All are float32 [*weight.stack_shape, 1, ...], one number for each weight in a tensor.
         """
@@ -81,14 +81,14 @@ class Lars(LayerwiseOptimizer):
     The ratio is trust_coefficient * |w| / (|g| + decay * |w| + epsilon). With
     `accumulate="updates"` the slot sums rate * ratio * gradient, as in the paper ("unscaled
     momentum" in Kumar et al. 2019, sec. 3); with "gradients" it sums gradients, and rate and ratio
-    multiply the sum, as in the reference of MLPerf ("scaled momentum"). The two differ when rate or
+    multiply the sum, as in MLPerf's reference ("scaled momentum"). The two differ when rate or
     ratio change.
     """
 
     momentum: float = 0.9  # decay of the sum of past gradients or updates
-    trust_coefficient: float = 0.001  # eta: the share of a weight's norm that a step has at rate 1
-    epsilon: float = 0.0  # added to the norms that divide
-    accumulate: Literal["gradients", "updates"] = "updates"  # what is summed; update: rate * grad
+    trust_coefficient: float = 0.001  # eta: a step's norm at rate 1, relative to the weight's norm
+    epsilon: float = 0.0  # added to the ratio's denominator
+    accumulate: Literal["gradients", "updates"] = "updates"  # what the slot sums
 
     takes_rows = True
 
@@ -105,7 +105,7 @@ class Lars(LayerwiseOptimizer):
         p, weight, value, grad = self.p, update.weight, update.value, update.gradient
         decay = self.decay(weight)
         norm, grad_norm = weight_norm(weight, value), weight_norm(weight, grad)
-        # 1 where the gradient is 0, even if the weight decays: as in the reference of MLPerf
+        # The ratio is 1 for a gradient of 0, even if the weight decays, as in MLPerf's reference
         usable_norm = tf.where(grad_norm > 0, grad_norm + decay * norm + p.epsilon, 0.0)
         rate = update.rate * self.ratio(weight, p.trust_coefficient * norm, usable_norm)
         step = grad + decay * value
@@ -119,8 +119,8 @@ class Lars(LayerwiseOptimizer):
 class Lamb(LayerwiseOptimizer):
     """LAMB: Adam with a rate for each weight (You et al. 2020, algorithm 2).
 
-    `epsilon` is added to the root after bias correction, as in the paper. The ratio divides the
-    norm of the weight, limited to `min_norm`..`max_norm` (the paper's phi), by that of the step.
+    `epsilon` is added to the root after bias correction, as in the paper. The ratio is
+    phi(|weight|) / |step|, where the paper's phi limits a norm to `min_norm`..`max_norm`.
     """
 
     weight_decay: float = 0.01  # part of a weight added to Adam's step
@@ -159,7 +159,7 @@ class Lamb(LayerwiseOptimizer):
 
 
 def per_weight(weight: Weight, values: Sequence[float]) -> np.ndarray:
-    """Returns the values of `weight.names`, shaped to multiply the weights of a tensor.
+    """Returns one value per name in `weight.names`, shaped to multiply the weights of a tensor.
 
     The result is float32 [*weight.stack_shape, 1, ...], with an axis for each of `weight.axes`.
     """

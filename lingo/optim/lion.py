@@ -14,7 +14,7 @@ class Lion(Optimizer):
     times larger (sec. 5).
     """
 
-    beta1: float = 0.9  # part of the kept mean in what the sign is taken of
+    beta1: float = 0.9  # share of the kept mean in the sum whose sign is taken
     beta2: float = 0.99  # decay of the kept mean of gradients
 
     takes_rows = True

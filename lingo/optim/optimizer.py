@@ -2,16 +2,16 @@
 
     gradients = optimizer.clip(weights, gradients, norm)   # all weights together
     rates = optimizer.rates(step)                             # once per step
-    after = optimizer.update(Update(weight, value, gradient, slots, step, rates))  # of each weight
+    after = optimizer.update(Update(weight, value, gradient, slots, step, rates))  # per weight
 
-An optimizer holds no tensors. What it remembers of a weight between steps is in *slots*, which the
-training step keeps, saves and restores with the weight. If a program stacks equal layers in one
-tensor, the leading axes are a batch of separate weights: an optimizer that computes norms, factors
-or ranks computes them for each layer, so that stacked layers train exactly as separate ones.
+An optimizer holds no tensors. Its state per weight is in *slots*, which the training step keeps,
+saves and restores with the weight. If a program stacks equal layers in one tensor, the leading axes
+are a batch of separate weights: an optimizer that computes norms, factors or ranks computes them
+per layer, so that stacked layers train exactly like separate ones.
 
-Where devices update equal chunks of a weight, its tensors are in rows: `Weight.row_columns` says
-so, while shape, rank and names remain those of the weight. Adding up by `weight_sum` is right for
-both. Only classes that say `takes_rows` get them.
+Where devices update equal chunks of a weight, the update's tensors are in rows:
+`Weight.row_columns` is set, and `shape`, `rank` and `names` still describe the whole weight.
+`weight_sum` sums either form. Only classes with `takes_rows = True` get tensors in rows.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from lingo.optim.pattern import check_patterns, check_used, match_patterns
 from lingo.optim.row_columns import RowColumns
 from lingo.optim.schedule import ConstantRate, Schedule
 
-_CHECKED_STEPS = 1000  # at which `check_rates` looks
+_CHECKED_STEPS = 1000  # how many steps `check_rates` looks at
 
 
 class Weight(NamedTuple):
     """Describes a weight, or several that a program stacks in one tensor."""
 
     path: str  # program path
-    names: tuple[str, ...]  # of the separate weights in the tensor, row-major
+    names: tuple[str, ...]  # names of the separate weights in the tensor, row-major
     shape: tuple[int, ...]  # of the program's tensor, stacked axes first
     num_stacked: int = 0  # leading axes along which separate weights are stacked
-    # If an update has its tensors in rows: which columns, [*stack_shape, P, C].
+    # Set if the update's tensors are in rows, [*stack_shape, P, C]: the columns that they have.
     row_columns: RowColumns | None = None
 
     @property
@@ -70,26 +70,26 @@ class Weight(NamedTuple):
 class Slot(NamedTuple):
     """One tensor that an optimizer keeps for a weight.
 
-    A slot is split over devices as its weight is along the same axes: `axes` has the index in the
-    weight's tensor of each axis of the slot, None if it has all of them in order.
+    A slot is split over devices like its weight: the slot's axis i is the axis `axes[i]` of the
+    weight's tensor. None: the slot has all axes of the weight's tensor, in order.
     """
 
     shape: tuple[int, ...]  # sizes of the weight's stacked axes, then of one weight's slot
     fill: float  # initial value of every element
-    names: tuple[str, ...]  # of the weights that use it, some or all of those in the tensor
+    names: tuple[str, ...]  # names of the weights in the tensor that use it
     axes: tuple[int, ...] | None = None
 
 
 class Update(NamedTuple):
-    """What an optimizer computes the next value of a weight from."""
+    """Inputs of a weight's update."""
 
     weight: Weight
     value: Any  # the weight, float32 [*weight.shape], or in rows
-    gradient: Any  # of the loss, already clipped; same shape and dtype
+    gradient: Any  # the loss's gradient, already clipped; same shape and dtype
     # The tensors that `Optimizer.slots` declares, float32: in rows if they have the weight's shape.
     slots: Mapping[str, Any]
-    step: Any  # integer scalar, number of steps done before, including those without an update
-    rates: Mapping[str, Any]  # `Optimizer.rates` of the step: a schedule is traced once
+    step: Any  # integer scalar, number of steps done before, skipped updates included
+    rates: Mapping[str, Any]  # `Optimizer.rates` of the step, so that a schedule is traced once
 
     @property
     def rate(self) -> Any:
@@ -105,7 +105,7 @@ class UpdatedWeight(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What is subtracted from a weight, float32 [*weight.shape], and its slots after the step."""
+    """A weight's decrement, float32 [*weight.shape], and its slots after the step."""
 
     decrement: Any
     slots: dict[str, Any]
@@ -121,18 +121,18 @@ class Optimizer(Configurable, interface=True):
     learning_rate: float  # the peak: the rate where the schedule is 1
     schedule: Schedule = ConstantRate  # factor of the learning rate, by step
     weight_decay: float = 0.0  # part of a weight taken off per step, times the learning rate
-    min_decay_rank: int = 2  # those of fewer axes do not decay: scales, most biases
-    no_decay: tuple[str, ...] = ()  # regular expressions: weights of these whole names do not decay
+    min_decay_rank: int = 2  # weights with fewer axes (scales, most biases) do not decay
+    no_decay: tuple[str, ...] = ()  # regular expressions of whole names: these weights do not decay
     max_grad_value: float | None = None  # gradients are cut to -max_grad_value..max_grad_value
     max_weight_grad_norm: float | None = None  # each weight's gradient is scaled down to this norm
     max_grad_norm: float | None = None  # gradients are scaled down to this norm over all weights
-    ema_decay: float | None = None  # per step, of averages of weights and statistics; None: none
+    ema_decay: float | None = None  # per step, for averages of weights and statistics; None: none
     ema_warmup: bool = False  # after n steps, ema_decay is at most (1 + n) / (10 + n)
-    slot_steps: int = 0  # steps of the run whose slots were read: moves count them, schedules not
+    slot_steps: int = 0  # steps of the run whose slots were read; `move` counts them, schedules not
 
     takes_rows: ClassVar[bool] = False
-    """Whether a class updates weights in rows rightly (`Weight.row_columns`). Its subclasses, which
-    may compute something else, do not inherit it; weights of others are updated in their own shape.
+    """Whether the class updates weights in rows correctly (`Weight.row_columns`). Subclasses may
+    compute something else, so they do not inherit it. If False, weights keep their own shape.
     """
 
     def check(self) -> None:
@@ -152,8 +152,8 @@ class Optimizer(Configurable, interface=True):
     def rates(self, step: Any) -> dict[str, Any]:
         """Returns {tag: learning rate} of a step, for `update` and reports.
 
-        A rate is a float32 scalar or, as a `Schedule`, of the shape of `step`; the tag of the only
-        or largest rate is `learning_rate`.
+        A rate is a float32 scalar or has the shape of `step`, like a schedule's factor. The tag of
+        the only or largest rate is `learning_rate`.
         """
         return {"learning_rate": self.p.learning_rate * self.schedule(step)}
 
@@ -162,7 +162,7 @@ class Optimizer(Configurable, interface=True):
         return [self.schedule]
 
     def ends_with_run(self) -> bool:
-        """Returns whether a schedule moves with the number of steps of the run."""
+        """Returns whether a schedule depends on the run's number of steps."""
         return any(schedule.ends_with_run() for schedule in self.schedules())
 
     def end_at(self, num_steps: int) -> None:
@@ -171,9 +171,9 @@ class Optimizer(Configurable, interface=True):
             schedule.end_at(num_steps)
 
     def check_rates(self, num_steps: int) -> None:
-        """Raises ParamError if a learning rate in a number of steps is negative or not finite.
+        """Raises ParamError if a learning rate is negative or not finite in a run of `num_steps`.
 
-        It looks at up to 1,000 steps. A schedule that takes tensors only is not checked.
+        It looks at up to 1,000 steps. A schedule that only takes tensors is not checked.
         """
         steps = np.unique(np.linspace(0, num_steps - 1, _CHECKED_STEPS).astype(np.int64))
         try:
@@ -187,12 +187,11 @@ class Optimizer(Configurable, interface=True):
             if len(wrong):
                 raise ParamError(
                     f"optimizer: {tag} is {values[wrong[0]]:.6g} at step {steps[wrong[0]]}, after"
-                    f" the schedule {type(self.schedule).__name__}: a rate is 0 or above, or the"
-                    " loss would rise"
+                    f" the schedule {type(self.schedule).__name__}: it has to be finite, 0 or above"
                 )
 
     def ema_rate(self, step: Any) -> Any:
-        """Returns 1 - decay of averages at a step, a float or float32 scalar; None if it has none.
+        """Returns 1 - the averages' decay at a step, a float or float32 scalar; None without one.
 
         `step` is an integer scalar, the number of steps done before.
         """
@@ -205,7 +204,7 @@ class Optimizer(Configurable, interface=True):
         return rate
 
     def updates_rows(self) -> bool:
-        """Returns whether weights in rows are updated rightly, by `takes_rows` of its own class."""
+        """Returns whether weights in rows are updated correctly: this class's own `takes_rows`."""
         return vars(type(self)).get("takes_rows", False)
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
@@ -220,22 +219,22 @@ class Optimizer(Configurable, interface=True):
 
         Args:
             weights: program path -> description of the tensor.
-            gradients: program path -> float32 [*weight.shape], or in rows, as the result.
-            norm: float32 scalar, their global norm, which the caller has to report anyway.
+            gradients: program path -> float32 [*weight.shape], or in rows, like the result.
+            norm: float32 scalar, the gradients' global norm, which the caller reports anyway.
         """
         p, clipped = self.p, dict(gradients)
         if p.max_grad_value is not None:
             limit = p.max_grad_value
-            clipped = {where: tf.clip_by_value(g, -limit, limit) for where, g in clipped.items()}
+            clipped = {path: tf.clip_by_value(g, -limit, limit) for path, g in clipped.items()}
         if p.max_weight_grad_norm is not None:
             clipped = {
-                where: _factor(weight_norm(weights[where], g), p.max_weight_grad_norm) * g
-                for where, g in clipped.items()
+                path: _factor(weight_norm(weights[path], g), p.max_weight_grad_norm) * g
+                for path, g in clipped.items()
             }
         if p.max_grad_norm is not None:
             changed = p.max_grad_value is not None or p.max_weight_grad_norm is not None
             factor = _factor(global_norm(weights, clipped) if changed else norm, p.max_grad_norm)
-            clipped = {where: factor * g for where, g in clipped.items()}
+            clipped = {path: factor * g for path, g in clipped.items()}
         return clipped
 
     def update(self, update: Update) -> UpdatedWeight:
@@ -247,14 +246,14 @@ class Optimizer(Configurable, interface=True):
         return UpdatedWeight(value - move.decrement, move.slots)
 
     def move(self, update: Update) -> Move:
-        """Returns what one step subtracts from a weight after its decay, and the slots after it."""
+        """Returns the decrement of a weight that has already decayed, and its next slots."""
         raise NotImplementedError(f"{type(self).__name__} has no move")
 
     def valid_move(self, update: Update) -> Move:
-        """Returns `move`; raises ParamError unless it and the slots have the shapes that they had.
+        """Returns `move`; raises ParamError unless decrement and slots keep shape and dtype.
 
-        TensorFlow would broadcast the one, and lose the others. `move` gets the number of steps
-        that the slots have seen: `slot_steps` more than the run has done.
+        Otherwise TensorFlow would broadcast the decrement, and slots would be lost. `move` gets the
+        number of steps that the slots have seen: `slot_steps` more than the run has done.
         """
         if self.p.slot_steps:
             update = update._replace(step=update.step + self.p.slot_steps)
@@ -266,7 +265,7 @@ class Optimizer(Configurable, interface=True):
             )
         if differ := sorted(move.slots.keys() ^ update.slots.keys()):
             has = "returned" if differ[0] in move.slots else "lacks"
-            raise ParamError(f"{where} {has} the slot {differ[0]!r}: it returns those of `slots`")
+            raise ParamError(f"{where} {has} the slot {differ[0]!r}: it returns those in `slots`")
         pairs = [("the decrement", move.decrement, update.value)]
         pairs += [(f"the slot {k!r}", new, update.slots[k]) for k, new in move.slots.items()]
         for what, new, old in pairs:
@@ -294,19 +293,19 @@ class Optimizer(Configurable, interface=True):
         check_used(self.p.no_decay, [name for weight in weights for name in weight.names])
 
     def _decays(self, weight: Weight, name: str) -> bool:
-        """Returns whether the weight of a name, one of those in a tensor, decays."""
+        """Returns whether one of a tensor's weights, given by its name, decays."""
         decays = self.p.weight_decay > 0 and weight.rank >= self.p.min_decay_rank
         return decays and not match_patterns(self.p.no_decay, name)
 
 
 def global_norm(weights: Mapping[str, Weight], gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Returns the L2 norm over all gradients, float32 [*weight.shape] each: a float32 scalar."""
-    sums = (weight_sum(weights[where], g * g) for where, g in gradients.items())
+    sums = (weight_sum(weights[path], g * g) for path, g in gradients.items())
     return tf.sqrt(tf.add_n([tf.reduce_sum(layers) for layers in sums]))
 
 
 def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of each weight in x [*weight.shape], or in rows: [*stack_shape, 1, ...]."""
+    """Returns each weight's sum, [*stack_shape, 1, ...], of x [*weight.shape] or in rows."""
     if (columns := weight.row_columns) is None:
         return tf.reduce_sum(x, axis=weight.axes, keepdims=True)
     own = tf.reduce_sum(columns.without_padding(x), axis=weight.axes, keepdims=True)
@@ -314,14 +313,14 @@ def weight_sum(weight: Weight, x: tf.Tensor) -> tf.Tensor:
 
 
 def weight_norm(weight: Weight, x: tf.Tensor) -> tf.Tensor:
-    """Returns the L2 norm of each weight in x, as `weight_sum`."""
+    """Returns each weight's L2 norm, in the shape of `weight_sum`."""
     return tf.sqrt(weight_sum(weight, x * x))
 
 
 def select(weight: Weight, chosen: Sequence[bool], new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
-    """Returns `new` for the chosen ones of `weight.names`, stacked in a tensor, else `old`.
+    """Returns `new` for the stacked weights that are `chosen` (per weight name), else `old`.
 
-    Both are [*weight.stack_shape, ...], of any type.
+    Both are [*weight.stack_shape, ...], of any dtype.
     """
     if all(chosen):
         return new

@@ -8,7 +8,7 @@ from lingo.optim.optimizer import Move, Optimizer, Slot, Update, Weight
 
 
 class RmsProp(Optimizer):
-    """RMSProp (Tieleman & Hinton 2012, lecture 6.5), also centered form (Graves 2013, eq. 38-45).
+    """RMSProp (Tieleman & Hinton 2012, lecture 6.5), or centered (Graves 2013, eq. 38-45).
 
     `epsilon` is under the root, and momentum sums rate * gradient / root, as in TensorFlow 2 and
     Keras, where the mean square starts at 0. In TensorFlow 1 it starts at 1, so that first updates
@@ -17,10 +17,10 @@ class RmsProp(Optimizer):
     """
 
     rho: float = 0.9  # decay of the mean of squared gradients
-    momentum: float = 0.0  # decay of the sum of past updates; 0: none is kept
+    momentum: float = 0.0  # decay of the sum of past updates; 0: no sum is kept
     epsilon: float = 1e-7  # added to the mean square, under the root
-    centered: bool = False  # divide by the deviation from the mean gradient, not by the mean square
-    initial_mean_square: float = 0.0  # what the mean of squared gradients starts at
+    centered: bool = False  # divide by the gradient's standard deviation, not its root mean square
+    initial_mean_square: float = 0.0  # initial mean of squared gradients
 
     takes_rows = True
 
@@ -31,8 +31,8 @@ class RmsProp(Optimizer):
 
     def slots(self, weight: Weight) -> dict[str, Slot]:
         v = Slot(weight.shape, self.p.initial_mean_square, weight.names)
-        others = [*["m"] * self.p.centered, *["momentum"] * (self.p.momentum > 0)]
-        return {"v": v, **dict.fromkeys(others, v._replace(fill=0.0))}
+        names = [*["m"] * self.p.centered, *["momentum"] * (self.p.momentum > 0)]
+        return {"v": v, **dict.fromkeys(names, v._replace(fill=0.0))}
 
     def move(self, update: Update) -> Move:
         p, grad, slots = self.p, update.gradient, update.slots

@@ -1,9 +1,9 @@
-"""A weight in rows, as an optimizer gets it where devices update equal chunks of every row.
+"""A weight in rows: the form that an optimizer gets if devices update equal chunks of every row.
 
-An optimizer that treats each element by itself needs nothing of this. One that adds up over a
-weight does so by `RowColumns.total`, and without the zeros at the ends of rows.
+An elementwise optimizer can ignore this. An optimizer that sums over a weight leaves out the zeros
+at the ends of rows (`without_padding`) and sums over devices (`total`).
 
-Axes: P parts of a weight, each a row; C columns of the rows that the tensors have, all or a chunk.
+Axes: P rows, one per part of a weight; C columns in the tensors, all of a row's or a chunk of them.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ def _identity(value: tf.Tensor) -> tf.Tensor:
 
 
 class RowColumns(NamedTuple):
-    """Which columns of a weight's rows the tensors of an update have, [*stacked axes, P, C].
+    """The columns of a weight's rows that are in an update's tensors, [*stacked axes, P, C].
 
-    By default all: then XLA's partitioner splits them, and inserts sums over devices itself.
+    By default all columns: XLA's partitioner then splits them, and inserts sums over devices.
     """
 
     rows: WeightRows
     num_columns: int  # C
-    first: Any = 0  # index of the first of them in the row, an integer or int32 scalar
+    first: Any = 0  # index of the first column in the row, an integer or int32 scalar
     # Adds up tensors of any shape over the devices that have the other columns.
     total: Callable[[tf.Tensor], tf.Tensor] = _identity
 
     def coordinates(self) -> list[tf.Tensor]:
         """Returns the index of each element along each axis of the weight, int32 [P, C].
 
-        For zeros at the ends of rows and of uneven parts it is that of the last element.
+        Padding (zeros at the ends of rows and of uneven parts) has the last element's index.
         """
         return [
             tf.minimum(self._indices(axis), size - 1) for axis, size in enumerate(self.rows.shape)
         ]
 
     def without_padding(self, x: tf.Tensor) -> tf.Tensor:
-        """Returns x, [*stacked axes, P, C], with zeros where no element of the weight is."""
+        """Returns x, [*stacked axes, P, C], with zeros in its padding."""
         rows = self.rows
         if not rows.is_padded:
             return x
@@ -60,7 +60,7 @@ class RowColumns(NamedTuple):
         return self.first + tf.range(self.num_columns)[None]
 
     def _indices(self, axis: int) -> tf.Tensor:
-        """Returns the index of each element along an axis, int32 [P, C]: past its end for zeros."""
+        """Returns each element's index along an axis, int32 [P, C]; padding is past the end."""
         sizes, parts = self.rows.part_shape, self.rows.parts
         row: tf.Tensor = tf.range(self.rows.num_rows)[:, None]
         part = tf.math.floormod(row // math.prod(parts[axis + 1 :]), parts[axis])
@@ -69,7 +69,7 @@ class RowColumns(NamedTuple):
 
 
 def flatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
-    """Returns weights [*stacked axes, ...] of any type in rows, [*stacked axes, P, C], C all."""
+    """Returns weights [*stacked axes, ...] of any dtype in rows, [*stacked axes, P, all C]."""
     num_stacked, sizes, parts = len(x.shape) - len(rows.shape), rows.part_shape, rows.parts
     lead = x.shape[:num_stacked]
     missing = [p * k - n for n, p, k in zip(rows.shape, parts, sizes, strict=True)]
@@ -83,7 +83,7 @@ def flatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
 
 
 def unflatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
-    """Returns weights [*stacked axes, ...] of any type from all of their rows, of `flatten`."""
+    """Inverts `flatten`: returns weights [*stacked axes, ...] of any dtype from all their rows."""
     num_stacked, sizes, parts = len(x.shape) - 2, rows.part_shape, rows.parts
     lead = x.shape[:num_stacked]
     x = x[(*[slice(None)] * (num_stacked + 1), slice(math.prod(sizes)))]
@@ -96,6 +96,6 @@ def unflatten(x: tf.Tensor, rows: WeightRows) -> tf.Tensor:
 
 
 def _order(num_stacked: int, rank: int) -> list[int]:
-    """Returns the permutation from part and place along each axis to all parts, all places."""
+    """Returns the permutation of axes from (part, place) per axis to all parts, all places."""
     first = range(num_stacked, num_stacked + 2 * rank)
     return [*range(num_stacked), *first[::2], *first[1::2]]

@@ -14,7 +14,7 @@ from lingo.config.params import ParamError
 def scale_linearly(rate: float, *, batch_size: int, base_batch_size: int) -> float:
     """Returns a learning rate that grows with the batch size (Goyal et al. 2017, sec. 2.1).
 
-    `rate` is the one for `base_batch_size` examples. Raises ParamError unless all are positive.
+    `rate` is the learning rate for `base_batch_size`. Raises ParamError unless all are positive.
 
     >>> scale_linearly(0.1, batch_size=1024, base_batch_size=256)
     0.4
@@ -25,7 +25,7 @@ def scale_linearly(rate: float, *, batch_size: int, base_batch_size: int) -> flo
 def scale_by_root(rate: float, *, batch_size: int, base_batch_size: int) -> float:
     """Returns a learning rate that grows with the root of the batch size (You et al. 2020).
 
-    `rate` is the one for `base_batch_size` examples. Raises ParamError unless all are positive.
+    `rate` is the learning rate for `base_batch_size`. Raises ParamError unless all are positive.
 
     >>> scale_by_root(0.1, batch_size=1024, base_batch_size=256)
     0.2

@@ -25,14 +25,14 @@ from lingo.config.roots.user_line import definition_line
 class Schedule(Configurable, interface=True):
     """A factor of the learning rate. Subclasses define `factor`.
 
-    A schedule whose number of steps is left out ends with the run, and moves with its `max_steps`.
+    If its number of steps is left out, it ends with the run and depends on the run's `max_steps`.
     """
 
-    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # numbers of steps: the run's where left out (None)
+    OPTIONAL: ClassVar[tuple[str, ...]] = ()  # numbers of steps; None: the run's number of steps
     POSITIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be above 0
     NOT_NEGATIVE: ClassVar[tuple[str, ...]] = ()  # fields that must be 0 or above
 
-    _run_steps: int | None = None  # of the run, from this schedule's step 0 on; None: no run
+    _run_steps: int | None = None  # from this schedule's step 0 to the run's end; None: no run
 
     def check(self) -> None:
         ranges.check_finite(self.p)
@@ -44,7 +44,7 @@ class Schedule(Configurable, interface=True):
         return []
 
     def end_at(self, num_steps: int) -> None:
-        """Tells the schedule, and those inside, after how many of its steps the run ends."""
+        """Sets the number of this schedule's steps in the run, here and in the schedules inside."""
         self._run_steps = num_steps
         for start, schedule in self.inner():
             schedule.end_at(num_steps - start)
@@ -65,9 +65,9 @@ class Schedule(Configurable, interface=True):
         return max(1, self._run_steps)
 
     def __call__(self, step: Any) -> Any:
-        """Returns the factor after a number of steps: integers of any shape, NumPy's or a tensor's.
+        """Returns the factor after a number of steps, float32 with the shape of `step`.
 
-        The result is float32 of the same shape; a tensor if `step` is one, else NumPy.
+        `step` has integers of any shape. The factor is a tensor if `step` is one, else NumPy's.
         """
         if isinstance(step, (int, np.integer, np.ndarray)):
             factor = self.factor(np.asarray(step).astype(np.float32), np)
@@ -79,15 +79,15 @@ class Schedule(Configurable, interface=True):
         return factor
 
     def _check_factor(self, factor: Any, is_number: bool, shape: tuple[int | None, ...]) -> None:
-        """Raises ParamError unless a factor is a number, or one for each of several steps."""
+        """Raises ParamError unless a factor is a number, or has a number for each step."""
         if not is_number or tuple(np.shape(factor)) not in ((), shape):
             where = f"{definition_line(type(self).factor)}: {type(self).__name__}.factor"
-            raise ParamError(f"{where} returned {factor!r:.60}: a number for each step is wanted")
+            raise ParamError(f"{where} returned {factor!r:.60}: it returns a number for each step")
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
         """Returns the factor at a step, float32 of any shape, by functions of NumPy or TensorFlow.
 
-        `xp` is one of them: both have minimum, maximum, where, abs, cos, exp, ones_like. A step is
+        `xp` is that module: both have minimum, maximum, where, abs, cos, exp, ones_like. A step is
         a whole number; `whole_periods` counts the periods before it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no factor")
@@ -96,8 +96,8 @@ class Schedule(Configurable, interface=True):
 def whole_periods(step: Any, length: int, xp: ModuleType) -> Any:
     """Returns how many periods of `length` steps have passed at a step, both float32.
 
-    It divides integers: programs compute a quotient of floats as a product with the reciprocal,
-    which is below the whole number at some boundaries.
+    It divides integers, because programs divide floats by multiplying with the reciprocal, and the
+    product is below the whole number at some boundaries.
     """
     if xp is np:
         return (step.astype(np.int32) // length).astype(np.float32)
@@ -189,8 +189,8 @@ class Exponential(Schedule):
     array([1.  , 0.5 , 0.25], dtype=float32)
     """
 
-    num_steps: int  # steps in which the factor is multiplied by decay_rate once
-    decay_rate: float  # what it is multiplied by
+    num_steps: int  # steps per multiplication by decay_rate
+    decay_rate: float  # the multiplier
     staircase: bool = False  # all at once, at multiples of num_steps
 
     POSITIVE = ("num_steps", "decay_rate")
@@ -211,7 +211,7 @@ class InverseSqrt(Schedule):
     array([1. , 1. , 0.5], dtype=float32)
     """
 
-    hold_steps: int = 10_000  # steps at 1, the paper's k; at four times as many it is 1/2
+    hold_steps: int = 10_000  # steps at 1, the paper's k; the factor is 1/2 at step 4 * hold_steps
 
     POSITIVE = ("hold_steps",)
 
@@ -243,7 +243,7 @@ class Transformer(Schedule):
 
 
 class Piecewise(Schedule):
-    """Constant between boundaries; at a boundary it has the value before it, as in Keras.
+    """Constant between boundaries; a boundary step still has the earlier value, as in Keras.
 
     Piecewise.params(boundaries=[100, 200], values=[1.0, 0.1, 0.01])    # 0.1 from step 101 on
 
@@ -252,7 +252,7 @@ class Piecewise(Schedule):
     array([1.  , 0.1 , 0.01], dtype=float32)
     """
 
-    boundaries: tuple[int, ...]  # last steps of all values but the last, rising
+    boundaries: tuple[int, ...]  # last step of each value but the last, rising
     values: tuple[float, ...]  # the factors, one more than boundaries
 
     def check(self) -> None:
@@ -263,7 +263,7 @@ class Piecewise(Schedule):
             raise ParamError(f"boundaries={list(p.boundaries)} do not rise")
         if len(p.values) != len(p.boundaries) + 1:
             raise ParamError(
-                f"{len(p.values)} values for {len(p.boundaries)} boundaries: there must be one more"
+                f"{len(p.values)} values for {len(p.boundaries)} boundaries: give one value more"
             )
 
     def factor(self, step: Any, xp: ModuleType) -> Any:
@@ -288,7 +288,7 @@ class Cyclic(Schedule):
     half_cycle_steps: int  # steps up, and as many down: the paper's stepsize
     low: float = 0.1  # factor at step 0 and between cycles
     mode: Literal["triangular", "triangular2", "exp_range"] = "triangular"  # how peaks shrink
-    gamma: float = 1.0  # of exp_range: what heights above low are multiplied by each step
+    gamma: float = 1.0  # exp_range multiplies the height above low by it at each step
 
     POSITIVE = ("half_cycle_steps", "gamma")
     NOT_NEGATIVE = ("low",)

@@ -18,9 +18,9 @@ class Sgd(Optimizer):
     equal while the rate is constant.
     """
 
-    momentum: float = 0.0  # decay of the sum of past gradients; 0: none is kept
+    momentum: float = 0.0  # decay of the sum of past gradients; 0: no sum is kept
     nesterov: bool = False  # look ahead: the gradient counts once more
-    accumulate: Literal["gradients", "updates"] = "gradients"  # what is summed; update: rate * grad
+    accumulate: Literal["gradients", "updates"] = "gradients"  # what the slot sums
 
     takes_rows = True
 

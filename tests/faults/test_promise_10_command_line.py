@@ -91,7 +91,7 @@ FLAG_FILES = {
     "cut short": (b"--exp=lm.source.tiny\n--logdir=run\n--set=max_st", "sets nothing"),
     "random bytes": (bytes(range(128, 256)), "is not text"),
     "zeroes": (bytes(4096), "is not text"),
-    "one that leads to itself": (b"--flagfile=flags.txt\n", "leads to itself"),
+    "one that leads to itself": (b"--flagfile=flags.txt\n", "includes itself"),
     "words": (b"--exp=lm.source.tiny\nlogdir=run\n", ":2: 'logdir=run' is not a flag"),
     "a flag twice": (b"--exp=lm.source.tiny\n--exp=lm.source.tiny\n", "already defined"),
     "a shell's escapes": (b"--logdir=run --exp=a\\\n", "no experiment given"),

@@ -7,11 +7,11 @@
     lingo benchmark --from-logs=runs/benchmark                 the result of runs that are done
     lingo benchmark --from-logs=a.txt --from-logs=b.txt        of logs from elsewhere
 
-Each run has a seed of its own, 0, 1, ..., and a directory of its own: `lingo sweep` makes them, and
-the same command resumes them; with another --runs it needs another directory. A run's time is that
-from run_start to run_stop in its mllog.txt. The fastest and the slowest are dropped; the mean of
-the others is the result, which benchmark.json has, too. Runs at the same time slow each other down.
-MLCommons' compliance checker reads every log, if it is installed: pip install 'lingo-tf[mlperf]'.
+Each run has its own seed, 0, 1, ..., and its own directory. `lingo sweep` makes the runs, and the
+same command resumes them; another --runs needs another --logdir. A run's time is the time from
+run_start to run_stop in its mllog.txt. The fastest and the slowest run are dropped. The result is
+the other runs' mean, which is also in benchmark.json. Parallel runs slow each other down.
+MLCommons' compliance checker reads every log if it is installed: pip install 'lingo-tf[mlperf]'.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def run(options: Options) -> int:
         options.refuse_others(("from_logs", "format"), why)
         return _show(_read(options.from_logs), as_json=options.as_json)
     if not options.logdir:
-        raise UsageError("no directory given: --logdir=DIR, or --from-logs for logs that are there")
+        raise UsageError("no directory given: --logdir=DIR, or --from-logs for existing logs")
     resolved = options.resolve()
     rules = find_log(build_experiment(resolved)).rules
     progress = sys.stderr if options.as_json else sys.stdout
@@ -96,7 +96,7 @@ def _seeds(options: Options, rules: Rules) -> sweep.Options:
 
 
 def _read(paths: Sequence[str]) -> dict[str, Log]:
-    """Returns logs by name: that of the run's directory, or of the file."""
+    """Returns name -> log; the name is the run's directory's, or the file's."""
     found = [file for path in paths for file in find_logs(Path(path))]
     files = list({os.path.realpath(file): file for file in found}.values())  # each once
     names = [file.parent.name if file.name == MLLOG else file.stem for file in files]
@@ -106,9 +106,9 @@ def _read(paths: Sequence[str]) -> dict[str, Log]:
 
 
 def _read_runs(paths: Mapping[str, Path]) -> tuple[dict[str, Log], list[RunResult]]:
-    """Returns the logs of runs, and the results of those that have none that can be read.
+    """Returns the logs of runs, and the results of runs without a readable log.
 
-    Raises ParamError if no run has one.
+    Raises ParamError if no run has a readable log.
     """
     logs: dict[str, Log] = {}
     without_log: list[RunResult] = []
@@ -145,7 +145,7 @@ def _show(
 
 
 def _compliance(result: BenchmarkResult, checks: Mapping[str, Sequence[str]] | None) -> list[str]:
-    """Returns what the compliance checker says of the logs, a line or more."""
+    """Returns the compliance checker's verdict on the logs, as lines."""
     if checks is None:
         return [f"not checked by MLCommons' compliance checker: pip install 'lingo-tf[{EXTRA}]'"]
     refused = {name: messages for name, messages in checks.items() if messages}

@@ -4,9 +4,9 @@
     lingo chat --run=runs/tiny --temperature=0 --max_tokens=40
     printf 'hello\\n/why\\n' | lingo chat --run=runs/tiny --seed=1
 
-A model that is trained to answer texts answers each line; any other continues the conversation, of
-which it reads as many of the last turns as fit. Control characters are escaped. Ctrl-C stops an
-answer. The same lines and flags give the same answers. Commands:
+A model that is trained to answer texts answers each line. Any other model continues the
+conversation; it reads as many of the last turns as fit. Control characters are escaped. Ctrl-C
+stops an answer. The same lines and flags give the same answers. Commands:
 
     /why          how the last answer came about: settings, candidates, tools
     /tools off    answer without tools; /tools on
@@ -44,7 +44,7 @@ from lingo.trainer.trained import Trained
 MAX_LINE_BYTES = 1_000_000
 
 _PROMPT = "> "
-_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*\S))?\s*")  # no path, and no comment of a program
+_COMMAND = re.compile(r"/([a-z]+)(?:\s+(.*\S))?\s*")  # not a path, not a program's comment
 _WIDTH = 100
 
 
@@ -62,7 +62,7 @@ def run(options: Options) -> int:
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         if processes.count > 1:
-            raise UsageError("lingo chat is for one process: several have no terminal in common")
+            raise UsageError("lingo chat is for one process: several cannot share a terminal")
         model = Trained(
             resolved.params, RunDirectory(run), step=options.step, quantize=options.quantize
         )
@@ -87,7 +87,7 @@ def _prepare_terminal() -> None:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
-    """Raises KeyboardInterrupt at each Ctrl-C, where the first would end the program."""
+    """Raises KeyboardInterrupt at each Ctrl-C; otherwise the first would end the program."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -99,7 +99,7 @@ def _interrupts() -> Iterator[None]:
 
 
 def _converse(chat: Chat, *, is_terminal: bool) -> None:
-    """Answers lines and obeys commands; on a terminal, an interrupt or a mistake ends neither."""
+    """Answers lines and obeys commands; on a terminal, even after an interrupt or a mistake."""
     while True:
         try:
             line = _read_line(is_terminal=is_terminal)
@@ -131,7 +131,7 @@ def _read_line(*, is_terminal: bool) -> str | None:
 
 
 def _obey(chat: Chat, line: str) -> bool:
-    """Answers a line, or does what it commands; returns whether the conversation goes on."""
+    """Answers a line, or obeys it as a command; returns whether the conversation goes on."""
     command = _COMMAND.fullmatch(line)
     match command.groups() if command else ("", None):
         case "quit", None:
@@ -155,7 +155,7 @@ def _obey(chat: Chat, line: str) -> bool:
 
 
 def _answer(chat: Chat, text: str) -> None:
-    """Prints an answer while it is made, also what there is of one that is stopped."""
+    """Prints an answer while it is made; if it is stopped, the part that was made stays."""
     with contextlib.closing(chat.stream(text)) as pieces:
         for piece in pieces:
             if piece:

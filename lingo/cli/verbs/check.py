@@ -1,31 +1,31 @@
-"""Builds every experiment, shapes only, with the same overrides: a change tried on all of them.
+"""Builds every experiment, shapes only, with the same overrides, to try a change on all of them.
 
     lingo check
     lingo check --set='FeedForward.dropout_rate=0.1' --set='Stack=Repeat'
     lingo check --exp=lm.source.tiny --set='TransformerLayer=Remat(layer=_)' --trace
 
-It prints a line for each: its name, its weights, how often each override matched. An override by
-class is "not applicable" where there is no such class, and a mistake if there is one nowhere. A
-WARNING is where overrides replace set values, such as the number of experts of a model that is
-sparse already, and leave fewer weights. If products are quantized, it says how many, and which are
-not: `--set='FeedForward=Quantized(layer=_)'`. With --trace, training and evaluation are traced
-symbolically, too: without memory, at any size.
+It prints a line per experiment: its name, its weights, how often each override matched. An override
+by class is "not applicable" to an experiment without that class, and a mistake if no experiment has
+it. A WARNING says that overrides replaced set values, such as the number of experts of a model that
+is sparse already, and left fewer weights. If products are quantized, as by
+`--set='FeedForward=Quantized(layer=_)'`, the line says how many are, and which are not. With
+--trace, training and evaluation are also traced symbolically: at any size, without memory for it.
 
     lingo check --contract --exp=mine.py:mine
     lingo check --contract --exp=mine.py:mine --set=task.model.dim=32 --set=train_input.length=64
 
-With --contract, an experiment is computed with a few examples of its first batch, in float32 on
-this machine, to check what layers, task and input promise; there is a line for each claim:
+With --contract, an experiment runs on a few examples of its first batch, in float32 on this
+machine, to check the promises of layers, task and input, with a line per claim:
 
     input   batch(step) is the same whenever it is made, as specs say, and row by row
     layer   no hidden state; eager = graph = XLA; no row depends on another; step by step = whole;
             alone = in Stack, Remat, Repeat and vmapped
-    task    every weight has a gradient; losses and metrics of parts add up to those of the whole;
+    task    every weight has a gradient; losses and metrics of parts add up to the whole's;
             20 steps, saved and resumed after 10, = 20 steps
 
-Layers are those of your own classes, or one of each class if there are none. All sizes are those of
-the experiment, except that of the batch: shrink a large one by --set. "not checked" gives the
-reason. If a claim fails, the exit code is 1.
+It checks the layers of your own classes, or one layer of each class if you have none. All sizes but
+the batch's are the experiment's: shrink a large one by --set. "not checked" gives the reason. If a
+claim fails, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Options(CheckOptions, RootOptions):
 def run(options: Options) -> int:
     """Prints a line for every experiment, and a summary."""
     if options.contract and not options.names:
-        raise UsageError("--contract computes an experiment: name it, --exp=mine.py:mine")
+        raise UsageError("--contract runs an experiment: name it, as in --exp=mine.py:mine")
     roots = options.roots()
     names = options.names or [*experiment_index.index(roots).entries]
     width = max(map(len, names), default=0)
@@ -85,7 +85,7 @@ def run(options: Options) -> int:
 
 @contextlib.contextmanager
 def _without_advice() -> Iterator[None]:
-    """Hides TensorFlow's warnings of many small programs, which are what is wanted here."""
+    """Hides TensorFlow's warnings about many small programs, which are intended here."""
     logger = logging.getLogger("tensorflow")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -96,7 +96,7 @@ def _without_advice() -> Iterator[None]:
 
 
 def _raise_first(failures: Sequence[CheckResult], count: int) -> None:
-    """Raises one error for all failures: ParamError if all of them are, else ExperimentsFailed."""
+    """Raises one error for all failures: ParamError if each is one, else ExperimentsFailed."""
     if not failures:
         return
     first = failures[0]

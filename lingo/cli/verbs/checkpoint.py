@@ -1,4 +1,4 @@
-"""Looks at the checkpoints of a run: which there are, what one holds, whether they are sound.
+"""Lists, inspects or verifies the checkpoints of a run.
 
     lingo checkpoint list --run=runs/tiny
     lingo checkpoint inspect --run=runs/tiny                    the latest that is sound
@@ -7,11 +7,11 @@
     lingo checkpoint verify --run=runs/tiny                     reads every byte of all of them
     lingo checkpoint verify --run=runs/tiny --step=latest
 
-`list` looks at manifests and sizes, and marks what stays: `latest`, `every` (multiples of
-checkpoint.keep_every_steps), `best` (as many as checkpoint.keep_best), and `rewind`, to which the
-run would go back. `inspect` prints digest, type and shape of every tensor: equal digests are equal
-numbers, however they were stacked or split; in JSON, `weights` is path -> digest. `verify` ends
-with 3 if one is damaged. Nothing in the run is changed.
+`list` looks at manifests and sizes, and marks why a checkpoint is kept: `latest`, `every`
+(multiples of checkpoint.keep_every_steps), `best` (as many as checkpoint.keep_best) and `rewind`
+(the run would go back to it). `inspect` prints digest, type and shape of every tensor: equal
+digests mean equal numbers, however they were stacked or split; in JSON, `weights` is path ->
+digest. `verify` ends with 3 if a checkpoint is damaged. Nothing in the run is changed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run(options: Options) -> int:
     }
     if options.action not in actions:
         known = "|".join(actions)
-        raise UsageError(f"lingo checkpoint {options.action}: {known} is what it does")
+        raise UsageError(f"lingo checkpoint {options.action}: the actions are {known}")
     if options.run is None:
         raise UsageError("no run given: --run=DIR")
     directory = RunDirectory(options.run)
@@ -75,7 +75,7 @@ def run(options: Options) -> int:
 
 def _list(options: Options, directory: RunDirectory) -> int:
     if options.step is not None:
-        raise UsageError("list shows all checkpoints: leave --step")
+        raise UsageError("list shows all checkpoints: leave out --step")
     steps = store.steps(directory.checkpoints)
     marks = _marks(options, directory, steps) if steps else {}
     found = [_row(directory, step, marks.get(step, [])) for step in steps]
@@ -107,7 +107,7 @@ def _row(directory: RunDirectory, step: int, marks: list[str]) -> dict[str, Any]
         found = open_checkpoint(path)
         row |= {"time": (path / MANIFEST).stat().st_mtime, "bytes": found.num_bytes}
         found.verify(content=False)
-    except (DeletedCheckpoint, FileNotFoundError):  # the run goes on
+    except (DeletedCheckpoint, FileNotFoundError):  # the run goes on, and has deleted it
         return None
     except (DamagedCheckpoint, NoUsableCheckpoint) as error:
         row["damage"] = _damage(error)
@@ -149,7 +149,7 @@ def _position(directory: RunDirectory, steps: list[int]) -> RunCounters:
 
 
 def _inspect(options: Options, directory: RunDirectory) -> int:
-    found = _one(options, directory)
+    found = _find(options, directory)
     digests = dict(found.digests())
     tensors = {
         name: {"shape": list(shape), "dtype": dtype, "digest": digests[name]}
@@ -180,7 +180,7 @@ def _inspect(options: Options, directory: RunDirectory) -> int:
     return 0
 
 
-def _one(options: Options, directory: RunDirectory) -> Checkpoint:
+def _find(options: Options, directory: RunDirectory) -> Checkpoint:
     """Returns the sound checkpoint that --step names."""
     if options.step == BEST:
         return choose(_experiment(options), directory, BEST)
@@ -210,7 +210,7 @@ def _verify(options: Options, directory: RunDirectory) -> int:
         store.find_path(directory.checkpoints, steps[0], of=directory.path)
     rows: list[dict[str, Any]] = []
     for step in steps:
-        with contextlib.suppress(DeletedCheckpoint):  # the run goes on
+        with contextlib.suppress(DeletedCheckpoint):  # the run goes on, and has deleted it
             damage = _read_damage(store.step_path(directory.checkpoints, step))
             rows.append({"step": step, "damage": damage})
     if not rows:

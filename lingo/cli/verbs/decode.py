@@ -1,4 +1,4 @@
-"""Continues texts with a checkpoint of a run, or answers them if that is what it is trained for.
+"""Continues texts with a checkpoint of a run, or answers them if it was trained to answer.
 
     lingo decode --run=runs/tiny --prompt='def '
     lingo decode --run=runs/tiny --prompt='def ' --prompt='class ' --temperature=0
@@ -8,11 +8,11 @@
     lingo decode --run=runs/tiny --prompts_file=prompts.txt --format=json > texts.jsonl
     cat header.py | lingo decode --run=runs/tiny --prompt=-
 
-It prints each text, the prompt included where the model continues it, and a line of dashes
-between two; with --format=json a line for each: prompt, number of the sample, text, tokens, their
-log-probabilities (and that of the end), its score, and whether the model ended it. Control
-characters are escaped in both. --prompt=- is all of the standard input. The same flags give the
-same texts.
+It prints each text, with its prompt if the model continues it, and a line of dashes between two
+texts. --format=json prints a line per text: prompt, number of the sample, text, tokens, their
+log-probabilities (and the end's), score, and whether the model ended the text. Control characters
+are escaped in both formats. --prompt=- is all of the standard input. The same flags give the same
+texts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Options(DecodeOptions, LoadOptions, RunOptions, DeviceOptions, FormatOptio
     prompt: Sequence[str] = option(
         "A text to continue; - reads one from standard input.", default=()
     )
-    prompts_file: str | None = option("A file with more of them, one a line.")
+    prompts_file: str | None = option("A file with more prompts, one per line.")
     continuation_only: bool = option("Print texts without their prompts.", default=False)
 
 
@@ -60,9 +60,7 @@ def run(options: Options) -> int:
     options.make_devices(resolved.params)
     with experiment.runtime.join() as processes:
         if processes.count > 1 and STDIN in options.prompt:
-            raise UsageError(
-                "--prompt=- is for one process: several have no standard input in common"
-            )
+            raise UsageError("--prompt=- is for one process: several cannot share a standard input")
         model = Trained(
             resolved.params,
             RunDirectory(run),
@@ -97,7 +95,7 @@ def _show(
 
 
 def _prompts(options: Options) -> list[str]:
-    """Returns the prompts in the order of the flags, those of the file last."""
+    """Returns the prompts in the order of the flags, then the file's."""
     if options.prompt.count(STDIN) > 1:
         raise UsageError("--prompt=- reads all of the standard input: give it once")
     prompts = list(options.prompt)

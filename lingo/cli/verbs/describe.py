@@ -5,7 +5,7 @@
     lingo describe Schedule                  all schedules, too
     lingo describe lm.source.tiny
 
-A class is any that --set can name; it is told from an experiment by its capital letter.
+NAME is a class that --set can name, with a capital letter, or an experiment.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def _find_experiment(word: str, places: Roots) -> Entry:
 
 
 def class_text(cls: type[Configurable], *, only: str | None = None) -> str:
-    """Returns a class's docstring, and a line for each field, or for one, which it must have."""
+    """Returns a class's docstring, and a line per field; `only` is the one field to describe."""
     if only is not None:
         field_of(cls, only)
     rows = [("name", "type", "default", "meaning")]
     shown = [f for f in docs.describe(cls) if only in (None, f.name)]
-    for field in shown:  # with the choices that the name of its type does not show
+    for field in shown:  # with the choices of its type, whose name does not show them
         choices = types.describe(fields(cls)[field.name].hint)
         suffix = f" ({choices})" if choices.startswith("one of") else ""
         rows.append((field.name, field.type, field.default, f"{field.comment}{suffix}"))

@@ -1,11 +1,11 @@
-"""Shows in what two experiments differ, a line for each parameter: `path: a -> b`.
+"""Shows how two experiments differ, a line for each parameter: `path: a -> b`.
 
     lingo diff --exp=lm.source.tiny --exp=lm.source.small
     lingo diff --run=runs/a --run=runs/b
     lingo diff --exp=lm.source.tiny --run=runs/a
     lingo diff --exp=lm.source.tiny --set='Stack=Repeat'       what the overrides change
 
-Of an experiment and a run, the experiment comes first. With two of them, --set changes both.
+If an experiment and a run are compared, the experiment comes first. --set changes both.
 """
 
 from __future__ import annotations

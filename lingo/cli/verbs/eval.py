@@ -7,12 +7,12 @@
     lingo eval --run=runs/tiny --watch --set=runtime=Local
     lingo eval --run=runs/tiny --set="eval_inputs['heldout'].max_batches=None"
 
-It prints a line for each input, and adds it to `eval_<input>/` in the directory of the run. It
-may compute on other devices than the training did: --set=runtime=... With any other --set it only
-prints, for the results would not be those of the run's own configuration. A run that is still
-training is not disturbed.
+It prints a line for each input, and adds it to `eval_<input>/` in the run's directory.
+--set=runtime=... computes on other devices than the training. With any other --set it only prints,
+because the results belong to another configuration than the run's. A run that is still training is
+not disturbed.
 
-With --watch it evaluates every checkpoint that was not evaluated by it before, and waits for more
+With --watch it evaluates every checkpoint that it has not evaluated before, and waits for more
 until the run is done or has failed. The metric evaluate.metric selects the best checkpoint.
 """
 
@@ -53,9 +53,11 @@ class Options(StepOptions, RunOptions, DeviceOptions):
     """The options of the verb."""
 
     watch: bool = option("Evaluate checkpoints as they come, until the run is over.", default=False)
-    newest: bool = option("With --watch: of several that wait, only the latest.", default=False)
+    newest: bool = option(
+        "With --watch: if several checkpoints wait, only the latest.", default=False
+    )
     timeout_seconds: int = option(
-        "With --watch: end after so long without news.", default=3600, minimum=0
+        "With --watch: end after this time without news.", default=3600, minimum=0
     )
 
 
@@ -90,7 +92,7 @@ def run(options: Options) -> int:
                 results = evaluator.evaluate_checkpoint(found, show_progress=show_progress)
             except (DamagedCheckpoint, DeletedCheckpoint) as error:
                 if processes.count > 1 and not options.watch:
-                    raise  # the others are still computing
+                    raise  # the other processes are still computing
                 if isinstance(error, DamagedCheckpoint):
                     unreadable.append(error)
                     if options.step is not None:
@@ -131,9 +133,9 @@ def _checkpoints(
     is_same: bool,
     unreadable: Sequence[DamagedCheckpoint],
 ) -> Iterator[Checkpoint]:
-    """Yields the checkpoint to evaluate, and another if that has become `unreadable` or is deleted.
+    """Yields the checkpoint to evaluate, then another if it has become `unreadable` or is deleted.
 
-    With --watch it yields each that this configuration has not evaluated yet.
+    With --watch it yields each checkpoint that this configuration has not evaluated yet.
     """
     if not options.watch:
         found = choose(experiment, directory, options.step)

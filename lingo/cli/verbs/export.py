@@ -10,13 +10,13 @@
     lingo export --run=runs/mine --format=huggingface --output=mine --config=llama
 
 A program (savedmodel, stablehlo, tflite) is loaded in a process without lingo and computes 64
-examples of the first evaluation input; if that is not what the run computes, there is an error and
-no folder. export.json says what the program is, how much it differed, and has the digests of all
-files: --verify compares them.
+examples of the first evaluation input; if its results are not the run's, there is an error and no
+folder. export.json describes the program, says how much its results differed, and has the digests
+of all files, which --verify compares.
 
 --format=huggingface writes config.json, model.safetensors and, if the run has one, tokenizer.json,
-as models of Hugging Face's hub have them. Its config.json is that of the folder from which the run
-was imported, or of the folder that --config names, and must describe the model. The new folder
+like models of Hugging Face's hub. The config.json comes from the folder from which the run was
+imported, or from the folder that --config names, and must describe the model. The new folder
 appears only when it is complete, and no folder is overwritten.
 """
 
@@ -46,7 +46,7 @@ class Options(ExportOptions, StepOptions, WeightOptions, DeviceOptions):
 
     output: str | None = option("The folder to write; it must not exist.")
     signature: str | None = option(
-        "What a program computes: of predict, score, decode; all, if not given."
+        "What a program computes: some of predict, score, decode; else all."
     )
     verify: str | None = option("An exported folder: check that its files are as written.")
 
@@ -62,7 +62,7 @@ def run(options: Options) -> int:
     with build_experiment(resolved).runtime.join() as processes:
         model = Trained(resolved.params, RunDirectory(run), step=options.step)
         experiment_options.print_later_errors(model.checkpoint)
-        if processes.is_leader or options.format != "huggingface":  # which refuse several processes
+        if processes.is_leader or options.format != "huggingface":  # others refuse several
             model.export(
                 output,
                 format=options.format,

@@ -1,12 +1,12 @@
-"""Compares every experiment with its golden file: what it sets, and its weights, for review.
+"""Compares what every experiment sets, and its weights, with its golden file, for review.
 
     lingo golden
     lingo golden --write
 
-A change of the framework that should alter no experiment leaves all golden files as they are; one
-that should shows in them what it alters. A golden has no field that the experiment neither sets nor
-inherits: defaults of classes stand once, in defaults.txt. So a new field of a shared class changes
-one file. The files are in tests/goldens of the checkout.
+A change of the framework that alters no experiment leaves all golden files as they are; any other
+change shows in them what it alters. A golden has only the fields that the experiment sets or
+inherits; the classes' defaults stand once, in defaults.txt. So a new field of a shared class
+changes one file. The files are in tests/goldens of the checkout.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def run(options: Options) -> int:
     """Prints or writes the goldens that differ."""
     checkout = roots_.find().packages["tasks"][0].parent
     if not (checkout / "tests").is_dir():
-        raise UsageError("goldens belong to a checkout of lingo; this one is installed without")
+        raise UsageError("goldens are in a checkout of lingo, and this installation has none")
     stale = [g for g in goldens(checkout) if g.file_text != g.expected_text]
     for file, found, expected in stale:
         if expected is None and options.write:
             file.unlink()
             print(f"removed {file}")
         elif expected is None:
-            print(f"{file} is of no experiment")
+            print(f"{file} belongs to no experiment")
         elif options.write:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(expected)
@@ -68,13 +68,13 @@ def run(options: Options) -> int:
             before, after = (found or "").splitlines(), expected.splitlines()
             print("\n".join(unified_diff(before, after, str(file), "now", n=0, lineterm="")))
     if stale and not options.write:
-        print(f"{len(stale)} golden files are stale; if that is meant: lingo golden --write")
+        print(f"{len(stale)} golden files are stale; if that is intended: lingo golden --write")
         return STALE
     return 0
 
 
 def goldens(checkout: Path) -> list[Golden]:
-    """Returns the goldens of a checkout: of all experiments, of defaults, and of none."""
+    """Returns the goldens of a checkout: of all experiments, the defaults', and leftover files."""
     packages = {**roots_.find().packages, "params": (checkout / "params",)}
     roots = Roots(packages)
     resolved = {
@@ -97,7 +97,7 @@ def experiment_text(params: Params, experiment: Experiment) -> str:
 
 
 def defaults_text(experiments: Iterable[Params]) -> str:
-    """Returns the defaults of all classes that some experiments use, a sorted line each."""
+    """Returns the defaults of all classes that some experiments use, one sorted line per field."""
     waiting = [node.cls for params in experiments for node in nodes(params)]
     found: dict[type, None] = {}
     while waiting:
@@ -109,7 +109,7 @@ def defaults_text(experiments: Iterable[Params]) -> str:
 
 
 def _default_lines(cls: type) -> Iterator[str]:
-    """Yields the fields of a class with their defaults, and what these set in other classes."""
+    """Yields a class's fields with their defaults, and the values these set in other classes."""
     for name, field in fields(cls).items():
         if field.default is REQUIRED:
             continue

@@ -7,8 +7,8 @@
     lingo train --run=runs/gpt2
 
 --from is a folder with config.json, model.safetensors (or the index of several) and, for texts,
-tokenizer.json: what `git clone` of a model makes. --exp names an experiment of your own, which must
-have an argument `path`, the folder, and read its weights by `init_from`.
+tokenizer.json, as `git clone` of a model makes it. --exp names your own experiment, which must have
+an argument `path`, the folder, and read its weights by `init_from`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a command as several processes of this machine that work together: workers of one run.
+"""Runs a command as several processes of this machine: the workers of one run.
 
     lingo launch --workers=2 -- train --exp=lm.source.tiny --logdir=runs/two \\
         --set=runtime=Replicated
@@ -6,11 +6,11 @@
         --devices=4 '--set=runtime=Mesh(data=2,model=4)'
     lingo launch --workers=2 --logs=logs -- eval --run=runs/two
 
-Each worker runs the command after `--` with a TF_CONFIG that says who it is; any scheduler that
-sets TF_CONFIG can run it as well, on many machines. Lines are shown with the number of their worker
-before them, and with --logs also kept, a file each. Ctrl+C, SIGTERM and SIGHUP reach all: they
-save and stop at the same step. When one worker ends, the others save what they can and end, too;
-the exit code is that of the first that failed.
+Each worker runs the command after `--` with a TF_CONFIG that gives its index; any scheduler that
+sets TF_CONFIG can run it as well, on many machines. Each line is shown with its worker's index in
+front; --logs also writes a file per worker. Ctrl+C, SIGTERM and SIGHUP reach all workers: they save
+and stop at the same step. When a worker ends, the others save what they can and end, too; the exit
+code is the code of the first that failed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Options(VerbOptions):
 def run(options: Options) -> int:
     """Starts the workers and waits for them; returns the code of the first that failed."""
     if options.workers is None:
-        raise UsageError("how many workers? --workers=N.")
+        raise UsageError("no number of workers given: --workers=N.")
     _check(*options.command)
     program = (sys.executable, "-P", "-m", "lingo.cli.main", *options.command)
     logs = Path(options.logs) if options.logs else None
@@ -63,7 +63,7 @@ def _check(verb: str, *arguments: str) -> None:
     """Raises an error for a command that every worker would reject, before any is started."""
     if verb not in VERBS:
         raise UsageError(
-            f"{verb!r} is not a verb for several processes, as {', '.join(VERBS)} are."
+            f"{verb!r} is not a verb for several processes: these are {', '.join(VERBS)}."
             f"{suggest(verb, VERBS)}"
         )
     command.read(verb, cast(Verb, VERBS[verb]), arguments)

@@ -4,8 +4,8 @@
     lingo list source           those with "source" in name or summary, with their arguments
     lingo list --params_dir=my/experiments
 
-Experiments are functions marked @experiment in files below the params directory of lingo, the one
-of the working directory, and those that --params_dir and LINGO_PARAMS name.
+Experiments are functions marked @experiment in files below lingo's params directory, the working
+directory's, and the directories that --params_dir and LINGO_PARAMS name.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _lines(left: str, right: str, width: int) -> list[str]:
-    """Returns the lines of an experiment, with its description beside its name, or below."""
+    """Returns the lines of an experiment, with its description after its name, or below it."""
     if len(left) <= width:
         indent = " " * (width + 2)
         return _wrap(right, f"{left:{width}}  ", indent) or [left]

@@ -7,15 +7,15 @@
     lingo plan --calibrate=here.json --devices=2                       a file for --hardware
     lingo plan --allreduce=row_pairs --mesh=16x32 --holes=2x2@4,6
 
-With --devices it tries the ways to run the experiment on so many devices: every mesh, with what
-saves memory. It prints the fastest that fit, why the others lose, and the flags of the first.
-Without, it predicts the experiment's own runtime. No device is needed. Nothing is compiled but for
---verify, which compiles the first two ways for the processor to compare, or by --compiler=tpu.
+With --devices it tries ways to run the experiment on this number of devices: every mesh, with the
+settings that save memory. It prints the fastest ways that fit, why others lose, and the flags of
+the fastest. Without, it predicts the experiment's own runtime. No device is needed. Only --verify
+compiles: the first two ways, to compare, for the processor or, with --compiler=tpu, for TPUs.
 
-The rate of the input on one core (--input_rate, or --measure_input) adds the hosts and cores that
-it needs, and the time of a step that waits for it. The exit code is 1 if nothing fits.
+With the input's rate on one core (--input_rate, --measure_input) it predicts the hosts and cores
+that the input needs, and the time of a step that waits for it. It returns 1 if nothing fits.
 
-With --allreduce it plans that alone, on chips of which some may have failed.
+With --allreduce it plans an all-reduce alone, on chips some of which may have failed.
 """
 
 from __future__ import annotations
@@ -90,21 +90,21 @@ class _Request:
 
 @option_class
 class _AllreduceOptions(FormatOptions):
-    """The options of plans of all-reduce, and those that they share with other plans."""
+    """The options of all-reduce plans, and the options that they share with other plans."""
 
     allreduce: str | None = option(f"Plan an all-reduce: {', '.join((*PLANNERS, _ALL))}.")
-    mesh: str | None = option("Of --allreduce: the sizes of its axes, as 16x32.")
+    mesh: str | None = option("With --allreduce: the sizes of the mesh's axes, as 16x32.")
     holes: Sequence[str] = option("Failed chips: sizes and first position, as 2x2@4,6.", default=())
     links: Literal["torus", "mesh"] = option(
         "Whether links close the rows of chips.", default="torus"
     )
     elements: int = option(
-        "Of the payload, as many as ResNet-50 has weights.",
+        "How many elements to sum; ResNet-50 has this number of weights.",
         default=25_557_032,
         minimum=1,
         maximum=_MAX_ELEMENTS,
     )
-    payload: Literal["float32", "bfloat16"] = option("The type of what is sent.", default="float32")
+    payload: Literal["float32", "bfloat16"] = option("The type of elements.", default="float32")
     hardware: str | None = option(f"{', '.join(HARDWARE)}, or a file of measurements.")
     plot: str | None = option("Draw the ways: FILE.png, FILE.svg or FILE.pdf.")
 
@@ -114,11 +114,11 @@ class Options(_AllreduceOptions, CompilerOptions, ExperimentOptions):
     """The options of the verb."""
 
     devices: int | None = option(
-        "How many devices there are; left out: those of the experiment's own runtime.",
+        "How many devices there are; else the devices of the experiment's own runtime.",
         minimum=1,
         maximum=MAX_MESH_DEVICES,
     )
-    batch: int | None = option("Examples of a step, in place of the input's.", minimum=1)
+    batch: int | None = option("Examples per step, in place of the input's.", minimum=1)
     top: int = option("How many ways to show.", default=10, minimum=1)
     price: float | None = option(
         "The price of a device for an hour; shows the price of steps and of the training.",
@@ -126,14 +126,14 @@ class Options(_AllreduceOptions, CompilerOptions, ExperimentOptions):
     )
     input_rate: float | None = option("Examples/s that one core of a host makes.", minimum=0)
     input_variation: float | None = option(
-        "Standard deviation over mean of the time of a host's batch: uneven hosts are simulated.",
+        "Standard deviation / mean of a host's time per batch, to simulate uneven hosts.",
         minimum=0,
         maximum=MAX_VARIATION,
     )
     measure_input: bool = option(
-        "Measure both on this machine, for seconds; it reads the data.", default=False
+        "Measure rate and variation on this machine; takes seconds, reads the data.", default=False
     )
-    verify: bool = option("Compile the first two for these devices, and compare.", default=False)
+    verify: bool = option("Compile the first two ways, and compare.", default=False)
     calibrate: str | None = option("Measure --devices of this machine, into this .json file.")
 
 
@@ -220,7 +220,7 @@ def _print(
 ) -> None:
     is_tpu = options.compiler == "tpu"
     if options.as_json:
-        verified = {text: [one._asdict() for one in all_] for text, all_ in comparisons.items()}
+        verified = {text: [row._asdict() for row in rows] for text, rows in comparisons.items()}
         dtype = None if is_tpu else report.COMPARED_DTYPE
         types = {"verified_dtype": dtype, "verified": verified}
         print(json.dumps(report.as_json(found) | types))
@@ -253,7 +253,7 @@ def _calibrate(options: Options, file: str) -> int:
 
 
 def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
-    """Raises UsageError for a file of another ending, or in a folder that there is not."""
+    """Raises UsageError unless a file has one of the endings and its folder exists."""
     path = Path(file)
     if path.suffix not in endings:
         raise UsageError(f"--{flag}={file}: the file ends in {' or '.join(endings)}")
@@ -264,11 +264,11 @@ def _check_file(flag: str, file: str, endings: Sequence[str]) -> None:
 def _verify(
     plan: report.Plan, build: Build, options: Options
 ) -> dict[str, list[report.Comparison]]:
-    """Compiles the fastest ways; returns comparisons by way, in float32 but for TPUs."""
+    """Compiles the fastest ways; returns way -> comparisons, in float32 except for TPUs."""
     found: dict[str, list[report.Comparison]] = {}
     num_devices = plan.ranking.best[0].candidate.mesh.num_devices
     if num_devices == 1:
-        raise UsageError("--verify compares the exchanges of a mesh: there is one device alone")
+        raise UsageError("--verify compares the exchanges of a mesh: one device exchanges nothing")
     if num_devices > MAX_VIRTUAL_DEVICES:
         raise UsageError(
             f"--verify compiles for at most {MAX_VIRTUAL_DEVICES} virtual devices, and there are"
@@ -276,7 +276,7 @@ def _verify(
         )
     generation = plan.hardware.name.removeprefix("tpu_")
     if options.compiler == "tpu" and generation not in GENERATIONS:
-        raise UsageError(f"--compiler=tpu: --hardware={plan.hardware.name} is no TPU that it has")
+        raise UsageError(f"--compiler=tpu: --hardware={plan.hardware.name} is no TPU that it knows")
     topology = options.find_topology(num_devices, generation)
     if topology is None:
         estimator = report.processor_estimator(plan.hardware, build)
@@ -305,7 +305,7 @@ def _find_planner(options: _AllreduceOptions) -> str | None:
     """Returns the planner of --allreduce or None; raises UsageError for flags of other plans."""
     if options.allreduce is None:
         if own := sorted(options.flag_names.intersection(_ALLREDUCE_OWN)):
-            raise UsageError(f"--{own[0]} is of --allreduce, which is missing")
+            raise UsageError(f"--{own[0]} goes with --allreduce, which is missing")
         return None
     options.refuse_others(_ALLREDUCE_FLAGS, "--allreduce plans no experiment")
     return options.allreduce
@@ -314,7 +314,7 @@ def _find_planner(options: _AllreduceOptions) -> str | None:
 def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
     """Prints plans of all-reduce; returns 1 if none is possible.
 
-    Raises UsageError or ParamError for flags that are wrong, and if the planner named refuses.
+    Raises UsageError or ParamError for wrong flags, or if the planner that was named refuses.
     """
     hardware = read_hardware(options.hardware or next(iter(HARDWARE)))
     grid = _grid(options, hardware)
@@ -328,10 +328,10 @@ def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
     results = []
     for plan in plans:
         if not is_exact(plan):
-            raise RuntimeError(f"a fault of lingo: the sums of {plan.name} on {grid} are wrong")
+            raise RuntimeError(f"a bug in lingo: the sums of {plan.name} on {grid} are wrong")
         cost = measure(plan, num_elements, element_bytes=element_bytes)
         results.append(_Allreduce(plan, cost))
-    results.sort(key=lambda one: one.cost.seconds)
+    results.sort(key=lambda result: result.cost.seconds)
     if options.plot:
         write_picture(results[0].plan, results[0].cost, Path(options.plot))
     if options.as_json:
@@ -346,7 +346,7 @@ def _print_allreduce(planner: str, options: _AllreduceOptions) -> int:
 def _grid(options: _AllreduceOptions, hardware: Hardware) -> Grid:
     """Returns the grid of the flags, with the links of the hardware.
 
-    With --hardware the mesh must be a slice of its torus, and closes those sides that it can.
+    With --hardware the mesh must be a slice of its torus, and sides that can be closed are rings.
     """
     if options.mesh is None or not re.fullmatch(r"\d{1,9}(x\d{1,9})*", options.mesh):
         given = "is missing" if options.mesh is None else f"is {options.mesh!r}"
@@ -355,7 +355,7 @@ def _grid(options: _AllreduceOptions, hardware: Hardware) -> Grid:
     if not hardware.torus:
         if "links" in options.flag_names:
             raise UsageError(
-                f"--links={options.links} is of a torus, and {hardware.name} has none: leave it out"
+                f"--links={options.links} needs a torus, and {hardware.name} has none: leave it out"
             )
         axes = _dimension_axes(hardware, sizes)
     else:
@@ -366,20 +366,20 @@ def _grid(options: _AllreduceOptions, hardware: Hardware) -> Grid:
 def _torus_axes(
     hardware: Hardware, sizes: Sequence[int], links: str, *, is_slice: bool
 ) -> list[Axis]:
-    """Returns axes with the rates of a torus's sides: the largest axis has those of the largest.
+    """Returns axes with the rates of a torus's sides, the largest axis with the largest side's.
 
-    With `is_slice` the mesh must be inside it: then only sides of a multiple of 4 are closed, as
-    `Hardware.arrange` has it. Without, axes after the last side have that one's rates. A TPU's
+    With `is_slice` the mesh must be inside the torus; then only axes of a multiple of 4 are closed,
+    as in `Hardware.arrange`. Otherwise axes after the last side have the last side's rates. A TPU's
     cores in one chip sum before the chips do, so they are no axis.
     """
-    sides = sorted(hardware.dimensions[-hardware.torus :], key=lambda one: -one.size)
+    sides = sorted(hardware.dimensions[-hardware.torus :], key=lambda side: -side.size)
     order = sorted(range(len(sizes)), key=lambda i: -sizes[i])
-    largest, asked = [one.size for one in sides], [sizes[i] for i in order]
-    is_inside = len(asked) <= len(largest) and all(map(operator.le, asked, largest))
+    largest, wanted = [side.size for side in sides], [sizes[i] for i in order]
+    is_inside = len(wanted) <= len(largest) and all(map(operator.le, wanted, largest))
     if is_slice and not is_inside:
         raise UsageError(
             f"--mesh={'x'.join(map(str, sizes)):.80} is not in the torus of {hardware.name},"
-            f" {' x '.join(map(str, largest))} chips; without --hardware it may be any"
+            f" {' x '.join(map(str, largest))} chips; without --hardware any mesh may be planned"
         )
     axes: dict[int, Axis] = {}
     for place, i in enumerate(order):
@@ -398,14 +398,14 @@ def _dimension_axes(hardware: Hardware, sizes: Sequence[int]) -> list[Axis]:
             f" {len(dimensions)}, the innermost last"
         )
     axes = []
-    for size, one in zip(sizes, dimensions, strict=True):
-        if size > one.size:
+    for size, side in zip(sizes, dimensions, strict=True):
+        if size > side.size:
             raise UsageError(
-                f"--mesh has an axis of {size:,}, and {hardware.name} has {one.size:,} there:"
+                f"--mesh has an axis of {size:,}, and {hardware.name} has {side.size:,} there:"
                 " the innermost axis is the last"
             )
-        kind = one.kind if one.kind == "switch" or one.wraps else "line"
-        axes.append(Axis(size, kind, one.latency, one.bandwidth))
+        kind = side.kind if side.kind == "switch" or side.wraps else "line"
+        axes.append(Axis(size, kind, side.latency, side.bandwidth))
     return axes
 
 
@@ -433,7 +433,7 @@ def _allreduce_text(
 def _allreduce_json(
     grid: Grid, given: dict[str, Any], results: Sequence[_Allreduce], refusals: dict[str, str]
 ) -> dict[str, Any]:
-    """Returns what the text has, and more digits."""
+    """Returns the content of the text, with more digits."""
     plans = []
     for plan, cost in results:
         fields = {k: v for k, v in cost._asdict().items() if k != "link_bytes"}

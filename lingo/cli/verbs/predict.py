@@ -5,12 +5,12 @@
     lingo predict --run=runs/tiny --input=mine.npz --output=predictions.npz --batch_size=8
     lingo predict --run=runs/tiny --input=mine.jsonl --output=predictions.jsonl
 
-The input is an evaluation input of the run, which --set may change, or a file with arrays as
-`train_input.batch(0)` has them; what only the loss reads may be missing. A file is a .npz of NumPy,
-with an array for each name, or a .jsonl, with an object for each example. The output has what the
-`predict` of the task returns, in the order of the input; for an evaluation input also `example_id`,
-the index of each example. It appears only when it is complete, and no file is overwritten. Only one
-batch of predictions is in memory.
+The input is an evaluation input of the run, which --set may change, or a file with the arrays of
+`train_input.batch(0)`; arrays that only the loss reads may be missing. A file is a .npz of NumPy,
+with an array for each name, or a .jsonl, with an object for each example. The output has the arrays
+that the task's `predict` returns, in the order of the input; for an evaluation input also
+`example_id`, the index of each example. It appears only when it is complete, and no file is
+overwritten. Only one batch of predictions is in memory.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _read(name: str, experiment: Experiment) -> Mapping[str, np.ndarray] | None:
         return None
     if Path(name).suffix not in SUFFIXES:
         raise UsageError(
-            f"--input={name} is neither an evaluation input ({', '.join(names) or 'there is none'})"
+            f"--input={name} is neither an evaluation input ({', '.join(names) or 'it has none'})"
             f" nor a {_FILE}.{suggest(name, names)}"
         )
     return read_examples(Path(name))

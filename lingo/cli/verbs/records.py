@@ -4,10 +4,10 @@
     lingo records --images=flowers --output=flowers_256 --size=256 --shards=16
     lingo records --images=val --classes=train_records/classes.txt --output=val_records
 
-The folder of images has a folder for each class, with JPEG and PNG files. It prints the --set that
-makes an experiment read the records. They are shuffled, have the layout of ImageNet's, and are
-faster to read than many small files. --size shrinks larger images, so that decoding them is faster,
-too. The new folder appears only when it is complete, and no folder is overwritten.
+The folder of images has a folder for each class, with JPEG and PNG files. The records are shuffled,
+have the layout of ImageNet's, and are faster to read than many small files. The command prints the
+--set that makes an experiment read them. --size shrinks larger images, so that decoding them is
+faster, too. The new folder appears only when it is complete, and no folder is overwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lingo.data.images.image_folder import ImageFolder, class_folders
 from lingo.data.images.image_records import CLASSES, write_records
 from lingo.trainer.progress import Progress
 
-SHARD_BYTES = 128 * 2**20  # about as many as those of ImageNet have
+SHARD_BYTES = 128 * 2**20  # about the size of ImageNet's shards
 
 _PLAIN = re.compile(r"[\w./~*-]+")
 
@@ -35,10 +35,10 @@ class Options(VerbOptions):
 
     images: str | None = option("The folder that has a folder of images for each class.")
     output: str | None = option("The folder to write; it must not exist.")
-    classes: str | None = option("File with a class a line; else the folders, sorted.")
+    classes: str | None = option("File with a class per line; else the folders' names, sorted.")
     shards: int | None = option("Number of files; else one per 128 MiB.", minimum=1)
     size: int | None = option(
-        "Pixels of the shorter side of larger images; else as they are.", minimum=1
+        "Shrink larger images to this number of pixels on the shorter side.", minimum=1
     )
 
 
@@ -67,7 +67,7 @@ def run(options: Options) -> int:
 
 
 def _check(options: Options) -> tuple[str, Path]:
-    """Returns the folder and the path of the output; raises UsageError without one of them."""
+    """Returns the folder and the path of the output; raises UsageError if either is missing."""
     if options.images is None or options.output is None:
         name = "images" if options.images is None else "output"
         raise UsageError(f"no {name} given: lingo records --images=FOLDER --output=FOLDER")
@@ -75,7 +75,7 @@ def _check(options: Options) -> tuple[str, Path]:
 
 
 def _source(images: str, classes: str | None) -> Params:
-    """Returns the source of the images, which has as many classes as there are."""
+    """Returns the source of the images, with their number of classes."""
     names = read_classes(classes) if classes else class_folders(images)
     return ImageFolder.params(folder=images, num_classes=len(names), classes=classes)
 

@@ -9,14 +9,14 @@
     curl localhost:8501/v1/models/tiny:predict \\
         -d '{"signature_name": "score_text", "instances": ["import numpy"]}'
 
-A run is served from one checkpoint, an export of --format=savedmodel from its newest version; what
-is written later is not served. Requests that arrive together are computed together. Metrics are at
-/metrics, health at /healthz. Only programs of this machine reach the server, unless --host says
-otherwise. With --api_key_file it answers those that send the header "Authorization: Bearer KEY";
-/healthz and /metrics need no key. It has no encryption.
+The server uses one checkpoint of a run, or the newest version of an export with
+--format=savedmodel; it does not serve later ones. Requests that arrive together are computed
+together. Metrics are at /metrics, health at /healthz. Only programs of this machine reach the
+server, unless --host says otherwise. With --api_key_file it answers only requests with the header
+"Authorization: Bearer KEY"; /healthz and /metrics need no key. It has no encryption.
 
-At SIGTERM or Ctrl+C requests in progress are answered, others refused (503); then the server ends,
-with 143 or 130. A second signal ends it at once.
+At SIGTERM or Ctrl+C requests in progress are answered, new ones refused (503); then the server
+ends, with 143 or 130. A second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lingo.serving.model import ServedModel
 
 
-_PACKAGES = ("prometheus_client", "starlette", "uvicorn")  # of the extra
+_PACKAGES = ("prometheus_client", "starlette", "uvicorn")  # of the extra `serve`
 _BYTES_PER_MB = 1_000_000
 _MAX_KEY_BYTES = 4096
 
@@ -55,18 +55,18 @@ class Options(StepOptions, WeightOptions, DeviceOptions):
     name: str | None = option("The model's name in paths; else the folder's.")
     host: str = option("The address to listen at.", default="127.0.0.1")
     port: int = option(
-        "The port, as of TensorFlow Serving; 0: any that is free.",
+        "The port, by default TensorFlow Serving's; 0: any free port.",
         default=8501,
         minimum=0,
         maximum=65535,
     )
-    max_batch_size: int = option("Examples of a batch, and of a request.", default=32, minimum=1)
-    max_delay_ms: float = option("How long a request waits for others.", default=5, minimum=0)
+    max_batch_size: int = option("Most examples of a batch or a request.", default=32, minimum=1)
+    max_delay_ms: float = option("How long a request waits for a batch.", default=5, minimum=0)
     max_positions: int = option(
-        "Tokens, or bytes of a text, of an example, else 413.", default=1024, minimum=1
+        "Most tokens, or bytes of text, of an example, else 413.", default=1024, minimum=1
     )
-    max_requests: int = option("Requests in progress at a time, else 429.", default=512, minimum=1)
-    max_body_mb: int = option("Size of a request, else 413.", default=8, minimum=1)
+    max_requests: int = option("Most requests in progress, else 429.", default=512, minimum=1)
+    max_body_mb: int = option("Largest size of a request, else 413.", default=8, minimum=1)
     timeout: int = option("Seconds for a request, else 504.", default=60, minimum=1)
     read_timeout: int = option("Seconds for a client to send, else 408.", default=10, minimum=1)
     api_key_file: str | None = option("A file with the key that requests give, else 401.")
@@ -143,7 +143,7 @@ def _read_key(file: Path) -> bytes:
 
 
 def _check_packages() -> None:
-    """Raises MissingPackage without the packages of the extra."""
+    """Raises MissingPackage unless the extra's packages are installed."""
     if any(importlib.util.find_spec(package) is None for package in _PACKAGES):
         raise MissingPackage(
             "serving needs packages that are not installed: pip install 'lingo-tf[serve]'"

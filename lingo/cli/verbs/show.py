@@ -18,14 +18,14 @@ A parameter that nobody set is marked with where its value comes from. --changed
 arguments and overrides have changed: `path: before -> after`. The table of weights has
 those whose path --only matches somewhere, the largest first with --sort=size, or with --depth their
 sums by module; weights that the optimizer never changes are marked. With --run, the last lines
-are the user's own files that it has used, and whether they are still the same. --graph draws what
-was set, as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's program. --pipeline
-shows how layers are split into stages, and when which stage works; with --pipeline=simulation the
-table also has seconds, simulated from measurements of single layers. --program compiles a step for
-a mesh, without a weight in memory, and shows what its devices exchange and hold; they are made of
-the processor, as many as the mesh has. With --compiler=tpu the program is the one for TPUs, which
-the package libtpu compiles without a TPU. With --format=json it prints what a run would keep as
-config.json, or one object: the weights, the steps and rates of the plot, the pipelines, the
+are the user's own files that the run has used, and whether they are still the same. --graph draws
+the values that were set as a tree of classes: FILE.dot for Graphviz, FILE.svg by Graphviz's
+program. --pipeline shows how layers are split into stages, and when each stage works; with
+--pipeline=simulation the table also has seconds, simulated from measurements of single layers.
+--program compiles a step for a mesh, without a weight in memory, and shows what its devices
+exchange and hold; the processor is split into as many devices as the mesh has. With --compiler=tpu
+the program is for TPUs; the package libtpu compiles it without a TPU. With --format=json it prints
+a run's config.json, or one object: the weights, the plot's steps and rates, the pipelines, the
 program.
 """
 
@@ -67,7 +67,7 @@ from lingo.runtimes.runtime import Runtime
 from lingo.runtimes.tpu.tpu_mesh import TpuMesh
 from lingo.trainer.directory.run_directory import SOURCE, RunDirectory
 
-POINTS = 1000  # steps between those of a plot
+POINTS = 1000  # intervals of a plot's steps
 
 
 @option_class
@@ -79,7 +79,7 @@ class Options(ExperimentOptions, CompilerOptions, DeviceOptions, FormatOptions):
     only: str | None = option("With --weights: a pattern that occurs in the path.")
     sort: Literal["path", "size"] = option("With --weights: which come first.", default="path")
     depth: int | None = option(
-        "With --weights: sums of modules, whose paths have this number of parts.", minimum=1
+        "With --weights: sums by module, at this number of parts of the path.", minimum=1
     )
     plot_schedule: bool = option(
         "Draw every learning rate from step 0 to max_steps.", default=False
@@ -103,7 +103,7 @@ def run(options: Options) -> int:
         raise UsageError(f"{' and '.join(asked)} show different things: give one of them")
     if options.devices is not None and not (options.program or options.pipeline):
         raise UsageError(
-            "--devices goes with --program and --pipeline: nothing else that is shown depends on it"
+            "--devices goes with --program and --pipeline: nothing else depends on the devices"
         )
     details = [f"--{flag}" for flag in ("only", "sort", "depth") if flag in options.flag_names]
     if details and not options.weights:
@@ -112,7 +112,7 @@ def run(options: Options) -> int:
         raise UsageError("--depth prints sums as text; --format=json lists every weight")
     options.check_compiler("program")
     if options.graph and options.as_json:
-        raise UsageError("--graph writes a picture: --format=json shows nothing of it")
+        raise UsageError("--graph writes a picture, which --format=json cannot show")
     resolved, as_json = options.resolve(), options.as_json
     if options.changed:
         _print_changes(resolved, options)
@@ -165,7 +165,7 @@ def _print_source(run: str | None) -> None:
 
 def _print_weights(experiment: Experiment, options: Options) -> None:
     if experiment.declares_late:
-        experiment.check_weights()  # building did not
+        experiment.check_weights()  # building has not called it
     learner = experiment.learner
     table = weight_table.rows(learner.task) if options.as_json else weight_table.brief(learner.task)
     if options.only is not None and not (table := weight_table.select(table, options.only)):
@@ -220,7 +220,7 @@ def _print_program(experiment: Experiment, options: Options) -> None:
     num = layout.mesh.num_devices
     topology = options.find_topology(num)
     if isinstance(runtime, TpuMesh):
-        engine.make_devices(num)  # stand in for its cores, for which none can be made
+        engine.make_devices(num)  # they stand in for its cores
     elif options.devices is None:
         runtime.make_devices(num)
     is_evaluation = options.program == "eval"
@@ -238,7 +238,7 @@ def _print_program(experiment: Experiment, options: Options) -> None:
 
 
 def _own_program(runtime: Runtime) -> str:
-    """Returns why there is no program of a partitioner to show."""
+    """Returns why the runtime has no partitioner's program to show."""
     if isinstance(runtime, Replicated) and runtime.p.shard_update:
         return (
             "TensorFlow's collectives, not a partitioner, connect replicas: each computes the step"

@@ -10,8 +10,8 @@ The same command resumes it.
         --sweep='optimizer.learning_rate=log(1e-4..1e-2)' --sweep=exp.num_layers=2..8
     lingo sweep ... --search=optuna --num_trials=50      needs: pip install 'lingo-tf[sweep]'
 
-Every trial is an ordinary run in a directory of its own; `tensorboard --logdir=runs/sweep` has one
-table for all. Ctrl+C and SIGTERM save and stop.
+Every trial is an ordinary run in its own directory; `tensorboard --logdir=runs/sweep` shows all in
+one table. Ctrl+C and SIGTERM save and stop.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run(options: Options) -> int:
 
 def sweep(options: Options) -> SweepOutcome:
     """Runs the trials as the command line does, without the table at the end."""
-    names = [one.field for one in declarations(Options)]
+    names = [declared.field for declared in declarations(Options)]
     texts = command.arguments(options, names)
     options = command.read("sweep", cast(Verb, sys.modules[__name__]), texts)  # checks them
     return _run_trials(_read_request(options), num_workers=options.workers)
@@ -103,7 +103,7 @@ def _read_request(options: Options) -> SweepRequest:
     with name_point_in_errors(point):
         experiment = build_experiment(experiments.first)
     metric = choose_metric(experiment, options.metric, options.goal)
-    if options.metric is not None:  # a run checks the experiment's own
+    if options.metric is not None:  # a run checks the experiment's own metric
         check_metric(experiment, options.metric)
     return SweepRequest(
         logdir=Path(options.logdir),
@@ -152,7 +152,7 @@ def _print_results(results: Sequence[Result], metric: Metric) -> None:
     if best.score is not None:
         print(f"best: {best.trial.path}, {metric.name} {best.score:.6g}\n  {best.trial.command}")
     else:
-        print(f"best: none, since no trial that is done reported a finite {metric.name}")
+        print(f"best: none, since no finished trial reported a finite {metric.name}")
     num_failed = sum(result.state == "failed" for result in results)
     if num_failed:
         print(f"{num_failed} of {len(results)} failed; the same command tries them again")

@@ -3,8 +3,8 @@
     lingo tokenizer --exp=lm.source.tiny --vocab_size=8192 --out=python.model
     lingo tokenizer --source='TextFiles(pattern=books/*.txt)' --vocab_size=8192 --out=books.model
 
-It prints the --set that makes an experiment use the file. The text is that of the experiment's
-train_input: what is held out is not looked at. Needs: pip install 'lingo-tf[text]'
+It prints the --set that makes an experiment use the file. The text comes from the experiment's
+train_input; held-out text is not read. Needs: pip install 'lingo-tf[text]'
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _check_free(out: Path) -> None:
     if os.path.lexists(out):
         raise UsageError(f"--out={out} exists already")
     if not os.path.isdir(out.parent):
-        raise UsageError(f"--out={out} is in no directory that exists: {out.parent}")
+        raise UsageError(f"--out={out}: there is no directory {out.parent}")
 
 
 def usage(out: Path, vocab_size: int) -> str:
@@ -98,7 +98,7 @@ def _sources(options: Options) -> Sequence[Params]:
             raise UsageError("the experiment's train_input has no source of text")
         return found
     if options.exp is not None or options.run is not None or options.set:
-        raise UsageError("--source replaces them: leave --exp, --run and --set")
+        raise UsageError("--source replaces the experiment: leave out --exp, --run and --set")
     return [parse_template(options.source, RecordSource, Classes(options.roots()), "--source")]
 
 

@@ -1,4 +1,4 @@
-"""Trains an experiment in a directory. The same command resumes what was stopped.
+"""Trains an experiment in a directory. The same command resumes a run that was stopped.
 
     lingo train --exp=lm.source.tiny --logdir=runs/tiny
     lingo train --exp=lm.source.tiny --logdir=runs/wide --set=exp.model_dim=256
@@ -6,16 +6,16 @@
     lingo train --run=runs/tiny --set=max_steps=5000             resumes the run
     lingo train --run=runs/tiny --logdir=runs/again              repeats it elsewhere
     lingo train --flagfile=runs/tiny/flags.txt                   as it was called
-    lingo train --exp=lm.source.tiny --dry_run                   shows what it would be
+    lingo train --exp=lm.source.tiny --dry_run                   shows what it would do
     lingo train --exp=lm.source.tiny --logdir=runs/one --overfit --set=max_steps=100
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --profile_steps=10:15
     lingo train --exp=lm.source.tiny --logdir=runs/tiny --hang_timeout=600
 
 Ctrl+C, SIGTERM and SIGHUP save and stop; Ctrl+C once more stops at once. With --hang_timeout a
-second process watches: give several times what the slowest loop of steps, batch of an evaluation or
-wait for input takes; saving may take 20 times as long, and compiling does not count. A directory
-takes one configuration: what says how a run is carried out (max_steps, checkpoint, summary,
-evaluate, ...) may change, else --allow_change.
+second process watches the run: give several times the longest time of a loop of steps, an
+evaluation batch or a wait for input. Saving may take 20 times as long, and compiling does not
+count. A directory takes one configuration: operational parameters (max_steps, checkpoint, summary,
+evaluate, ...) may change, others need --allow_change.
 """
 
 from __future__ import annotations
@@ -53,17 +53,15 @@ _OPERATIONAL = ("audit", "overfit", "devices", "hang_timeout")  # options in fla
 class Options(TrainOptions, ExperimentOptions, DeviceOptions):
     """The options of the verb."""
 
-    logdir: str | None = option(
-        "Directory of the run; if left out, the directory that --run names."
-    )
+    logdir: str | None = option("Directory of the run; else the directory that --run names.")
     dry_run: bool = option("Build, trace and check; train and write nothing.", default=False)
     overfit: int | None = option(
         "Train on the first batch, or the first N, over and over.", switch_value=1
     )
-    profile_steps: str | None = option("Record steps for TensorBoard: from 10:15, five.")
+    profile_steps: str | None = option("Record steps for TensorBoard, such as 10:15, five steps.")
     hang_timeout: int | None = option(
-        "End with code 9 if nothing happens for so many seconds after the first step; 20 times as"
-        " many in a save.",
+        "End with code 9 if nothing happens for this number of seconds after the first step, or 20"
+        " times as long in a save.",
         minimum=1,
     )
 
@@ -104,7 +102,7 @@ def _remember(request: Request) -> None:
 
 
 def read_request(options: Options) -> Request:
-    """Returns the request of the flags; raises ParamError for every mistake in them."""
+    """Returns the request of the flags; raises ParamError for any mistake in them."""
     resolved, places = options.resolve(), options.roots()
     build_experiment(resolved)
     if options.overfit is not None:
@@ -137,7 +135,7 @@ def _check_moved(files: Sequence[str], logdir: str | None) -> None:
 def _overfit(resolved: ResolvedExperiment, batches: int) -> None:
     """Makes an experiment train on its first batches only."""
     data = resolved.params.train_input
-    if data.cls is RepeatedInput:  # the run of --run already has it
+    if data.cls is RepeatedInput:  # a run of --run may have it already
         data.batches = batches
     else:
         resolved.params.train_input = RepeatedInput.params(input=data, batches=batches)
@@ -166,9 +164,9 @@ def _flags(options: Options, resolved: ResolvedExperiment, places: Roots, config
     return flags_text(run, config, exp=exp, overrides=overrides, operational=operational)
 
 
-def _paths(params: Params, asked: Sequence[str]) -> list[str]:
-    """Returns overrides that set each path absolutely, unless the request already does."""
-    found = {
+def _paths(params: Params, given: Sequence[str]) -> list[str]:
+    """Returns overrides that set each file path absolutely, unless a given text has the path."""
+    paths = {
         f"{where}.{name}": getattr(node, name)
         for where, node in walk(params)
         for name, field in fields(node.cls).items()
@@ -176,8 +174,8 @@ def _paths(params: Params, asked: Sequence[str]) -> list[str]:
     }
     return [
         f"{where}={path!r}"
-        for where, path in found.items()
-        if path is not None and not any(path in text for text in asked)
+        for where, path in paths.items()
+        if path is not None and not any(path in text for text in given)
     ]
 
 

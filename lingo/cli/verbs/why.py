@@ -3,7 +3,7 @@
     lingo why optimizer.learning_rate --exp=lm.source.tiny
     lingo why FeedForward.dropout_rate --exp=lm.source.tiny --set=FeedForward.dropout_rate=0.1
 
-A path of one field, or Class.field for every one of a class.
+PATH is the path of a field, or Class.field for the field of every object of a class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors with an exit code of their own, and suggestions for misspelt words.
+"""Errors and their exit codes, and suggestions for misspelt words.
 
 0 done; 1 unexpected failure; 2 usage or configuration; 3 no usable checkpoint; 4 checkpoint of
 another model; 5 bad data; 6 directory locked; 7 another configuration in the directory; 8 numeric
@@ -21,9 +21,9 @@ _RAISED_IN, _SET_IN = "raised in ", "set in "
 
 
 class LingoError(Exception):
-    """An error that a user can cause or must know: the message says where, what and what to do."""
+    """An error that a user can cause or has to know: its message says where, what, what to do."""
 
-    exit_code: ClassVar[int] = 1  # of a program that ends with this error
+    exit_code: ClassVar[int] = 1  # exit code of a program that ends with this error
 
 
 class NumericFailure(LingoError):
@@ -33,13 +33,13 @@ class NumericFailure(LingoError):
 
 
 class MissingPackage(LingoError):
-    """A package is missing that one of lingo's extras installs."""
+    """A package of one of lingo's extras is not installed."""
 
     exit_code: ClassVar[int] = 2
 
 
 def check_package(name: str, what: str, *, extra: str) -> None:
-    """Raises MissingPackage if a package is not installed that one of lingo's extras installs."""
+    """Raises MissingPackage if a package of one of lingo's extras is not installed."""
     if importlib.util.find_spec(name) is None:
         raise MissingPackage(
             f"{what} needs {name}, which is not installed: pip install 'lingo-tf[{extra}]'"
@@ -53,7 +53,7 @@ class ParamError(LingoError, AttributeError, ValueError):
 
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
-        self.path = path  # of the Params that the message already names
+        self.path = path  # the path of Params, if the message names it already
 
 
 class Unreadable(ParamError):
@@ -92,7 +92,7 @@ def _read_note(error: BaseException, prefix: str) -> str:
 
 
 def suggest(word: str, words: Iterable[str]) -> str:
-    """Returns " Did you mean 'x'?" for the word but for its case, its synonyms, or the nearest."""
+    """Returns " Did you mean 'x'?": the word in another case, a synonym, or the nearest words."""
     if len(word) > MAX_SHOWN:
         return ""
     known = {known.lower(): known for known in words}

@@ -49,6 +49,6 @@ def read(file: str | os.PathLike[str], *, max_bytes: int) -> bytes:
 
 
 def check(status: os.stat_result) -> None:
-    """Raises OSError if a status is not that of a regular file."""
+    """Raises OSError if a status is not a regular file's."""
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, f"it is {kind(status.st_mode)}, not a file")

@@ -1,4 +1,4 @@
-"""The words of Keras, PyTorch, JAX and Lingvo for what has another name here."""
+"""Names in Keras, PyTorch, JAX and Lingvo for things that have another name here."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ _WORDS = {  # a name here -> names elsewhere, in lower case
 
 
 def synonyms(word: str) -> list[str]:
-    """Returns the names here for a word of another framework, likeliest first; case is ignored."""
-    return [name for name, others in _WORDS.items() if word.lower() in others.split()]
+    """Returns the names here for another framework's word, likeliest first; case is ignored."""
+    return [name for name, words in _WORDS.items() if word.lower() in words.split()]

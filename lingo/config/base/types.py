@@ -31,17 +31,17 @@ Operational = Annotated[T, _OPERATIONAL]
 """`steps: Operational[int] = 100`: does not change results; may change when a run resumes."""
 
 Wrapped = Annotated[Any, _WRAPPED]
-"""`layer: Wrapped`: the template that a wrapper wraps; it gets every offer to the wrapper."""
+"""`layer: Wrapped`: the template that a wrapper wraps; it inherits what the wrapper inherits."""
 
 FilePath = Annotated[str, _FILE_PATH]
 """`directory: FilePath`: a relative path is made absolute when it is set, as a run may resume from
-another working directory; one with a scheme, such as `gs://`, or with `~` is not changed."""
+another working directory; a path with a scheme, such as `gs://`, or with `~` is not changed."""
 
 Function = Annotated[Any, _FUNCTION]
 """`factory: Function`: a function at the top level of a file, written `file.py:function`."""
 
 SCALARS = frozenset({type(None), bool, int, float, str})
-"""The types of values that contain no others."""
+"""The types of values that contain no other values."""
 
 PARAMETER_TYPES = (
     "bool, int, float, str, None, a Literal, list, tuple, dict, or a class to configure"
@@ -55,7 +55,7 @@ Fit = Callable[[Any], Any]
 
 
 class Node(Protocol):
-    """The attributes of `Params` that the modules which `params` imports use."""
+    """The attributes of `Params`, for modules that `params` imports."""
 
     __fn_or_cls__: type[Any]
     __arguments__: dict[str, Any]
@@ -384,7 +384,7 @@ def read_leaf(text: str, hint: Any) -> Any:
     int    12  1_000            bool   true  False      str   as it is; quotes are taken off
     float  0.1  1e-3  3         None   none
 
-    Raises Unreadable for something else; with advice, if there is any.
+    Raises Unreadable for any other text, with advice if there is any.
     """
     if typing.get_origin(hint) is Literal:
         return _read_choice(text, typing.get_args(hint))

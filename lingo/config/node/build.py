@@ -54,7 +54,7 @@ def build(params: Node, inherited: dict[str, Any]) -> Any:
     if "_path" not in vars(params):
         raise ParamError(
             f"{type(parent.instance).__name__} builds {params.cls.__name__} parameters that are in"
-            " none of its fields, where nobody could change them: declare a field for them"
+            " none of its fields, so no override could change them: declare a field for them"
         )
     return _build_node(params, inherited, parent, parent.records)
 
@@ -67,9 +67,9 @@ def builds(params: Node) -> list[Build]:
 
 
 def inherited_values() -> dict[str, Any]:
-    """Returns all that the object under construction inherits, also what fits none of its fields.
+    """Returns all values that the object under construction inherits, with or without a field.
 
-    A stack passes it to its layers: `self.p.layer.build(**inherited_values())`.
+    A stack passes them to its layers: `self.p.layer.build(**inherited_values())`.
     """
     frame = _frame.get()
     return {name: inherited.value for name, inherited in frame.values.items()} if frame else {}
@@ -88,8 +88,8 @@ def _build_root(params: Node, inherited: dict[str, Any], records: list[Build]) -
 def set_line(root: Node, path: str, message: str) -> str:
     """Returns `file:line` where a user's file set the Params at a path, or "".
 
-    Of several fields, those count that an error's message names, and of these the last that was
-    set. Where nothing was set, the line is that of the field which holds these Params.
+    If the error's message names fields, only these count. The field that was set last gives the
+    line; if none was set, the field that holds these Params gives it.
     """
     around = [(where, node) for where, node in walk(root) if path.startswith(where)]
     for where, node in sorted(around, key=lambda pair: len(pair[0]), reverse=True):
@@ -114,8 +114,8 @@ def _build_node(
     _check_complete(node, path, parent)
     if len(records) == MAX_PARTS:
         raise ParamError(
-            f"{path}: the experiment has more than {MAX_PARTS:,} parts. Take fewer layers, or"
-            " Repeat for Stack, which builds a layer once, however often it is used.",
+            f"{path}: the experiment has more than {MAX_PARTS:,} parts. Use fewer layers, or"
+            " Repeat instead of Stack: it builds a layer once, however often it is used.",
             path,
         )
     instance = object.__new__(cls)
@@ -157,7 +157,7 @@ def _collect_values(
 
 
 def _check_values(template: Node, values: dict[str, _Inherited]) -> None:
-    """Raises ParamError for a required field that was set to another value than the inherited."""
+    """Raises ParamError if a required field was set to another value than the inherited one."""
     for name, (inherited, by) in values.items():
         field = template.cls._fields.get(name)
         if field is None or field.default is not REQUIRED or not template.is_given(name):
@@ -184,14 +184,14 @@ def _check_complete(node: Node, path: str, parent: _Frame | None) -> None:
     by = (
         f"{type(parent.instance).__name__}, which builds it, does not pass it down"
         if parent
-        else "it is built by itself"
+        else "no parent passes it down"
     )
     what = f"{path or cls.__name__}: {cls.__name__} needs {' and '.join(missing)}"
-    raise ParamError(f"{what}: nobody set it, and {by}{_advice(cls, missing, path, parent)}", path)
+    raise ParamError(f"{what}: it is not set, and {by}{_advice(cls, missing, path, parent)}", path)
 
 
 def _advice(cls: type[Any], missing: list[str], path: str, parent: _Frame | None) -> str:
-    """Returns how to wrap, or what the parent's field takes if that is another class by default."""
+    """Returns how to wrap, or what the parent's field takes if `cls` is not a class of its type."""
     if cls._wrapped in missing:
         return f". {cls.__name__}({cls._wrapped}=_) wraps what was there"
     if parent is None:

@@ -11,11 +11,11 @@ from lingo.config.node.fiddle_api import History
 from lingo.config.node.field import field_of
 from lingo.config.node.tree import Value, field_path
 
-FROZEN = "the parameters of what is built cannot change; copy() them."
+FROZEN = "the parameters of a built object cannot change; copy() them."
 
 
 def shallow_copy(params: Node, **state: Any) -> Node:
-    """Returns Params with the state of others, except for what is given."""
+    """Returns a shallow copy of Params, with the attributes in `state` replaced."""
     new: Node = object.__new__(type(params))
     vars(new).update(vars(params), **state)
     return new

@@ -1,4 +1,4 @@
-"""What lingo uses of Fiddle: the class below Params, and histories of values."""
+"""The parts of Fiddle that lingo uses: the base class of Params, and histories of values."""
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 if TYPE_CHECKING:
 
     class Config:
-        """What is configured; its fields are attributes."""
+        """The configuration of a class; its fields are attributes."""
 
         def __init__(self, fn_or_cls: type[Any], /) -> None: ...
 

@@ -11,7 +11,7 @@ from lingo.config.base.errors import MAX_SHOWN, ParamError, suggest
 from lingo.config.roots.user_line import definition_line
 
 REQUIRED: Any = inspect.Parameter.empty
-"""The default of a field that has none."""
+"""Stands for the default of a field without a default."""
 
 
 class Field:
@@ -24,7 +24,7 @@ class Field:
         self.name = name
         self.owner = owner  # the class whose body declares it
         self.annotation = annotation  # its type, as written
-        self.default = default  # Params for a template; REQUIRED for none
+        self.default = default  # Params for a template; REQUIRED without a default
         self._fit: types.Fit | None = None
         self._hint: Any = None
         self._operational = False
@@ -123,7 +123,7 @@ def unknown_field(cls: type[Any], name: str) -> ParamError:
 
 
 def interface(cls: type[Any]) -> type[Any]:
-    """Returns the interface of a class: a field of a class takes any class that has the same."""
+    """Returns a class's interface: a field of its type takes any class with the same interface."""
     return cls._interface
 
 
@@ -134,9 +134,9 @@ def declared_fields(cls: type[Any], reserved: type) -> dict[str, Field]:
     """Returns the fields of a new class, inherited ones first, and deletes its default attributes.
 
     Otherwise `layer.rate` could read the default in place of the configured value. Raises TypeError
-    for a name that `reserved`, the class of the parameters, or a base class has.
+    for a name that a base class or `reserved`, the class of the parameters, has already.
     """
-    bases = reversed(cls.__mro__[1:])  # of several bases, the fields of all
+    bases = reversed(cls.__mro__[1:])  # all bases, so that several bases' fields are inherited
     owned = ((base, f) for base in bases for f in vars(base).get("_fields", {}).values())
     found: dict[str, Field] = {f.name: f for base, f in owned if f.owner is base}
     for name, annotation in inspect.get_annotations(cls).items():

@@ -10,7 +10,7 @@ from lingo.config.roots import roots as roots_
 
 
 def label(named: type | FunctionType) -> str:
-    """Returns a class's or function's name, after that of its file if it is no class of lingo."""
+    """Returns a class's or function's name, after its file's name unless it is lingo's class."""
     if isinstance(named, type) and named.__module__.partition(".")[0] in ("lingo", "tasks"):
         return named.__qualname__
     file = roots_.source_file(named)

@@ -27,7 +27,7 @@ class Selection:
     def __init__(self, found: list[Any], cls: type[Any], root: Any) -> None:
         self._nodes = list({id(node): node for node in found}.values())
         self.cls, self.root = cls, root
-        self.dropped_values: list[str] = []  # what a swap could not keep, one line each
+        self.dropped_values: list[str] = []  # values that a swap could not keep, one line each
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._nodes)
@@ -39,7 +39,7 @@ class Selection:
         return self._nodes[index]
 
     def set(self, **values: Any) -> Selection:
-        """Sets fields of each node; Params among the values are copied, so that none is shared."""
+        """Sets fields of each node; Params among the values are copied, so none is shared."""
         with record_location(_caller_location()):
             for node in self:
                 node.set(**deep_copy(values))
@@ -48,10 +48,10 @@ class Selection:
     def swap(self, cls: type[Any], **values: Any) -> Selection:
         """Changes the class of each node to one of the same interface, then sets values.
 
-        Set values are kept, with their history, if the new class has such a field and takes such
-        a value; default templates are replaced by the new class's, except for what was set inside
-        them. `dropped_values` tells what was lost. Raises ParamError, and changes nothing, if a
-        field that contains a node does not take the class.
+        Set values are kept, with their history, if the new class has such a field and takes such a
+        value. Default templates are replaced by the new class's, except for values that were set
+        inside them. `dropped_values` lists the lost values. Raises ParamError, and changes nothing,
+        if a field that contains a node does not take the class.
         """
         paths = {id(node): path for path, node in walk(self.root)}
         self._check_places(self._nodes, cls.params())
@@ -63,7 +63,7 @@ class Selection:
         return self.set(**values)
 
     def wrap(self, cls: type[Any], field: str, **values: Any) -> Selection:
-        """Replaces each node by new Params that have the node in their `field`; returns these.
+        """Replaces each node by new Params that have the node in their `field`; returns the new.
 
         Wrapping is idempotent: a node that is already in that field of that class is not wrapped
         again, nor are Params of the class `cls` itself. Raises ParamError if a field that contains
@@ -170,7 +170,7 @@ def _become(node: Node, new: Node) -> None:
 def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
     """Copies to `new` the values set in `old`; returns a line for each that does not apply there.
 
-    What `old` has from `preset`, the template that it was copied from, is not copied.
+    Values that `old` has from `preset`, the template that it was copied from, are not copied.
     """
     dropped: list[str] = []
     for name, value in old.__arguments__.items():
@@ -186,7 +186,7 @@ def _carry(old: Any, preset: Any | None, new: Any, path: str) -> list[str]:
 
 
 def _value_before(node: Any, preset: Any | None, name: str) -> Any:
-    """Returns the value of a field before anybody set it; REQUIRED if it had none."""
+    """Returns the value of a field before it was set; REQUIRED if it had none."""
     entries = node.__argument_history__.get(name)
     if not entries:
         return fields(node.cls)[name].default

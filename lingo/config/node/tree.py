@@ -23,7 +23,7 @@ def walk(value: Value, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def nodes(value: Value) -> list[Any]:
-    """Returns every Params inside a value, parents first; a shared one several times."""
+    """Returns every Params inside a value, parents first; shared Params appear several times."""
     found: list[Any] = []
     waiting = [value]
     while waiting:

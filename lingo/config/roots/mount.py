@@ -1,6 +1,6 @@
 """Makes lingo's `tasks` and `params` importable, without running any of their code.
 
-They are beside `lingo` in a checkout and inside it in a wheel; they are not installed packages,
+They are next to `lingo` in a checkout and inside it in a wheel; they are not installed packages,
 since their names are too common. Each becomes a namespace package whose first directory is
 lingo's own, so that no folder on `sys.path` replaces it; folders of the same name on `sys.path`
 follow. `import lingo` calls `expose`, so this file imports only what is fast to import.
@@ -24,7 +24,7 @@ LINGO = os.path.realpath(os.path.join(__file__, "..", "..", ".."))
 
 def home() -> str:
     """Returns the directory that holds lingo's own `tasks` and `params`."""
-    inside = os.path.join(LINGO, "_experiments")  # in a wheel; folders beside `lingo` are not ours
+    inside = os.path.join(LINGO, "_experiments")  # wheel: folders next to `lingo` are not ours
     return inside if os.path.isdir(inside) else os.path.dirname(LINGO)
 
 
@@ -44,8 +44,8 @@ def expose() -> None:
 def mount(name: str, directories: Iterable[str]) -> None:
     """Makes `tasks` or `params` a namespace package of some directories, lingo's own first.
 
-    Python prefers a package with an `__init__.py` in the last directory to a folder without one
-    in the first; so lingo's folders are imported while there is no other directory.
+    Python prefers a package with an `__init__.py` in the last directory over a folder without it in
+    the first. So lingo's folders are imported while the package has no other directory.
     """
     own, *others = dict.fromkeys(directories)
     for key in [k for k, m in sys.modules.items() if isinstance(m, _Hidden)]:
@@ -72,7 +72,7 @@ def folders_on_path(name: str) -> list[str]:
 
 @functools.cache
 def _subpackages(name: str, directory: str) -> list[str]:
-    """Returns the names of the packages below one, parents first."""
+    """Returns the names of a package's subpackages, parents first."""
     packages: list[str] = []
     for folder, folders, _ in os.walk(directory):
         folders[:] = sorted(f for f in folders if f.isidentifier() and not f.startswith("_"))
@@ -89,7 +89,7 @@ class _Hidden(ModuleType):
         self._message = message
 
     def __getattr__(self, attribute: str) -> object:
-        if attribute == "__path__" or not attribute.startswith("_"):  # others: introspection
+        if attribute == "__path__" or not attribute.startswith("_"):  # "_": introspection
             raise ImportError(self._message, name=self.__name__)
         raise AttributeError(attribute)
 
@@ -99,7 +99,7 @@ def _hide(own: str, spec: ModuleSpec) -> None:
 
     Python asks no finder for a submodule of `tasks.py`, but it looks into `sys.modules`.
     """
-    message = f"{spec.origin} hides lingo's {own}: rename it, its name is one that lingo needs"
+    message = f"{spec.origin} hides lingo's {own}: rename it, since lingo needs its name"
     folders = [f for f in spec.submodule_search_locations or () if os.path.isdir(f)]
     theirs = {entry.removesuffix(".py") for folder in folders for entry in os.listdir(folder)}
     for child in {entry.removesuffix(".py") for entry in os.listdir(own)} - theirs:

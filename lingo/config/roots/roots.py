@@ -1,6 +1,6 @@
 """The roots: directories of experiments and of the classes they name, and the modules in them.
 
-`lingo` is the installed package. `tasks` and `params` are beside it in a checkout, or inside it
+`lingo` is the installed package. `tasks` and `params` are next to it in a checkout, or inside it
 in a wheel; `mount` makes them importable. Only these, and directories that the user names, are
 trusted: a configuration file cannot name a class from anywhere else.
 """
@@ -48,15 +48,15 @@ class Roots(NamedTuple):
         return tuple(directory for directory in self.packages["params"] if directory not in own)
 
     def trusted_roots(self) -> Roots:
-        """Returns these roots without that of the working directory."""
+        """Returns these roots without the working directory's."""
         return self._replace(local=None)
 
 
 def find(params_dirs: Sequence[str | os.PathLike[str]] = ()) -> Roots:
     """Returns the roots of this installation and this working directory.
 
-    Directories of experiments are lingo's own, `params_dirs`, and those in the environment variable
-    LINGO_PARAMS; raises ParamError if one does not exist.
+    Directories of experiments are lingo's own, `params_dirs`, and the directories that the
+    environment variable LINGO_PARAMS names. Raises ParamError if a directory does not exist.
     """
     base = Path(mount.home())
     named = [Path(d) for d in params_dirs]
@@ -83,7 +83,7 @@ def module_stem(directories: Iterable[Path], parts: Sequence[str]) -> Path | Non
 
 
 def module_file(stem: Path) -> Path | None:
-    """Returns the file of a module, or None if there is none, as for a namespace package."""
+    """Returns the file of a module; None without one, as for a namespace package."""
     files = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
     return next((file for file in files if os.path.isfile(file)), None)
 
@@ -106,7 +106,7 @@ def locate(module: str, roots: Roots) -> Path | None:
     package, *parts = module.split(".")
     directories = roots.params if package == "params" else roots.packages.get(package, ())
     stem = module_stem(directories, parts)
-    is_module = parts or package == "lingo"  # which has `Experiment`
+    is_module = parts or package == "lingo"  # `lingo` itself has `Experiment`
     return module_file(stem) if stem and is_module else None
 
 
@@ -169,7 +169,7 @@ def defines_function(file: Path, name: str) -> bool:
 
 
 class _Definitions(NamedTuple):
-    classes: frozenset[str]  # that have bases
+    classes: frozenset[str]  # classes that have bases
     functions: frozenset[str]
 
 

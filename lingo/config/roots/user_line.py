@@ -26,11 +26,11 @@ _PACKAGES = {"site-packages", "dist-packages"}
 def user_line(error: BaseException, *, own: Path | None = None) -> str:
     """Returns `file:line` of the innermost frame of an error that is in a user's file, or "".
 
-    Files of lingo, of installed packages and of Python are not the user's, except `own`. An error
-    that was raised again, as another one, comes from where it was raised first. Where TensorFlow
-    computes a graph, or code that AutoGraph has rewritten, its message has the frames. Where lingo
-    calls a method that a user's class lacks, or that takes other arguments, the line is the class's
-    or the method's.
+    Files of lingo, of installed packages and of Python are not the user's, except `own`. If an
+    error was raised again as another error, its first place counts. If TensorFlow computes a graph,
+    or code that AutoGraph has rewritten, the frames are in the error's message. If lingo calls a
+    method that a user's class lacks, or that takes other arguments, the line is the class's or the
+    method's.
     """
     found = ""
     for cause in _causes(error):
@@ -40,7 +40,7 @@ def user_line(error: BaseException, *, own: Path | None = None) -> str:
         lines = [f"{file}:{line}" for file, line in frames if is_user_file(file, own)]
         if lines:
             found = lines[-1]
-            if is_user_file(frames[-1][0], own):  # lingo did not raise it for another one
+            if is_user_file(frames[-1][0], own):  # the user's code raised it itself
                 break
     return found
 
@@ -49,7 +49,7 @@ def error_prefix(error: BaseException) -> str:
     """Returns what to print before an error's text: `file:line: path: `, or "".
 
     It has the line of the user's file that the error comes from, and the path of the object that
-    raised it, as far as they are known and the error's text does not have them.
+    raised it. It leaves out a part that is unknown or that the error's text has already.
     """
     text, place, line = _text(error), place_of(error), user_line(error) or line_of(error)
     parts = [line] if line and not names_line(text) else []
@@ -86,7 +86,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _called_line(error: BaseException) -> str:
-    """Returns the line of the class that lacks a method, or of the method, that lingo called."""
+    """Returns the line of the user's method that lingo called, or of the class that lacks it."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     match = _WRONG_CALL.match(str(error)) if isinstance(error, TypeError) else None
     if not frames or not (match or isinstance(error, NotImplementedError)):
@@ -115,7 +115,7 @@ def _traced_frames(message: str) -> Iterator[tuple[str, int]]:
 
 
 def is_user_file(file: str, own: Path | None = None) -> bool:
-    """Returns whether a file is the user's, or `own`: not of lingo, of Python or a package."""
+    """Returns whether a file is the user's, or `own`: not lingo's, Python's or a package's."""
     if not os.path.isabs(file):  # such as <frozen importlib>
         return False
     path = os.path.realpath(file)
@@ -126,7 +126,7 @@ def is_user_file(file: str, own: Path | None = None) -> bool:
 
 
 def is_installed(path: str) -> bool:
-    """Returns whether a path, absolute and without links, is of lingo, of Python or a package."""
+    """Returns whether a path, absolute and without links, is lingo's, Python's or a package's."""
     is_package = not _PACKAGES.isdisjoint(path.split(os.sep))
     return is_package or path.startswith(_lingo_dirs() + _python_dirs())
 

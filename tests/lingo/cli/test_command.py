@@ -132,7 +132,7 @@ def test_a_verb_takes_its_word_before_or_after_flags_and_no_second_one() -> None
         (b"--undefok=zzz\n", "--undefok"),
         (b"word\n", "1: 'word' is not a flag: write --name=value"),
         (b"\xff\xfe", "not text: byte 0"),
-        (b"#" * (MAX_FLAG_FILE_BYTES + 1), "larger than 1 MiB in all"),
+        (b"#" * (MAX_FLAG_FILE_BYTES + 1), "larger than 1 MiB together"),
         (b"--flagfile={file}\n", "itself"),
         (b"--exp\na\n", ":2: 'a' is not a flag"),
         (b"--flagfile=/nowhere\n", "/nowhere cannot be read: No such file"),

@@ -133,7 +133,7 @@ def own_schedule(what, factor, message):
 
 
 SCHEDULES = [
-    ("nothing", "pass", "Mine.factor returned None: a number for each step is wanted"),
+    ("nothing", "pass", "Mine.factor returned None: it returns a number for each step"),
     ("a text", "return '1'", "Mine.factor returned '1': a number for each step"),
     ("a vector", "return xp.ones_like(step) * np.ones(3)", "Mine.factor returned .*shape=.3,"),
 ]
@@ -262,7 +262,7 @@ MISTAKES = [
     Mistake("no axes", ', axes=("embed",)', "", "argument: 'axes'", 'self.weight("w"', 1),
     Mistake("an error", "    def setup(self):\n        self.w", FAILS, "ValueError", "int(", 1),
     Mistake("an attribute", "self.w =", "self.kernel =", "'w' is declared, but assigned to self.k"),
-    Mistake("no dim", "build(dim=3)", "build()", "task.layer: Scale needs dim: nobody set it"),
+    Mistake("no dim", "build(dim=3)", "build()", "task.layer: Scale needs dim: it is not set"),
     Mistake("a set p", "self.w = self.w", "self.p.dim = 5; self.w = self.w", "cannot change"),
     Mistake("add_weight", "self.weight(", "self.add_weight(", "no attribute 'add_", code=1),
     Mistake(

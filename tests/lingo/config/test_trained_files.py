@@ -60,7 +60,7 @@ def test_so_is_what_it_imports(own):
     with pytest.raises(ParamError, match=rf"changed since then: {helper}\. .* --trust={file}"):
         serial.load(config)
     file.unlink()
-    with pytest.raises(ParamError, match=r"outside the trusted places.* It is not there any more"):
+    with pytest.raises(ParamError, match=r"outside the trusted places.* It is no longer there"):
         serial.load(config)
 
 

@@ -145,7 +145,7 @@ def test_an_own_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
     written = save(f"{file}:oak")
     (tmp_path / "elsewhere").mkdir()
     moved = file.rename(tmp_path / "elsewhere" / file.name)
-    with pytest.raises(ParamError, match=f"--trust={file} It is not there any more; name it where"):
+    with pytest.raises(ParamError, match=f"--trust={file} It is no longer there: name"):
         serial.load(written)
     again = serial.load(written, trust=[moved])
     assert (again.params.leaf.size, again.changed_files) == (2, ())
@@ -157,7 +157,7 @@ def test_an_own_file_that_moved_is_found_by_its_name(tmp_path: Path) -> None:
 def test_a_name_that_could_not_be_read_is_not_written(name: str, cls: str, tmp_path: Path) -> None:
     file = write_experiment(tmp_path, name)
     file.write_text(file.read_text().replace("Tree", cls))
-    with pytest.raises(ParamError, match="cannot be saved: give the class and its file names"):
+    with pytest.raises(ParamError, match="cannot be saved: give the class and its file shorter"):
         save(f"{file}:oak")
 
 
@@ -195,5 +195,5 @@ def test_a_class_that_was_renamed_is_looked_for_in_the_run_s_copies(tmp_path: Pa
     with pytest.raises(ParamError, match=f"Leaf to configure{kept}"):
         serial.read(config, trust=[file])
     file.unlink()
-    with pytest.raises(ParamError, match=f"It is not there any more; .*{kept}"):
+    with pytest.raises(ParamError, match=f"It is no longer there: .*{kept}"):
         serial.read(config)

@@ -243,8 +243,8 @@ def test_an_error_loses_no_step_that_was_done(small, run, directory, monkeypatch
     ("mistake", "said"),
     [
         ({"accumulation_steps": 3}, "batch_size=4 does not split .* accumulation_steps=3"),
-        ({"train_input.repeat": False}, "continues until max_steps"),
-        ({"eval_inputs.same.repeat": True}, "an evaluation has an end"),
+        ({"train_input.repeat": False}, "needs data until max_steps"),
+        ({"eval_inputs.same.repeat": True}, "an evaluation has to end"),
         ({"task.vocab_size": 100}, "vocab_size=100, but the input has 259"),
         ({"task.model.positions": LearnedPositions.params(max_length=4)}, "8 positions, but max_"),
     ],

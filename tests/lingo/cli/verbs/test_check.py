@@ -120,4 +120,4 @@ def test_each_claim_of_the_contract_is_a_line_and_a_broken_one_fails(lingo: Call
 def test_a_contract_is_checked_of_experiments_that_are_named(lingo: Callable) -> None:
     done = lingo("check", "--contract")
     assert done.code == 2
-    assert "name it, --exp=mine.py:mine" in done.err
+    assert "name it, as in --exp=mine.py:mine" in done.err

@@ -66,7 +66,7 @@ def test_a_file_of_no_experiment_is_reported_and_removed(lingo, checkout):
     file.write_text("")
     done = lingo("golden")
     assert done.code == 1
-    assert f"{file} is of no experiment" in done.out
+    assert f"{file} belongs to no experiment" in done.out
     assert f"removed {file}" in lingo("golden", "--write").out
     assert not file.exists()
 

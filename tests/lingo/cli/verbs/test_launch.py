@@ -41,7 +41,7 @@ def test_the_code_is_that_of_the_worker_that_failed(started, capsys):
     ("arguments", "said"),
     [
         ([], "launch needs a command after --: lingo launch [--flags] -- VERB [--flags]"),
-        (["--", "train"], "how many workers? --workers=N."),
+        (["--", "train"], "no number of workers given: --workers=N."),
         (["--workers=0", "--", "train"], "0 is not an integer in the range [1, 1024]"),
         (["--workers=2", "--", "list"], "'list' is not a verb for several processes"),
         (["--workers=2", "--", "trian"], "Did you mean 'train'?"),

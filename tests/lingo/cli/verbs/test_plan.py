@@ -220,7 +220,7 @@ def test_a_picture_is_written(lingo: Callable, tmp_path: pathlib.Path) -> None:
         ((*TINY, "--price=inf"), "--price=inf is not a finite number"),
         ((*TINY, "--price=nan"), "--price=nan is not a finite number"),
         ((*TINY, "--plot=a.txt"), "the file ends in .png or .svg or .pdf"),
-        ((*TINY, "--verify"), "there is one device alone"),
+        ((*TINY, "--verify"), "one device exchanges nothing"),
         (
             (*TINY, "--set=Stack=Pipeline(num_stages=2, num_micro_batches=2)"),
             "a pipeline of 2 stages on 1 device is not predicted",
@@ -318,8 +318,8 @@ def test_machines_of_gpus_are_switches(lingo: Callable) -> None:
     [
         (["--allreduce=ring"], "--mesh is missing: --allreduce needs sizes, as --mesh=16x32"),
         (["--allreduce=ring", "--mesh=4x"], "--mesh is '4x'"),
-        (["--mesh=4x4"], "--mesh is of --allreduce, which is missing"),
-        (["--payload=float32"], "--payload is of --allreduce, which is missing"),
+        (["--mesh=4x4"], "--mesh goes with --allreduce, which is missing"),
+        (["--payload=float32"], "--payload goes with --allreduce, which is missing"),
         (["--allreduce=ring", "--mesh=4x4", "--devices=4"], "leave out --devices"),
         (
             ["--allreduce=ring", "--mesh=4x4", "--price=0", "--input_rate=1", "--measure_input"],
@@ -327,7 +327,7 @@ def test_machines_of_gpus_are_switches(lingo: Callable) -> None:
         ),
         (
             ["--allreduce=ring", "--mesh=2x8", "--hardware=h100", "--links=mesh"],
-            "--links=mesh is of a torus, and h100 has none: leave it out",
+            "--links=mesh needs a torus, and h100 has none: leave it out",
         ),
         (["--allreduce=ring", "--mesh=4x4", "--noverify"], "leave out --verify"),
         (["--allreduce=ring", "--mesh=4x4", f"--elements={'9' * 5000}"], "has too many digits"),

@@ -73,7 +73,7 @@ def test_a_path_that_would_confuse_the_grammar_is_quoted(capsys, folder):
         (
             ["--exp=mine.py:mine", "--source=TextFiles(pattern=x)", "--vocab_size=300", "--out=x"],
             2,
-            "--source replaces them",
+            "--source replaces the experiment",
         ),
         (
             ["--source=TextFiles(patern=x)", "--vocab_size=300", "--out=x"],

@@ -36,10 +36,10 @@ def test_a_wrapper_passes_down_all_that_it_inherits(toys: Any) -> None:
 
 
 def test_a_field_that_nobody_set_names_who_could_pass_it_down(toys: Any) -> None:
-    message = "^model: Norm needs dim: nobody set it, and Toy, which builds it"
+    message = "^model: Norm needs dim: it is not set, and Toy, which builds it"
     with pytest.raises(ParamError, match=message):
         toys.Toy.params(model=toys.Norm).build()
-    message = "^Norm: Norm needs dim: nobody set it, and it is built by itself"
+    message = "^Norm: Norm needs dim: it is not set, and no parent passes it down"
     with pytest.raises(ParamError, match=message):
         toys.Norm.params().build()
 

@@ -118,5 +118,5 @@ def test_an_error_of_a_layer_is_told_with_its_line():
 
 
 def test_all_experiments_at_once_are_refused():
-    with pytest.raises(ParamError, match="give their names"):
+    with pytest.raises(ParamError, match="name them in `names`"):
         lingo.check(contract=True)
