@@ -152,8 +152,8 @@ class Pipeline(Stack):
         parts = 1 if call.rules is None else call.rules.parts("stage")
         if p.num_stages % parts:
             raise ParamError(
-                f"{self._name}: num_stages={p.num_stages} do not divide into {parts} equal parts of"
-                " the mesh: the size of its axis stage has to divide num_stages"
+                f"{self._name}: num_stages={p.num_stages} is not a multiple of the {parts} parts of"
+                " the mesh along its axis stage"
             )
         if not call.training:
             return None if parts == 1 else self._largest_divisor(x)
